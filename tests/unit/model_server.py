@@ -60,7 +60,7 @@ class ModelServer:
         self.prompt_s = 0.2
         self.offered = offered
         self._shares = shares
-        self._refuses_from = refuses_from
+        self.refuses_from = refuses_from
         self._sigma = prompt_sigma
         self._is_streamed = is_streamed
         self._random = random.Random(seed)
@@ -139,7 +139,7 @@ class ModelServer:
     def _request(self, limit: ConcurrencyLimit) -> None:
         began_s = self.now_s
         limit.begin(began_s)
-        if self._refuses_from is not None and self._n_inside >= self._refuses_from:
+        if self.refuses_from is not None and self._n_inside >= self.refuses_from:
             self._n_refused += 1
             self._at(self._later, began_s + 0.01, lambda: self._refuse(limit, began_s))
             return

@@ -135,6 +135,34 @@ def test_refusals_hold_the_limit_below_where_they_begin() -> None:
     assert seen.n_refused <= 0.2 * seen.rate * 300 * server.peak_s
 
 
+@pytest.mark.slow
+def test_refusals_are_followed_down_far_below_the_knee() -> None:
+    """The server takes 10 in place of 60: its good replies in between say that it is the number."""
+    server = ModelServer(adaptive(1), 64, refuses_from=60)
+    server.play(60 * server.peak_s)
+    server.refuses_from = 10
+    server.play(5 * server.peak_s)
+
+    seen = server.play(60 * server.peak_s)
+
+    assert 10 * 0.5 <= seen.limit(0.1) <= seen.limit(0.98) <= 10 * 1.3
+    assert seen.n_refused <= 0.3 * seen.rate * 60 * server.peak_s
+
+
+def test_outage_with_fast_refusals_leaves_half_the_limit() -> None:
+    """A restart that answers 503 at once to whatever comes, for two answers' time: a minute later all is as before."""
+    server = ModelServer(adaptive(1), 64)
+    server.play(60 * server.peak_s)
+    before = server.limits[0].limit
+    server.refuses_from = 0
+    server.play(2 * server.peak_s)
+    assert server.limits[0].limit >= before // 2
+    server.refuses_from = None
+
+    assert server.play(30).rate >= 0.6 * server.peak
+    assert server.play(60).rate >= 0.9 * server.peak
+
+
 # -- adaptive: what changes -------------------------------------------------------------------------------------
 
 
@@ -241,13 +269,65 @@ def test_refusals_of_one_round_trip_are_one_sign() -> None:
     assert limit.limit == 29  # 32 less 7 %
 
 
+def refuse_all(limit: AdaptiveLimit, now_s: float, n: int) -> None:
+    """Refuse so many, one after the other."""
+    for at in range(n):
+        began_s = now_s + at / 100
+        limit.begin(began_s)
+        limit.refused(began_s, began_s + 0.005)
+        limit.ended(began_s, began_s + 0.005, replied=False)
+
+
+def test_refusals_with_nothing_good_in_between_take_half_at_most() -> None:
+    """Where nothing is taken it is not the number; one good reply later it may be."""
+    limit = AdaptiveLimit(MOST)
+    for now_s in (0.0, 2.0, 4.0):
+        first_round(limit, 0.1, now_s)
+    assert limit.limit == 32
+
+    refuse_all(limit, 6.0, 200)
+    assert limit.limit == 16
+
+    limit.begin(10.0)
+    limit.replied(10.0, 0.1, 10.1, streamed=True)
+    limit.ended(10.0, 10.2, replied=True)
+    refuse_all(limit, 11.0, 200)
+    assert limit.limit == 8
+
+
+def test_reply_to_what_was_sent_before_is_no_good_sign() -> None:
+    """What had begun before all was refused is answered yet, as streams are while a server goes down."""
+    limit = AdaptiveLimit(MOST)
+    for now_s in (0.0, 2.0, 4.0):
+        first_round(limit, 0.1, now_s)
+    for _ in range(16):
+        limit.begin(5.9)
+    for n in range(16):
+        refuse_all(limit, 6.0 + n, 20)
+        limit.replied(5.9, n, 6.5 + n, streamed=True)
+
+    assert limit.limit == 16
+
+
+def test_refusals_before_anything_is_answered_say_nothing() -> None:
+    """A server that loads its model yet: it begins as any other once it is there."""
+    limit = AdaptiveLimit(MOST)
+
+    refuse_all(limit, 0.0, 200)
+
+    assert limit.limit == 4
+    assert first_round(limit, 0.1, 10.0) and limit.limit == 8
+
+
 def test_limit_is_never_below_one() -> None:
     """Whatever the server says: else nobody would ever find out that it is back."""
     limit = AdaptiveLimit(MOST)
-    for n in range(200):
+    first_round(limit, 0.1, 0.0)
+    for n in range(10, 200):
         limit.begin(float(n))
-        limit.refused(float(n), n + 0.5)
-        limit.ended(float(n), n + 0.5, replied=False)
+        limit.replied(float(n), 0.1, n + 0.1, streamed=True)
+        limit.ended(float(n), n + 0.2, replied=True)
+        refuse_all(limit, n + 0.5, 20)
 
     assert (limit.limit, limit.room) == (1, 1)
 

@@ -12,7 +12,8 @@ how long the whole takes says more of the answer's length than of the server.
                anew by a probe: one round at half the limit, now and then, in all workers at the same time
     congested  the median is over 1.3 times the base
     a sign     congestion takes off those who wait, by Little's law (waiting = rate x delay), within 7 to 30 % of the
-               limit; a 429, a 503 or silence 7 %; each at most once a round trip
+               limit; a 429, a 503 or silence 7 %; each at most once a round trip. Refusals without a good reply in
+               between are an outage, whatever the number: they come back within milliseconds, and take half at most
     no sign    a step up: long while far from where the last sign came, short near it; none if the limit was not used
     start      4, doubled each round until the first sign
 
@@ -40,6 +41,7 @@ _LEAST_S: Final = 0.005  # a wait that nobody minds; and uvloop's clock counts w
 _SLOW: Final = 1.3  # times the base; the bounds of the medians keep chance out
 _CUT: Final = 0.93  # a tenth costs 1 % of the throughput, and is no fairer
 _DEEPEST_CUT: Final = 0.7
+_LEAST_REFUSED: Final = 0.5  # of the limit before a run of refusals: where nothing is taken the number is not to blame
 _SHORT_STEP: Final = 0.08  # times the square root of the limit
 _LONG_STEP: Final = 0.4
 _NEAR_FROM: Final = 0.95  # of the limit at the last sign
@@ -143,6 +145,9 @@ class AdaptiveLimit(ConcurrencyLimit):
         self._n_learned = 0  # samples that the first base is made of
         self._cut_s = -math.inf
         self._sign = 0.0  # the limit at which the last sign came
+        self._refused = 0.0  # the limit when the last run of refusals began,
+        self._refused_s = -math.inf  # and when that was
+        self._is_heard = False  # a good reply to what was sent since then
         self._run: tuple[float, float] | None = None  # the limit and the median when this run of signs began
         self._is_probe = False
         self._before = (0.0, 0.0)  # the limit and the median before the probe
@@ -182,6 +187,8 @@ class AdaptiveLimit(ConcurrencyLimit):
                 current.last_s = now_s
 
     def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
+        if began_s >= self._refused_s:
+            self._is_heard = True
         current = self._round
         if current is None or not current.has(began_s):
             return False
@@ -191,10 +198,16 @@ class AdaptiveLimit(ConcurrencyLimit):
     def refused(self, began_s: float, now_s: float) -> None:
         if began_s <= self._cut_s or self.in_flight > self.limit:
             return  # it was sent before the last sign, or before that had an effect
+        if not self._bases:
+            return  # nothing is answered yet, however few it is
         if self._is_probe:
             self._is_probe = False
             self._limit = self._before[0]
-        self._signal(max(1.0, self._limit * _CUT), now_s)
+        if self._is_heard:
+            self._is_heard = False
+            self._refused, self._refused_s = self._limit, now_s
+        self._signal(max(1.0, self._refused * _LEAST_REFUSED, self._limit * _CUT), now_s)
+        self._sign = self._refused
 
     def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
         self.n_begun -= 1
