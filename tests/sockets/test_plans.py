@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -11,8 +12,10 @@ from tests.sockets.core_attempts import put_out, run
 from tests.sockets.core_plans import Asked, fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
 from velox.gateway.group import Attempt
+from velox.gateway.member import Member
 from velox.gateway.routing import RouteCursor
 from velox.policy.concurrency import FixedLimit
+from velox.policy.health.member import MemberHealth, MemberRules
 from velox.policy.routes import HashOn, Match, Target
 from velox.types import Caller
 
@@ -376,6 +379,73 @@ def test_lone_key_is_used_though_it_rests(peers: int) -> None:
         refuse_key(lone, 0, 60.0)
 
         assert first_of(plan(routing)) == "b"
+
+    run(main)
+
+
+def two_origins(n_keys: int = 1) -> list[Member]:
+    """Return the members of one upstream, which have its keys together."""
+    one = member("b", n_keys=n_keys)
+    health = MemberHealth(MemberRules(), now(), keys=one.health.keys, is_new=False)
+    return [one, replace(one, health=health)]
+
+
+def test_lone_key_that_rests_stops_no_other_server_of_its_upstream() -> None:
+    """One of two servers behind one key has too much to do: requests go to both, and after a 429 to the other one."""
+
+    async def main() -> None:
+        one, other = members = two_origins()
+        routing = tables(members, route("r", "b"))
+        refuse_key(one, 0, 60.0)
+        assert other.health.rests_s(now())
+        picks = []
+        for _ in range(4):
+            way = plan(routing)
+            pick = way.first(now())
+            assert pick is not None
+            way.tried(pick)
+            picks.append(pick.member)
+            next_one = way.next(now())
+            assert next_one is not None and next_one.member is not pick.member
+            way.tried(next_one)
+            assert way.next(now()) is None
+
+        assert set(picks) == set(members)
+        fail(one)
+        assert {getattr(plan(routing).first(now()), "member", None) for _ in range(4)} == {other}
+
+    run(main)
+
+
+def test_lone_key_that_rests_has_room_for_no_more_than_others() -> None:
+    """`concurrency` counts: the next request waits."""
+
+    async def main() -> None:
+        lone = member("b", n_keys=1, concurrency=FixedLimit(1))
+        routing = tables([lone], route("r", "b"))
+        refuse_key(lone, 0, 60.0)
+        assert first_of(plan(routing)) == "b"
+        lone.concurrency.begin(now())
+
+        assert plan(routing).first(now()) is None
+
+    run(main)
+
+
+@pytest.mark.parametrize(("n_keys", "n_others"), [(2, 0), (1, 1)])
+def test_key_that_is_not_all_there_is_rests_at_all_servers(n_keys: int, n_others: int) -> None:
+    """There are other keys, or other upstreams: a 429 with the time when the first is back."""
+
+    async def main() -> None:
+        members = [*two_origins(n_keys), *(member("c", n_keys=1) for _ in range(n_others))]
+        routing = tables(members, route("r", "b", *"c" * n_others))
+        for key in range(n_keys):
+            refuse_key(members[0], key, 60.0)
+        for each in members[2:]:
+            refuse_key(each, 0, 60.0)
+
+        with pytest.raises(VeloxError):
+            plan(routing).first(now())
 
     run(main)
 

@@ -150,6 +150,22 @@ class Group:
         probe.late_s = self.health.late_s(now_s)
         return probe
 
+    def pick_resting(
+        self,
+        now_s: float,
+        key: bytes | memoryview = b"",
+        tried: Collection[int] = (),
+        *,
+        within_limits: bool = False,
+    ) -> Attempt | None:
+        """Choose among those that rest, though it is their keys that do; None: there are none. All as in pick()."""
+        weights = [
+            weight if member.health.state(now_s) is State.RESTING else 0.0
+            for weight, member in zip(self._weights, self.members, strict=True)
+        ]
+        n = self.balancer.pick(self._weighed(weights, now_s, within_limits), now_s, random.random(), key, tried)
+        return None if n is None else self.take(n, now_s)
+
     def take(self, n: int, now_s: float, tried_keys: Collection[int] = ()) -> Attempt:
         """Return the choice of member `n`, with whichever key may be used, or any if none may."""
         keys = self.members[n].health.keys

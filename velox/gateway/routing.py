@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -330,7 +330,13 @@ class RouteCursor:
                     return _begun(attempt, now_s)
                 if group.is_limited and group.has_room(now_s, closed, anyhow=anyhow) is False:
                     return None
-        return self._last_resort(now_s)
+            if not anyhow:
+                attempt = self._with_lone_key(self.stages, now_s, within_limits=True)
+                if attempt is not None:
+                    return _begun(attempt, now_s)
+        if self._has_lone_key:
+            return None  # else it would have been used
+        raise self._all_rest(now_s)
 
     def next(
         self,
@@ -343,13 +349,18 @@ class RouteCursor:
     ) -> Attempt | None:
         """Return the first choice in good health that was not tried; None if there is none.
 
-        may_probe: then one that is out and due for a test: a fallback is asked by no other requests while those before
-        it are well, so it stays out until then. anyhow: then also any other, but none whose keys all rest.
-        within_limits: only one that has room. beyond: only of stages after all in which somebody was tried.
+        Where all have one key and it rests, it says nothing of those that were not tried. may_probe: then one that is
+        out and due for a test: a fallback is asked by no other requests while those before it are well, so it stays out
+        until then. anyhow: then also any other, but none whose keys all rest. within_limits: only one that has room.
+        beyond: only of stages after all in which somebody was tried.
         """
         stages = self.stages[self._n_passed :] if beyond else self.stages
         for group, closed in stages:
             attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, within_limits=within_limits)
+            if attempt is not None:
+                return attempt
+        if not within_limits:
+            attempt = self._with_lone_key(stages, now_s)
             if attempt is not None:
                 return attempt
         if may_probe or anyhow:
@@ -411,22 +422,35 @@ class RouteCursor:
         """Return the members of a group that this request can't go to, or not again."""
         return closed | self._tried.get(group, _NONE)
 
-    def _last_resort(self, now_s: float) -> Attempt:
-        """All keys rest. One that is all there is may be asked all the same: its limit may be another model's."""
-        members = [
-            (group, n, member)
-            for group, closed in self.stages
-            for n, member in enumerate(group.members)
-            if n not in closed
-        ]
-        group, n, member = members[0]
-        if len(members) == 1 and len(member.forwarders) == 1:
-            return _begun(group.take(n, now_s), now_s)
-        wait_s = min((wait for _, _, each in members if (wait := each.health.rests_s(now_s))), default=1.0)
+    @property
+    def _has_lone_key(self) -> bool:
+        """True if all that it may go to have one key, and the same one: nothing could stand in for it."""
+        keys = {member.health.keys if len(member.forwarders) == 1 else None for member in self._members()}
+        return len(keys) == 1 and None not in keys
+
+    def _members(self) -> Iterator[Member]:
+        """Yield those that it may go to."""
+        for group, closed in self.stages:
+            yield from (member for n, member in enumerate(group.members) if n not in closed)
+
+    def _with_lone_key(self, stages: Iterable[Stage], now_s: float, *, within_limits: bool = False) -> Attempt | None:
+        """Return the first choice where one key is all there is and rests: it may be another model's, or server's."""
+        if not self._has_lone_key:
+            return None
+        for group, closed in stages:
+            tried = self._passed(group, closed)
+            attempt = group.pick_resting(now_s, self._key, tried, within_limits=within_limits)
+            if attempt is not None:
+                return attempt
+        return None
+
+    def _all_rest(self, now_s: float) -> VeloxError:
+        """Return what a request is told when all keys rest."""
+        wait_s = min((wait for each in self._members() if (wait := each.health.rests_s(now_s))), default=1.0)
         message = (
             f"every key of this request's upstreams rests, as the upstreams asked; the first is back in {wait_s:.1f} s"
         )
-        raise VeloxError(Reason.RATE_LIMITED, message, retry_after_s=math.ceil(wait_s * 10.0) / 10.0)
+        return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=math.ceil(wait_s * 10.0) / 10.0)
 
 
 def _begun(attempt: Attempt, now_s: float) -> Attempt:
