@@ -56,7 +56,8 @@ class Setup:
         if probe:
             rules = ActiveRules(every_s=5.0, timeout_s=2.0)
             active = ProbeSchedule(rules, self.loop.time(), 0.5)
-            health = MemberHealth(MemberRules(), self.loop.time(), active=active, is_new=False)
+            keys = made.health.keys
+            health = MemberHealth(MemberRules(), self.loop.time(), keys=keys, active=active, is_new=False)
             entry = dataclasses.replace(entry, probe=ProbeEntry(probe, 5.0))
             made = dataclasses.replace(made, health=health, entry=entry)
         if load:
@@ -90,7 +91,7 @@ def gaps(server: Server) -> list[float]:
 
 
 def test_probe_is_sent_at_each_interval_to_the_path_on_the_server() -> None:
-    """The path is not below that of the origin's API; the upstream's first key goes with it, as with any request."""
+    """The path is not below that of the origin's API; one of the upstream's keys goes with it, as with any request."""
 
     async def talk(setup: Setup) -> None:
         server = Server(status=204)
@@ -102,7 +103,7 @@ def test_probe_is_sent_at_each_interval_to_the_path_on_the_server() -> None:
         assert {path for _, path in server.asked} == {b"/health?deep=1"}
         assert {(request.method, request.body) for request in server.requests} == {(b"GET", None)}
         assert all(5.0 <= gap <= 5.0 + TICK_S + 0.01 for gap in gaps(server)), gaps(server)
-        assert (b"authorization", b"Bearer sk-of-the-gateway-0") in server.requests[-1].headers
+        assert dict(server.requests[-1].headers)[b"authorization"].startswith(b"Bearer sk-of-the-gateway-")
         assert member.health.state(setup.loop.time()) is State.IN and not setup.health
 
     run(talk)
@@ -139,6 +140,53 @@ def test_member_with_bad_answers_is_out_until_they_are_good_again(how: str) -> N
         assert len(server.asked) == n_before + 2
         assert setup.health == [("m", problem), ("m", None)] and setup.counts.n_ejections == 1
         assert server.most_open == 1
+
+    run(talk)
+
+
+@pytest.mark.parametrize("status", [401, 403, 429])
+def test_answer_to_the_key_says_nothing_of_the_member(status: int) -> None:
+    """Requests have other keys, or find out by themselves; without keys of its own it is an answer as any other."""
+
+    async def talk(setup: Setup) -> None:
+        servers = [Server(), Server()]
+        members = [setup.member(server, probe="/health", n_keys=n) for n, server in enumerate(servers)]
+        setup.upkeep.replace(members)
+        await setup.go_on(10)
+        for server in servers:
+            server.status = status
+        await setup.go_on(30)
+        assert [each.health.state(setup.loop.time()) for each in members] == [State.OUT, State.IN]
+
+        servers[1].status = 500
+        await setup.go_on(30)
+        assert members[1].health.state(setup.loop.time()) is State.OUT
+
+    run(talk)
+
+
+@pytest.mark.parametrize("status", [401, 429])
+def test_key_that_requests_do_not_carry_is_not_asked_with(status: int) -> None:
+    """It was refused, or rests: neither a probe nor a question for the load has it."""
+
+    async def talk(setup: Setup) -> None:
+        server = Server(body=VLLM)
+        member = setup.member(server, probe="/health", load=True, n_keys=2)
+        keys, now_s = member.health.keys, setup.loop.time()
+        assert keys is not None
+        for key in range(2):
+            server.requests.clear()
+            keys.begin(key, now_s)
+            keys.answered(key, status, [(b"retry-after", b"9")], now_s, now_s, 0.0)
+            setup.upkeep.replace([member])
+            await setup.go_on(8)
+            used = {dict(request.headers)[b"authorization"] for request in server.requests}
+            assert used == {b"Bearer sk-of-the-gateway-%d" % (1 - key)}
+            assert {request.target for request in server.requests} == {b"/health", b"/metrics"}
+            await setup.go_on(4)
+            now_s = setup.loop.time()
+            keys.begin(key, now_s)
+            keys.answered(key, 200, [], now_s, now_s, 0.0)
 
     run(talk)
 

@@ -7,7 +7,8 @@ Knows: when which member is queried, and who gets the result. Does not know: how
 how many bad answers it takes (policy/health/member.py), or what a load is for (policy/balance/scraped.py).
 
 A member is asked one thing at a time. Who could not be asked, as all its connections were busy, has not answered badly:
-then nobody is told. Each worker asks for itself: it is the way from there that counts.
+then nobody is told. Nor is anybody of what is an answer to the key (401, 403, 429): requests have others, or find out
+by themselves. Each worker asks for itself: it is the way from there that counts.
 
 A server writes its metrics in some 10 ms, in which it does little else: so all workers together ask it about twice a
 second, and seldom while none of those members has a request, as there is nothing to choose for.
@@ -40,6 +41,8 @@ _LOAD_TIMEOUT_S: Final = 2.0  # a server that is slow to say how busy it is says
 _LOAD_BYTES: Final = 4 * 1024 * 1024  # pages have 50 to 500 KB
 # Questions that one tick begins: after a stop of the loop all may be due.
 _PER_TICK: Final = 80
+
+_OF_KEYS: Final = frozenset({401, 403, 429})  # of a member with keys they say nothing
 
 
 def load_every_s(n_workers: int) -> float:
@@ -147,14 +150,16 @@ class MemberUpkeep:
         member = watched.member
         entry, active = member.entry.probe, member.health.active
         assert entry is not None and active is not None, "only such members are probed"
-        request = _question(member, entry.path)
+        request = self._question(member, entry.path)
         try:
             status = await ask_status(member, request, self._loop, timeout_s=active.timeout_s)
             problem = None if 200 <= status < 300 else f"it answered {status} to {entry.path}"
         except UpstreamFailure as failure:
-            problem = failure.message
+            status, problem = 0, failure.message
         except VeloxError:
             return  # it was never asked
+        if status in _OF_KEYS and member.health.keys is not None:
+            return
         now_s = self._loop.time()
         was_up, was_out = active.is_up, member.health.state(now_s) is State.OUT
         member.health.probed(problem is None, now_s)
@@ -167,12 +172,12 @@ class MemberUpkeep:
         member = watched.member
         kind, scraped = member.entry.load, member.load
         assert kind != "off" and scraped is not None, "only such members are asked for it"
-        request = _question(member, _LOAD_PATH)
+        request = self._question(member, _LOAD_PATH)
         problem: str | None = None
         try:
             answer = await ask(member, request, self._loop, timeout_s=_LOAD_TIMEOUT_S, max_bytes=_LOAD_BYTES)
         except UpstreamFailure as failure:
-            problem = failure.message
+            status, problem = 0, failure.message
         except VeloxError:
             return
         else:
@@ -188,6 +193,19 @@ class MemberUpkeep:
         if (problem is None) is not watched.tells:
             watched.tells = problem is None
             self._on_load(member, problem)
+
+    def _question(self, member: Member, path: str) -> UpstreamRequest:
+        """Return a GET with what all requests to a member carry, and a key that may be used, if there is one.
+
+        path: wherever its API begins.
+        """
+        keys = member.health.keys
+        key = None if keys is None else keys.pick(self._loop.time(), self._random())
+        added = member.entry.headers
+        names = {name for name, _ in added}
+        usual = member.forwarders[key or 0].warmup("").headers
+        headers = [*(field for field in usual if field[0] not in names), *added]
+        return UpstreamRequest.of(b"GET", path.encode("ascii"), headers, None)
 
     def _has_requests(self, now_s: float) -> bool:
         """Say whether a member with a load has requests, or had some a moment ago."""
@@ -219,12 +237,3 @@ class _Watched:
         self.is_closed = True
         if self.task is not None:
             self.task.cancel()
-
-
-def _question(member: Member, path: str) -> UpstreamRequest:
-    """Return a GET with what all requests to a member carry, its first key too. path: wherever its API begins."""
-    added = member.entry.headers
-    names = {name for name, _ in added}
-    usual = member.forwarders[0].warmup("").headers
-    headers = [*(field for field in usual if field[0] not in names), *added]
-    return UpstreamRequest.of(b"GET", path.encode("ascii"), headers, None)
