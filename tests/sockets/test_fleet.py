@@ -17,6 +17,7 @@ from tests.e2e.routed import nobody
 from tests.sockets.core_attempts import run, until
 from tests.sockets.core_fleet import Bed, bed, settings_of, upstream
 from tests.sockets.core_plans import fail, refuse_key, succeed
+from velox.gateway.member import Member
 from velox.heads import WebSocketOffer
 from velox.observe.oplog import operations_logger
 from velox.policy.balance.candidates import Candidates
@@ -143,6 +144,39 @@ def test_key_that_is_another_one_does_not_rest(tmp_path: Path, servers: Two) -> 
             assert a.calls[-1].header("authorization") == "Bearer sk-another"
 
     run(main)
+
+
+def test_key_rests_on_when_another_one_of_its_upstream_changes(tmp_path: Path, servers: Two) -> None:
+    """One is rotated, one is added before it: the one that got a 429 is the one that rests, and no other."""
+    a, _ = servers
+
+    async def main() -> None:
+        with bed(tmp_path, settings_of(tmp_path, [keyed(a, "KEY", "KEY2")], TO_A)) as worker:
+            refuse_key(worker.member("a"), 0, 60.0)
+
+            worker.replace(settings_of(tmp_path, [keyed(a, "KEY", "KEY2")], TO_A, KEY2="sk-another"))
+            assert not may_be_used(worker.member("a"), 0) and may_be_used(worker.member("a"), 1)
+            worker.replace(settings_of(tmp_path, [keyed(a, "KEY3", "KEY")], TO_A, KEY3="sk-third"))
+            assert may_be_used(worker.member("a"), 0) and not may_be_used(worker.member("a"), 1)
+
+            await worker.until_warm()
+            assert (await worker.answer()).startswith(b"HTTP/1.1 200")
+            assert a.calls[-1].header("authorization") == "Bearer sk-third"
+
+    run(main)
+
+
+def keyed(server: RecordingUpstream, *names: str) -> str:
+    """Return the line of an upstream with keys by these variables."""
+    keys = ", ".join(f"env:{name}" for name in names)
+    return f'  - {{name: a, origin: "http://127.0.0.1:{server.port}", http2: off, keys: [{keys}]}}'
+
+
+def may_be_used(of: Member, key: int) -> bool:
+    """Say whether one of two keys may be used now."""
+    keys = of.health.keys
+    assert keys is not None
+    return keys.pick(asyncio.get_running_loop().time(), 0.5, {1 - key}) == key
 
 
 def test_retired_upstream_ends_with_its_last_stream(tmp_path: Path, servers: Two) -> None:

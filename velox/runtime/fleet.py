@@ -197,13 +197,7 @@ class Fleet:
     def _making(self, settings: Settings, new: list[Member]) -> Generator[None, None, Routing]:
         """Make the tables for some settings. new: gets the members that were not there."""
         upstreams = self._maker.entries(settings)
-        # The state of keys is kept, whatever else of their upstream changes: a key rests as long as the upstream asked.
-        keys = {
-            (entry.name, entry.keys): self._keys.get((entry.name, entry.keys))
-            or keys_of(entry, self._maker.changes, self._maker.logger)
-            for entry in upstreams
-            if _rotates(entry)
-        }
+        keys = {(entry.name, entry.keys): self._keys_of(entry) for entry in upstreams if _rotates(entry)}
         is_new = bool(self._members)
         before = {(member.name, member.address): member for member in self._members.values()}
         members: dict[_Place, Member] = {}
@@ -227,6 +221,16 @@ class Fleet:
         self._hedging = {each: hedging for each, hedging in self._hedging.items() if each in hedged}
         routes = RouteMaker(by_name, self._table, self._hedging, self._loop)
         return Routing(RouteTable(settings.routes, index), tuple(members.values()), routes.route, self._lines)
+
+    def _keys_of(self, entry: UpstreamEntry) -> Keys:
+        """Return the state of its keys: of each that was there the same, as it rests for as long as it was told."""
+        found = self._keys.get((entry.name, entry.keys))
+        if found is None:
+            found = keys_of(entry, self._maker.changes, self._maker.logger)
+            for (name, before), keys in self._keys.items():
+                if name == entry.name:
+                    found.keep(keys, {n: before.index(key) for n, key in enumerate(entry.keys) if key in before})
+        return found
 
 
 def _start(member: Member) -> None:

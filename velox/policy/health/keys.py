@@ -24,7 +24,7 @@ seconds or milliseconds. The same without a unit (x-ratelimit-remaining) is abou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -139,10 +139,18 @@ class Keys:
         self.changes: Final = changes or Changes()
         self._on_out: Final = on_out
         assert n > 0, "an upstream without keys has no Keys"
-        self._keys: Final = tuple(_Key() for _ in range(n))
+        self._keys: Final = [_Key() for _ in range(n)]
 
     def __repr__(self) -> str:
         return f"<Keys {len(self._keys)}, {sum(key.breaker.is_open for key in self._keys)} out>"
+
+    def keep(self, before: Keys, numbers: Mapping[int, int]) -> None:
+        """Go on with the state of keys that were there before. numbers: there, by those here.
+
+        Both have one state: what attempts under way hear of such a key still counts.
+        """
+        for key, number in numbers.items():
+            self._keys[key] = before._keys[number]
 
     def pick(self, now_s: float, random: float, tried: Collection[int] = ()) -> int | None:
         """Return the key for a request; None: all rest, are out, or were tried. random: in [0, 1)."""
