@@ -123,14 +123,15 @@ def gateway(
     concurrency: Sequence[ConcurrencyLimit] = (),
     timeouts: Timeouts = TIMEOUTS,
     table: QuotaTable | None = None,
+    n_keys: int = 0,
 ) -> Iterator[Gateway]:
     """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself.
 
-    concurrency: of each upstream; none: no limit.
+    concurrency: of each upstream; none: no limit. n_keys: of each upstream; 0: the client's own key goes up.
     """
     names = [str(number) for number in range(len(dials))]
     settings = settings_with(
-        upstreams=tuple(upstream_of(name, timeouts=timeouts) for name in names),
+        upstreams=tuple(upstream_of(name, timeouts=timeouts, n_keys=n_keys) for name in names),
         routes=(in_order(names),),
         limits=tuple(limited),
         api_keys=keys,

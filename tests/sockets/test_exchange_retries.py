@@ -349,6 +349,32 @@ def test_request_reaches_the_one_that_works_past_all_that_do_not() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("header", [(b"x-stainless-retry-count", b"1"), (b"x-other", b"1")])
+def test_key_that_is_refused_costs_no_retry(header: Header) -> None:
+    """401 of one of three keys: the upstream did no work, so the others are tried, whatever settings and budget say."""
+
+    async def main() -> None:
+        for n_refused, status in ((1, 200), (2, 200), (3, 401)):
+            upstream = ScriptedUpstream(*[whole(401)] * n_refused, whole())
+            with gateway(upstream.dial, budget=RetryBudget(0, 0.0), n_keys=3) as made:
+                assert status_of(await ask(made, header)) == status
+            assert attempts(upstream) == [min(3, n_refused + 1)]
+
+    run(main)
+
+
+def test_key_that_has_had_enough_costs_a_retry() -> None:
+    """429: another key of the same account may be refused as well, so settings and budget are asked."""
+
+    async def main() -> None:
+        for retries, status in ((0, 429), (1, 200)):
+            upstream = ScriptedUpstream(whole(429), whole())
+            with gateway(upstream.dial, rules=replace(RULES, retries=retries), n_keys=2) as made:
+                assert status_of(await ask(made)) == status
+
+    run(main)
+
+
 def test_refused_reply_is_never_mixed_into_the_next() -> None:
     """Not a byte of the first attempt's status, headers or body reaches the client, however late it comes."""
 

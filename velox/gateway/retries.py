@@ -14,7 +14,8 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
     a single 500                         model, which is a worse answer
     what it signed in with was       ->  free: at the same member, once, when that is renewed
       refused before its time
-    the key was refused (401, 429)   ->  counted, too: at the same member with another key, else as above
+    the key was refused (401)        ->  free: at the same member with another key, ten at most
+    the key has had enough (429)     ->  counted, too: at the same member with another key, else as above
     404: it does not have the model  ->  free: at the next member, ten at most
     its model can't take the request ->  free: at the fallbacks that are for this, each once
     its API can't say it             ->  free: at the next member, ten at most
@@ -130,13 +131,13 @@ class RetryPolicy:
                 return again
         if head.status == 401:
             # Of one key of ours; where there is no other, it is the client's to know.
-            return self._with_other_key(Retry.STATUS, attempt, now_s)
+            return self._with_accepted_key(attempt, now_s)
         if not self._rules.covers(head.status, head.headers):
             return None
         self._cursor.tried(attempt)
         if head.status != 429:
             return self._counted(Retry.STATUS, attempt, head.headers, now_s, head.status)
-        again = self._with_other_key(Retry.RATE_LIMITED, attempt, now_s)
+        again = self._with_other_key(attempt, now_s)
         return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s, head.status)
 
     def reads_error(self, head: ReplyHead) -> bool:
@@ -190,16 +191,26 @@ class RetryPolicy:
         self._cursor.tried(attempt)
         return RetryDecision(self._cursor.same(attempt, now_s), wait_s, Retry.STATUS, renewal)
 
-    def _with_other_key(self, cause: Retry, attempt: Attempt, now_s: float) -> RetryDecision | None:
-        """Return another attempt at the same member with another key, if there is one."""
+    def _with_accepted_key(self, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Return another attempt at the same member after its key was refused, with another one if there is one."""
         self._cursor.tried(attempt)
+        if self._n_free >= _MAX_REFUSED or now_s >= self._deadline_s:
+            return None
+        other = self._cursor.other_key(attempt, now_s)
+        if other is None:
+            return None
+        self._n_free += 1
+        return self._again(other, 0.0, Retry.STATUS, now_s)
+
+    def _with_other_key(self, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Return another attempt at the same member after a 429, with another key if there is one."""
         if self._n_counted >= self._rules.retries or self._terms.retries_itself:
             return None
         other = self._cursor.other_key(attempt, now_s)
         if other is None or now_s >= self._deadline_s or not self._budget.take(now_s):
             return None
         self._n_counted += 1
-        return self._again(other, 0.0, cause, now_s)
+        return self._again(other, 0.0, Retry.RATE_LIMITED, now_s)
 
     def _free(self, cause: Retry, same: Attempt | None, now_s: float) -> RetryDecision | None:
         if self._n_free >= _MAX_REFUSED:
