@@ -204,8 +204,8 @@ def _budgets(values: Mapping[str, Any]) -> Iterator[Problem]:
         where = rules[0].where if rules else next(key.where for key in keys if key.budgets)
         expected = "expected VELOX_LEDGER with it: a folder for what was spent, which a restart must not forget"
         yield Problem("budgets", "", expected, where=where)
-    if values["api_keys_file"] is not None:
-        return  # the file may get a key of that name later
+    if values["api_keys_file"] is not None or values.get("managed_keys"):
+        return  # a key of that name may come later, or have gone; advice.py warns
     names = {key.caller_name for key in keys}
     for rule in rules:
         for n, name in enumerate(rule.keys, 1):
