@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from velox.policy.patterns import is_exact
+from velox.policy.budget_rules import BudgetRule, rules_of
+from velox.policy.patterns import is_exact, matches, overlap
 from velox.policy.routes import UpstreamEntry
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Band, Price
@@ -19,6 +20,7 @@ from velox.settings import Settings
 __all__ = ["call_prices", "check_price_lines", "price_answers", "price_book", "price_lines", "seller_of"]
 
 _MOST_NAMED: Final = 5
+_REMEDY: Final = "Give prices (VELOX_PRICES), count tokens, or set `unpriced: allow`"
 _PICO_PER_MILLION: Final = 10**6
 _PICO_EACH: Final = 10**12
 _EACH: Final = ("web_search", "request")
@@ -105,28 +107,68 @@ def _dollars(pico: int, one: int) -> str:
 
 
 def check_price_lines(settings: Settings, now_s: int) -> Iterator[str]:
-    """Yield the table's date, how many models are priced, and which of the configured ones are not."""
+    """Yield the table's date, how many models are priced, and which of the configured ones are not.
+
+    Where a budget in dollars counts requests for these, they are refused: that is a warning.
+    """
     book = price_book(settings)
     table = book.table
     own = f", and {len(settings.own_prices)} of your own in {settings.prices}" if settings.own_prices else ""
     yield f"prices: {table.n_models} models of {table.source} {table.source_version}, as of {table.date}{own}"
-    missing = [
-        f"{model} at {entry.name}"
-        for entry in settings.upstreams
-        for model in sorted(_models_at(settings, entry.name))
-        if book.find(seller_of(entry, table), model, "", "", now_s) is None
-    ]
-    if missing:
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        yield f"no price is known for {', '.join(missing[:_MOST_NAMED])}{more}"
+    budgets = list(_refusing_budgets(settings))
+    missing: dict[str, bool] = {}
+    for entry in settings.upstreams:
+        seller, models = seller_of(entry, table), _models_at(settings, entry, budgets)
+        if not seller.provider and not any(each.is_for(seller) for each in settings.own_prices):
+            budget = next((each for each in budgets if any(_counts(each, name) for _, name in models)), None)
+            if budget is not None:
+                yield (
+                    f"WARNING: {budget.name} counts dollars, and no price is known for any model of upstream"
+                    f" {entry.name}: requests that may go there get 403 unpriced_model. {_REMEDY}"
+                )
+                continue
+        for model, name in models:
+            if is_exact(model) and book.find(seller, model, "", "", now_s) is None:
+                called = f"{model} at {entry.name}"
+                missing[called] = missing.get(called, False) or any(_counts(each, name) for each in budgets)
+    if plain := [called for called, is_refused in missing.items() if not is_refused]:
+        yield f"no price is known for {_some(plain)}"
+    if refused := [called for called, is_refused in missing.items() if is_refused]:
+        yield (
+            f"WARNING: no price is known for {_some(refused)}, and a budget counts dollars: requests that may go there"
+            f" get 403 unpriced_model. {_REMEDY}"
+        )
 
 
-def _models_at(settings: Settings, upstream: str) -> set[str]:
-    """Return the models that routes name for an upstream. A pattern names none."""
-    found: set[str] = set()
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _refusing_budgets(settings: Settings) -> list[BudgetRule]:
+    """Return the budgets in dollars that refuse a request whose cost is not known: all rules, and one of a key."""
+    of_keys = next((rules_of("key", "", key.budgets) for key in settings.api_keys if key.budgets), ())
+    rules = (*settings.budgets, *of_keys)
+    return [rule for rule in rules if not rule.budget.is_tokens and rule.budget.refuses_unpriced]
+
+
+def _counts(rule: BudgetRule, name: str) -> bool:
+    """Tell whether a budget counts requests in which clients name a model. name: may be a pattern."""
+    return not rule.models or any(overlap(pattern, name) for pattern in rule.models)
+
+
+def _models_at(settings: Settings, entry: UpstreamEntry, budgets: list[BudgetRule]) -> list[tuple[str, str]]:
+    """Return what routes ask an upstream for, each with the name that clients use; both may be patterns.
+
+    A name that a budget counts stands beside the patterns that match it.
+    """
+    found: set[tuple[str, str]] = set()
+    named = {model for rule in budgets for model in rule.models if is_exact(model)}
     for route in settings.routes:
-        for target in (*route.to, *route.fallback):
-            if target.upstream == upstream:
-                named = target.model or route.model
-                found.update([named] if named else filter(is_exact, route.match.models))
-    return found
+        canary = () if route.canary is None else (route.canary.to,)
+        for target in (*route.to, *route.fallback, *canary):
+            if target.upstream == entry.name:
+                patterns = route.match.models or entry.models or ("*",)
+                names = {*patterns, *(name for name in named if any(matches(each, name) for each in patterns))}
+                found.update((target.model or name.removeprefix(target.strip), name) for name in names)
+    return sorted(found)

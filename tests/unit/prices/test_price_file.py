@@ -79,6 +79,54 @@ def test_check_shows_the_date_and_what_has_no_price(tmp_path: Path, capsys: pyte
     assert "no price is known for weird at main, llama-3 at own" in out
 
 
+@pytest.mark.parametrize(
+    ("budget", "own_price", "warned"),
+    [
+        (
+            "usd: 5",
+            "",
+            ["budgets[0] counts dollars, and no price is known for any model of upstream own", "weird at main"],
+        ),
+        (
+            "usd: 5, models: [gtp-9]",
+            "",
+            ["budgets[0] counts dollars, and no price is known for any model of upstream own"],
+        ),
+        ("usd: 5, models: [gtp-9]", "{upstream: own, model: llama-*, free: true}", []),
+        ("usd: 5, models: [weird]", "{upstream: own, free: true}", ["weird at main"]),
+        ("usd: 5, models: [gpt-4o]", "{upstream: own, free: true}", []),
+        ("usd: 5, unpriced: allow", "", []),
+        ("tokens: 5", "", []),
+    ],
+)
+def test_check_warns_of_requests_that_a_budget_in_dollars_refuses(
+    tmp_path: Path, budget: str, own_price: str, warned: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a price such a request gets 403, also for an upstream whose models the configuration does not name."""
+    own = own_price or "{model: gpt-4o, upstream: main, input: 1, output: 2}"
+    variables = environ(tmp_path, f"prices:\n  - {own}\n")
+    (tmp_path / "velox.yaml").write_text(
+        f"{CONFIG}ledger: {tmp_path / 'ledger'}\nbudgets: [{{per: gateway, window: day, {budget}}}]\n"
+    )
+
+    assert main(["check"], variables) == 0
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if "unpriced_model" in line]
+    assert all(line.startswith("WARNING: ") for line in lines)
+    assert [text in line for text, line in zip(warned, lines, strict=True)] == [True] * len(warned), lines
+
+
+def test_check_warns_of_a_name_in_a_budget_that_has_no_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a route takes any model, such a name may be a mistake."""
+    variables = {"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: key, usd: 5, window: day, models: [gtp-4o]}]"}
+
+    assert main(["check"], variables) == 0
+
+    assert "WARNING: no price is known for gtp-4o at default, and a budget counts dollars" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_command_prints_what_would_be_used_and_from_where(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
