@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from msgspec.structs import replace
 
 from velox.settings import Settings, SettingsError, load
 from velox.settings.machine import available_cores
@@ -118,7 +119,7 @@ def test_variable_sets_its_field(name: str, text: str, field: str, value: object
 
 
 OF_NO_VARIABLE = (
-    *("origins", "upstreams", "routes", "file_end", "key_file_end", "unusable_variables"),
+    *("origins", "upstreams", "routes", "file_end", "key_file_end", "unusable_variables", "empty_variables"),
     *("own_prices", "prices_version"),
 )
 
@@ -139,7 +140,7 @@ def test_empty_variable_counts_as_not_set() -> None:
     """`VELOX_X=` in a compose file is how people leave a variable out."""
     settings = load({"VELOX_WORKERS": "", "VELOX_API_KEYS": "", "OPENAI_API_KEY": "", "VELOX_CONFIG": ""}, cores=2)
 
-    assert settings == load({}, cores=2)
+    assert replace(settings, empty_variables=()) == load({}, cores=2)
 
 
 def test_command_line_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:

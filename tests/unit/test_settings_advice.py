@@ -99,3 +99,28 @@ def test_webhook_without_a_threshold_is_warned_of(tmp_path: Path) -> None:
     assert told(tmp_path, f"{webhook}budgets: [{{per: gateway, {MONTH}}}]\n") == [warning]
     assert told(tmp_path, f"{webhook}budgets: [{{per: gateway, {MONTH}, soft: 80}}]\n") == []
     assert told(tmp_path, f"{webhook}managed_keys: on\n") == []
+
+
+def test_empty_variable_whose_default_is_used_is_warned_of(tmp_path: Path) -> None:
+    """An origin that a template left out would send clients' requests to OpenAI."""
+    default = "is set, but empty, so the default is used:"
+    warning = f"{default} https://api.openai.com (`velox serve --sim`: the built-in simulator)"
+
+    assert list(advice(load({"VELOX_UPSTREAM_ORIGIN": "", "VELOX_CONFIG": "", "VELOX_API_KEYS": ""}))) == [
+        f"VELOX_UPSTREAM_ORIGIN {warning}",
+        f"VELOX_CONFIG {default} no file",
+    ]
+    assert told(tmp_path, "upstream_origin:\nkey_rpm:\n") == [
+        f"upstream_origin (velox.yaml:2) {warning}",
+        f"key_rpm (velox.yaml:3) {default} 0",
+    ]
+
+
+def test_empty_variable_that_something_else_sets_is_not_warned_of(tmp_path: Path) -> None:
+    """Its default is not used: the file has a value, or upstreams of its own."""
+    (tmp_path / "a").write_text("upstream_origin: http://127.0.0.1:1\n")
+    (tmp_path / "b").write_text("upstreams: [{name: a, origin: http://127.0.0.1:1}]\n")
+
+    for name in ("a", "b"):
+        environ = {"VELOX_CONFIG": str(tmp_path / name), "VELOX_UPSTREAM_ORIGIN": ""}
+        assert load(environ).empty_variables == ()

@@ -23,6 +23,8 @@ def advice(settings: Settings, *, sim: bool = False) -> Iterator[str]:
     """Yield a line for each. sim: the built-in simulator is in place of the first upstream."""
     if settings.unusable_variables:
         yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
+    for name, default in settings.empty_variables:
+        yield f"{name} is set, but empty, so the default is used: {default}"
     if not sim:
         yield from _doubled_bases(settings)
     yield from _budgets(settings)

@@ -96,6 +96,7 @@ def load(
     problems += contradictions(values, reading.given)
     problems += add_routing(values, reading.trees, environ)
     problems += reading.conflicts_with_upstreams()
+    values["empty_variables"] = reading.empty_variables()
     if problems:
         raise SettingsError([reading.placed(problem) for problem in problems])
     origins = {name: reading.given[name].origin if name in reading.given else "default" for name in _BY_NAME}
@@ -130,11 +131,13 @@ class _Reading:
     """What has been found so far.
 
     given: by variable. trees: the file's fields of NESTED. values: by field, only those that are right.
+    empty: variables that are set to nothing, as they are called where they stand.
     """
 
     def __init__(self) -> None:
         self.given: Final[dict[str, Given]] = {}
         self.trees: Final[dict[str, Tree]] = {}
+        self.empty: Final[dict[str, str]] = {}
         self.values: Final[dict[str, Any]] = {}
         self.problems: list[Problem] = []
 
@@ -144,6 +147,8 @@ class _Reading:
             if name in _BY_NAME:
                 if text:
                     self.given[name] = Given(text, origin, name)
+                else:
+                    self.empty[name] = name
             elif name.startswith("VELOX_") and not _KUBERNETES.fullmatch(name):
                 key = name.removeprefix("VELOX_").lower()
                 expected = unknown("variable", name, _BY_NAME)
@@ -174,6 +179,8 @@ class _Reading:
             elif has_fields or value.joined:
                 items = value.items if has_fields and value.items else ()
                 self.given.setdefault(variable.name, Given(value.joined, "file", key, entry.where, items))
+            else:
+                self.empty[variable.name] = f"{key} ({entry.where})"
             if expected:
                 self.problems.append(Problem(key, "", expected, where=entry.where))
 
@@ -193,6 +200,18 @@ class _Reading:
             # Defaults are valid: a test parses each.
             name, where = (given.name, given.where) if given else (variable.name, "")
             self.problems.append(Problem(name, quoted(text, secret=variable.secret), str(exc), where=where))
+
+    def empty_variables(self) -> tuple[tuple[str, str], ...]:
+        """Return the variables that are set to nothing and so have a default, each with it."""
+        found = []
+        for name, called in self.empty.items():
+            variable, is_replaced = _BY_NAME[name], name == "VELOX_UPSTREAM_ORIGIN" and "upstreams" in self.trees
+            default = variable.shown_default or variable.default
+            if name == "VELOX_CONFIG":
+                default = "no file"
+            if default and name not in self.given and not is_replaced:
+                found.append((called, default))
+        return tuple(found)
 
     def _default(self, variable: Variable, n_cores: int, memory_bytes: int) -> str:
         """Return the default as text. Fields that depend on the number of workers come after it."""

@@ -516,6 +516,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     origins: Mapping[str, str]
     # Variables of providers that are set, and of no use (found.py).
     unusable_variables: tuple[str, ...] = ()
+    # Variables that are set to nothing, as they are called where they stand, each with the default that is used.
+    empty_variables: tuple[tuple[str, str], ...] = ()
     # How the file, and that of the keys, ended when it was read.
     file_end: FileEnd = NO_END
     key_file_end: FileEnd = NO_END
