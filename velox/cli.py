@@ -1,4 +1,4 @@
-"""The `velox` command: serve, check, prices, reload, usage, key, team, user, audit, sim, import.
+"""The `velox` command: serve, check, health, prices, reload, usage, key, team, user, audit, sim, import.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -82,6 +82,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
     if arguments.command == "reload":
         return _reload(arguments, variables, overrides)
+    if arguments.command == "health":
+        return _health(variables, overrides)
     from velox.settings import SettingsError, load
 
     began_ns = time.time_ns()
@@ -152,6 +154,22 @@ def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides
     outcome = call_reload(place.address, place.token, place.cert, force=arguments.force)
     print("\n".join(outcome.lines), file=sys.stderr if outcome.code else sys.stdout)
     return outcome.code
+
+
+def _health(environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
+    """Ask the running gateway whether it is alive. Exit code 1: no, or it is not reached. 2: it can't be asked."""
+    from velox.admin.health_call import call_health
+    from velox.settings.loading import admin_place
+
+    place = admin_place(environ, overrides)
+    if place.address is None:
+        wrong = [str(each) for each in place.problems if each.name == "VELOX_ADMIN_LISTEN"]
+        for line in wrong or ["VELOX_ADMIN_LISTEN is off, so nothing can be asked"]:
+            print(f"velox health: {line}", file=sys.stderr)
+        return 2
+    why = call_health(place.address, place.cert)
+    print(f"velox health: {why}" if why else "healthy", file=sys.stderr if why else sys.stdout)
+    return 1 if why else 0
 
 
 def _missing_redis(settings: Settings) -> str:
@@ -418,12 +436,13 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     reload.add_argument(
         "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
     )
+    health = commands.add_parser("health", help="ask the running gateway whether it is alive", allow_abbrev=False)
     prices = commands.add_parser("prices", help="print what calls to a model cost", allow_abbrev=False)
     prices.add_argument("model", metavar="MODEL", help="name of the model, as the upstream calls it")
     prices.add_argument("--upstream", metavar="NAME", help="at this upstream only")
     prices.add_argument("--tier", metavar="TIER", default="", help="service tier: batch, flex, priority, fast")
     prices.add_argument("--json", action="store_true", help="for programs")
-    for command in (serve, check, reload, prices):
+    for command in (serve, check, reload, health, prices):
         command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     check.add_argument("--all", action="store_true", help="print every setting, not only those that were set")
     check.add_argument(

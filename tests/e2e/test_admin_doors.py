@@ -102,6 +102,7 @@ def test_admin_speaks_tls_and_follows_its_files(tmp_path: Path) -> None:
 
         assert shown() == files.digest
         assert run_velox(cert, "reload", "--admin", f"127.0.0.1:{port}").returncode == 0
+        assert run_velox({**cert, "VELOX_ADMIN_LISTEN": f"127.0.0.1:{port}"}, "health").stdout == "healthy\n"
         files.rotate()
         until(lambda: shown() == files.digest, "the new certificate is shown")
         assert run_velox(cert, "reload", "--admin", f"127.0.0.1:{port}").returncode == 0

@@ -36,7 +36,7 @@ sys.addaudithook(_note)
 """
 # What a gateway with one upstream, and settings from variables, has no use for: with all that is below it.
 _NEEDLESS: Final = re.compile(
-    r"velox\.(?:sim|importing|admin\.(?:api|litellm|reload_call)|providers\.(?:aws|google|entra|oauth|s3|snapshot)"
+    r"velox\.(?:sim|importing|admin\.(?:api|litellm|call|health_call|reload_call)|providers\.(?:aws|google|entra|oauth|s3|snapshot)"
     r"|dialects\.(?:chat|converse|messages|responses|claude_envelope|counting|embeddings|embedding_models)"
     r"|dialects\.generate\.(?!json_items)|gateway\.(?:lanes|crossing|translation|several|responses_socket)"
     r"|profiling\.(?:flamegraph|pprof)|accounts\.(?:service|sqlite|postgres|litellm)|ledger\.(?:sqlite|postgres|totals)"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.tools import free_port
 from tests.e2e.watching import LineLog
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +150,27 @@ def test_velox_reload_works_in_a_container(bin_folder: Path, is_process_1: bool)
         if not is_process_1:  # a signal to unshare is none to process 1 inside
             process.send_signal(signal.SIGTERM)
             assert process.wait(15) == 0
+
+
+@pytest.mark.parametrize("place", ["file", "unix", "empty"])
+def test_health_check_of_the_image_finds_the_admin_listener(bin_folder: Path, place: str) -> None:
+    """Its port stands in the file, it is a socket file, or its variable is empty; without a gateway it fails."""
+    (words,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    file = bin_folder / "velox.yaml"
+    socket = f"unix:{bin_folder / 'admin.sock'}"
+    admin = f"127.0.0.1:{free_port()}"
+    file.write_text("workers: 1\nupstream_origin: http://127.0.0.1:9\n")
+    if place != "unix":
+        file.write_text(f"{file.read_text()}admin_listen: {admin}\n")
+    env = environment(bin_folder, VELOX_AUTH="none", VELOX_CONFIG=str(file), VELOX_LISTEN="127.0.0.1:0")
+    env |= {"file": {}, "unix": {"VELOX_ADMIN_LISTEN": socket}, "empty": {"VELOX_ADMIN_LISTEN": ""}}[place]
+
+    with container(env, ()):
+        found = run(env, *json.loads(words))
+    gone = run(env, *json.loads(words))
+
+    assert (found.returncode, found.stdout, found.stderr) == (0, "healthy\n", "")
+    assert gone.returncode == 1 and "can't be reached at" in gone.stderr, gone
 
 
 def test_reload_that_finds_nobody_says_what_it_needs(bin_folder: Path) -> None:

@@ -51,13 +51,13 @@ def test_image_runs_as_a_number_under_tini_with_a_health_check() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", found["USER"])
     assert found["ENTRYPOINT"].startswith('["tini", "--"')
     assert found["CMD"] == '["serve"]'
-    assert "/healthz" in found["HEALTHCHECK"]
+    assert found["HEALTHCHECK"].endswith(' CMD ["velox", "health"]')
     assert [word for word, _ in instructions()].index("USER") < [word for word, _ in instructions()].index("ENTRYPOINT")
 
 
-def test_image_health_check_is_valid_python() -> None:
-    """The one-liner of the image, of the pod and of compose compile."""
-    text = (ROOT / "Dockerfile").read_text() + (ROOT / "deploy/sidecar.pod.yaml").read_text()
+def test_health_checks_are_valid_python() -> None:
+    """The one-liners of the pods and of compose compile."""
+    text = "".join((ROOT / "deploy" / name).read_text() for name in ("sidecar.pod.yaml", "sidecar-unix.pod.yaml"))
     programs = re.findall(r'-c"?, "(import http\.client[^"]*)"', text)
     compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
     programs.append(compose["services"]["simulator"]["healthcheck"]["test"][-1])

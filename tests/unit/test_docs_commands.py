@@ -168,6 +168,9 @@ RUN_BY = {
     SIDECAR: DOCKER,
     "docker exec my-velox velox check": "tests/e2e/test_image.py::test_entry_point_is_the_command_on_the_path",
     "docker exec my-velox velox reload": "tests/e2e/test_image.py::test_velox_reload_works_in_a_container",
+    "docker exec my-velox velox health": (
+        "tests/e2e/test_image.py::test_health_check_of_the_image_finds_the_admin_listener"
+    ),
     "docker compose -f deploy/compose.yaml up --build": COMPOSE,
     "docker compose -f deploy/sidecar.compose.yaml up --build": COMPOSE,
     ".venv/bin/velox key new": f"{KEYS}::test_key_commands_make_a_key_and_its_entry",

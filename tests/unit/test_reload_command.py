@@ -72,6 +72,27 @@ def test_gateway_that_can_not_be_asked_is_exit_code_2(
     assert said in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("environ", "code", "said"),
+    [
+        ({"VELOX_ADMIN_LISTEN": "127.0.0.1:1"}, 1, "the gateway can't be reached at 127.0.0.1:1 (Connection"),
+        ({"VELOX_ADMIN_LISTEN": "unix:/absent"}, 1, "the gateway can't be reached at unix:/absent (No such"),
+        ({"VELOX_ADMIN_LISTEN": "127.0.0.1:1", "VELOX_ADMIN_TLS_CERT": "/absent"}, 1, "it can't be read (No such"),
+        ({"VELOX_ADMIN_LISTEN": "127.0.0.1:1", "VELOX_ADMIN_TOKEN_FILE": "/absent"}, 1, "can't be reached at"),
+        ({"VELOX_ADMIN_LISTEN": "localhost"}, 2, "velox health: VELOX_ADMIN_LISTEN is 'localhost': expected"),
+        ({"VELOX_ADMIN_LISTEN": "off"}, 2, "velox health: VELOX_ADMIN_LISTEN is off, so nothing can be asked"),
+    ],
+)
+def test_health_that_can_not_be_asked_is_told_in_one_line(
+    environ: dict[str, str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By variables alone; no token is needed."""
+    assert main(["health"], environ) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err and err.startswith("velox health: ") and err.count("\n") == 1
+
+
 def test_files_that_a_bad_file_names_are_found(tmp_path: Path) -> None:
     """As lists and texts; what has no shape, or is no file, is none."""
     file = tmp_path / "velox.yaml"

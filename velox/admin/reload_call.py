@@ -7,14 +7,13 @@ Knows: the request, and how the answer is shown to a person. Does not know: wher
 from __future__ import annotations
 
 import http.client
-import socket
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
+from velox.admin.call import AdminConnection, only
 from velox.admin.reload import ANSWER_S
 from velox.types import Address, Secret
 
@@ -44,7 +43,7 @@ def call_reload(
     configuration lost much (settings/losses.py).
     """
     try:
-        connection = _Connection(address, None if cert is None else _only(cert))
+        connection = AdminConnection(address, None if cert is None else only(cert), _TIMEOUT_S)
     except OSError as exc:
         return ReloadOutcome(2, (f"VELOX_ADMIN_TLS_CERT is {cert!r}: it can't be read ({exc.strerror})",))
     headers = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
@@ -91,34 +90,3 @@ def _outcome(answer: dict[str, Any]) -> ReloadOutcome:
 
 def _indented(lines: Sequence[str]) -> list[str]:
     return [f"  {line}" for line in lines]
-
-
-def _only(cert: str) -> ssl.SSLContext:
-    """Return a context that trusts this certificate only, whatever name the listener is reached by."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(cert)
-    return context
-
-
-class _Connection(http.client.HTTPConnection):
-    """To an address as the settings have it, a unix socket too. Where others may come from, this machine's loopback."""
-
-    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-        # A Host that every admin listener takes.
-        super().__init__(host or "localhost", address.port or None, timeout=_TIMEOUT_S)
-        self._address: Final = address
-        self._tls: Final = tls
-
-    def connect(self) -> None:
-        """Connect, as the library asks."""
-        if self._address.kind == "tcp":
-            super().connect()
-            if self._tls is not None:
-                self.sock = self._tls.wrap_socket(self.sock)
-            return
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(_TIMEOUT_S)
-        self.sock.connect(self._address.path)
