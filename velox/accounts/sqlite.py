@@ -16,7 +16,7 @@ import msgspec
 
 from velox.accounts.model import KINDS, Change, Digest, Kind
 from velox.accounts.store import Conflict, ConflictError, Touched, Write
-from velox.ledger.sqlite_file import connect, failing, transaction
+from velox.ledger.sqlite_file import connect, failing, make_folder, transaction
 
 __all__ = ["SqliteAccounts"]
 
@@ -48,7 +48,7 @@ class SqliteAccounts:
         self._lock: Final = threading.Lock()
         with failing(self._path):
             if not is_reader:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(folder)
             self._db: Final = connect(self._path, _MIGRATIONS, is_reader=is_reader)
 
     def __repr__(self) -> str:

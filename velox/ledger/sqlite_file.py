@@ -1,6 +1,6 @@
 """One file of SQLite: opened safely, brought to the newest schema, and never left with half of a change.
 
-Knows: how a file is opened, migrated and locked. Does not know: which tables are in it.
+Knows: how a file is opened, migrated and locked, and whose it is. Does not know: which tables are in it.
 
 Migrations are numbered from 1, and `user_version` is the number of the last one. Each runs in a transaction of its own
 that begins with the lock, so two processes that open a new file do not both make it. They only add: a Velox of the
@@ -10,6 +10,8 @@ version before can go on with the file, but not open it anew.
 from __future__ import annotations
 
 import contextlib
+import os
+import pwd
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Final
 
 from velox.ledger.store import StoreError
 
-__all__ = ["connect", "failing", "transaction"]
+__all__ = ["connect", "failing", "make_folder", "transaction"]
 
 _BUSY_S: Final = 5.0
 
@@ -29,6 +31,7 @@ def connect(path: Path, migrations: Sequence[str], *, is_reader: bool) -> sqlite
     """
     newest = len(migrations)
     where = f"{path.absolute().as_uri()}?mode={'ro' if is_reader else 'rwc'}"
+    is_new = not is_reader and not path.exists()
     db = sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         version = _version(db)
@@ -42,6 +45,8 @@ def connect(path: Path, migrations: Sequence[str], *, is_reader: bool) -> sqlite
         if is_reader and version < newest:
             raise StoreError(f"{path} has schema {version}, of an earlier Velox: start this one with its folder once")
         if not is_reader:
+            if is_new:
+                _hand_over(path)
             path.chmod(0o600)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
@@ -55,6 +60,43 @@ def connect(path: Path, migrations: Sequence[str], *, is_reader: bool) -> sqlite
         db.close()
         raise
     return db
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those that it is in, for one user only: as root, for the owner of the one that is there."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in reversed(missing):
+        _hand_over(each)
+
+
+def _hand_over(path: Path) -> None:
+    """Give what root has just made to the owner of its folder: a command of root's must not lock the gateway out.
+
+    SQLite gives its other files, the log and its index, to the owner of the database.
+    """
+    if os.geteuid() == 0:
+        owner = path.parent.stat()
+        with contextlib.suppress(OSError):  # as in a container that may not change owners
+            os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _whose(path: Path) -> str:
+    """Return who owns a file, or its folder, that this user may not write to; "" where that is not so."""
+    for place in (path, path.parent):
+        with contextlib.suppress(OSError):
+            found = place.stat()
+            if os.access(place, os.W_OK):
+                return ""
+            return f"; {place} belongs to {_user(found.st_uid)}, and this is {_user(os.geteuid())}"
+    return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user {uid}"
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -80,6 +122,6 @@ def failing(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OverflowError) as exc:  # the latter: a number of more than 64 bits
-        raise StoreError(f"{path}: {exc}") from exc
+        raise StoreError(f"{path}: {exc}{_whose(path)}") from exc
     except OSError as exc:
-        raise StoreError(f"{path}: {exc.strerror}") from exc
+        raise StoreError(f"{path}: {exc.strerror}{_whose(path)}") from exc
