@@ -171,13 +171,16 @@ class Mirrored(enum.IntEnum):
     DROPPED = 2  # not sent: too many were under way, or the mirror's API can't say it
 
 
-# The reasons for which Velox refuses work because it has too much of it, or is about to stop.
+# The reasons for which Velox refuses work because it has too much of it, lacks what it needs for it, or is about to
+# stop.
 SHED_REASONS: Final = (
     Reason.QUEUE_FULL,
     Reason.QUEUE_TIMEOUT,
     Reason.CONN_LIMIT,
     Reason.DRAINING,
     Reason.OVERLOAD_MEMORY,
+    Reason.LIMITS_UNAVAILABLE,
+    Reason.LEDGER_FULL,
 )
 
 

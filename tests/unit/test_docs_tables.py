@@ -87,6 +87,21 @@ def test_metrics_page_and_documentation_name_the_same_metrics() -> None:
     assert {name: kind for name, (kind, _) in documented().items()} == shown
 
 
+def test_alerts_of_the_documentation_ask_for_metrics_and_labels_that_exist() -> None:
+    """An expression with another name would never be true."""
+    alerts = METRICS.partition("## Alerts\n")[2]
+    labels = {name: found for name, (_, found) in documented().items()}
+    budgets = ROOT / "docs/budgets.md"
+    asked = re.findall(r"\b(velox_\w+)(?:\{(\w+)(?:=~|!=|=)\"(.*?)\"\})?", alerts)
+
+    assert {"velox_requests_total", "velox_config_bad"} <= {name for name, _, _ in asked}
+    for name, label, values in asked:
+        page = METRICS if name in labels else budgets.read_text()
+        assert f"`{name}`" in page, name
+        assert not label or name not in labels or label in labels[name], name
+        assert all(f"`{value}`" in page or value == "5xx" for value in values.split("|") if label), values
+
+
 def test_metrics_documentation_names_the_labels_of_the_code() -> None:
     """Each family of series.py has just the labels that the table says."""
     labels = {

@@ -266,7 +266,8 @@ def test_respawned_worker_counts_on_and_starts_with_zero_gauges() -> None:
 
 
 def test_shed_reasons_are_gateway_refusals() -> None:
-    """To shed is to refuse under load: each such reason is the gateway's own and safe to retry."""
+    """To shed is to refuse because the gateway can't serve now: each such reason is its own and safe to retry."""
+    assert {Reason.LIMITS_UNAVAILABLE, Reason.LEDGER_FULL} <= set(SHED_REASONS)
     assert all(r.fact.blame is Blame.GATEWAY and r.fact.should_retry for r in SHED_REASONS)
     with pytest.raises(KeyError):
         WorkerMetrics(new_segment().metrics(0)).count_shed(Reason.INTERNAL)

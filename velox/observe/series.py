@@ -120,7 +120,7 @@ ATTEMPTS: Final = _layout.counter(
 STREAM_ENDS: Final = _layout.counter(
     "velox_stream_end", "Streamed replies, by how they ended.", _label("reason", outcomes.StreamEnd)
 )
-SHED: Final = _layout.counter("velox_shed", "Requests and connections refused under load.", _SHED)
+SHED: Final = _layout.counter("velox_shed", "Refusals under load, or without Redis or ledger.", _SHED)
 LIMIT: Final = _layout.counter(
     "velox_limit_decisions",
     "Decisions of the limits on requests, by scope and unit.",
