@@ -382,6 +382,9 @@ def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     from velox.runtime.stores import record_store
     from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
 
+    if arguments.calls and arguments.by is not None:
+        print("velox usage: --by has no effect: --calls prints each call, not sums", file=sys.stderr)
+    arguments.by = "day" if arguments.by is None else arguments.by
     arguments.form = arguments.form or ("table" if arguments.to is None else "jsonl")
     asked = UsageArguments(**{name: getattr(arguments, name) for name in UsageArguments._fields})
     try:
@@ -508,7 +511,7 @@ def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     usage.add_argument("--since", default="30d", metavar="TIME", help="a day, a time, or 24h or 30d ago (default: 30d)")
     usage.add_argument("--until", metavar="TIME", help="before this time (default: now)")
     usage.add_argument(
-        "--by", default="day", metavar="NAMES", help="key, team, user, tag, upstream, model, minute, hour, day"
+        "--by", metavar="NAMES", help="key, team, user, tag, upstream, model, minute, hour, day (default: day)"
     )
     usage.add_argument("--key", metavar="KEY", help="only of this key: its name, or as `--by key` shows it")
     usage.add_argument("--team", metavar="TEAM", help="only of this team's keys")

@@ -97,6 +97,14 @@ def test_secret_is_shown_once_and_changes_are_kept(velox: Run) -> None:
     assert velox("key", "list") == (0, "there is none\n", "")
 
 
+@pytest.mark.parametrize("text", ["200usd/month", "200 usd / month", "200 usd/month"])
+def test_budget_of_a_command_is_written_as_that_of_a_file(velox: Run, text: str) -> None:
+    """With and without spaces."""
+    assert [(each["usd"], each["window"]) for each in made(velox, "key", "create", "--budget", text)["budgets"]] == [
+        ("200", "month")
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -10,6 +10,7 @@ import pytest
 
 from velox.build import VERSION
 from velox.cli import main
+from velox.ledger.sqlite import SqliteStore
 from velox.runtime.ledger_folder import folder_problem
 
 
@@ -247,3 +248,15 @@ def test_what_a_command_does_not_know_is_told_with_its_own_usage(
     assert exited.value.code == 2
     assert err.startswith(f"usage: velox {command} ")
     assert err.endswith(f"velox {command}: error: unrecognized arguments: {' '.join(words[-2:])}\n")
+
+
+def test_usage_of_calls_tells_that_it_is_not_by_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--by` is for sums; a script that gives both goes on as before."""
+    SqliteStore(tmp_path, days=1).close()
+    told = "velox usage: --by has no effect: --calls prints each call, not sums\n"
+
+    assert main(["usage", "--calls", "--by", "key"], {"VELOX_LEDGER": str(tmp_path)}) == 0
+    assert capsys.readouterr().err == told
+    assert main(["usage", "--calls"], {"VELOX_LEDGER": str(tmp_path)}) == 0
+    assert main(["usage", "--by", "key"], {"VELOX_LEDGER": str(tmp_path)}) == 0
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +17,7 @@ from velox import outcomes
 from velox.admin import metrics_page
 from velox.errors import Reason
 from velox.observe import series
+from velox.observe.access_log import AccessRecord
 from velox.shm.segment import Segment
 from velox.types import Endpoint
 
@@ -85,6 +87,14 @@ def test_metrics_page_and_documentation_name_the_same_metrics() -> None:
     }
 
     assert {name: kind for name, (kind, _) in documented().items()} == shown
+
+
+def test_page_has_every_field_of_the_access_log() -> None:
+    """In the order of a line."""
+    page = (ROOT / "docs/admin.md").read_text().partition("| field | meaning |")[2]
+    names = [name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+
+    assert names == [field.name for field in dataclasses.fields(AccessRecord)]
 
 
 def test_alerts_of_the_documentation_ask_for_metrics_and_labels_that_exist() -> None:

@@ -29,7 +29,7 @@ __all__ = ["run_account_command"]
 _LISTS: Final = frozenset({"models", "endpoints", "tags"})
 _TIMES: Final = {"": 1, "k": 1000, "M": 1_000_000}
 _COUNT: Final = re.compile(r"([0-9]{1,15})([kM]?)")
-_BUDGET: Final = re.compile(r"(\S+) (usd|tokens)/(\S+)")
+_BUDGET: Final = re.compile(r"([^\s{]+?) ?(usd|tokens) ?/ ?(\S+)")
 _PAGE: Final = 1000
 _SHOWN: Final[Mapping[Kind, Sequence[str]]] = {
     "key": ("id", "name", "hint", "team", "user", "expires", "blocked", "created"),
