@@ -11,7 +11,9 @@ import pytest
 from velox.build import VERSION
 from velox.cli import main
 from velox.ledger.sqlite import SqliteStore
+from velox.runtime.check import check_lines
 from velox.runtime.ledger_folder import folder_problem
+from velox.settings import load
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,6 +160,27 @@ def test_check_says_what_a_worker_can_need_at_most(capsys: pytest.CaptureFixture
     (connections,) = [line for line in lines if line.startswith("connections: ")]
     assert " a worker: " in memory and "request bodies 288 MiB" in memory
     assert connections.startswith("connections: a worker takes 100 of clients, of ")
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "workers", "advice"),
+    [
+        (1 << 30, 16, "set VELOX_WORKERS to 8 or less, or give it more"),
+        (100 << 20, 1, "give it more"),
+        (1 << 30, 8, ""),
+        (0, 64, ""),
+    ],
+)
+def test_check_warns_of_workers_without_limits_of_memory(n_bytes: int, workers: int, advice: str) -> None:
+    """With less than 128 MiB each they are not watched, and the kernel would kill the container."""
+    environ = {"VELOX_WORKERS": str(workers)}
+
+    def warnings(**more: str) -> list[str]:
+        lines = check_lines(load({**environ, **more}, memory_bytes=n_bytes), shows_all=False, memory_bytes=n_bytes)
+        return [line for line in lines if line.startswith("WARNING: the container has ")]
+
+    assert [line.endswith(f"the gateway: {advice}") for line in warnings()] == [True] * bool(advice)
+    assert warnings(VELOX_MEMORY_SOFT="64MiB") == []
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])

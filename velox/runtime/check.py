@@ -26,6 +26,7 @@ from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
 from velox.settings.advice import advice
 from velox.settings.certificates import CertificateError, read_certificate
+from velox.settings.machine import container_memory, most_watched_workers
 from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
 
 __all__ = ["check_lines"]
@@ -35,13 +36,20 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def check_lines(
-    settings: Settings, environment: Mapping[str, str] = _NOTHING, *, shows_all: bool, now_s: int | None = None
+    settings: Settings,
+    environment: Mapping[str, str] = _NOTHING,
+    *,
+    shows_all: bool,
+    now_s: int | None = None,
+    memory_bytes: int | None = None,
 ) -> list[str]:
     """Return the lines.
 
     environment: where clouds' own variables stand. shows_all: with the settings that are as by default. now_s: Unix
-    time, for the prices and for keys that have expired; None: not these.
+    time, for the prices and for keys that have expired; None: not these. memory_bytes: of the container, 0: without a
+    limit; None: ask the system.
     """
+    container_bytes = container_memory() if memory_bytes is None else memory_bytes
     return [
         *_setting_lines(settings, shows_all=shows_all),
         "",
@@ -54,7 +62,7 @@ def check_lines(
         *limit_lines(settings),
         *budget_lines(settings),
         *(check_price_lines(settings, now_s) if now_s is not None else ()),
-        *(f"WARNING: {text}" for text in _warnings(settings, now_s)),
+        *(f"WARNING: {text}" for text in (*_warnings(settings, now_s), *_little_memory(settings, container_bytes))),
         *_objects(settings),
         _access(settings),
     ]
@@ -129,6 +137,19 @@ def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:
     if over:
         shown = ", ".join(f"{key.caller_name} ({key.where})" for key in over[:5])
         yield f"expired, so clients with it get 401: {len(over)} of the keys: {shown}"
+
+
+def _little_memory(settings: Settings, container_bytes: int) -> Iterator[str]:
+    """Warn of a container in which workers are not watched, as each would have too little memory."""
+    most = most_watched_workers(container_bytes)
+    is_default = settings.origins["VELOX_MEMORY_SOFT"] == settings.origins["VELOX_MEMORY_HARD"] == "default"
+    if container_bytes and settings.workers > most and is_default:
+        advise = f"set VELOX_WORKERS to {most} or less, or give it more" if most else "give it more"
+        yield (
+            f"the container has {container_bytes >> 20} MiB of memory, less than 128 MiB for each of"
+            f" {settings.workers} workers, so VELOX_MEMORY_SOFT and VELOX_MEMORY_HARD are off and the kernel may kill"
+            f" the gateway: {advise}"
+        )
 
 
 def _access(settings: Settings) -> str:

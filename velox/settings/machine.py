@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["available_cores", "container_memory", "hard_default", "soft_default"]
+__all__ = ["available_cores", "container_memory", "hard_default", "most_watched_workers", "soft_default"]
 
 _CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -57,6 +57,11 @@ def soft_default(container_bytes: int, n_workers: int) -> str:
 def hard_default(container_bytes: int, n_workers: int) -> str:
     """Return the default of VELOX_MEMORY_HARD, as text: nine tenths of the worker's share, or off."""
     return _part(container_bytes // n_workers, _HARD)
+
+
+def most_watched_workers(container_bytes: int) -> int:
+    """Return how many workers a container has memory for, each with the two limits by default."""
+    return container_bytes // _LEAST_SHARE
 
 
 def _part(share_bytes: int, percent: int) -> str:
