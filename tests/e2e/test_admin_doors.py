@@ -11,6 +11,7 @@ import socket
 import ssl
 import stat
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -100,7 +101,15 @@ def test_admin_speaks_tls_and_follows_its_files(tmp_path: Path) -> None:
                 assert connection.getresponse().status == 200
             return digest
 
+        def not_after_s() -> float:
+            """Return what the metrics say."""
+            with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", port, context=files.context())) as asked:
+                asked.request("GET", "/metrics")
+                page = asked.getresponse().read().decode()
+            return float(page.partition("\nvelox_admin_tls_certificate_not_after_seconds ")[2].partition("\n")[0])
+
         assert shown() == files.digest
+        assert not_after_s() > time.time()
         assert run_velox(cert, "reload", "--admin", f"127.0.0.1:{port}").returncode == 0
         assert run_velox({**cert, "VELOX_ADMIN_LISTEN": f"127.0.0.1:{port}"}, "health").stdout == "healthy\n"
         files.rotate()

@@ -486,3 +486,11 @@ def test_metrics_in_a_cycle_are_collected() -> None:
     del cycle
 
     assert gc.collect()
+
+
+def test_page_has_the_end_of_the_certificate_of_the_admin_listener() -> None:
+    """As it is at the scrape; absent without TLS: a 0 would look like one that expired long ago."""
+    name = "velox_admin_tls_certificate_not_after_seconds"
+
+    assert f"\n{name} 1.234e+09\n" in render(new_segment(), admin_not_after_s=lambda: 1234000000).decode()
+    assert f"\n{name} " not in render(new_segment()).decode()

@@ -185,6 +185,24 @@ def test_expired_certificate_is_a_warning(tmp_path: Path, capsys: pytest.Capture
     assert "WARNING: the certificate in VELOX_TLS_CERT has expired on 2020-01-01" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("year", "said"),
+    [
+        (2020, "WARNING: the certificate in VELOX_ADMIN_TLS_CERT has expired on 2020-01-01 00:00:00 UTC: no client"),
+        (2040, "the admin listener shows a certificate that is valid until 2040-01-01 00:00:00 UTC"),
+    ],
+)
+def test_check_says_when_the_certificate_of_the_admin_listener_expires(
+    tmp_path: Path, year: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody else does before a scrape fails."""
+    cert, key = certificate(tmp_path, ec.generate_private_key(ec.SECP256R1()), until=datetime.datetime(year, 1, 1))
+
+    assert main(["check"], {"VELOX_ADMIN_TLS_CERT": cert, "VELOX_ADMIN_TLS_KEY": key}) == 0
+
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(said)]
+
+
 def test_check_says_what_clients_are_shown(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """The paths, the end of validity, and that they must show one too; nothing of the key."""
     assert main(["check"], {CERT: files["cert"], KEY: files["key"], CLIENT_CA: files["authority"]}) == 0

@@ -106,12 +106,14 @@ def render(
     budgets: BudgetMemory | None = None,
     scopes: Collection[str] = (),
     records: Sequence[RecordRing] | None = None,
+    admin_not_after_s: Callable[[], int] | None = None,
 ) -> bytes:
     """Return the page. proc: the kernel's /proc. quotas: the table of limits. scopes: whose budgets are shown.
 
-    records: where calls are recorded; None: nowhere.
+    records: where calls are recorded; None: nowhere. admin_not_after_s: when the certificate of the admin listener
+    expires, Unix time; None: it has none.
     """
-    collector = _GatewayCollector(segment, proc, quotas, upstreams, records)
+    collector = _GatewayCollector(segment, proc, quotas, upstreams, records, admin_not_after_s)
     page = generate_latest(collector)
     return page if budgets is None else page + generate_latest(_BudgetCollector(budgets, scopes))
 
@@ -200,8 +202,10 @@ class _GatewayCollector:
         quotas: QuotaMemory | None,
         upstreams: UpstreamTable | None,
         records: Sequence[RecordRing] | None,
+        admin_not_after_s: Callable[[], int] | None,
     ) -> None:
         self._segment = segment
+        self._admin_not_after_s = admin_not_after_s
         self._proc = proc
         self._quotas = quotas
         self._upstreams = upstreams
@@ -221,6 +225,12 @@ class _GatewayCollector:
         yield from _limit_rows(self._quotas)
         yield from _ledger(self._records, GatewayStatus(self._segment))
         yield from _gateway(GatewayStatus(self._segment))
+        yield _gauge(
+            "velox_admin_tls_certificate_not_after_seconds",
+            "When the admin listener's certificate expires, in seconds since 1970.",
+            [],
+            [([], self._admin_not_after_s())] if self._admin_not_after_s is not None else [],
+        )
 
     def _pids(self) -> dict[str, int]:
         """Return the processes of the gateway, by name; none without a pid."""

@@ -35,6 +35,11 @@ class AdminCertificate:
     def __repr__(self) -> str:
         return f"<AdminCertificate {self._files[0]} until {self._now.not_after}>"
 
+    @property
+    def not_after_s(self) -> int:
+        """Return when it expires, Unix time."""
+        return self._now.not_after_s
+
     @classmethod
     def of(cls, settings: Settings, logger: logging.Logger) -> AdminCertificate | None:
         """Return that of a gateway; None: no TLS. Raises CertificateError."""

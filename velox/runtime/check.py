@@ -25,7 +25,7 @@ from velox.runtime.priced import check_price_lines
 from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
 from velox.settings.advice import advice
-from velox.settings.certificates import CertificateError, read_certificate
+from velox.settings.certificates import ADMIN_NAMES, CLIENT_NAMES, CertificateError, read_certificate
 from velox.settings.machine import container_memory, most_watched_workers
 from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
 
@@ -99,18 +99,24 @@ def _capacity(settings: Settings) -> Iterator[str]:
 
 
 def _tls(settings: Settings) -> Iterator[str]:
-    if settings.tls_cert_file is None or settings.tls_key_file is None:
-        return
-    try:
-        found = read_certificate(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
-    except CertificateError as exc:  # changed since the settings were checked
-        yield str(exc)
-        return
     client = "" if settings.tls_client_ca_file is None else "; they must show one of their own"
-    if found.is_expired:
-        yield f"WARNING: the certificate in VELOX_TLS_CERT has expired on {found.not_after}: no client will accept it"
-    else:
-        yield f"clients are shown a certificate that is valid until {found.not_after}{client}"
+    of_clients = (settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    of_admin = (settings.admin_tls_cert_file, settings.admin_tls_key_file, None)
+    for names, (cert, key, authorities), who, more in (
+        (CLIENT_NAMES, of_clients, "clients are shown", client),
+        (ADMIN_NAMES, of_admin, "the admin listener shows", ""),
+    ):
+        if cert is None or key is None:
+            continue
+        try:
+            found = read_certificate(cert, key, authorities, names)
+        except CertificateError as exc:  # changed since the settings were checked
+            yield str(exc)
+            continue
+        if found.is_expired:
+            yield f"WARNING: the certificate in {names[0]} has expired on {found.not_after}: no client will accept it"
+        else:
+            yield f"{who} a certificate that is valid until {found.not_after}{more}"
 
 
 def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:

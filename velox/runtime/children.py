@@ -288,6 +288,7 @@ def admin(
             budgets=budgets,
             scopes=settings.budget_metrics,
             records=records,
+            admin_not_after_s=None if certificate is None else lambda: certificate.not_after_s,
         ),
         ready=partial(_readiness, segment, upstreams, requires_upstream=settings.ready_requires_upstream),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,

@@ -21,6 +21,7 @@ from velox.settings.tree import read_regular_file
 
 __all__ = [
     "ADMIN_NAMES",
+    "CLIENT_NAMES",
     "CertificateError",
     "ca_problem",
     "certificate_problems",
@@ -31,6 +32,7 @@ __all__ = [
 _CERT: Final = "VELOX_TLS_CERT"
 _KEY: Final = "VELOX_TLS_KEY"
 _CLIENT_CA: Final = "VELOX_TLS_CLIENT_CA"
+CLIENT_NAMES: Final = (_CERT, _KEY)
 ADMIN_NAMES: Final = ("VELOX_ADMIN_TLS_CERT", "VELOX_ADMIN_TLS_KEY")
 _FILE_BYTES: Final = 2**20
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -53,7 +55,7 @@ class CertificateError(Exception):
 
 
 def read_certificate(
-    cert_path: str, key_path: str, client_ca_path: str | None, names: tuple[str, str] = (_CERT, _KEY)
+    cert_path: str, key_path: str, client_ca_path: str | None, names: tuple[str, str] = CLIENT_NAMES
 ) -> ServerCertificate:
     """Return what the files hold, also when it has expired. Raises CertificateError when a server can't use it.
 
