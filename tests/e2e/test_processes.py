@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import VeloxProcess, until
-from tests.e2e.recording import RecordingUpstream
-from tests.e2e.tools import Client, clients, hold_chat, settled
+from tests.e2e.recording import SSE, Call, RecordingUpstream
+from tests.e2e.tools import CHAT_STREAM, Client, clients, hold_chat, request_bytes, settled
 
 # A worker is replaced within a second; the rest is for a machine that does other things too.
 REPLACED_S = 5.0  # a second where nothing else runs
@@ -102,6 +102,29 @@ def test_worker_killed_upstream_is_left_at_once() -> None:
         os.kill(client.worker(), signal.SIGKILL)
         killed_s = time.monotonic()
         assert upstream.wait_left(call) - killed_s < 1.0
+
+
+def test_worker_killed_reply_that_ends_at_close_is_reset() -> None:
+    """R-STREAM-1: a client of HTTP/1.0, as many a proxy is, must not take the half of a stream for the whole."""
+
+    async def half(call: Call) -> None:
+        await call.head(200, SSE)
+        await call.data(b"data: 1\n\n")
+        await call.step()
+
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(half),
+        VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1"}) as velox,
+        velox.connect() as client,
+    ):
+        client.sendall(request_bytes("POST", "/v1/chat/completions", CHAT_STREAM).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        got = b""
+        while b"data: 1\n\n" not in got:
+            got += client.recv(65536)
+        os.kill(velox.worker_pids()[0], signal.SIGKILL)
+        with pytest.raises(ConnectionResetError):
+            client.recv(65536)
 
 
 def test_worker_killed_queued_connections_are_served_by_the_successor() -> None:

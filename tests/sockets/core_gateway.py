@@ -49,7 +49,7 @@ class FakeClient(Http1Replies):
     is_http_1_0 = False
 
     def __init__(self) -> None:
-        self._chunked = self.ends_at_close = False  # it is no connection of an ingress
+        self._transport, self._chunked, self.ends_at_close = None, False, False  # it is no connection of an ingress
         self.is_write_paused = False
         self.written = b""
         self.finished: Final = asyncio.Event()

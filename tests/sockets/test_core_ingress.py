@@ -6,12 +6,15 @@ import asyncio
 import socket
 import struct
 import time
+from collections.abc import Callable
 
+import pytest
 import uvloop
 
 from tests.patience import PATIENCE_S
 from tests.sockets.core_ingress import App, Exchange, eventually, serve
 
+OLD_GET = b"GET /v1/models HTTP/1.0\r\n\r\n"
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 MIB = 1 << 20
 
@@ -73,6 +76,56 @@ def test_client_that_reads_slowly_but_steadily_is_not_cut() -> None:
                 late_s = began_s + 2.4 * got / (6 * MIB) - time.monotonic()
                 await asyncio.sleep(max(0.0, late_s))
             client.close()
+
+    uvloop.run(main())
+
+
+def begin_without_length(exchange: Exchange) -> None:
+    """Begin a reply that to HTTP/1.0 only the connection's close ends."""
+    exchange.client.begin_reply(200, [], None, bytes(4 * MIB), False, has_body=True)
+
+
+def end_without_length(exchange: Exchange) -> None:
+    """Reply as a whole."""
+    begin_without_length(exchange)
+    exchange.client.finish()
+
+
+@pytest.mark.parametrize("reply", [begin_without_length, end_without_length])
+def test_reply_that_ends_at_close_is_reset_while_part_of_it_waits(reply: Callable[[Exchange], None]) -> None:
+    """R-STREAM-1: whatever closes the connection then, nobody takes the part for the whole."""
+
+    async def main() -> None:
+        app = App(reply)
+        async with serve(app) as server:
+            loop = asyncio.get_running_loop()
+            client = await server.connect(receive_bytes=4096)
+            await loop.sock_sendall(client, OLD_GET)
+            assert await loop.sock_recv(client, 1000)
+            server.ingress.stop()
+            with pytest.raises(ConnectionResetError):
+                while await loop.sock_recv(client, MIB):
+                    pass
+            client.close()
+
+    uvloop.run(main())
+
+
+def test_reply_that_ends_at_close_ends_cleanly_when_all_of_it_was_taken() -> None:
+    """A client that reads slowly gets every byte, then the end and no reset."""
+
+    async def main() -> None:
+        app = App(end_without_length)
+        async with serve(app) as server:
+            loop = asyncio.get_running_loop()
+            client = await server.connect(receive_bytes=4096)
+            await loop.sock_sendall(client, OLD_GET)
+            got = b""
+            while piece := await loop.sock_recv(client, 64 * 1024):
+                got += piece
+            assert len(got.partition(b"\r\n\r\n")[2]) == 4 * MIB
+            client.close()
+            await eventually(lambda: not server.ingress.connections)
 
     uvloop.run(main())
 

@@ -29,7 +29,7 @@ class FakeClient(Http1Replies):
     will_close = True
 
     def __init__(self) -> None:
-        self._chunked = self.ends_at_close = False  # it is no connection of an ingress
+        self._transport, self._chunked, self.ends_at_close = None, False, False  # it is no connection of an ingress
         self.written = b""
         self.finished = 0
 

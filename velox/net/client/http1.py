@@ -165,7 +165,8 @@ class Http1Replies(ClientConnection):
         """See Client. One write: a head alone would be a packet of its own."""
         chunked = has_body and length is None
         if chunked and self.is_http_1_0:
-            self.ends_at_close, chunked = True, False
+            chunked = False
+            self._end_at_close()
         self._chunked = chunked
         close = self.ends_at_close or self.will_close
         out = http1_write.reply_head(status, headers, content_length=length, chunked=chunked, close=close)
@@ -186,7 +187,8 @@ class Http1Replies(ClientConnection):
             return
         chunked = has_body
         if chunked and self.is_http_1_0:
-            self.ends_at_close, chunked = True, False
+            chunked = False
+            self._end_at_close()
         self._chunked = chunked
         close = is_last or self.ends_at_close
         out = http1_write.reply_lines(status, lines, chunked=chunked, close=close)
@@ -195,6 +197,12 @@ class Http1Replies(ClientConnection):
         if end and chunked:
             out += http1_write.LAST_CHUNK
         self.write(out)
+
+    def _end_at_close(self) -> None:
+        """Let the connection's close end the reply; until it is whole any close is a reset, as when a worker dies."""
+        self.ends_at_close = True
+        if self._transport is not None:
+            resets.at_any_close(self._transport)
 
     @property
     def chunk_writer(self) -> ChunkWriter | None:
@@ -550,6 +558,8 @@ class ClientHttp1Connection(Http1Replies):
             return
         self._state = _LINGER
         self._resume_reading()
+        if self.ends_at_close and is_sending(transport):
+            transport.set_write_buffer_limits(0)  # resume_writing() is when the kernel has all of it
         if transport.can_write_eof():
             transport.write_eof()
         else:
@@ -558,10 +568,13 @@ class ClientHttp1Connection(Http1Replies):
 
     def _linger(self) -> None:
         """Give the client time to take what is left, as for any part of a reply; then a little to close."""
-        if self._transport is not None:
-            self._backlog.begin(self._transport)
-        wait_s = self.ingress.timeouts.write_s if is_sending(self._transport) else LINGER_S
-        self.deadline_s = self.ingress.loop.time() + wait_s
+        transport = self._transport
+        if transport is not None:
+            self._backlog.begin(transport)
+        waits = is_sending(transport)
+        if self.ends_at_close and transport is not None and not waits:
+            resets.at_no_close(transport)
+        self.deadline_s = self.ingress.loop.time() + (self.ingress.timeouts.write_s if waits else LINGER_S)
 
     def peer_closed(self) -> None:
         """The client has closed, which was seen though nothing is read from it."""
