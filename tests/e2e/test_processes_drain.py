@@ -138,6 +138,23 @@ def test_sigterm_with_connections_in_the_listeners_queue_serves_them() -> None:
         assert velox.wait(5) == 0
 
 
+def test_connection_after_a_worker_has_stopped_accepting_goes_to_one_that_has_not() -> None:
+    """Its socket is gone, so the kernel gives it no connection that nobody would answer. 20 of 20."""
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+        wait_warm(velox)
+        slow, quick = velox.worker_pids()
+        with contextlib.ExitStack() as stack:
+            os.kill(slow, signal.SIGSTOP)
+            sigterm(velox)
+            until(lambda: quick not in velox.worker_pids(), "the other one has left")
+            late = [stack.enter_context(Client(velox)) for _ in range(20)]
+            for client in late:
+                client.send_chat()
+            os.kill(slow, signal.SIGCONT)
+            assert [client.read().status for client in late] == [200] * 20
+        assert velox.wait(5) == 0
+
+
 def test_sigterm_to_the_group_is_a_usual_stop(tmp_path: Path) -> None:
     """As some supervisors of services send it: no process is said to have died, and what a stream cost is kept."""
     folder = tmp_path / "ledger"
@@ -211,6 +228,18 @@ def test_sigterm_while_a_worker_hangs_leaves_when_the_window_is_over() -> None:
         os.kill(velox.worker_pids()[0], signal.SIGSTOP)
         sigterm(velox)
         assert velox.wait(10) == 0
+        velox.wait_log(lambda line: "worker 0 did not leave by itself (SIGKILL)" in line)
+
+
+@pytest.mark.more
+def test_worker_that_hangs_in_a_long_drain_is_aborted() -> None:
+    """After 10 s, as at any other time: nobody waits for the end of the window."""
+    with VeloxProcess({"VELOX_WORKERS": "2", "VELOX_DRAIN_TIMEOUT": "10m"}, ("serve", "--sim")) as velox:
+        os.kill(velox.worker_pids()[0], signal.SIGSTOP)
+        sigterm(velox)
+        assert velox.wait(30) == 0
+        line = json.loads(velox.wait_log(lambda line: "worker 0 did not leave by itself (SIGABRT)" in line))
+        assert line["reason"] == "stuck" and "Fatal Python error: Aborted" in line["traceback"]
 
 
 def test_unix_socket_of_a_gateway_that_left_is_gone(tmp_path: Path) -> None:

@@ -248,8 +248,9 @@ class ClientListener:
             queues.register(listener, select.POLLIN)
         while queues.poll(0) and loop.time() < until_s:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the last ones are accepted; now they become connections
+        # At once: what still came into a queue that is closed would be reset.
         for server in self._servers:
             server.close()
         for listener in self._listeners:
             listener.close()
+        await asyncio.sleep(0)  # the last ones are accepted; now they become connections

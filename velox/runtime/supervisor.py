@@ -286,29 +286,37 @@ class Supervisor:
             self._begin_drain(now_s)
         if self._gateway.draining:
             self._watch_drain(now_s)
-            return
-        if self._certificates is not None:
-            self._certificates.look(now_s)
-        if self._reload.is_due(now_s):
-            pid = self._forks.start("what reads the configuration", partial(self._reload.run, self._listeners))
-            self._reload.started(pid, now_s)
+        else:
+            self._look_for_changes(now_s)
         self._watchdog.look(now_s)
         for slot in self._slots:
             for process in slot.processes:
                 if process.pid:
                     self._watchdog.check(process, f"worker {slot.index}", STUCK_AFTER_S, now_s)
-            self._fill(slot, now_s)
+            if not self._gateway.draining:
+                self._fill(slot, now_s)
         if self._leases is not None and self._leases.pid:
             self._watchdog.check(self._leases, "the keeper of leases", KEEPER_STUCK_AFTER_S, now_s)
         if self._ledger is not None and self._ledger.pid:
             self._watchdog.check(self._ledger, "the process that keeps records", self._ledger.stuck_after_s, now_s)
         if self._admin_process.pid:
             self._watchdog.check(self._admin_process, "the admin process", ADMIN_STUCK_AFTER_S, now_s)
-        elif self._admin_process.is_due(now_s):
+        elif self._admin_process.is_due(now_s) and not self._gateway.draining:
             self._start_admin()
-        if not self._announced and all(slot.serving.status.state is WorkerState.READY for slot in self._slots):
+        if (
+            not self._announced
+            and not self._gateway.draining
+            and all(slot.serving.status.state is WorkerState.READY for slot in self._slots)
+        ):
             self._announced = True
             self._announce()
+
+    def _look_for_changes(self, now_s: float) -> None:
+        if self._certificates is not None:
+            self._certificates.look(now_s)
+        if self._reload.is_due(now_s):
+            pid = self._forks.start("what reads the configuration", partial(self._reload.run, self._listeners))
+            self._reload.started(pid, now_s)
 
     def _reap(self, now_s: float) -> None:
         while True:
@@ -357,7 +365,15 @@ class Supervisor:
         if self._budgets is not None:
             self._budgets.reclaim(process.block)
         WorkerMetrics(self._segment.metrics(process.block)).reset_gauges()
+        cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
+        cause = RestartCause.STUCK if process.aborted else cause
         if self._is_stopped:
+            # SIGTERM ends one that did not serve yet. A second signal means that the rest is killed.
+            if status not in (0, signal.SIGTERM) and self._n_stops == 1:
+                how, reason = how_it_ended(status), cause.name.lower()
+                self._log_death(
+                    "worker %d did not leave by itself (%s)", slot.index, how, reason=reason, traceback=told
+                )
             return
         if was_asked_to_stop:
             self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, how_it_ended(status))
@@ -365,8 +381,6 @@ class Supervisor:
         was_well = now_s - process.started_s >= _HEALTHY_AFTER_S
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
         slot.respawn_at_s = now_s + slot.backoff_s
-        cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
-        cause = RestartCause.STUCK if process.aborted else cause
         process.status.count_restart(cause)
         message = "worker %d died (%s); the next one starts in %g s"
         values = (slot.index, how_it_ended(status), slot.backoff_s)
@@ -476,20 +490,19 @@ class Supervisor:
     # -- the end ------------------------------------------------------------------------------------
 
     def _begin_drain(self, now_s: float) -> None:
-        """Tell the workers. The sockets stay open until each worker has emptied its queue of connections."""
+        """Tell the workers. A socket stays open until its worker, which holds it too, has emptied its queue."""
         self._gateway.draining = True
         self._reload.stop()
         self._drain_until_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
         self._logger.info("draining: running requests have %g s", self._settings.drain_timeout_s)
+        # First: what connects to a socket that its worker has let go of would get no answer.
+        self._listeners.close()
         for process in self._running():
             os.kill(process.pid, signal.SIGTERM)
 
     def _watch_drain(self, now_s: float) -> None:
-        running = self._running()
-        if not any(process.status.state in (WorkerState.STARTING, WorkerState.READY) for process in running):
-            self._listeners.close()
         if now_s >= self._drain_until_s or self._n_stops > 1:
-            for process in running:
+            for process in self._running():
                 os.kill(process.pid, signal.SIGKILL)
 
     def _running(self) -> list[WorkerProcess]:
@@ -505,7 +518,6 @@ class Supervisor:
         return self._gateway.draining and not self._running()
 
     def _leave(self) -> None:
-        self._listeners.close()
         if self._leases is not None:
             self._leases.kill_if_idle()
         others = [each.pid for each in (self._sim, self._leases, self._ledger) if each is not None]
