@@ -23,6 +23,7 @@ from tests.e2e.tools import (
     covers,
     hold_chat,
     reason,
+    request_bytes,
     wait_admitted,
     wait_warm,
 )
@@ -204,6 +205,27 @@ def test_drain_window_exceeded_tells_every_client_and_leaves() -> None:
             assert reply.header("x-should-retry") == is_safe
         for call in upstream.calls:
             upstream.wait_left(call)
+        assert velox.wait(10) == 0
+
+
+def test_crowd_in_the_listeners_queue_takes_nothing_of_the_time_to_tell_clients() -> None:
+    """F-56: accepting a long queue is part of the window; a stream is told in time, before the worker is killed."""
+    settings = {"VELOX_WORKERS": "1", "VELOX_DRAIN_TIMEOUT": "200ms"}
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(one_event_then_wait),
+        VeloxProcess({**upstream.env(), **settings}) as velox,
+        streaming(velox, upstream, 1) as (stream,),
+        contextlib.ExitStack() as stack,
+    ):
+        (worker,) = velox.worker_pids()
+        os.kill(worker, signal.SIGSTOP)
+        for _ in range(min(4000, int(Path("/proc/sys/net/core/somaxconn").read_text()))):
+            stack.enter_context(velox.connect()).sendall(request_bytes("GET", "/v1/models"))
+        sigterm(velox)
+        velox.wait_log(lambda line: "draining" in line)
+        os.kill(worker, signal.SIGCONT)
+        assert b'"code":"draining"' in stream.read_to_end()
         assert velox.wait(10) == 0
 
 

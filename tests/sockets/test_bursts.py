@@ -41,7 +41,7 @@ async def entered(app: App, address: Address) -> AsyncIterator[tuple[Server, Cli
             yield server, entrance
     finally:
         if listener.fileno() >= 0:  # the test has not closed it
-            await entrance.close()
+            await entrance.close(PATIENCE_S)
         sweeping.cancel()
         server.ingress.stop()
         await asyncio.sleep(0)
@@ -116,7 +116,7 @@ def test_drain_serves_all_that_wait_in_the_queue() -> None:
         async with entered(app, Address("tcp", host="127.0.0.1", port=0)) as (server, entrance):
             clients = come(server, N, GET)
             server.ingress.draining = True
-            await entrance.close()
+            await entrance.close(PATIENCE_S)
             loop = asyncio.get_running_loop()
             for client in clients:
                 assert (await loop.sock_recv(client, 4096)).startswith(b"HTTP/1.1 200 ")

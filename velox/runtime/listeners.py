@@ -239,10 +239,10 @@ class ClientListener:
                 make = self._ingress.connection if self._tls is None else self._tls.connection
                 self._servers.append(await loop.create_server(make, sock=sock, backlog=BACKLOG))
 
-    async def close(self) -> None:
-        """Take the connections that are queued, then accept no more."""
+    async def close(self, within_s: float) -> None:
+        """Take the connections that are queued, then accept no more. within_s: the most that it may take."""
         loop = self._ingress.loop
-        until_s = loop.time() + _BACKLOG_S
+        until_s = loop.time() + min(within_s, _BACKLOG_S)
         queues = select.poll()  # select() knows no descriptor above 1023, which many workers and addresses may reach
         for listener in self._listeners:
             queues.register(listener, select.POLLIN)

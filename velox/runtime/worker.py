@@ -210,7 +210,10 @@ _TICK_S: Final = 0.25
 _STDOUT: Final = 1
 # How containers of Docker Desktop and of Podman reach the machine that they run on, its loopback too.
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
+# After the drain window, what clients get to take what they are told. With _QUEUED_S, less than the supervisor's grace.
 _FLUSH_S: Final = 0.5
+# Those who are queued are told, too, however short the window is.
+_QUEUED_S: Final = 0.25
 # Requests make few reference cycles: collecting less often keeps the collector off the path of a request.
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
@@ -394,14 +397,16 @@ class Worker:
 
     async def _drain(self, listener: ClientListener) -> None:
         """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
+        # From here on, as the supervisor counts, which kills what stays longer.
+        until_s = self._loop.time() + self._settings.drain_timeout_s
         self._ingress.draining = self._gateway.draining = True
-        await listener.close()
+        await listener.close(max(self._settings.drain_timeout_s, _QUEUED_S))
         self._status.state = WorkerState.DRAINING
         wake(self._context.notify)
         self._ingress.drain()
-        if not await self._wait_for_clients(self._settings.drain_timeout_s):
+        if not await self._wait_for_clients(until_s):
             self._gateway.fail_all(VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True))
-            await self._wait_for_clients(_FLUSH_S)
+            await self._wait_for_clients(self._loop.time() + _FLUSH_S)
         self._ingress.stop()
         self._upkeep.close()
         self._gateway.mirrors.close()
@@ -410,9 +415,8 @@ class Worker:
         self._fleet.close()
         self._log.flush()
 
-    async def _wait_for_clients(self, timeout_s: float) -> bool:
+    async def _wait_for_clients(self, until_s: float) -> bool:
         """Wait until no connection is open; False when the time is over before."""
-        until_s = self._loop.time() + timeout_s
         while self._ingress.connections:
             if self._loop.time() >= until_s:
                 return False
