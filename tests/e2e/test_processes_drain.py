@@ -168,8 +168,10 @@ def test_sigterm_to_the_group_is_a_usual_stop(tmp_path: Path) -> None:
             children = velox.child_pids()
             os.killpg(velox.pid, signal.SIGTERM)
             velox.wait_log(lambda line: "draining" in line)
-            # The admin process and a worker without requests leave; what keeps records is replaced.
-            until(lambda: len(set(velox.child_pids()) - set(children)) == 1, "there is one more that keeps records")
+            # A worker without requests leaves; what keeps records is replaced, and so is the admin process.
+            until(lambda: len(set(velox.child_pids()) - set(children)) == 2, "there is another one of each")
+            ready = velox.admin("/readyz")
+            assert ready.status == 503 and "draining" in ready.body.decode()
             upstream.step()
             assert stream.read_to_end().endswith(b"0\r\n\r\n"), "the stream is whole"
         assert velox.wait(5) == 0

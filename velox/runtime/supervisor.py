@@ -301,8 +301,8 @@ class Supervisor:
             self._watchdog.check(self._ledger, "the process that keeps records", self._ledger.stuck_after_s, now_s)
         if self._admin_process.pid:
             self._watchdog.check(self._admin_process, "the admin process", ADMIN_STUCK_AFTER_S, now_s)
-        elif self._admin_process.is_due(now_s) and not self._gateway.draining:
-            self._start_admin()
+        elif self._admin_process.is_due(now_s):
+            self._start_admin()  # in the drain too: probes are told of it
         if (
             not self._announced
             and not self._gateway.draining
