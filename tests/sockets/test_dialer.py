@@ -18,6 +18,7 @@ from tests.patience import PATIENCE_S
 from tests.sockets.dialing import Owner, dialed, dialer_to, full_listener, is_through, local, nothing_left, run
 from velox.errors import Reason
 from velox.net.upstream.dialer import Dialer
+from velox.net.upstream.http1 import Http1Connection
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.resolver import Place
 from velox.outcomes import ConnectionEnd, Retry
@@ -53,6 +54,21 @@ def test_connection_knows_its_address() -> None:
     async def scenario() -> None:
         async with server() as port, nothing_left(), dialed(dialer_to(local(port))) as connection:
             assert connection.address == "127.0.0.1"
+
+    run(scenario())
+
+
+def test_connection_is_watched_by_the_kernel() -> None:
+    """One that a NAT has forgotten is found within 45 s, and not by a request."""
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with nothing_left(), dialed(dialer_to(local(listener.getsockname()[1]))) as connection:
+                assert isinstance(connection, Http1Connection) and connection._transport is not None
+                sock = connection._transport.get_extra_info("socket")
+                options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert [sock.getsockopt(socket.IPPROTO_TCP, each) for each in options] == [30, 5, 3]
 
     run(scenario())
 

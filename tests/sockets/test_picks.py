@@ -129,6 +129,40 @@ def test_every_end_is_told_once_to_all(way: tuple[Way, str, str, str]) -> None:
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("failure", "has_head", "retires"),
+    [
+        (UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, "no reply"), False, True),
+        (UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, "no event"), True, False),
+        (UpstreamFailure(Reason.UPSTREAM_RESET, "reset", unprocessed=Retry.STALE), False, True),
+        (UpstreamFailure(Reason.UPSTREAM_RESET, "reset"), False, False),
+    ],
+    ids=["no reply", "no event", "stale", "reset"],
+)
+def test_connections_that_may_be_dead_as_well_are_retired(
+    failure: UpstreamFailure, has_head: bool, retires: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-10, and what a NAT has forgotten: each would cost another request an attempt, or its whole time-out."""
+
+    async def main() -> None:
+        asked: list[float] = []
+        one = member("a")
+        monkeypatch.setattr(one.pool, "retire_stale_idle", asked.append)
+        group = group_of([one], NotedBalancer())
+        now_s = asyncio.get_running_loop().time()
+        pick = group.pick(now_s)
+        assert pick is not None
+        pick.begin(now_s)
+        if has_head:
+            pick.on_head(ReplyHead.of(200, [], None), now_s)
+
+        pick.broke(failure, now_s + 1.0)
+
+        assert asked == ([now_s + 1.0] if retires else [])
+
+    run(main)
+
+
 def test_choice_that_was_never_begun_ends_in_silence() -> None:
     """A second attempt that waits for its time, and whose client leaves meanwhile, was never one."""
 

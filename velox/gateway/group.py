@@ -745,6 +745,9 @@ class Attempt(ReplyListener):
             self.member.pool.retire_stale_idle(now_s)
         if failure.reason is Reason.UPSTREAM_TTFB_TIMEOUT:
             self.member.concurrency.refused(self._began_s, now_s)
+            if not self._has_head:
+                # The connection may be one that a NAT has forgotten, and then so are others that have idled.
+                self.member.pool.retire_stale_idle(now_s)
         self._forget_key()
         # A connection that could not be made is a fault; a stream refused, or a connection closed in time, is not.
         unprocessed = failure.unprocessed not in (None, Retry.CONNECT)

@@ -177,7 +177,7 @@ class MemberUpkeep:
         try:
             answer = await ask(member, request, self._loop, timeout_s=_LOAD_TIMEOUT_S, max_bytes=_LOAD_BYTES)
         except UpstreamFailure as failure:
-            status, problem = 0, failure.message
+            problem = failure.message
         except VeloxError:
             return
         else:

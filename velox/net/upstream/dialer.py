@@ -42,6 +42,11 @@ _HEAD_START_S: Final = 0.25
 
 # Of this worker, and of this machine.
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+# A NAT or firewall that forgets a connection tells nobody: a request on it would wait for its whole time-out. After
+# 30 s of silence the kernel asks, which also keeps most of them from forgetting; without an answer it ends 15 s later.
+# No TCP_USER_TIMEOUT: it would also end an upstream that is slow to read, for which there are other time-outs.
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
 # A unix socket whose queue is full says so at once, and there is no event for "has room again".
 _UNIX_RETRY_S: Final = 0.01
 
@@ -157,6 +162,9 @@ class Dialer:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
             await self._loop.sock_connect(sock, address)
         except BaseException:
             sock.close()
