@@ -109,7 +109,8 @@ def test_request_is_built_from_what_may_pass() -> None:
 
     def script(sock: socket.socket, head: bytes) -> None:
         heads.append(head)
-        sock.sendall(SWITCHED + b"sec-websocket-protocol: b\r\nset-cookie: a=b\r\nx-request-id: r1\r\n\r\n")
+        dropped = b"set-cookie: a=b\r\nx-velox-anything: 1\r\n"
+        sock.sendall(SWITCHED + b"sec-websocket-protocol: b\r\n" + dropped + b"x-request-id: r1\r\n\r\n")
         sock.recv(1)
 
     with (

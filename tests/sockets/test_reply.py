@@ -395,6 +395,17 @@ def test_compressed_stream_is_cut_without_a_word() -> None:
     on_a_loop(test)
 
 
+def test_what_another_velox_says_of_itself_does_not_pass() -> None:
+    """R-SEC-4: an upstream may be one, and of another version; its simulator's fields are no secret."""
+
+    async def test(client: FakeClient) -> None:
+        theirs = [(b"x-velox-%b" % name, b"theirs") for name in (b"cost", b"estimated", b"budget-reset", b"anything")]
+        reply_for(client).on_reply(head(200, *theirs, (b"x-sim-request-id", b"sim-1"), length=2), b"ok", True)
+        assert b"theirs" not in client.written and b"x-sim-request-id: sim-1" in client.written
+
+    on_a_loop(test)
+
+
 @given(
     fields=st.lists(
         st.sampled_from([(b"x-a", b"1"), (b"date", b"now"), (b"set-cookie", b"a=1"), (b"content-type", b"text/plain")])

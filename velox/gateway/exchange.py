@@ -307,7 +307,7 @@ class Exchange(HedgingHost):
         """Give the client an answer that no upstream has made."""
         reply = self.reply
         assert reply is not None, "made with the choice"
-        reply.begin(None, self.attempt_fields())
+        reply.begin(None, self.attempt_fields().beside(answered.own))
         reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
 
     async def _read_in_steps(self) -> None:

@@ -25,11 +25,12 @@ COUNTS: Final = frozenset(COUNTED_BY)
 
 
 class AnsweredHereError(Exception):
-    """No upstream is asked: this is the answer, of status 200."""
+    """No upstream is asked: this is the answer, of status 200. own: fields of Velox's own, beside the others."""
 
-    def __init__(self, headers: Headers, body: bytes) -> None:
+    def __init__(self, headers: Headers, body: bytes, own: Headers) -> None:
         super().__init__("answered here")
         self.headers: Final = headers
+        self.own: Final = own
         self.body: Final = body
 
 

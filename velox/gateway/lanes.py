@@ -273,7 +273,7 @@ class Lanes:
             body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
-        return AnsweredHereError([_JSON, ESTIMATED], body)
+        return AnsweredHereError([_JSON], body, [ESTIMATED])
 
     def _count(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Have the tokens of a request counted by another API than its client's."""

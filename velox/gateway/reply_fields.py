@@ -16,7 +16,16 @@ from velox.policy.routes import HeaderRules
 from velox.protocol.head_template import HeadTemplate
 from velox.protocol.http1_write import field_lines
 
-__all__ = ["DROPPED", "NO_ATTEMPTS", "AttemptFields", "HeaderRuleFilter", "PassedFields", "ReplyFields", "changed"]
+__all__ = [
+    "DROPPED",
+    "NO_ATTEMPTS",
+    "OWN",
+    "AttemptFields",
+    "HeaderRuleFilter",
+    "PassedFields",
+    "ReplyFields",
+    "changed",
+]
 
 # R-SEC-4: what an upstream may not tell our client. Hop-by-hop headers are gone before.
 DROPPED: Final = frozenset(
@@ -28,15 +37,10 @@ DROPPED: Final = frozenset(
         b"x-api-key",
         b"api-key",
         b"x-goog-api-key",
-        b"x-velox-reason",
-        b"x-velox-request-id",
-        b"x-velox-upstream",
-        b"x-velox-attempts",
-        b"x-velox-tried",
-        b"x-velox-dropped",
-        b"x-velox-cost",
     }
 )
+# How the names of Velox's own fields begin. An upstream's are dropped, too: it may be another Velox.
+OWN: Final = b"x-velox-"
 
 _KEPT_HEADS: Final = 512
 _SSE: Final = b"text/event-stream"
@@ -56,6 +60,10 @@ class AttemptFields(NamedTuple):
         if tried:
             headers.append((b"x-velox-tried", ", ".join(tried).encode("ascii")))
         return cls(headers, field_lines(headers))
+
+    def beside(self, own: Headers) -> AttemptFields:
+        """Return these, and other fields of Velox's own."""
+        return AttemptFields([*self.headers, *own], self.lines + field_lines(own))
 
 
 NO_ATTEMPTS: Final = AttemptFields([], b"")
@@ -86,7 +94,7 @@ class ReplyFields:
         return f"<ReplyFields {self._known!r}>"
 
     def passed(self, shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
-        """Return the fields of a shape without those that are dropped."""
+        """Return the fields of a shape without those that are dropped, and without x-velox-*."""
         if not shape.is_shared:
             return _passed(shape, dropped)
         asked = (shape, dropped)
@@ -99,7 +107,7 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
     chosen: list[ShapeField] = []
     for field in shape.fields:
         name, value = field
-        if name not in dropped:
+        if name not in dropped and not name.startswith(OWN):
             if name == b"content-type" and value is not None:
                 is_sse = value.lower().startswith(_SSE)
             elif name == b"content-encoding" and value is not None:

@@ -26,7 +26,7 @@ from velox.gateway.member import Member
 from velox.gateway.parts import GatewayLimits
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import DROPPED, HeaderRuleFilter, ReplyFields, changed
+from velox.gateway.reply_fields import DROPPED, OWN, HeaderRuleFilter, ReplyFields, changed
 from velox.gateway.request_ids import REQUEST_ID, client_id
 from velox.gateway.tunnels import Tunnels
 from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
@@ -223,7 +223,9 @@ class TunnelReply(Reply):
     def _may_pass(self, field: Header) -> bool:
         dropped = DROPPED if self._rates is None else self._rates.dropped
         secret = None if self._listener is None else self._listener.secret
-        return field[0] not in dropped and not (secret and secret in field[1])
+        if field[0] in dropped or field[0].startswith(OWN):
+            return False
+        return not (secret and secret in field[1])
 
     def _on_end(self, error: VeloxError | None) -> None:
         assert self.tunnel is not None, "it has ended"
