@@ -163,6 +163,27 @@ def test_nothing_is_held_after_a_protocol_error() -> None:
     assert stand.wire.is_closed
 
 
+@pytest.mark.parametrize(
+    ("first", "payload", "code"),
+    [
+        (0x88, b"", 1000),
+        (0x88, (4000).to_bytes(2) + b"why", 4000),
+        (0x88, b"\x03", 1002),
+        (0x88, (1005).to_bytes(2), 1002),
+        (0x88, (999).to_bytes(2), 1002),
+        (0x83, b"", 1002),
+        (0x8B, b"", 1002),
+    ],
+)
+def test_close_frame_is_answered_with_a_code_that_may_be_sent(first: int, payload: bytes, code: int) -> None:
+    """RFC 6455 §5.5.1, §7.4: its own, or 1002 where there can't be one; also for an opcode that is reserved."""
+    stand = Stand()
+    stand.wire.read(bytes((first, 0x80 | len(payload))) + bytes(4) + payload)
+    assert close_code(stand) == code
+    stand.sweep(2.0)
+    assert stand.wire.is_closed
+
+
 def test_close_frame_of_a_client_is_read_after_ours() -> None:
     """Messages before it are not held, and a ping has no answer any more."""
     stand = Stand()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.exceptions import ProtocolError
 from websockets.frames import Close, Frame, Opcode
 
 from velox.protocol.websocket import GOING_AWAY, NO_CODE, FrameScanner, close_frame
-from velox.protocol.websocket_frames import FrameReader, TooLongError
+from velox.protocol.websocket_frames import FrameReader, TooLongError, close_code_of
 
 SIZES = [0, 1, 2, 125, 126, 127, 65535, 65536, 70000]
 
@@ -179,6 +180,30 @@ def test_empty_fragments_are_not_held() -> None:
     assert reader.held_bytes == 2
     assert len(reader._data) <= 100 * 6
     assert reader.feed(wire(Opcode.CONT, b"c", mask=True)) == [(1, b"abc")]
+
+
+@pytest.mark.parametrize("opcode", [3, 4, 5, 6, 7, 11, 12, 13, 14, 15])
+def test_reserved_opcode_can_not_be_read(opcode: int) -> None:
+    """§5.2: what it means is not known, so neither is what follows."""
+    with pytest.raises(ValueError, match="reserved"):
+        FrameReader().feed(bytes((0x80 | opcode, 0x80)) + b"mask")
+
+
+def test_close_code_is_answered_if_it_may_be_sent() -> None:
+    """§5.5.1, §7.4: by the reading of another implementation, for all codes there are."""
+    assert close_code_of(b"") == 1000
+    with pytest.raises(ValueError, match="valid code"):
+        close_code_of(b"\x03")
+    for code in range(1 << 16):
+        payload, is_valid = code.to_bytes(2) + b"bye", True
+        try:
+            Close.parse(payload).check()
+        except ProtocolError:
+            is_valid = False
+        try:
+            assert close_code_of(payload) == code and is_valid
+        except ValueError:
+            assert not is_valid, code
 
 
 @pytest.mark.parametrize("pieces", [[11], [10, 1], [5, 0, 6]])

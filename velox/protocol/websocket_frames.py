@@ -35,6 +35,9 @@ _MASKED: Final = 0x80
 _MOST_CONTROL_BYTES: Final = 125  # §5.5
 _MOST_HEAD_BYTES: Final = 14
 _NORMAL: Final = 1000
+_OPCODES: Final = frozenset({_CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
+# §7.4: what a Close frame may say. 1012 to 1014 were registered later; 1004 to 1006 and 1015 are in no frame.
+_CLOSE_CODES: Final = frozenset({*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)})
 
 
 def frame(payload: bytes, opcode: int = TEXT) -> bytes:
@@ -48,8 +51,14 @@ def frame(payload: bytes, opcode: int = TEXT) -> bytes:
 
 
 def close_code_of(payload: bytes) -> int:
-    """Return the code to answer a client's Close frame with: its own, or 1000 where it gives none."""
-    return int.from_bytes(payload[:2]) if len(payload) >= 2 else _NORMAL
+    """Return the code to answer a client's Close frame with: its own, or 1000 where it gives none.
+
+    Raises ValueError for half a code, and for one that no frame may hold.
+    """
+    code = int.from_bytes(payload[:2]) if payload else _NORMAL
+    if len(payload) == 1 or code not in _CLOSE_CODES:
+        raise ValueError("a Close frame has no valid code")
+    return code
 
 
 class TooLongError(ValueError):
@@ -133,6 +142,8 @@ class FrameReader:
             return False
         length = payload_bytes(head)
         opcode = head[0] & 0xF
+        if opcode not in _OPCODES:
+            raise ValueError("an opcode is reserved")
         if opcode >= CLOSE:
             if not head[0] & _FIN or length > _MOST_CONTROL_BYTES:
                 raise ValueError("a control frame is too long, or in fragments")
