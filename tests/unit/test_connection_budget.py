@@ -5,7 +5,7 @@ from __future__ import annotations
 from velox.net.upstream.connection_budget import ConnectionBudget
 
 
-class Spender:
+class Pool:
     """A pool with connections that idle since the times given."""
 
     def __init__(self, budget: ConnectionBudget) -> None:
@@ -19,7 +19,7 @@ class Spender:
 
     def close_idle(self, now_s: float) -> None:
         self.idle_since_s.remove(min(self.idle_since_s))
-        self.budget.give_back(self)
+        self.budget.release(self)
         if self.wants_warm:
             assert not self.budget.take(self), "the place is for another one"
 
@@ -30,21 +30,21 @@ class Spender:
 def test_no_more_are_open_than_may_be() -> None:
     """Of all pools together."""
     budget = ConnectionBudget(3)
-    one, other = Spender(budget), Spender(budget)
+    one, other = Pool(budget), Pool(budget)
 
     assert [budget.take(each) for each in (one, other, one, other)] == [True, True, True, False]
-    budget.give_back(one)
+    budget.release(one)
     assert [budget.take(other), budget.take(one)] == [True, False]
 
 
 def test_callers_get_the_place_of_what_has_idled_longest() -> None:
     """Whose it was does not take it back for a warm connection of its own."""
     budget = ConnectionBudget(3)
-    one, two, other = (Spender(budget) for _ in range(3))
-    for spender, since_s in ((one, 5.0), (two, 3.0), (two, 4.0)):
-        assert budget.take(spender)
-        spender.idle_since_s.append(since_s)
-        spender.wants_warm = True
+    one, two, other = (Pool(budget) for _ in range(3))
+    for pool, since_s in ((one, 5.0), (two, 3.0), (two, 4.0)):
+        assert budget.take(pool)
+        pool.idle_since_s.append(since_s)
+        pool.wants_warm = True
 
     assert budget.take_for_callers(other, 10.0)
     assert (one.idle_since_s, two.idle_since_s) == ([5.0], [4.0])
@@ -56,14 +56,14 @@ def test_callers_get_the_place_of_what_has_idled_longest() -> None:
 def test_callers_that_found_none_hear_of_the_next_in_order() -> None:
     """Also when a pool leaves with all that it had; one that has left itself hears of nothing."""
     budget = ConnectionBudget(2)
-    busy, first, second, gone = (Spender(budget) for _ in range(4))
+    busy, first, second, gone = (Pool(budget) for _ in range(4))
     assert budget.take(busy) and budget.take(busy)
-    for spender in (gone, first, second, first):
-        assert not budget.take_for_callers(spender, 1.0)
+    for pool in (gone, first, second, first):
+        assert not budget.take_for_callers(pool, 1.0)
     budget.leave(gone)
 
     first.on_budget = lambda: setattr(first, "n_told", first.n_told + budget.take(first))  # type: ignore[method-assign]
-    budget.give_back(busy)
+    budget.release(busy)
     assert (gone.n_told, first.n_told, second.n_told) == (0, 1, 0)
     budget.leave(busy)
     assert second.n_told == 1

@@ -8,9 +8,11 @@ import pytest
 
 from tests.unit import virtual_time
 from tests.unit.pool_bench import (
+    REQUEST,
     Bench,
     FakeConnection,
     Make,
+    Sink,
     closes_after_warmup,
     closes_at_once,
     connects,
@@ -75,6 +77,44 @@ def test_callers_of_one_pool_get_the_idle_connections_of_another() -> None:
         for bench in (quiet, busy):
             bench.pool.close()
         assert repr(budget) == "<ConnectionBudget 0 of 4>"
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("n_clients", [(7, 7, 7), (40, 40, 1), (12, 12, 0)])
+def test_pools_that_are_all_busy_share_the_budget(n_clients: tuple[int, ...]) -> None:
+    """None starves, and a connection that was given to a caller is not closed before the caller wakes."""
+
+    async def main() -> None:
+        budget = ConnectionBudget(16)
+        benches = [Bench(budget=budget, most=8) for _ in n_clients]
+        served = [0] * len(benches)
+
+        async def client(at: int) -> None:
+            bench = benches[at]
+            while True:
+                connection = bench.pool.lease_nowait() or await bench.pool.lease()
+                assert isinstance(connection, FakeConnection)
+                sink = Sink()
+                connection.open(REQUEST, sink)
+                bench.pool.give_back(connection)
+                await asyncio.sleep(0.01)
+                connection.reply(sink)
+                served[at] += 1
+
+        async with asyncio.TaskGroup() as group:
+            clients = [group.create_task(client(at)) for at, n in enumerate(n_clients) for _ in range(n)]
+            for bench in benches:
+                group.create_task(bench.pass_time(10.0))
+            await asyncio.sleep(10.0)
+            for each in clients:
+                each.cancel()
+        made = [connection for bench in benches for connection in bench.made]
+        n_unused = sum(connection.end is not None and not connection.n_begun for connection in made)
+        n_demanded = [min(n, 16 // len(n_clients)) for n in n_clients]
+
+        assert all(n >= 0.7 * 1000 * demanded for n, demanded in zip(served, n_demanded, strict=True)), served
+        assert len(made) < 0.05 * sum(served) and n_unused < 0.02 * sum(served), (len(made), n_unused, served)
 
     virtual_time.run(main())
 

@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Final
 
-from velox.errors import VeloxError
+from velox.errors import Reason, VeloxError
 from velox.gateway.aside import ask, ask_status
 from velox.gateway.member import Member
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
@@ -155,6 +155,8 @@ class MemberUpkeep:
             status = await ask_status(member, request, self._loop, timeout_s=active.timeout_s)
             problem = None if 200 <= status < 300 else f"it answered {status} to {entry.path}"
         except UpstreamFailure as failure:
+            if failure.reason is Reason.CONN_LIMIT:
+                return  # it was never asked
             status, problem = 0, failure.message
         except VeloxError:
             return  # it was never asked

@@ -93,7 +93,7 @@ class Dialer:
         self._n_dials = random.randrange(1 << 16)  # the workers' first dials go to different addresses
 
     async def dial(self, owner: ConnectionOwner) -> Connection:
-        """Connect. Raises UpstreamFailure(UPSTREAM_DNS, UPSTREAM_CONNECT or UPSTREAM_TLS).
+        """Connect. Raises UpstreamFailure(UPSTREAM_DNS, UPSTREAM_CONNECT, UPSTREAM_TLS or CONN_LIMIT).
 
         A dial that is cancelled leaves nothing behind but a look-up that others may wait for too.
         """

@@ -19,8 +19,9 @@ import asyncio
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
@@ -223,6 +224,9 @@ class UpstreamPool:
         """Give the connection to the caller that has waited longest, else make it available."""
         if connection not in self._connections:
             return  # its dial has not returned yet, or it takes no more exchanges
+        if self._budget.is_wanted and not connection.n_streams and self._budget.must_yield(self):
+            connection.retire(ConnectionEnd.IDLE)
+            return
         is_settled_now = self._capacity.settle(connection) if self._capacity.unsettled else False
         # One caller at a time: it opens its stream when it wakes, then gives the rest back.
         if not (self._waiters.waiting and connection.has_room and self._waiters.serve(connection)):
@@ -242,7 +246,7 @@ class UpstreamPool:
         if connection.n_streams:
             self._closing_connections.add(connection)
         else:
-            self._budget.give_back(self)
+            self._budget.release(self)
         if connection.end is not None:
             self._on_end(connection.end)
         if self._closed:
@@ -321,7 +325,7 @@ class UpstreamPool:
             if self._closed:
                 return
             self._dialing -= 1
-            self._budget.give_back(self)
+            self._budget.release(self)
             self._dial_failed(failure)
             return
         self._dialing -= 1  # not when it was cancelled: then the pool is closed
@@ -346,8 +350,8 @@ class UpstreamPool:
 
     def _dial_failed(self, failure: UpstreamFailure) -> None:
         """Fail the callers that waited for this dial: all whom the other dials under way cannot serve."""
-        # Where this worker has no open file left, nothing is known of the upstream.
-        self._failed = failure.reason is not Reason.CONN_LIMIT
+        if failure.reason is not Reason.CONN_LIMIT:  # that is the worker's: nothing is known of the upstream
+            self._failed = True
         is_new_pause = self._back_off.start()
         n_waiters, each = len(self._waiters), self._capacity.each
         n_coming = self._dialing + len(self._capacity.unsettled)
@@ -392,7 +396,7 @@ class UpstreamPool:
             return
         n_closing = len(self._closing_connections)
         self._closing_connections = {connection for connection in self._closing_connections if connection.n_streams}
-        self._budget.give_back(self, n_closing - len(self._closing_connections))
+        self._budget.release(self, n_closing - len(self._closing_connections))
         silence_s = self._upkeep.ping_interval_s
         for connection in self._closing_connections.copy():
             connection.check_alive(now_s, silence_s)
@@ -420,9 +424,10 @@ class UpstreamPool:
                 connection.retire(ConnectionEnd.CLOSED)
 
     def keep_none(self, now_s: float) -> None:
-        """Keep no connection that idles: only what is still on its way here needs one. To be told now and then."""
+        """Keep no warm connections from now on, and close those that are idle: to be called again for later ones."""
         self._n_kept = 0
-        self.retire_stale_idle(now_s, 0.0)
+        while (idle := self._longest_idle(now_s)) is not None:
+            idle[1].retire(ConnectionEnd.IDLE)
 
     def keep_only(self, addresses: frozenset[Address]) -> None:
         """The upstream's name has these addresses now: replace the connections to other ones."""
@@ -477,7 +482,7 @@ class UpstreamPool:
             connection, cause = to_replace.popitem()
             connection.retire(cause)
 
-    # -- Spender ----------------------------------------------------------------------------------
+    # -- BudgetedPool ---------------------------------------------------------------------------------
 
     def idle_s(self, now_s: float) -> float | None:
         idle = self._longest_idle(now_s)
@@ -493,8 +498,9 @@ class UpstreamPool:
 
     def _longest_idle(self, now_s: float) -> tuple[float, UpstreamConnection] | None:
         found: tuple[float, UpstreamConnection] | None = None
-        for connection, lifetime in self._connections.items():
-            if not connection.n_streams:
+        for connection in self._available:
+            lifetime = self._connections.get(connection)
+            if lifetime is not None and not connection.n_streams:
                 idle_s = lifetime.idle_s(connection, now_s)
                 if found is None or idle_s > found[0]:
                     found = idle_s, connection
@@ -542,6 +548,10 @@ class AvailableConnections:
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._spare)
+
+    def __iter__(self) -> Iterator[UpstreamConnection]:
+        """Go through those that had room when they were put in."""
+        return chain(self._ready, self._spare)
 
     def is_core(self, connection: UpstreamConnection) -> bool:
         """Tell whether a connection is one of those that are used first, and kept."""

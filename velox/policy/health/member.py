@@ -98,6 +98,8 @@ class Verdict(IntEnum):
 _HEARD: Final = frozenset({Verdict.WELL, Verdict.KEY, Verdict.QUOTA, Verdict.BUSY})
 _OF_STATUS: Final = {401: Verdict.KEY, 403: Verdict.KEY, 429: Verdict.QUOTA, 503: Verdict.BUSY, 529: Verdict.BUSY}
 _CUTS: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_IDLE_TIMEOUT})
+# A reply may be long; and this worker had no open file left for a connection.
+_NO_FAULTS: Final = frozenset({Reason.UPSTREAM_TOTAL_TIMEOUT, Reason.CONN_LIMIT})
 
 
 class State(IntEnum):
@@ -457,7 +459,7 @@ def of_failure(reason: Reason, *, unprocessed: bool = False) -> Verdict:
     """
     if reason is Reason.UPSTREAM_REDIRECT:
         return Verdict.WELL
-    if unprocessed or reason is Reason.UPSTREAM_TOTAL_TIMEOUT:  # a reply may be long
+    if unprocessed or reason in _NO_FAULTS:
         return Verdict.NOTHING
     return Verdict.CUT if reason in _CUTS else Verdict.FAULT
 
