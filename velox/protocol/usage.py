@@ -45,8 +45,9 @@ _QUOTE: Final = ord('"')
 _BRACE: Final = ord("{")
 _OPENING: Final = frozenset(b"{[")
 _BLANKS: Final = b" \t\r\n"
-# The longest known has 600 bytes. What is longer is not read, so that no more than this is ever kept.
-_OBJECT_BYTES: Final = 4096
+# Most have at most 600 bytes, Anthropic's with `iterations` 250 more for each. What is longer is not read, so that no
+# more than this is ever kept.
+_OBJECT_BYTES: Final = 16 * 1024
 # A longer event is read as it comes.
 _EVENT_BYTES: Final = 64 * 1024
 # No string that counts here is longer, with its quotes.
@@ -63,9 +64,17 @@ _COLON: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 # A tier's value, and a tier among the plain members that follow a usage.
 _TIER_VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"([^"\\]{0,32})"')
 _TIER_BEHIND: Final = re.compile(rb'"service_tier"' + _TIER_VALUE.pattern)
-_FLAT: Final = rb'\{(?:[^{}"]++|%b)*+\}' % STRING
-# Objects in an object: the details. None has more of them inside.
-_OBJECT: Final = re.compile(rb'\{(?:[^{}"]++|%b|%b)*+\}' % (STRING, _FLAT), re.DOTALL)
+
+
+def _object(levels: int) -> bytes:
+    """Return what matches an object with no more than these levels of objects, itself among them."""
+    inner = rb"|" + _object(levels - 1) if levels > 1 else b""
+    return rb'\{(?:[^{}"]++|%b%b)*+\}' % (STRING, inner)
+
+
+# The deepest known has three levels: Anthropic's details of its cache are in `iterations`, OpenAI's of a cached sound
+# in those of the prompt.
+_OBJECT: Final = re.compile(_object(4), re.DOTALL)
 # The usual end of a body: after the usage only plain members, then the root's brace.
 _USUAL_END: Final = re.compile(
     rb'[ \t\r\n]*:[ \t\r\n]*(%b)(?:[ \t\r\n]*,[ \t\r\n]*"[^"\\]*+"[ \t\r\n]*:[ \t\r\n]*(?:"[^"\\]*+"|[\w.+-]++))*+'
@@ -293,7 +302,7 @@ def _tier_at(text: bytes, at: int) -> str | None:
 
 
 class BodyUsage:
-    """Reads one JSON body that is not compressed. However it is cut, it reads the same. It keeps at most 4 KiB.
+    """Reads one JSON body that is not compressed. However it is cut, it reads the same. It keeps at most 16 KiB.
 
     key: what the usage is called, as a JSON string. reads_tier: the service tier is looked for, too.
     """
