@@ -20,7 +20,7 @@ from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import BodyReader
 from velox.protocol.usage import TokenUsage
-from velox.types import BodyFields, Endpoint
+from velox.types import BodyFields, Dialect, Endpoint
 
 SSE: Final[Header] = (b"content-type", b"text/event-stream")
 JSON: Final[Header] = (b"content-type", b"application/json")
@@ -28,6 +28,10 @@ CHUNK: Final = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
 SENT: Final = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 USAGE: Final = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}}\n\n'
 DONE: Final = b"data: [DONE]\n\n"
+GEMINIS_VECTOR: Final = (
+    b'{"embedding":{"values":[0.5]},"usageMetadata":{"promptTokenCount":7,'
+    b'"promptTokenDetails":[{"modality":"TEXT","tokenCount":7}]}}'
+)
 WHOLE: Final = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}}'
 
 
@@ -213,6 +217,27 @@ def test_usage_is_asked_for_where_it_would_not_be_told(route: Endpoint, body: by
 
     assert sent is not None and (b"include_usage" in sent and sent != body) is asks
     assert (read(*filters, pieces=[USAGE]) == b"") is asks
+
+
+@pytest.mark.parametrize(
+    ("route", "dialect", "is_google"),
+    [
+        (Endpoint.GENERATE, Dialect.GOOGLE, True),
+        (Endpoint.EMBEDDINGS, Dialect.GOOGLE, True),
+        (Endpoint.EMBEDDINGS, Dialect.OPENAI, False),
+        (Endpoint.OTHER, Dialect.GOOGLE, False),
+    ],
+)
+def test_usage_is_looked_for_under_the_name_that_the_api_gives_it(
+    route: Endpoint, dialect: Dialect, is_google: bool
+) -> None:
+    """Google has a path of its own for embeddings, too."""
+    meter, *_ = metered(None, BodyFields("m"), route, dialect)
+    reply, wanted = (GEMINIS_VECTOR, Usage(7, 0, True)) if is_google else (WHOLE, Usage(5, 7, True))
+
+    read(meter, pieces=[reply], sse=False)
+
+    assert meter.usage(is_whole=True) == wanted
 
 
 def test_exchange_without_a_body_has_a_meter() -> None:

@@ -53,6 +53,26 @@ def test_stream_is_counted_by_its_last_totals(exchange: Exchange, seed: int) -> 
     assert read(StreamUsage(GOOGLE_KEY), exchange.reply, seed) == told(last)
 
 
+@pytest.mark.parametrize(
+    "exchange", [each for each in recorded("gemini", "mbedContent") if b"usageMetadata" in each.reply], ids=str
+)
+def test_embedding_has_a_prompt_and_no_answer(exchange: Exchange) -> None:
+    """Its details are spelled otherwise than those of an answer."""
+    reader = BodyUsage(GOOGLE_KEY)
+    n = json.loads(exchange.reply)["usageMetadata"]["promptTokenCount"]
+
+    assert read(reader, exchange.reply, 0) == (n, 0)
+    assert (reader.kinds().input, reader.kinds().output) == (n, 0)
+
+
+def test_pictures_that_were_embedded_are_told() -> None:
+    details = [{"modality": "TEXT", "tokenCount": 2}, {"modality": "IMAGE", "tokenCount": 258}]
+    reader = BodyUsage(GOOGLE_KEY)
+    reader.feed(json.dumps({"usageMetadata": {"promptTokenCount": 260, "promptTokenDetails": details}}).encode())
+
+    assert (reader.kinds().input, reader.kinds().image_input) == (260, 258)
+
+
 def test_arguments_that_the_model_made_are_no_usage() -> None:
     """Only the top level counts."""
     call = {"functionCall": {"name": "f", "args": {"usageMetadata": {"promptTokenCount": 0}}}}

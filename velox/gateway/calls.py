@@ -27,7 +27,7 @@ from velox.policy.budget import NANO_PER_USD
 from velox.policy.estimate import NO_TOKENS, Estimate, recorded
 from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
-from velox.types import ANYONE, BodyFields, Caller, Endpoint
+from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
 
 __all__ = ["NO_KINDS", "Answered", "Begun", "CallLog", "Copied", "RecordedAttempt", "RequestCalls"]
 
@@ -149,8 +149,9 @@ class CallLog:
         estimate: Estimate,
         *,
         hold: BudgetHold | None = None,
+        dialect: Dialect = Dialect.OPENAI,
     ) -> RequestCalls:
-        """Return what records the calls of one request. hold: of its budgets.
+        """Return what records the calls of one request. hold: of its budgets. dialect: of its client.
 
         estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
         """
@@ -165,6 +166,7 @@ class CallLog:
             fields=fields,
             estimate=recorded(estimate, fields),
             hold=hold,
+            dialect=dialect,
         )
 
     def cost(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str]:
@@ -185,7 +187,8 @@ class CallLog:
 class RequestCalls:
     """Those of one request.
 
-    endpoint: that its client asked. whose: the attempt whose reply it is; set where cost() is asked for.
+    endpoint, dialect: that its client asked, and in whose API. whose: the attempt whose reply it is; set where cost()
+    is asked for.
     """
 
     __slots__ = (
@@ -198,6 +201,7 @@ class RequestCalls:
         "_number",
         "_route",
         "_writer",
+        "dialect",
         "endpoint",
         "whose",
     )
@@ -214,6 +218,7 @@ class RequestCalls:
         fields: BodyFields,
         estimate: Estimate,
         hold: BudgetHold | None,
+        dialect: Dialect,
     ) -> None:
         self._hold: Final = hold
         self._log: Final = log
@@ -221,6 +226,7 @@ class RequestCalls:
         self._number: Final = number
         self._caller: Final = caller
         self.endpoint: Final = endpoint
+        self.dialect: Final = dialect
         self._route: Final = route
         self._fields: Final = fields
         self._estimate: Final = estimate

@@ -352,7 +352,7 @@ class Exchange(HedgingHost):
         parts.retry_budget.on_request(now_s)
         if self._grant.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
             self._meter, filters, self.body = metered(
-                self.body, self.fields, self.plan.endpoint, reads_tier=self._calls is not None
+                self.body, self.fields, self.plan.endpoint, self.plan.dialect, reads_tier=self._calls is not None
             )
             self._filters = (*filters, *self._filters)
             if self._calls is not None and self.plan.terms.wants_cost:
@@ -619,7 +619,9 @@ class Exchange(HedgingHost):
         if not plan.reads_body and plan.named is None:
             estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
         route = way.parts.entry.name
-        return log.request(self.id, plan.caller, plan.endpoint, route, self.fields, estimate, hold=hold)
+        return log.request(
+            self.id, plan.caller, plan.endpoint, route, self.fields, estimate, hold=hold, dialect=plan.dialect
+        )
 
     async def _hold(self, budgets: BudgetGate, way: Way, estimate: Estimate) -> BudgetHold | None:
         """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""

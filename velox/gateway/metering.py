@@ -15,7 +15,7 @@ from velox.heads import ReplyHead
 from velox.protocol.body_edit import ask_for_usage
 from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
 from velox.protocol.usage_strip import UsageStrip
-from velox.types import BodyFields, Endpoint
+from velox.types import BodyFields, Dialect, Endpoint
 
 __all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key"]
 
@@ -182,18 +182,25 @@ class UsageFilter(ReplyFilter):
         return self._strip.feed(data, end)
 
 
-def usage_key(endpoint: Endpoint) -> bytes:
-    """Return what the usage is called in replies of an endpoint."""
-    return GOOGLE_KEY if endpoint is Endpoint.GENERATE else _KEY
+def usage_key(endpoint: Endpoint, dialect: Dialect) -> bytes:
+    """Return what the usage is called in replies of an endpoint to clients of a dialect."""
+    is_google = endpoint is Endpoint.GENERATE or (endpoint is Endpoint.EMBEDDINGS and dialect is Dialect.GOOGLE)
+    return GOOGLE_KEY if is_google else _KEY
 
 
 def metered(
-    body: bytes | bytearray | None, fields: BodyFields, endpoint: Endpoint, *, reads_tier: bool = False
+    body: bytes | bytearray | None,
+    fields: BodyFields,
+    endpoint: Endpoint,
+    dialect: Dialect = Dialect.OPENAI,
+    *,
+    reads_tier: bool = False,
 ) -> tuple[Meter, tuple[ReplyFilter, ...], bytes | bytearray | None]:
     """Return the meter of an exchange, the filters of its reply, and the body to send: one that asks for the usage.
 
-    Once for an exchange, before its first attempt: a bytearray is changed in place. reads_tier: as in Meter.
+    Once for an exchange, before its first attempt: a bytearray is changed in place. dialect: of the client. reads_tier:
+    as in Meter.
     """
-    meter = Meter(is_stream=fields.stream, key=usage_key(endpoint), reads_tier=reads_tier)
+    meter = Meter(is_stream=fields.stream, key=usage_key(endpoint, dialect), reads_tier=reads_tier)
     asking = ask_for_usage(body, fields) if body and fields.stream and endpoint in _ASKED else None
     return (meter, (meter,), body) if asking is None else (meter, (meter, UsageFilter()), asking)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["TokenUsage", "count_of", "token_usage"]
+__all__ = ["EMBEDDED", "TokenUsage", "count_of", "token_usage"]
 
+# What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
+EMBEDDED: Final = "promptTokenDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
 _LONGEST_TIER: Final = 32
@@ -126,15 +128,16 @@ def _of_google(usage: dict[str, object]) -> TokenUsage:
     """Return Google's: reasoning is counted beside the answer, what tools put into the prompt beside the prompt."""
     prompt, tools = count_of(usage, "promptTokenCount"), count_of(usage, "toolUsePromptTokenCount")
     answer, thoughts = count_of(usage, "candidatesTokenCount"), count_of(usage, "thoughtsTokenCount")
+    inputs = "promptTokensDetails" if "promptTokensDetails" in usage else EMBEDDED
     return TokenUsage(
         None if prompt is None else prompt + (tools or 0),
         None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0),
         count_of(usage, "cachedContentTokenCount"),
         reasoning=thoughts,
-        audio_input=_modality(usage, "promptTokensDetails", "AUDIO"),
+        audio_input=_modality(usage, inputs, "AUDIO"),
         audio_cached=_modality(usage, "cacheTokensDetails", "AUDIO"),
         audio_output=_modality(usage, "candidatesTokensDetails", "AUDIO"),
-        image_input=_modality(usage, "promptTokensDetails", "IMAGE"),
+        image_input=_modality(usage, inputs, "IMAGE"),
         image_output=_modality(usage, "candidatesTokensDetails", "IMAGE"),
         tier=_tier(usage.get("serviceTier")),
     )

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from velox.protocol.body_edit import STRING
-from velox.protocol.token_usage import TokenUsage, count_of, token_usage
+from velox.protocol.token_usage import EMBEDDED, TokenUsage, count_of, token_usage
 
 __all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
 
@@ -156,6 +156,8 @@ class _Counts:
         parts = [count_of(usage, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
         if any(part is not None for part in parts):
             self.output = sum(part or 0 for part in parts)
+        elif EMBEDDED in usage:
+            self.output = 0
 
 
 class _Levels(ABC):
