@@ -69,6 +69,19 @@ BODIES = [
     ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}}, TokenUsage(9, 1, 5)),
     ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "num_cached_tokens": 5}}, TokenUsage(9, 1, 5)),
     ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "cached_tokens": 5}}, TokenUsage(9, 1, 5)),
+    (  # a transcription
+        {
+            "text": "hi",
+            "usage": {
+                "type": "tokens",
+                "input_tokens": 100,
+                "input_token_details": {"text_tokens": 10, "audio_tokens": 90},
+                "output_tokens": 20,
+                "total_tokens": 120,
+            },
+        },
+        TokenUsage(100, 20, audio_input=90),
+    ),
     ({"data": [], "usage": {"prompt_tokens": 12, "total_tokens": 12}}, TokenUsage(12, 0)),
     ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
     ({"error": {}}, TokenUsage()),

@@ -78,6 +78,7 @@ def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
     if given is not None and total is not None and total >= given:
         made = max(made or 0, total - given)  # some count reasoning in the total only
     inputs = _inside(usage, "prompt_tokens_details") or _inside(usage, "input_tokens_details")
+    inputs = inputs or _inside(usage, "input_token_details")  # OpenAI's transcriptions
     outputs = _inside(usage, "completion_tokens_details") or _inside(usage, "output_tokens_details")
     # Most of these are in no usage: each is looked for only where it could be.
     cached = written = audio_input = audio_cached = image_input = reasoning = audio_output = image_output = None
