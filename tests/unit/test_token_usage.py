@@ -83,6 +83,7 @@ BODIES = [
         TokenUsage(100, 20, audio_input=90),
     ),
     ({"data": [], "usage": {"prompt_tokens": 12, "total_tokens": 12}}, TokenUsage(12, 0)),
+    ({"data": [], "model": "voyage-3", "usage": {"total_tokens": 12}}, TokenUsage(12, 0)),
     ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
     ({"error": {}}, TokenUsage()),
 ]

@@ -75,6 +75,8 @@ def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
         return _of_anthropic(usage, made, tier)
     given = prompt if prompt is not None else count_of(usage, "input_tokens")
     total = count_of(usage, "total_tokens")
+    if given is None and made is None:
+        given = total  # embeddings that have no other count, as Voyage's
     if given is not None and total is not None and total >= given:
         made = max(made or 0, total - given)  # some count reasoning in the total only
     inputs = _inside(usage, "prompt_tokens_details") or _inside(usage, "input_tokens_details")

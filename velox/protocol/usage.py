@@ -139,6 +139,8 @@ class _Counts:
         if made is None:
             made = count_of(usage, "output_tokens")
         total = count_of(usage, "total_tokens")
+        if given is None and made is None:
+            given = total  # embeddings that have no other count, as Voyage's
         if given is not None and total is not None and total >= given:
             # Some count reasoning in the total only; embeddings have nothing but prompt and total.
             made = max(made or 0, total - given)
