@@ -13,7 +13,7 @@ from velox.errors import Reason
 from velox.gateway.budgets import BudgetGate
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.metering import Usage
-from velox.ledger.record import Call
+from velox.ledger.record import Call, Flag
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule
 from velox.policy.estimate import Estimator
@@ -131,6 +131,30 @@ def test_call_of_a_killed_worker_counts_no_more_either(tmp_path: Path, fields: B
 
     (call,) = desk.calls
     assert (call.reason, call.tokens[:2], call.cost_nano) == ("killed", (100, answer), (100 + answer) * 1000)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "answer"),
+    [(Endpoint.CHAT, 1024), (Endpoint.EMBEDDINGS, 0), (Endpoint.MODERATIONS, 0), (Endpoint.AUDIO, None),
+     (Endpoint.IMAGES, None), (Endpoint.OTHER, None)],
+)  # fmt: skip
+def test_cost_of_an_answer_that_can_t_be_guessed_is_unknown(
+    tmp_path: Path, endpoint: Endpoint, answer: int | None
+) -> None:
+    """Pictures and sound cost much more than the words that ask for them."""
+    desk = Desk(tmp_path)
+    calls = desk.request(BodyFields("m"), endpoint=endpoint)
+    attempt = Attempt()
+    calls.begin(attempt, "one", "m")
+    calls.whose = lambda: attempt
+    usd = b"unknown" if answer is None else b"0.%09d; estimated" % ((100 + answer) * 1000)
+    assert calls.cost(UNTOLD, NO_KINDS) == usd
+
+    calls.end(Answered(attempt, 200, None, True, True, 1, UNTOLD, NO_KINDS))
+    (call,) = desk.calls
+    assert (call.tokens.input, call.tokens.output) == (100, answer)
+    assert call.cost_nano == (None if answer is None else (100 + answer) * 1000)
+    assert call.flags == Flag.ESTIMATED
 
 
 @pytest.mark.parametrize(("fields", "answer"), HOSTILE)

@@ -24,7 +24,7 @@ from velox.gateway.metering import Usage
 from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, recorded_key
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budget import NANO_PER_USD
-from velox.policy.estimate import NO_TOKENS, Estimate, recorded
+from velox.policy.estimate import NO_TOKENS, Estimate, has_guess, recorded
 from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
 from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
@@ -192,6 +192,7 @@ class RequestCalls:
     """
 
     __slots__ = (
+        "_answer",
         "_begun",
         "_caller",
         "_estimate",
@@ -230,6 +231,7 @@ class RequestCalls:
         self._route: Final = route
         self._fields: Final = fields
         self._estimate: Final = estimate
+        self._answer: Final = estimate.answer if has_guess(endpoint) else None
         self._begun: list[Begun] = []
         self.whose: Callable[[], RecordedAttempt | None] | None = None
 
@@ -249,7 +251,7 @@ class RequestCalls:
     def _begin(self, attempt: RecordedAttempt, upstream: str, model: str | None, n: int, caller: Caller) -> Begun:
         wall_ns, now_ns = self._log.times()
         asked = self._fields.model or ""
-        usage = self._guess(self._estimate.answer)
+        usage = self._guess(self._answer)
         cost_nano, prices = self._log.cost(upstream, model or asked, usage, wall_ns // 1000)
         start = CallStart(
             self._number,
@@ -264,8 +266,8 @@ class RequestCalls:
         )
         return Begun(attempt, upstream, self._writer.begin(start), now_ns)
 
-    def _guess(self, answer: int) -> TokenUsage:
-        """Return what is taken for used where nothing tells; all None: not even that is known."""
+    def _guess(self, answer: int | None) -> TokenUsage:
+        """Return what is taken for used where nothing tells; None: not even that is known."""
         return TokenUsage() if self._estimate is NO_TOKENS else TokenUsage(self._estimate.prompt, answer)
 
     def cost(self, usage: Usage | None, kinds: TokenUsage) -> bytes:
@@ -339,7 +341,7 @@ class RequestCalls:
         """Return the tokens of a reply, with the estimate where it does not tell, and what is to be said of them."""
         given, made = (None, None) if usage is None else (usage.input, usage.output)
         is_exact = given is not None and made is not None and usage is not None and usage.is_exact
-        guess = self._guess(self._estimate.answer)
+        guess = self._guess(self._answer)
         given = guess.input if given is None else given
         made = guess.output if made is None else made
         return kinds._replace(input=given, output=made), 0 if is_exact else _ESTIMATED

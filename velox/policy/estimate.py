@@ -14,12 +14,14 @@ from typing import Final, NamedTuple
 
 from velox.types import BodyFields, Endpoint
 
-__all__ = ["NO_TOKENS", "Estimate", "Estimator", "longest_answer", "n_answers", "recorded"]
+__all__ = ["NO_TOKENS", "Estimate", "Estimator", "has_guess", "longest_answer", "n_answers", "recorded"]
 
 # Those whose answer is made of tokens. The others cost their prompt, until their answer says otherwise.
 _GENERATING: Final = frozenset(
     {Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.COMPLETIONS, Endpoint.MESSAGES, Endpoint.GENERATE}
 )
+# Those that make nothing, and so cost no more than their prompt.
+_READING: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS})
 # More than any quota holds. A client may write a number of a thousand digits.
 _MOST: Final = 2**40
 # No model's answer is longer, whatever a client asks for; and what is taken for the longest where it asks for nothing.
@@ -58,6 +60,11 @@ def longest_answer(peek: BodyFields) -> int:
     if peek.max_tokens is None:
         return _USUAL_LONGEST * n_answers(peek)
     return min(max(peek.max_tokens, 0), _LONGEST_ANSWER) * n_answers(peek)
+
+
+def has_guess(route: Endpoint) -> bool:
+    """Tell whether an estimate's answer may be taken for the real one: not where pictures or sound are made."""
+    return route in _GENERATING or route in _READING
 
 
 def recorded(estimate: Estimate, peek: BodyFields) -> Estimate:
