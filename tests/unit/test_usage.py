@@ -62,7 +62,11 @@ REPLIES = [
     ),
     (ANTHROPIC % b'{"output_tokens":15}', (15, 15)),
     (ANTHROPIC % b'{"input_tokens":0,"output_tokens":15}', (15, 15)),
-    (ANTHROPIC % b'{"input_tokens":20,"output_tokens":15}', (20, 15)),
+    # The prompt once more: with its cache, or without a word of it.
+    (ANTHROPIC % b'{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":4,"output_tokens":15}',
+     (24, 15)),
+    (ANTHROPIC % b'{"input_tokens":20,"output_tokens":15}', (25, 15)),
+    (ANTHROPIC % b'{"input_tokens":20,"cache_creation_input_tokens":null,"output_tokens":15}', (25, 15)),
     # vLLM with continuous_usage_stats.
     (b"".join(CHUNK + b',"usage":{"prompt_tokens":4,"completion_tokens":%d}}\n\n' % n for n in range(1, 6)), (4, 5)),
     # Moonshot puts it into the choice; some count reasoning in the total only.

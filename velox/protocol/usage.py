@@ -133,8 +133,10 @@ class _Counts:
         if given is None:
             given = count_of(usage, "input_tokens")
             if given is not None:  # Anthropic counts what it had in its cache beside the rest
-                given += count_of(usage, "cache_creation_input_tokens") or 0
-                given += count_of(usage, "cache_read_input_tokens") or 0
+                # Some repeat the prompt at the end of a stream, and its cache not.
+                told = usage if self._first is usage or not given else {**self._first, **_told(usage)}
+                given += count_of(told, "cache_creation_input_tokens") or 0
+                given += count_of(told, "cache_read_input_tokens") or 0
         made = count_of(usage, "completion_tokens")
         if made is None:
             made = count_of(usage, "output_tokens")
@@ -160,6 +162,10 @@ class _Counts:
             self.output = sum(part or 0 for part in parts)
         elif EMBEDDED in usage:
             self.output = 0
+
+
+def _told(usage: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in usage.items() if value is not None}
 
 
 class _Levels(ABC):
