@@ -106,6 +106,24 @@ def test_gemini_tells_its_modalities() -> None:
     assert reader.kinds() == TokenUsage(100, 20, 60, reasoning=7, audio_input=4)
 
 
+@pytest.mark.parametrize(
+    ("traffic", "tier"),
+    [
+        ("ON_DEMAND", ""),
+        ("ON_DEMAND_PRIORITY", "priority"),
+        ("ON_DEMAND_FLEX", "flex"),
+        ("PROVISIONED_THROUGHPUT", ""),
+        ("TRAFFIC_TYPE_UNSPECIFIED", ""),
+        (None, ""),
+        ({}, ""),
+    ],
+)
+def test_vertex_tells_its_tier_as_a_kind_of_traffic(traffic: object, tier: str) -> None:
+    reader = BodyUsage(GOOGLE_KEY)
+    reader.feed(body({"candidates": [], "usageMetadata": {**GOOGLE, "trafficType": traffic}}))
+    assert reader.kinds().tier == tier
+
+
 STREAMS = [
     (sse({"choices": [{}], "usage": None}, {"choices": [], "usage": OPENAI, "service_tier": "flex"}), OPENAI_KINDS),
     (

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["EMBEDDED", "TokenUsage", "count_of", "token_usage"]
 
+# What Vertex says in place of a tier. Others cost as usual.
+_TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 # What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
 EMBEDDED: Final = "promptTokenDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
@@ -142,7 +144,7 @@ def _of_google(usage: dict[str, object]) -> TokenUsage:
         audio_output=_modality(usage, "candidatesTokensDetails", "AUDIO"),
         image_input=_modality(usage, inputs, "IMAGE"),
         image_output=_modality(usage, "candidatesTokensDetails", "IMAGE"),
-        tier=_tier(usage.get("serviceTier")),
+        tier=_tier(usage.get("serviceTier")) or _TRAFFIC.get(str(usage.get("trafficType")), ""),
     )
 
 
