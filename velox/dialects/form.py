@@ -48,6 +48,7 @@ __all__ = [
     "Media",
     "MediaKind",
     "Message",
+    "Modalities",
     "ModelSide",
     "Open",
     "Reasoning",
@@ -321,11 +322,22 @@ class Stop(msgspec.Struct, frozen=True, gc=False):
     unknown: str | None = None
 
 
+class Modalities(msgspec.Struct, frozen=True, gc=False):
+    """Tokens of sound and pictures. audio_cached: of audio_input."""
+
+    audio_input: int | None = None
+    audio_cached: int | None = None
+    audio_output: int | None = None
+    image_input: int | None = None
+    image_output: int | None = None
+
+
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens; None: not said. Each is a total so far, never an addition.
 
     input: all of the prompt, those cached and written to the cache among them. output: all of the answer, reasoning
-    among it. cache_written_1h: of cache_written, those for an hour.
+    among it. cache_written_1h: of cache_written, those for an hour. modalities: what is not text among input and
+    output. tier: that the request was served in. No client is told the last two: they are for who counts.
     """
 
     input: int | None = None
@@ -334,6 +346,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cache_written: int | None = None
     cache_written_1h: int | None = None
     reasoning: int | None = None
+    modalities: Modalities | None = None
+    tier: str | None = None
 
     def over(self, before: Usage) -> Usage:
         """Return these, and those of `before` where these say nothing: the last that was said counts, per field."""
@@ -345,6 +359,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             before.cache_written if self.cache_written is None else self.cache_written,
             before.cache_written_1h if self.cache_written_1h is None else self.cache_written_1h,
             before.reasoning if self.reasoning is None else self.reasoning,
+            self.modalities or before.modalities,
+            self.tier or before.tier,
         )
 
 

@@ -28,6 +28,7 @@ from velox.dialects.form import (
     Finish,
     Kind,
     Lost,
+    Modalities,
     ModelSide,
     Open,
     Start,
@@ -48,6 +49,7 @@ __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 _TOO_LONG: Final = "context_length_exceeded"
 _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
 _NOTHING: Final = Written(b"")
+_TEXT_ONLY: Final = Modalities()
 
 
 class Dialogue:
@@ -327,8 +329,21 @@ class Plain:
 
 
 def _all_kinds(usage: Usage) -> TokenUsage:
-    written = usage.cache_written
-    return TokenUsage(usage.input, usage.output, usage.cached, written, usage.cache_written_1h, usage.reasoning)
+    others, tier = usage.modalities or _TEXT_ONLY, usage.tier or ""
+    return TokenUsage(
+        usage.input,
+        usage.output,
+        usage.cached,
+        usage.cache_written,
+        usage.cache_written_1h,
+        usage.reasoning,
+        others.audio_input,
+        others.audio_cached,
+        others.audio_output,
+        others.image_input,
+        others.image_output,
+        tier=tier,
+    )
 
 
 def _named(headers: Headers) -> dict[str, str]:

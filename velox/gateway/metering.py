@@ -99,9 +99,8 @@ class Meter(ReplyFilter):
         """Return what the reply tells of each kind of tokens, after its last byte. All None: it tells nothing."""
         if self._reader is None or self._is_failed:
             return TokenUsage()
-        told = self._reader.kinds()
-        # What a client's API can't say, an hour in the cache, is known from the upstream's own words.
-        return told if self._noted is None else self._noted._replace(tier=told.tier)
+        # Some of it a client's API can't say (an hour in the cache, the tier): the upstream's own words count.
+        return self._reader.kinds() if self._noted is None else self._noted
 
     def usage(self, *, is_whole: bool) -> Usage:
         """Return what was used. is_whole: the reply came to its end.

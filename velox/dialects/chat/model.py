@@ -232,7 +232,7 @@ class ChatModel:
             given.model or "",
             blocks,
             stop,
-            read_usage(given.usage),
+            read_usage(given.usage, given.service_tier),
             given.service_tier,
             tuple(dict.fromkeys(lost(choice.message))),
         )

@@ -17,6 +17,7 @@ from velox.dialects.form import (
     ApiError,
     ErrorKind,
     JsonText,
+    Modalities,
     Signature,
     Stop,
     StopReason,
@@ -41,6 +42,8 @@ EXTRA_CONTENT: Final = "extra_content"
 _USAGE: Final = msgspec.json.Decoder(wire.Usage)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _NO_USAGE: Final = Usage()
+_NO_INPUTS: Final = wire.PromptDetails()
+_NO_OUTPUTS: Final = wire.CompletionDetails()
 _LIST: Final = ord("[")
 _NOTHING: Final = (b"", b"null", b"[]", b"{}")
 # Parts of a content that are none of a text, by what they are (form.Lost).
@@ -82,8 +85,8 @@ _FAILURES: Final = {
 # -- usage and stop ---------------------------------------------------------------------------------
 
 
-def read_usage(raw: Raw) -> Usage:
-    """Read the usage; what can't be read is left out.
+def read_usage(raw: Raw, tier: str | None = None) -> Usage:
+    """Read the usage; what can't be read is left out. tier: what stands beside it.
 
     Where the total is more than its parts, reasoning is not counted in completion_tokens (xAI, Google's server).
     """
@@ -105,7 +108,14 @@ def read_usage(raw: Raw) -> Usage:
         written = given.prompt_tokens_details.cache_write_tokens
     for other in (given.prompt_cache_hit_tokens, given.num_cached_tokens, given.cached_tokens):
         cached = other if cached is None else cached
-    return Usage(prompt, completion, cached, written, None, reasoning)
+    return Usage(prompt, completion, cached, written, None, reasoning, _modalities(given), tier)
+
+
+def _modalities(given: wire.Usage) -> Modalities | None:
+    inputs, outputs = given.prompt_tokens_details or _NO_INPUTS, given.completion_tokens_details or _NO_OUTPUTS
+    if not (inputs.audio_tokens or inputs.image_tokens or outputs.audio_tokens or outputs.image_tokens):
+        return None
+    return Modalities(inputs.audio_tokens, None, outputs.audio_tokens, inputs.image_tokens, outputs.image_tokens)
 
 
 def stop_of(word: str, stop_reason: str | int | None, *, has_calls: bool) -> Stop | ApiError:

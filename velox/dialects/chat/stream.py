@@ -45,7 +45,7 @@ from velox.dialects.losses import BrokenReplyError
 from velox.dialects.openai_errors import api_error
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.surrogates import masked, unmasked
-from velox.dialects.text import EMPTY, quoted, raw_text
+from velox.dialects.text import EMPTY, decoded, quoted, raw_text
 
 __all__ = ["ChunkReader"]
 
@@ -169,7 +169,8 @@ class ChunkReader:
             self._use(chunk, found)
 
     def _use(self, chunk: wire.Chunk, found: list[Event]) -> None:
-        usage = read_usage(chunk.usage)
+        tier = raw_text(chunk.service_tier)
+        usage = read_usage(chunk.usage, None if tier is None else decoded(tier))
         if chunk.x_groq is not None:
             usage = usage.over(read_usage(chunk.x_groq.usage))
         if usage.input is not None or usage.output is not None:

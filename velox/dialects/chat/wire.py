@@ -22,6 +22,7 @@ __all__ = [
     "Chunk",
     "ChunkChoice",
     "Completion",
+    "CompletionDetails",
     "Delta",
     "ExtraContent",
     "FunctionCall",
@@ -29,6 +30,7 @@ __all__ = [
     "LenientRequest",
     "Message",
     "Part",
+    "PromptDetails",
     "ReasoningDetail",
     "ReplyMessage",
     "RequestBody",
@@ -295,13 +297,21 @@ class LenientRequest(RequestBody, forbid_unknown_fields=False):
 # -- answers and chunks -----------------------------------------------------------------------------
 
 
-class _PromptDetails(msgspec.Struct, gc=False):
+class PromptDetails(msgspec.Struct, gc=False):
+    """What of a prompt is not plain text."""
+
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+    audio_tokens: int | None = None
+    image_tokens: int | None = None
 
 
-class _CompletionDetails(msgspec.Struct, gc=False):
+class CompletionDetails(msgspec.Struct, gc=False):
+    """What of an answer is not plain text."""
+
     reasoning_tokens: int | None = None
+    audio_tokens: int | None = None
+    image_tokens: int | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -310,8 +320,8 @@ class Usage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     num_cached_tokens: int | None = None
     cached_tokens: int | None = None
@@ -404,5 +414,6 @@ class Chunk(msgspec.Struct, gc=False):
     model: str | None = None
     choices: list[ChunkChoice] | None = None
     usage: Raw = ABSENT
+    service_tier: Raw = ABSENT
     x_groq: _GroqUsage | None = None
     error: Raw = ABSENT

@@ -114,8 +114,8 @@ def broken_stop(reason: str) -> ApiError | None:
     return ApiError(ErrorKind.API, _BAD_GATEWAY, f"the model's output could not be read ({reason})", reason)
 
 
-def usage_of(usage: TokenUsage | None) -> Usage:
-    """Return the tokens in the form, where input has those of the cache too."""
+def usage_of(usage: TokenUsage | None, tier: str | None) -> Usage:
+    """Return the tokens in the form, where input has those of the cache too. tier: what stands beside them."""
     if usage is None:
         return Usage()
     parts = (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_write_input_tokens)
@@ -126,6 +126,7 @@ def usage_of(usage: TokenUsage | None) -> Usage:
         cached=usage.cache_read_input_tokens,
         cache_written=usage.cache_write_input_tokens,
         cache_written_1h=None if details is None else sum(each.input_tokens for each in details if each.ttl == "1h"),
+        tier=tier,
     )
 
 

@@ -78,7 +78,7 @@ class ConverseModel:
         names = (lost(content) for content in found.output.message.content)
         losses = tuple(dict.fromkeys(name for name in names if name is not None))
         tier = found.service_tier.type if found.service_tier is not None else None
-        return Answer("", "", blocks, stop, usage_of(found.usage), tier, losses)
+        return Answer("", "", blocks, stop, usage_of(found.usage, tier), tier, losses)
 
     def stream(self) -> ConverseStream:
         """Return what reads a streamed answer."""

@@ -126,9 +126,10 @@ class ConverseStream:
             case b"messageStop":
                 self._on_stop(frame.payload, events)
             case b"metadata":
-                usage = reply_keeping_surrogates(METADATA, frame.payload).usage
+                metadata = reply_keeping_surrogates(METADATA, frame.payload)
+                tier = metadata.service_tier.type if metadata.service_tier is not None else None
                 self._has_usage = True
-                events.append(Used(usage_of(usage)))
+                events.append(Used(usage_of(metadata.usage, tier)))
                 self._end_if_whole(events)
             case _:
                 pass  # a newer one

@@ -176,6 +176,7 @@ class _MessageStop(msgspec.Struct, rename="camel", gc=False):
 
 class _Metadata(msgspec.Struct, rename="camel", gc=False):
     usage: TokenUsage | None = None
+    service_tier: _Tier | None = None
 
 
 class _Error(msgspec.Struct, gc=False):

@@ -12,8 +12,17 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.form import ApiError, ErrorKind, Stop, StopReason, Usage
-from velox.dialects.generate.wire import Candidate, Feedback, Reply, ReplyPart, Status, UsageMetadata, is_absent
+from velox.dialects.form import ApiError, ErrorKind, Modalities, Stop, StopReason, Usage
+from velox.dialects.generate.wire import (
+    Candidate,
+    Feedback,
+    ModalityCount,
+    Reply,
+    ReplyPart,
+    Status,
+    UsageMetadata,
+    is_absent,
+)
 from velox.dialects.losses import BrokenReplyError, lost_media
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import raw_text
@@ -26,7 +35,9 @@ GOOGLE: Final = "google"
 _REPLY: Final = msgspec.json.Decoder(Reply)
 _ERROR: Final = msgspec.json.Decoder(Reply | list[Reply])
 _STATUS: Final = msgspec.json.Decoder(Status)
+_DETAILS: Final = msgspec.json.Decoder(list[ModalityCount])
 
+_TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 _STOPS: Final = {
     "STOP": StopReason.END,
     "MAX_TOKENS": StopReason.LENGTH,
@@ -151,12 +162,39 @@ def usage(metadata: UsageMetadata) -> Usage:
         output if thoughts is None else (output or 0) + thoughts,
         metadata.cached_content_token_count,
         reasoning=thoughts,
+        modalities=_modalities(metadata),
+        tier=tier(metadata),
     )
+
+
+def _modalities(metadata: UsageMetadata) -> Modalities | None:
+    prompt, cache, answer = (
+        _counts(metadata.prompt_tokens_details),
+        _counts(metadata.cache_tokens_details),
+        _counts(metadata.candidates_tokens_details),
+    )
+    if not (prompt or answer):
+        return None
+    sound = (prompt.get("AUDIO"), cache.get("AUDIO"), answer.get("AUDIO"))
+    return Modalities(*sound, prompt.get("IMAGE"), answer.get("IMAGE"))
+
+
+def _counts(details: Raw) -> dict[str, int]:
+    """Return the tokens by modality; none: it is all text, as in most events of a stream, or can't be read."""
+    text = bytes(details)
+    if b'"AUDIO"' not in text and b'"IMAGE"' not in text:
+        return {}
+    try:
+        return {each.modality: each.token_count for each in _DETAILS.decode(text)}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def tier(metadata: UsageMetadata | None) -> str | None:
     """Return the tier that a request was served in, as OpenAI calls it."""
-    found = metadata.service_tier.lower() if metadata is not None and metadata.service_tier else None
+    if metadata is None:
+        return None
+    found = metadata.service_tier.lower() if metadata.service_tier else _TRAFFIC.get(metadata.traffic_type or "")
     return "default" if found == "standard" else found
 
 

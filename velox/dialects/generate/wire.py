@@ -26,6 +26,7 @@ __all__ = [
     "FunctionResponse",
     "GenerationConfig",
     "InlineData",
+    "ModalityCount",
     "Part",
     "PartialArg",
     "Reply",
@@ -124,6 +125,17 @@ class UsageMetadata(msgspec.Struct, rename="camel", gc=False):
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
     service_tier: str | None = None
+    traffic_type: str | None = None
+    prompt_tokens_details: Raw = ABSENT
+    cache_tokens_details: Raw = ABSENT
+    candidates_tokens_details: Raw = ABSENT
+
+
+class ModalityCount(msgspec.Struct, rename="camel", gc=False):
+    """Tokens of one modality."""
+
+    modality: str = ""
+    token_count: int = 0
 
 
 class Feedback(msgspec.Struct, rename="camel", gc=False):

@@ -92,6 +92,7 @@ def usage_of(usage: UsageOut) -> Usage:
         written,
         created.ephemeral_1h_input_tokens if created is not None else None,
         details.thinking_tokens if details is not None else None,
+        tier=usage.service_tier,
     )
 
 

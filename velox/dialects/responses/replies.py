@@ -46,8 +46,8 @@ _LOST_PARTS: Final = {"output_audio": "answer.audio", "output_image": "answer.im
 _NO_USAGE: Final = Usage()
 
 
-def usage_of(raw: Raw) -> Usage:
-    """Read the usage; what can't be read is left out."""
+def usage_of(raw: Raw, tier: str | None = None) -> Usage:
+    """Read the usage; what can't be read is left out. tier: what stands beside it."""
     if not is_given(raw):
         return _NO_USAGE
     try:
@@ -62,6 +62,7 @@ def usage_of(raw: Raw) -> Usage:
         None if inputs is None else inputs.cache_write_tokens,
         None,
         None if outputs is None else outputs.reasoning_tokens,
+        tier=tier,
     )
 
 
@@ -136,4 +137,5 @@ def answer_of(reply: wire.Reply, provider: str) -> Answer:
     if reply.output is None:
         raise BrokenReplyError("the upstream's answer has no output")
     names = tuple(dict.fromkeys(name for item in reply.output for name in lost(item)))
-    return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage), reply.service_tier, names)
+    tier = reply.service_tier
+    return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage, tier), tier, names)

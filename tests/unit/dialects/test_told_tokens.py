@@ -1,0 +1,182 @@
+"""What a translated reply tells of its tokens: all that the upstream says, whatever the client's API has room for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.dialects.test_converse_stream import event
+from velox.dialects.form import Call
+from velox.dialects.losses import Losses
+from velox.gateway.crossing import Dialogue
+from velox.protocol.token_usage import TokenUsage
+from velox.providers.model_facts import ModelFacts
+from velox.runtime.dialects import sides
+from velox.types import Surface
+
+SIDES = sides()
+CLIENTS = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE)
+
+
+def sse(*events: dict[str, Any]) -> bytes:
+    return b"".join(
+        (b"event: " + each["type"].encode() + b"\n" if "type" in each else b"")
+        + b"data: "
+        + json.dumps(each).encode()
+        + b"\n\n"
+        for each in events
+    )
+
+
+def modality(**counts: int) -> list[dict[str, object]]:
+    return [{"modality": name, "tokenCount": n} for name, n in counts.items()]
+
+
+CHAT_USAGE = {
+    "prompt_tokens": 100,
+    "completion_tokens": 20,
+    "prompt_tokens_details": {"cached_tokens": 5, "audio_tokens": 90, "image_tokens": 3},
+    "completion_tokens_details": {"image_tokens": 15, "audio_tokens": 2},
+}
+CHAT_KINDS = TokenUsage(100, 20, 5, audio_input=90, audio_output=2, image_input=3, image_output=15, tier="priority")
+RESPONSE: dict[str, Any] = {
+    "id": "r",
+    "object": "response",
+    "status": "completed",
+    "model": "m",
+    "service_tier": "flex",
+    "output": [
+        {
+            "type": "message",
+            "id": "o",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "hi", "annotations": []}],
+        }
+    ],
+    "usage": {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120},
+}
+MESSAGE: dict[str, Any] = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": "hi"}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 100, "output_tokens": 20, "service_tier": "batch"},
+}
+CANDIDATE = {"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP", "index": 0}
+GEMINI = {
+    "candidates": [CANDIDATE],
+    "usageMetadata": {
+        "promptTokenCount": 100,
+        "candidatesTokenCount": 20,
+        "cachedContentTokenCount": 8,
+        "promptTokensDetails": modality(TEXT=6, AUDIO=90, IMAGE=4),
+        "cacheTokensDetails": modality(AUDIO=8),
+        "candidatesTokensDetails": modality(IMAGE=19, AUDIO=1),
+        "serviceTier": "FLEX",
+    },
+}
+GEMINI_KINDS = TokenUsage(
+    100, 20, 8, audio_input=90, audio_cached=8, audio_output=1, image_input=4, image_output=19, tier="flex"
+)
+VERTEX = {
+    "candidates": [CANDIDATE],
+    "usageMetadata": {
+        "promptTokenCount": 100,
+        "candidatesTokenCount": 20,
+        "trafficType": "ON_DEMAND_PRIORITY",
+        "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": None}],  # which nobody can read
+    },
+}
+CHUNK = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
+CONVERSED = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+    "stopReason": "end_turn",
+    "usage": {"inputTokens": 100, "outputTokens": 20, "totalTokens": 120},
+    "serviceTier": {"type": "priority"},
+}
+PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
+    (
+        Surface.CHAT,
+        {
+            "id": "c",
+            "model": "m",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+            "usage": CHAT_USAGE,
+            "service_tier": "priority",
+        },
+        CHAT_KINDS,
+    ),
+    (Surface.RESPONSES, RESPONSE, TokenUsage(100, 20, tier="flex")),
+    (Surface.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch")),
+    (Surface.GENERATE, GEMINI, GEMINI_KINDS),
+    (Surface.GENERATE, VERTEX, TokenUsage(100, 20, tier="priority")),
+    (Surface.CONVERSE, CONVERSED, TokenUsage(100, 20, tier="priority")),
+]
+STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [
+    (
+        Surface.CHAT,
+        sse({**CHUNK, "service_tier": "auto"}, {"choices": [], "usage": CHAT_USAGE, "service_tier": "priority"})
+        + b"data: [DONE]\n\n",
+        CHAT_KINDS,
+    ),
+    (
+        Surface.RESPONSES,
+        sse(
+            {"type": "response.created", "response": {**RESPONSE, "status": "in_progress", "output": [], "usage": {}}},
+            {"type": "response.completed", "response": RESPONSE},
+        ),
+        TokenUsage(100, 20, tier="flex"),
+    ),
+    (
+        Surface.MESSAGES,
+        sse(
+            {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
+            {"type": "message_stop"},
+        ),
+        TokenUsage(100, 20, tier="batch"),
+    ),
+    (Surface.GENERATE, sse(GEMINI), GEMINI_KINDS),
+    (
+        Surface.CONVERSE,
+        event("messageStart", {"role": "assistant"})
+        + event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "hi"}})
+        + event("contentBlockStop", {"contentBlockIndex": 0})
+        + event("messageStop", {"stopReason": "end_turn"})
+        + event("metadata", {"usage": CONVERSED["usage"], "serviceTier": {"type": "priority"}}),
+        TokenUsage(100, 20, tier="priority"),
+    ),
+]
+
+
+def dialogue(client: Surface, api: Surface) -> Dialogue:
+    losses = Losses()
+    model = SIDES.models[api](ModelFacts(), losses, "openai")
+    return Dialogue(SIDES.clients[client](Call("abc", 1, "m"), losses), model, losses)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("api", "reply", "kinds"), PLAIN)
+def test_plain_answer_tells_all_kinds(client: Surface, api: Surface, reply: dict[str, Any], kinds: TokenUsage) -> None:
+    crossing = dialogue(client, api)
+
+    crossing.answer(json.dumps(reply).encode())
+
+    assert crossing.tokens == kinds
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("api", "reply", "kinds"), STREAMS)
+def test_stream_tells_all_kinds(client: Surface, api: Surface, reply: bytes, kinds: TokenUsage) -> None:
+    crossing = dialogue(client, api)
+    stream = crossing.stream()
+
+    stream.feed(reply, True)
+
+    assert stream.is_whole
+    assert crossing.tokens == kinds
