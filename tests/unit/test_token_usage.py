@@ -83,6 +83,10 @@ BODIES = [
         TokenUsage(100, 20, audio_input=90),
     ),
     ({"data": [], "usage": {"prompt_tokens": 12, "total_tokens": 12}}, TokenUsage(12, 0)),
+    (  # OpenRouter's
+        {"usage": {"prompt_tokens": 9, "completion_tokens": 1, "server_tool_use_details": {"web_search_requests": 2}}},
+        TokenUsage(9, 1, web_searches=2),
+    ),
     ({"data": [], "model": "voyage-3", "usage": {"total_tokens": 12}}, TokenUsage(12, 0)),
     ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
     ({"error": {}}, TokenUsage()),

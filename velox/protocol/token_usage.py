@@ -69,7 +69,7 @@ def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
         return _of_google(usage)
     prompt, answer = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     made = answer if answer is not None else count_of(usage, "output_tokens")
-    tools = _inside(usage, "server_tool_use")
+    tools = _inside(usage, "server_tool_use") or _inside(usage, "server_tool_use_details")  # the second: OpenRouter's
     tier = usage.get("service_tier") if tier is None else tier
     if usage.get("speed") == "fast":
         tier = "fast"  # Anthropic's: the same answer for more
