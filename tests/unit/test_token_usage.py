@@ -83,6 +83,37 @@ BODIES = [
         TokenUsage(100, 20, audio_input=90),
     ),
     ({"data": [], "usage": {"prompt_tokens": 12, "total_tokens": 12}}, TokenUsage(12, 0)),
+    (  # the model itself has shortened the conversation
+        {
+            "usage": {
+                **ANTHROPIC,
+                "input_tokens": 9,
+                "iterations": [
+                    {"type": "compaction", "input_tokens": 500, "output_tokens": 50, "cache_creation_input_tokens": 0},
+                    {
+                        "type": "message",
+                        "input_tokens": 9,
+                        "output_tokens": 20,
+                        "cache_creation_input_tokens": 30,
+                        "cache_read_input_tokens": 60,
+                    },
+                ],
+            }
+        },
+        ANTHROPIC_KINDS._replace(input=599, output=70),
+    ),
+    (  # another one advised it
+        {
+            "usage": {
+                **ANTHROPIC,
+                "iterations": [
+                    {"type": "message", "input_tokens": 10, "output_tokens": 20},
+                    {"type": "advisor_message", "model": "other", "input_tokens": 500, "output_tokens": 50},
+                ],
+            }
+        },
+        ANTHROPIC_KINDS._replace(has_others=True),
+    ),
     (  # OpenRouter's
         {"usage": {"prompt_tokens": 9, "completion_tokens": 1, "server_tool_use_details": {"web_search_requests": 2}}},
         TokenUsage(9, 1, web_searches=2),
@@ -129,6 +160,23 @@ def test_vertex_tells_its_tier_as_a_kind_of_traffic(traffic: object, tier: str) 
 
 
 STREAMS = [
+    (
+        sse(
+            {"type": "message_start", "message": {"usage": {**ANTHROPIC, "output_tokens": 1}}},
+            {
+                "type": "message_delta",
+                "usage": {
+                    "output_tokens": 20,
+                    "iterations": [
+                        {"type": "compaction", "input_tokens": 500, "output_tokens": 50},
+                        {"type": "message", "input_tokens": 99, "output_tokens": 20, "cache_read_input_tokens": 1},
+                        {"type": "advisor_message", "input_tokens": 7, "output_tokens": 7},
+                    ],
+                },
+            },
+        ),
+        ANTHROPIC_KINDS._replace(input=600, output=70, cached=1, written=0, has_others=True),
+    ),
     (sse({"choices": [{}], "usage": None}, {"choices": [], "usage": OPENAI, "service_tier": "flex"}), OPENAI_KINDS),
     (
         sse(

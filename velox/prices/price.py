@@ -77,13 +77,13 @@ class Price:
         return self._bands
 
     def cost(self, usage: TokenUsage) -> Cost | None:
-        """Return what a call cost; None: its tokens, or the rate of its answer, are not known.
+        """Return what a call cost; None: its tokens, or the rate of its answer, are not known, or not all of them.
 
         The whole prompt decides the band, and the band all rates, those of the cache among them. Parts that together
         are more than the whole are cut to it.
         """
         prompt, answer = usage.input, usage.output
-        if prompt is None or answer is None:
+        if prompt is None or answer is None or usage.has_others:
             return None
         band = self._first
         if len(self._bands) > 1:

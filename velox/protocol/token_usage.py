@@ -12,8 +12,16 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["EMBEDDED", "TokenUsage", "count_of", "token_usage"]
+__all__ = ["EMBEDDED", "TokenUsage", "count_of", "token_usage", "with_compactions"]
 
+_ANTHROPIC_COUNTS: Final = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+_COMPACTION: Final = "compaction"
+_OWN_ITERATIONS: Final = ("message", _COMPACTION)
 # What Vertex says in place of a tier. Others cost as usual.
 _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 # What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
@@ -28,7 +36,8 @@ class TokenUsage(NamedTuple):
 
     cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached: of
     `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that the vendor runs.
-    tier: that the reply says it was served in, in lower case; "": not told.
+    tier: that the reply says it was served in, in lower case; "": not told. has_others: another model worked for the
+    answer, too, which has another price, and its tokens are not among these.
     """
 
     input: int | None = None
@@ -44,6 +53,7 @@ class TokenUsage(NamedTuple):
     image_output: int | None = None
     web_searches: int | None = None
     tier: str = ""
+    has_others: bool = False
 
     def over(self, before: TokenUsage) -> TokenUsage:
         """Return these, and those of `before` where these say nothing.
@@ -54,7 +64,8 @@ class TokenUsage(NamedTuple):
         if before.input and not self.input:
             new = self._replace(input=None, cached=None, written=None, written_1h=None)
         told = {name: count for name, count in new._asdict().items() if count is not None}
-        return before._replace(**{**told, "tier": self.tier or before.tier})
+        others = self.has_others or before.has_others
+        return before._replace(**{**told, "tier": self.tier or before.tier, "has_others": others})
 
 
 def count_of(usage: dict[str, object], name: str) -> int | None:
@@ -63,13 +74,35 @@ def count_of(usage: dict[str, object], name: str) -> int | None:
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
+def with_compactions(usage: dict[str, object]) -> dict[str, object]:
+    """Return a usage of Anthropic's whose counts have all `iterations` of its model among them.
+
+    Its own counts leave those out in which the model has shortened the conversation before it answered.
+    """
+    own = [each for each in _iterations(usage) if each.get("type") in _OWN_ITERATIONS]
+    if all(each["type"] != _COMPACTION for each in own):
+        return usage
+    return {**usage, **{name: sum(count_of(each, name) or 0 for each in own) for name in _ANTHROPIC_COUNTS}}
+
+
+def _has_others(usage: dict[str, object]) -> bool:
+    return any(each.get("type") not in _OWN_ITERATIONS for each in _iterations(usage))
+
+
+def _iterations(usage: dict[str, object]) -> list[dict[str, object]]:
+    found = usage.get("iterations")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
     """Return the kinds that one usage object tells of. tier: what stands beside it."""
     if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
         return _of_google(usage)
     prompt, answer = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     made = answer if answer is not None else count_of(usage, "output_tokens")
-    tools = _inside(usage, "server_tool_use") or _inside(usage, "server_tool_use_details")  # the second: OpenRouter's
+    tools = _inside(usage, "server_tool_use")
+    if "server_tool_use_details" in usage:  # OpenRouter's
+        tools = _inside(usage, "server_tool_use_details")
     tier = usage.get("service_tier") if tier is None else tier
     if usage.get("speed") == "fast":
         tier = "fast"  # Anthropic's: the same answer for more
@@ -82,7 +115,8 @@ def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
     if given is not None and total is not None and total >= given:
         made = max(made or 0, total - given)  # some count reasoning in the total only
     inputs = _inside(usage, "prompt_tokens_details") or _inside(usage, "input_tokens_details")
-    inputs = inputs or _inside(usage, "input_token_details")  # OpenAI's transcriptions
+    if "input_token_details" in usage:  # OpenAI's transcriptions
+        inputs = _inside(usage, "input_token_details")
     outputs = _inside(usage, "completion_tokens_details") or _inside(usage, "output_tokens_details")
     # Most of these are in no usage: each is looked for only where it could be.
     cached = written = audio_input = audio_cached = image_input = reasoning = audio_output = image_output = None
@@ -126,6 +160,7 @@ def _of_anthropic(usage: dict[str, object], made: int | None, tier: object) -> T
         count_of(_inside(usage, "output_tokens_details"), "thinking_tokens"),
         web_searches=count_of(_inside(usage, "server_tool_use"), "web_search_requests"),
         tier=_tier(tier),
+        has_others="iterations" in usage and _has_others(usage),
     )
 
 

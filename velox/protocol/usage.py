@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from velox.protocol.body_edit import STRING
-from velox.protocol.token_usage import EMBEDDED, TokenUsage, count_of, token_usage
+from velox.protocol.token_usage import EMBEDDED, TokenUsage, count_of, token_usage, with_compactions
 
 __all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
 
@@ -117,10 +117,14 @@ class _Counts:
         last = token_usage(self._last, self._tier)
         if self._first is not self._last:
             last = last.over(token_usage(self._first))
+        if last.input == self.input and last.output == self.output:
+            return last  # nearly always; a copy takes longer
         return last._replace(input=self.input, output=self.output)
 
     def take(self, usage: dict[str, object], tier: object = None) -> None:
         """Take over what one usage says. tier: what stands beside it."""
+        if "iterations" in usage:
+            usage = with_compactions(usage)
         self._last = usage
         if self._first is None:
             self._first = usage

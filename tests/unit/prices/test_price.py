@@ -135,6 +135,13 @@ def test_tokens_that_are_not_known_have_no_cost(usage: TokenUsage) -> None:
     assert price(**PLAIN).cost(usage) is None
 
 
+def test_an_answer_that_another_model_worked_for_has_no_cost() -> None:
+    """Its tokens are not told among those of the model, and cost otherwise."""
+    usage = TokenUsage(10, 20)
+    assert price(**PLAIN).cost(usage) is not None
+    assert price(**PLAIN).cost(usage._replace(has_others=True)) is None
+
+
 def test_an_answer_without_a_rate_has_no_cost_and_never_0() -> None:
     assert price(input_mtok=20_000).cost(TokenUsage(10, 1)) is None
 
@@ -148,7 +155,7 @@ PARTS = (
 
 
 @given(
-    st.builds(TokenUsage, *[COUNTS] * 12),
+    st.builds(TokenUsage, *[COUNTS] * 12, has_others=st.just(False)),
     st.fixed_dictionaries(
         {"input_mtok": RATES, "output_mtok": RATES},
         optional={"cache_read_mtok": RATES, "cache_write_mtok": RATES, "cache_write_1h_mtok": RATES},
@@ -184,7 +191,7 @@ def test_a_cost_is_the_exact_sum_over_the_parts(
 
 
 @given(
-    st.builds(TokenUsage, *[COUNTS] * 12),
+    st.builds(TokenUsage, *[COUNTS] * 12, has_others=st.just(False)),
     st.fixed_dictionaries(
         dict.fromkeys(("input_mtok", "output_mtok"), RATES), optional=dict.fromkeys(("requests_kcount", *PARTS), RATES)
     ),
