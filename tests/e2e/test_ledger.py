@@ -193,6 +193,31 @@ def test_case_14_what_did_no_work_is_not_recorded(tmp_path: Path, capsys: pytest
     assert (row["attempt"], row["input_tokens"], row["output_tokens"], row["flags"]) == (2, 3, 4, "")
 
 
+def test_calls_of_one_attempt_that_were_answered_are_recorded_though_it_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Texts for a model of one text a call: the third is refused."""
+    folder = tmp_path / "ledger"
+
+    async def embed(call: Call) -> None:
+        if json.loads(call.body)["inputText"] == "2":
+            await call.reply(400, (*JSON, ("x-amzn-errortype", "ValidationException")), b'{"message":"no"}')
+        else:
+            await call.reply(200, JSON, b'{"embedding":[1],"inputTextTokenCount":1000}')
+
+    with RecordingUpstream() as upstream, upstream.playing(embed):
+        entry = {"name": "one", "provider": "bedrock", "region": "us-east-1", "origin": upstream.upstream.url}
+        entry = {**entry, "key": "env:MODEL_KEY", "concurrency": 1}
+        with routed({"upstreams": [entry]}, ledger=str(folder), MODEL_KEY="bedrock-key-0123456789") as velox:
+            body = {"model": "amazon.titan-embed-text-v2:0", "input": ["0", "1", "2", "3"]}
+            assert velox.request("POST", "/v1/embeddings", json.dumps(body).encode()).status == 400
+        assert len(upstream.calls) == 3
+
+    (row,) = usage(folder, capsys, "--calls")
+    assert (row["status"], row["flags"]) == (400, "estimated|lost")
+    assert (row["input_tokens"], row["output_tokens"], row["cost_usd"]) == (2000, 0, "0.000040000")
+
+
 def test_case_12_client_that_left_pays_for_what_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The flags say that it is a guess, and why."""
     folder = tmp_path / "ledger"

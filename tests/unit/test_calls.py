@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule
 from velox.policy.estimate import Estimator
 from velox.prices.price import Price, compiled
+from velox.protocol.token_usage import TokenUsage
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.types import BodyFields, Caller, Endpoint
 
@@ -46,6 +47,7 @@ class Attempt:
 
     may_have_worked: bool = False
     row: int = 0
+    worked: Callable[[], TokenUsage | None] | None = None
 
     @property
     def counts(self) -> NoCounts:
@@ -191,6 +193,24 @@ def test_of_two_attempts_at_one_upstream_the_one_that_answered_counts_as_it_tell
     assert (lost.reason, lost.tokens[:2], lost.cost_nano) == ("lost", (100, 0), 100 * (10, 1000)[winner])
     assert cost == b"0.%09d" % answered.cost_nano
     assert desk.spent == answered.cost_nano + lost.cost_nano
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_attempt_of_several_calls_counts_those_that_were_answered(tmp_path: Path, is_last: bool) -> None:
+    """Also if another one ends it with an error; one of which none was answered is no call."""
+    desk = Desk(tmp_path)
+    calls = desk.request(BodyFields("m"), endpoint=Endpoint.EMBEDDINGS)
+    failed, none = Attempt(worked=lambda: TokenUsage(70, 0)), Attempt(worked=lambda: None)
+    for attempt in (failed, none):
+        calls.begin(attempt, "one", "m")
+
+    calls.end(Answered(failed if is_last else none, 429, None, False, True, 1, Usage(0, 0, False), NO_KINDS))
+
+    (call,) = desk.calls
+    assert (call.tokens.input, call.tokens.output, call.cost_nano) == (70, 0, 70_000)
+    assert call.flags == Flag.LOST | Flag.ESTIMATED
+    assert (call.status, call.reason) == ((429, "upstream_status") if is_last else (0, "lost"))
+    assert desk.spent == 70_000
 
 
 def test_request_that_ends_before_its_first_attempt_records_nothing(tmp_path: Path) -> None:

@@ -243,6 +243,14 @@ class ModelEmbeddings:
         self._calls[number] = [self._vector(bytes(vector)) for vector in vectors]
         self._counts[number] = n_tokens
 
+    def worked(self) -> TokenUsage | None:
+        """Return what those calls took that were answered; None: none was."""
+        told = [count for count, vectors in zip(self._counts, self._calls, strict=True) if vectors]
+        if not told:
+            return None
+        known = [count for count in told if count is not None]
+        return TokenUsage(sum(known), 0) if len(known) == len(told) else TokenUsage()
+
     def note_head(self, headers: Headers) -> None:
         """Keep the head of the reply, which may tell the number of tokens."""
         self._headers = headers

@@ -62,9 +62,14 @@ class RecordedMember(Protocol):
 
 
 class RecordedAttempt(Protocol):
-    """What is asked of an attempt (group.py). may_have_worked: it was sent, and nothing says that it was not taken."""
+    """What is asked of an attempt (group.py).
+
+    may_have_worked: it was sent, and nothing says that it was not taken. worked: of one that is several calls; tells
+    what those took that were answered, None where none was.
+    """
 
     may_have_worked: bool
+    worked: Callable[[], TokenUsage | None] | None
 
     @property
     def member(self) -> RecordedMember:
@@ -295,10 +300,8 @@ class RequestCalls:
             for each in begun:
                 if each is last:
                     self._end_last(each, answered, now_ns)
-                elif each.attempt.may_have_worked:
-                    self._write_lost(each, now_ns, _LOST, 0)
                 else:
-                    self._writer.forget(each.call)
+                    self._end_failed(each, now_ns, _LOST, 0, may_have_worked=each.attempt.may_have_worked)
         finally:
             if self._hold is not None:
                 self._hold.end(len(begun))
@@ -307,10 +310,9 @@ class RequestCalls:
         reason, usage = answered.reason, answered.usage
         is_error = answered.started and answered.status >= _ERRORS_FROM and reason in (None, Reason.UPSTREAM_STATUS)
         if is_error or not answered.pays:
-            if begun.attempt.may_have_worked and not is_error:
-                self._write_lost(begun, now_ns, _code(reason), answered.status)
-            else:
-                self._writer.forget(begun.call)
+            may_have_worked = begun.attempt.may_have_worked and not is_error
+            code = _code(Reason.UPSTREAM_STATUS if is_error else reason)
+            self._end_failed(begun, now_ns, code, answered.status, may_have_worked=may_have_worked)
             return
         kinds, flags = self._kinds(usage, answered.kinds)
         if reason in _ABORTED:
@@ -323,6 +325,15 @@ class RequestCalls:
             if not flags and kinds.output is not None:
                 self._hold.learn(kinds.output)
             self._hold.spend(cost_nano, _total(kinds))
+
+    def _end_failed(self, begun: Begun, now_ns: int, reason: str, status: int, *, may_have_worked: bool) -> None:
+        """End a call that gave no reply: by its prompt if it may have worked, by what is known to have been done."""
+        worked = begun.attempt.worked
+        usage = self._guess(0) if may_have_worked else None if worked is None else worked()
+        if usage is None:
+            self._writer.forget(begun.call)
+        else:
+            self._write_lost(begun, now_ns, reason, status, usage)
 
     def end_copy(self, begun: Begun, copied: Copied) -> None:
         """Record the copy, unless it did no work."""
@@ -377,9 +388,8 @@ class RequestCalls:
             member.counts.count_call(member.row, kinds, cost_nano)
         return cost_nano
 
-    def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int) -> None:
+    def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int, usage: TokenUsage) -> None:
         """Record a call that may have worked for nobody."""
-        usage = self._guess(0)
         cost_nano = self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage)
         if self._hold is not None:
             self._hold.spend(cost_nano, _total(usage))

@@ -20,7 +20,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -40,6 +40,7 @@ from velox.policy.health.member import State, Verdict, of_failure, of_giving_up,
 from velox.policy.retry import RetryRules, retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
+from velox.protocol.token_usage import TokenUsage
 from velox.providers.authority import NO_PROOF
 from velox.types import BodyFields
 
@@ -404,13 +405,15 @@ class Attempt(ReplyListener):
 
     observer: who follows it beside others; None for most. late_s: of a probe: when its silence says that the member is
     not back. is_sent: as far as it is known; it may have failed as it was.
-    may_have_worked: it ended without an answer, and nothing says that the upstream did not take it.
+    may_have_worked: it ended without an answer, and nothing says that the upstream did not take it. worked: of one that
+    is several calls; tells what those took that were answered, None where none was.
     """
 
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
         *("forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer", "proof"),
+        "worked",
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -428,6 +431,7 @@ class Attempt(ReplyListener):
         self.translation: ReplyFilter | None = None  # puts the reply into the client's dialect, if that is another one
         self.is_sent = False
         self.may_have_worked = False
+        self.worked: Callable[[], TokenUsage | None] | None = None
         self._host: AttemptHost | None = None  # while it runs
         self._began_s = _NOT_BEGUN
         self._sent_s = 0.0

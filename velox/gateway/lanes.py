@@ -41,6 +41,7 @@ from velox.heads import Headers, ReplyHead
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.protocol.body_edit import naming_model, with_model
+from velox.protocol.token_usage import TokenUsage
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import Surface
@@ -85,10 +86,12 @@ class Sides(NamedTuple):
 class LaneAttempt(Protocol):
     """What is asked of the attempt that a call is made for.
 
-    translation: is set where its reply is to be changed. secret: the key that goes up; None: none.
+    translation: is set where its reply is to be changed. worked: where it is several calls. secret: the key that goes
+    up; None: none.
     """
 
     translation: ReplyFilter | None
+    worked: Callable[[], TokenUsage | None] | None
 
     @property
     def forwarder(self) -> Forwarder: ...
@@ -334,6 +337,7 @@ class Lanes:
         self._translate(Plain(made, lambda: made.tokens), attempt, asked, on_head)
         request = build(bodies[0])
         if isinstance(made, ModelEmbeddings) and len(bodies) > 1:
+            attempt.worked = made.worked
             request.opener = SeveralCalls(bodies, build, made.take, attempt.member, asked.on_bug).open
         return request
 

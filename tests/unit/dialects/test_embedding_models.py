@@ -19,6 +19,7 @@ from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
+from velox.protocol.token_usage import TokenUsage
 
 PREDICT, CONTENT, TITAN, NOVA, COHERE = EmbeddingForm
 ONE: dict[EmbeddingForm, Any] = {
@@ -158,6 +159,18 @@ def test_tokens_that_a_call_does_not_tell_are_no_sum() -> None:
     made.take(1, [], b'{"embedding":[2]}')
 
     assert "usage" not in json.loads(made.answer(b"")) and made.tokens[0] is None
+
+
+def test_calls_that_were_answered_are_told_though_others_fail() -> None:
+    """Nothing, if none was; and no sum that lacks some."""
+    made = crossing(TITAN)
+    made.requests(asked(["a", "b", "c"]), "m")
+    assert made.worked() is None
+    made.take(2, [], b'{"embedding":[1],"inputTextTokenCount":3}')
+    made.take(0, [], b'{"embedding":[1],"inputTextTokenCount":4}')
+    assert made.worked() == TokenUsage(7, 0)
+    made.take(1, [], b'{"embedding":[2]}')
+    assert made.worked() == TokenUsage()
 
 
 def test_what_is_left_out_is_counted() -> None:
