@@ -31,8 +31,8 @@ UNTOLD = Usage(None, None, False)
 LONGEST = 131_072
 
 
-def price(upstream: str, model: str, tier: str, now_s: int) -> Price:
-    return SMALL if model == "small" else PRICE
+def price(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price:
+    return SMALL if "small" in (asked, answered) else PRICE
 
 
 class NoCounts:
@@ -211,6 +211,18 @@ def test_attempt_of_several_calls_counts_those_that_were_answered(tmp_path: Path
     assert call.flags == Flag.LOST | Flag.ESTIMATED
     assert (call.status, call.reason) == ((429, "upstream_status") if is_last else (0, "lost"))
     assert desk.spent == 70_000
+
+
+def test_model_that_answered_has_the_price(tmp_path: Path) -> None:
+    """Whatever it was asked for as."""
+    desk = Desk(tmp_path)
+    calls, attempt = desk.request(BodyFields("m")), Attempt()
+    calls.begin(attempt, "one", "m")
+
+    calls.end(Answered(attempt, 200, None, True, True, 1, Usage(200, 50, True), TokenUsage(200, 50, model="small")))
+
+    (call,) = desk.calls
+    assert call.cost_nano == 250 * 10
 
 
 def test_request_that_ends_before_its_first_attempt_records_nothing(tmp_path: Path) -> None:

@@ -118,17 +118,79 @@ BODIES = [
         {"usage": {"prompt_tokens": 9, "completion_tokens": 1, "server_tool_use_details": {"web_search_requests": 2}}},
         TokenUsage(9, 1, web_searches=2),
     ),
-    ({"data": [], "model": "voyage-3", "usage": {"total_tokens": 12}}, TokenUsage(12, 0)),
+    ({"data": [], "model": "voyage-3", "usage": {"total_tokens": 12}}, TokenUsage(12, 0, model="voyage-3")),
     ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
     ({"error": {}}, TokenUsage()),
 ]
+
+
+NAMED = [
+    {"id": "c", "created": 1, "model": "x/y-1", "choices": [{"model": "no"}], "usage": OPENAI},
+    {"id": "r", "billing": {"payer": "developer"}, "error": None, "model": "x/y-1", "output": [], "usage": OPENAI},
+    {"object": "list", "data": [{"embedding": [0.5]}], "model": "x/y-1", "usage": OPENAI},
+    {"object": "list", "data": [{"embedding": [0.5]}], "model": "x/y-1", "id": "e", "usage": OPENAI, "n": 1},
+    {"choices": [], "tools": [{"model": "no"}], "created": 1, "model": "x/y-1", "usage": OPENAI},
+    {"choices": [], "usage": OPENAI, "created": 1, "model": "x/y-1"},
+    {"choices": [], "usage": OPENAI, "tools": [{"model": "no"}], "model": "x/y-1", "metadata": {"model": "no"}},
+    {"model": "x/y-1", "content": [{"text": "model"}], "usage": OPENAI, "metadata": {"model": "no", "usage": {}}},
+    {"choices": [{"text": "x" * 20_000}], "model": "x/y-1", "more": ["x" * 20_000], "usage": OPENAI},
+]
+
+
+@pytest.mark.parametrize("document", NAMED)
+@pytest.mark.parametrize("size", [1, 7, 16, 100_000])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_body_tells_the_model_that_answered(document: dict[str, object], size: int, indent: int | None) -> None:
+    """At its top, wherever it stands."""
+    text = json.dumps(document, indent=indent).encode()
+    reader = BodyUsage(is_priced=True)
+    for at in range(0, len(text), size):
+        reader.feed(text[at : at + size])
+    assert reader.kinds() == OPENAI_KINDS._replace(tier="", model="x/y-1")
+
+
+@pytest.mark.parametrize("model", [None, 5, {"model": "x"}, "x" * 300, 'a"b', ""])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_model_that_is_no_name_is_not_told(model: object, size: int) -> None:
+    for document in ({"model": model, "usage": OPENAI}, {"usage": OPENAI, "model": model}):
+        text = body(document)
+        reader = BodyUsage(is_priced=True)
+        for at in range(0, len(text), size):
+            reader.feed(text[at : at + size])
+        assert reader.kinds() == OPENAI_KINDS._replace(tier="")
+
+
+def test_gemini_tells_the_model_that_answered() -> None:
+    version = {"modelVersion": "gemini-x"}
+    for document in ({"usageMetadata": GOOGLE, **version}, {**version, "candidates": [], "usageMetadata": GOOGLE}):
+        reader = BodyUsage(GOOGLE_KEY, is_priced=True)
+        reader.feed(body(document))
+        stream = StreamUsage(GOOGLE_KEY)
+        stream.feed(sse(document))
+        assert reader.kinds().model == stream.kinds().model == "gemini-x"
+
+
+@pytest.mark.parametrize("n_padding", [0, 70_000])
+def test_a_stream_tells_the_model_that_answered(n_padding: int) -> None:
+    """In the event that has the usage, also if that is too long to be kept."""
+    pad = {"pad": "x" * n_padding}
+    response = {"model": "x/y-1", "output": [{"model": "no"}], **pad, "usage": RESPONSES, "metadata": {"model": "no"}}
+    message = {"model": "x/y-1", "content": [], **pad, "usage": ANTHROPIC}
+    for text in (
+        sse({"model": "x/y-1", "choices": [{"model": "no"}], **pad, "usage": OPENAI}, {"model": "no", "choices": []}),
+        sse({"type": "response.completed", "response": response, "model": "no"}),
+        sse({"type": "message_start", "message": message}, {"type": "message_delta", "usage": {"output_tokens": 20}}),
+    ):
+        reader = StreamUsage()
+        reader.feed(text)
+        assert reader.kinds().model == "x/y-1"
 
 
 @pytest.mark.parametrize(("document", "expected"), BODIES)
 @pytest.mark.parametrize("size", [1, 7, 16, 100_000])
 def test_a_body_tells_all_kinds_however_it_is_cut(document: dict[str, object], expected: TokenUsage, size: int) -> None:
     text = body(document)
-    reader = BodyUsage(reads_tier=True)
+    reader = BodyUsage(is_priced=True)
     for at in range(0, len(text), size):
         reader.feed(text[at : at + size])
     assert reader.kinds() == expected

@@ -33,8 +33,9 @@ from velox.types import BodyFields, Caller
 
 __all__ = ["BudgetGate", "BudgetHold", "CallPrices", "Destinations"]
 
-# The price of a call, by the name of its upstream, its model, the tier that its reply tells, and Unix time in seconds.
-CallPrices: TypeAlias = Callable[[str, str, str, int], Price | None]
+# The price of a call, by the name of its upstream, the model that it was asked for, model and tier that its reply
+# tells, and Unix time in seconds.
+CallPrices: TypeAlias = Callable[[str, str, str, str, int], Price | None]
 
 _KEPT_SETS: Final = 4096
 # No amount is larger: a thousand million dollars.
@@ -162,7 +163,7 @@ class BudgetGate:
         usage = TokenUsage(estimate.prompt, answer)
         most = 0
         for upstream, model in way.destinations(fields.model):
-            price = self.prices(upstream, model, "", int(now_s))
+            price = self.prices(upstream, model, "", "", int(now_s))
             cost = None if price is None else price.cost(usage)
             if cost is None:
                 return _Amounts(tokens, None, upstream)

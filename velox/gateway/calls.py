@@ -118,14 +118,14 @@ class CallLog:
     """Records the calls of one worker.
 
     wall_ns, clock_ns: Unix time and a monotonic one, in nanoseconds. prices: the price of a call, by the name of its
-    upstream, its model, the tier that its reply tells, and Unix time in seconds. budgets: that calls count in.
-    refuses: requests whose calls could not be recorded are refused.
+    upstream, the model that it was asked for, model and tier that its reply tells, and Unix time in seconds. budgets:
+    that calls count in. refuses: requests whose calls could not be recorded are refused.
     """
 
     def __init__(
         self,
         writer: CallWriter,
-        prices: Callable[[str, str, str, int], Price | None],
+        prices: Callable[[str, str, str, str, int], Price | None],
         wall_ns: Callable[[], int] = time.time_ns,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         budgets: BudgetGate | None = None,
@@ -175,10 +175,13 @@ class CallLog:
         )
 
     def cost(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str]:
-        """Return what a call cost in nano-dollars, and the version of its price; None: it is not known."""
+        """Return what a call cost in nano-dollars, and the version of its price; None: it is not known.
+
+        model: that the upstream was asked for.
+        """
         if usage.input is None and usage.output is None:
             return None, ""
-        price = self.prices(upstream, model, usage.tier, started_us // 1_000_000)
+        price = self.prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
         if price is None:
             return None, ""
         cost = price.cost(usage)

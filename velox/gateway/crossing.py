@@ -55,7 +55,7 @@ _TEXT_ONLY: Final = Modalities()
 class Dialogue:
     """The crossing of one attempt that generates text."""
 
-    __slots__ = ("_client", "_losses", "_model", "_stream", "_usage", "_written")
+    __slots__ = ("_answered", "_client", "_losses", "_model", "_stream", "_usage", "_written")
 
     def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
         self._client: Final = client
@@ -64,6 +64,7 @@ class Dialogue:
         self._written = _NOTHING
         self._stream: _DialogueStream | None = None
         self._usage = Usage()
+        self._answered = ""  # the model
 
     def __repr__(self) -> str:
         return f"<Dialogue {type(self._client).__name__} {type(self._model).__name__}>"
@@ -76,7 +77,9 @@ class Dialogue:
     @property
     def tokens(self) -> TokenUsage:
         """Return all kinds of them, as far as the upstream has told."""
-        return _all_kinds(self._usage if self._stream is None else self._stream.usage)
+        if self._stream is None:
+            return _all_kinds(self._usage, self._answered)
+        return _all_kinds(self._stream.usage, self._stream.model)
 
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to ask for. Raises BadRequestError."""
@@ -117,7 +120,7 @@ class Dialogue:
             self._losses.lose(field)
         if answer.stop.unknown is not None:
             self._losses.lose(_STOP)
-        self._usage = answer.usage
+        self._usage, self._answered = answer.usage, answer.model
         if written.names or written.ids:
             for block in answer.blocks:
                 if isinstance(block, ToolUse):
@@ -129,7 +132,10 @@ class Dialogue:
 class _DialogueStream:
     """One stream."""
 
-    __slots__ = ("_has_names", "_losses", "_reader", "_writer", "_written", "failed", "has_begun", "is_whole", "usage")
+    __slots__ = (
+        *("_has_names", "_losses", "_reader", "_writer", "_written"),
+        *("failed", "has_begun", "is_whole", "model", "usage"),
+    )
 
     def __init__(self, reader: StreamReader, writer: StreamWriter, written: Written, losses: Losses) -> None:
         self._losses: Final = losses
@@ -141,6 +147,7 @@ class _DialogueStream:
         self.failed: ApiError | None = None
         self.is_whole = False
         self.usage = Usage()
+        self.model = ""
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
@@ -179,6 +186,8 @@ class _DialogueStream:
             elif isinstance(event, Open) and self._has_names and event.kind is Kind.TOOL:
                 event.name = self._written.names.get(event.name, event.name)
                 event.id = self._written.ids.get(event.id, event.id)
+            elif isinstance(event, Start):
+                self.model = event.model
             elif isinstance(event, Finish):
                 if event.stop.unknown is not None:
                     self._losses.lose(_STOP)
@@ -201,13 +210,14 @@ class Invoked:
     client, model: of Messages. dropped: betas that Bedrock does not know.
     """
 
-    __slots__ = ("_client", "_model", "_stream", "_usage", "dropped")
+    __slots__ = ("_answered", "_client", "_model", "_stream", "_usage", "dropped")
 
     def __init__(self, client: ClientSide, model: ModelSide, dropped: tuple[str, ...]) -> None:
         self._client: Final = client
         self._model: Final = model
         self._stream: _InvokedStream | None = None
         self._usage = Usage()
+        self._answered = ""  # the model
         self.dropped: Final = dropped
 
     def __repr__(self) -> str:
@@ -216,11 +226,14 @@ class Invoked:
     @property
     def tokens(self) -> TokenUsage:
         """Return all kinds of them, as far as the upstream has told."""
-        return _all_kinds(self._usage if self._stream is None else self._stream.usage)
+        if self._stream is None:
+            return _all_kinds(self._usage, self._answered)
+        return _all_kinds(self._stream.usage, self._stream.model)
 
     def answer(self, body: bytes) -> bytes:
         """Return the answer as it came. Raises BrokenReplyError, ReplyError."""
-        self._usage = self._model.answer(body).usage
+        answer = self._model.answer(body)
+        self._usage, self._answered = answer.usage, answer.model
         return body
 
     def whole_stream(self, body: bytes) -> bytes:
@@ -245,7 +258,7 @@ class Invoked:
 class _InvokedStream:
     """One stream: its bytes pass, out of their frames; a reader looks on."""
 
-    __slots__ = ("_frames", "_reader", "_writer", "failed", "has_begun", "is_whole", "usage")
+    __slots__ = ("_frames", "_reader", "_writer", "failed", "has_begun", "is_whole", "model", "usage")
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._frames: Final = InvokeStream()
@@ -255,6 +268,7 @@ class _InvokedStream:
         self.failed: ApiError | None = None
         self.is_whole = False
         self.usage = Usage()
+        self.model = ""
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
@@ -268,7 +282,9 @@ class _InvokedStream:
                 return text if self.has_begun else b""
             if isinstance(event, Used):
                 self.usage = event.usage.over(self.usage)
-            elif not isinstance(event, Start):
+            elif isinstance(event, Start):
+                self.model = event.model
+            else:
                 self.has_begun = True
             self.is_whole = isinstance(event, End)
         return text
@@ -328,7 +344,7 @@ class Plain:
         raise AssertionError("there is no stream of this")
 
 
-def _all_kinds(usage: Usage) -> TokenUsage:
+def _all_kinds(usage: Usage, model: str) -> TokenUsage:
     others, tier = usage.modalities or _TEXT_ONLY, usage.tier or ""
     return TokenUsage(
         usage.input,
@@ -343,6 +359,7 @@ def _all_kinds(usage: Usage) -> TokenUsage:
         others.image_input,
         others.image_output,
         tier=tier,
+        model=model,
     )
 
 

@@ -352,7 +352,7 @@ class Exchange(HedgingHost):
         parts.retry_budget.on_request(now_s)
         if self._grant.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
             self._meter, filters, self.body = metered(
-                self.body, self.fields, self.plan.endpoint, self.plan.dialect, reads_tier=self._calls is not None
+                self.body, self.fields, self.plan.endpoint, self.plan.dialect, is_priced=self._calls is not None
             )
             self._filters = (*filters, *self._filters)
             if self._calls is not None and self.plan.terms.wants_cost:

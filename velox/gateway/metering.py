@@ -33,27 +33,27 @@ _FAILED: Final = Usage(0, 0, False)
 class Meter(ReplyFilter):
     """Reads the usage of one reply. is_stream: the client asked for a stream. key: what the usage is called there.
 
-    reads_tier: kinds() is asked for, and has to know the service tier of a body that is not a stream.
+    is_priced: kinds() is asked for, and has to know tier and model of a body that is not a stream.
     """
 
     __slots__ = (
         "_has_begun",
         "_has_ended",
         "_is_failed",
+        "_is_priced",
         "_is_stream",
         "_key",
         "_lines",
         "_noted",
         "_reader",
-        "_reads_tier",
     )
     only_reads = True
 
-    def __init__(self, *, is_stream: bool = False, key: bytes = _KEY, reads_tier: bool = False) -> None:
+    def __init__(self, *, is_stream: bool = False, key: bytes = _KEY, is_priced: bool = False) -> None:
         super().__init__()
         self._key: Final = key
         self._is_stream: Final = is_stream
-        self._reads_tier: Final = reads_tier
+        self._is_priced: Final = is_priced
         self._has_begun = False
         self._has_ended = False
         self._is_failed = False
@@ -81,7 +81,7 @@ class Meter(ReplyFilter):
         elif self._is_stream and not is_sse and self._key == GOOGLE_KEY:
             self._reader = ArrayUsage()
         else:
-            self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key, reads_tier=self._reads_tier)
+            self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key, is_priced=self._is_priced)
         self._lines = DataLines() if is_sse else None
         self.reads_body = self._reader is not None
         return head
@@ -143,7 +143,7 @@ class ArrayUsage:
             return
         for item in found:
             if GOOGLE_KEY in item:
-                reader = BodyUsage(GOOGLE_KEY)
+                reader = BodyUsage(GOOGLE_KEY, is_priced=True)
                 reader.feed(item)
                 kinds = reader.kinds()
                 self._kinds = self._kinds if kinds.input is None else kinds
@@ -193,13 +193,13 @@ def metered(
     endpoint: Endpoint,
     dialect: Dialect = Dialect.OPENAI,
     *,
-    reads_tier: bool = False,
+    is_priced: bool = False,
 ) -> tuple[Meter, tuple[ReplyFilter, ...], bytes | bytearray | None]:
     """Return the meter of an exchange, the filters of its reply, and the body to send: one that asks for the usage.
 
-    Once for an exchange, before its first attempt: a bytearray is changed in place. dialect: of the client. reads_tier:
+    Once for an exchange, before its first attempt: a bytearray is changed in place. dialect: of the client. is_priced:
     as in Meter.
     """
-    meter = Meter(is_stream=fields.stream, key=usage_key(endpoint, dialect), reads_tier=reads_tier)
+    meter = Meter(is_stream=fields.stream, key=usage_key(endpoint, dialect), is_priced=is_priced)
     asking = ask_for_usage(body, fields) if body and fields.stream and endpoint in _ASKED else None
     return (meter, (meter,), body) if asking is None else (meter, (meter, UsageFilter()), asking)

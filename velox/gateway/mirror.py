@@ -175,7 +175,7 @@ async def _recorded(copy: _Copy, calls: RequestCalls, fields: BodyFields, reques
     """Send a copy, and record it."""
     # What is translated is in another API than its client's.
     key = usage_key(calls.endpoint if copy.attempt.translation is None else Endpoint.CHAT, calls.dialect)
-    meter = copy.meter = Meter(is_stream=fields.stream, key=key, reads_tier=True)
+    meter = copy.meter = Meter(is_stream=fields.stream, key=key, is_priced=True)
     begun = calls.begin_copy(copy.attempt, copy.attempt.member.name, copy.attempt.asked(fields.model))
     try:
         return await copy.send(request)

@@ -29,6 +29,7 @@ EMBEDDED: Final = "promptTokenDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
 _LONGEST_TIER: Final = 32
+_LONGEST_MODEL: Final = 256
 
 
 class TokenUsage(NamedTuple):
@@ -37,7 +38,8 @@ class TokenUsage(NamedTuple):
     cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached: of
     `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that the vendor runs.
     tier: that the reply says it was served in, in lower case; "": not told. has_others: another model worked for the
-    answer, too, which has another price, and its tokens are not among these.
+    answer, too, which has another price, and its tokens are not among these. model: that answered, as the reply calls
+    it; "": not told.
     """
 
     input: int | None = None
@@ -54,6 +56,7 @@ class TokenUsage(NamedTuple):
     web_searches: int | None = None
     tier: str = ""
     has_others: bool = False
+    model: str = ""
 
     def over(self, before: TokenUsage) -> TokenUsage:
         """Return these, and those of `before` where these say nothing.
@@ -64,8 +67,8 @@ class TokenUsage(NamedTuple):
         if before.input and not self.input:
             new = self._replace(input=None, cached=None, written=None, written_1h=None)
         told = {name: count for name, count in new._asdict().items() if count is not None}
-        others = self.has_others or before.has_others
-        return before._replace(**{**told, "tier": self.tier or before.tier, "has_others": others})
+        texts = {"tier": self.tier or before.tier, "model": self.model or before.model}
+        return before._replace(**{**told, **texts, "has_others": self.has_others or before.has_others})
 
 
 def count_of(usage: dict[str, object], name: str) -> int | None:
@@ -94,10 +97,10 @@ def _iterations(usage: dict[str, object]) -> list[dict[str, object]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
-    """Return the kinds that one usage object tells of. tier: what stands beside it."""
+def token_usage(usage: dict[str, object], tier: object = None, model: object = None) -> TokenUsage:
+    """Return the kinds that one usage object tells of. tier, model: what stands beside it."""
     if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
-        return _of_google(usage)
+        return _of_google(usage, model)
     prompt, answer = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     made = answer if answer is not None else count_of(usage, "output_tokens")
     tools = _inside(usage, "server_tool_use")
@@ -107,7 +110,7 @@ def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
     if usage.get("speed") == "fast":
         tier = "fast"  # Anthropic's: the same answer for more
     if prompt is None and ("cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage):
-        return _of_anthropic(usage, made, tier)
+        return _of_anthropic(usage, made, tier, model)
     given = prompt if prompt is not None else count_of(usage, "input_tokens")
     total = count_of(usage, "total_tokens")
     if given is None and made is None:
@@ -144,10 +147,12 @@ def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
         image_output,
         count_of(tools, "web_search_requests") if tools else None,
         _tier(tier),
+        False,
+        _model(model),
     )
 
 
-def _of_anthropic(usage: dict[str, object], made: int | None, tier: object) -> TokenUsage:
+def _of_anthropic(usage: dict[str, object], made: int | None, tier: object, model: object) -> TokenUsage:
     read, written = count_of(usage, "cache_read_input_tokens"), count_of(usage, "cache_creation_input_tokens")
     given = count_of(usage, "input_tokens")
     by_time = _inside(usage, "cache_creation")
@@ -161,10 +166,11 @@ def _of_anthropic(usage: dict[str, object], made: int | None, tier: object) -> T
         web_searches=count_of(_inside(usage, "server_tool_use"), "web_search_requests"),
         tier=_tier(tier),
         has_others="iterations" in usage and _has_others(usage),
+        model=_model(model),
     )
 
 
-def _of_google(usage: dict[str, object]) -> TokenUsage:
+def _of_google(usage: dict[str, object], model: object) -> TokenUsage:
     """Return Google's: reasoning is counted beside the answer, what tools put into the prompt beside the prompt."""
     prompt, tools = count_of(usage, "promptTokenCount"), count_of(usage, "toolUsePromptTokenCount")
     answer, thoughts = count_of(usage, "candidatesTokenCount"), count_of(usage, "thoughtsTokenCount")
@@ -180,6 +186,7 @@ def _of_google(usage: dict[str, object]) -> TokenUsage:
         image_input=_modality(usage, inputs, "IMAGE"),
         image_output=_modality(usage, "candidatesTokensDetails", "IMAGE"),
         tier=_tier(usage.get("serviceTier")) or _TRAFFIC.get(str(usage.get("trafficType")), ""),
+        model=_model(model),
     )
 
 
@@ -208,3 +215,7 @@ def _first(usage: dict[str, object], *names: str) -> int | None:
 
 def _tier(value: object) -> str:
     return value.lower() if isinstance(value, str) and len(value) <= _LONGEST_TIER else ""
+
+
+def _model(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= _LONGEST_MODEL else ""

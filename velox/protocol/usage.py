@@ -39,6 +39,11 @@ _KEY: Final = b'"usage"'
 GOOGLE_KEY: Final = b'"usageMetadata"'
 _NULL: Final = b'"usage":null'
 _TIER: Final = b'"service_tier"'
+# What the model that answered is called, beside either usage.
+_MODELS: Final = {_KEY: b'"model"', GOOGLE_KEY: b'"modelVersion"'}
+_MODEL_BEGIN: Final = b'"model":"'
+_LONGEST_TEXT: Final = 200
+_TIER_ALONE: Final = (_TIER,)
 _LF: Final = ord("\n")
 _BACKSLASH: Final = ord("\\")
 _QUOTE: Final = ord('"')
@@ -50,8 +55,8 @@ _BLANKS: Final = b" \t\r\n"
 _OBJECT_BYTES: Final = 16 * 1024
 # A longer event is read as it comes.
 _EVENT_BYTES: Final = 64 * 1024
-# No string that counts here is longer, with its quotes.
-_SHORT: Final = 64
+# No string that counts here is longer, with its quotes; as a value with its colon, too.
+_SHORT: Final = 256
 
 _DATA: Final = b"data:"
 _NEXT_DATA: Final = b"\ndata:"
@@ -61,9 +66,9 @@ _EVENT_END_BYTES: Final = 3
 _DATA_LINE: Final = re.compile(rb"^data:[ ]?([^\r\n]*)", re.MULTILINE)
 
 _COLON: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
-# A tier's value, and a tier among the plain members that follow a usage.
-_TIER_VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"([^"\\]{0,32})"')
-_TIER_BEHIND: Final = re.compile(rb'"service_tier"' + _TIER_VALUE.pattern)
+# The value of a tier or model; and one of them among plain members.
+_TEXT: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"([^"\\]{1,%d})"' % _LONGEST_TEXT)
+_BEHIND: Final = {name: re.compile(name + _TEXT.pattern) for name in (_TIER, *_MODELS.values())}
 
 
 def _object(levels: int) -> bytes:
@@ -75,6 +80,17 @@ def _object(levels: int) -> bytes:
 # The deepest known has three levels: Anthropic's details of its cache are in `iterations`, OpenAI's of a cached sound
 # in those of the prompt.
 _OBJECT: Final = re.compile(_object(4), re.DOTALL)
+# The usual begin of a body: only plain members and whole objects stand before its model.
+_FIRST_MODEL: Final = re.compile(
+    rb'[ \t\r\n]*\{(?:[ \t\r\n]*"(?!model")[^"\\]*+"[ \t\r\n]*:[ \t\r\n]*(?:%b|[\w.+-]++|%b)[ \t\r\n]*,)*+'
+    rb'[ \t\r\n]*"model"%b' % (STRING, _OBJECT.pattern, _TEXT.pattern),
+    re.DOTALL,
+)
+# That of embeddings, whose model stands behind all else: only plain members follow it, and then the usage.
+_LAST_MODEL: Final = re.compile(
+    rb'"model"%b(?:[ \t\r\n]*,[ \t\r\n]*"(?!usage")[^"\\]*+"[ \t\r\n]*:[ \t\r\n]*(?:"[^"\\]*+"|[\w.+-]++))*+'
+    rb'[ \t\r\n]*,[ \t\r\n]*(?="usage")' % _TEXT.pattern
+)
 # The usual end of a body: after the usage only plain members, then the root's brace.
 _USUAL_END: Final = re.compile(
     rb'[ \t\r\n]*:[ \t\r\n]*(%b)(?:[ \t\r\n]*,[ \t\r\n]*"[^"\\]*+"[ \t\r\n]*:[ \t\r\n]*(?:"[^"\\]*+"|[\w.+-]++))*+'
@@ -101,7 +117,7 @@ class _Counts:
     Field by field, because Anthropic reports the prompt at the beginning of a stream and the answer at its end.
     """
 
-    __slots__ = ("_first", "_last", "_tier", "input", "output")
+    __slots__ = ("_first", "_last", "_model", "_tier", "input", "output")
 
     def __init__(self) -> None:
         self.input: int | None = None
@@ -109,20 +125,21 @@ class _Counts:
         self._first: dict[str, object] | None = None
         self._last: dict[str, object] | None = None
         self._tier: object = None
+        self._model: object = None
 
     def kinds(self) -> TokenUsage:
         """Return all kinds of tokens, by the first usage and the last one: each counts all so far."""
         if self._first is None or self._last is None:
             return TokenUsage()
-        last = token_usage(self._last, self._tier)
+        last = token_usage(self._last, self._tier, self._model)
         if self._first is not self._last:
             last = last.over(token_usage(self._first))
         if last.input == self.input and last.output == self.output:
             return last  # nearly always; a copy takes longer
         return last._replace(input=self.input, output=self.output)
 
-    def take(self, usage: dict[str, object], tier: object = None) -> None:
-        """Take over what one usage says. tier: what stands beside it."""
+    def take(self, usage: dict[str, object], tier: object = None, model: object = None) -> None:
+        """Take over what one usage says. tier, model: what stands beside it."""
         if "iterations" in usage:
             usage = with_compactions(usage)
         self._last = usage
@@ -130,6 +147,8 @@ class _Counts:
             self._first = usage
         if tier is not None:
             self._tier = tier
+        if model is not None:
+            self._model = model
         if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
             self._take_google(usage)
             return
@@ -265,23 +284,26 @@ def _loaded(text: bytes | bytearray) -> dict[str, Any] | None:
 class _FromWithin(_Levels):
     """Reads a document from a string inside it on, to its end. last: its top-level usage, if this was all of it.
 
+    beside: the texts of these names that stand beside it.
+
     Levels count from where it began. The root's level is the lowest one: what stands above the lowest level so far is
     not top-level, and what stands on it is, if nothing but one closing bracket follows.
     """
 
-    __slots__ = ("_key", "_lowest", "_tier", "_usage", "last", "tier")
+    __slots__ = ("_beside", "_key", "_lowest", "_names", "_usage", "beside", "last")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, names: tuple[bytes, ...] = ()) -> None:
         super().__init__()
         self._key: Final = key
+        self._names: Final = names
         self._lowest = 0
         self._usage: dict[str, object] | None = None  # the last one of the lowest level
-        self._tier: str | None = None  # as well
+        self._beside: dict[bytes, str | None] = {}  # as well
         self.last: dict[str, object] | None = None
-        self.tier: str | None = None
+        self.beside: dict[bytes, str | None] = {}
 
     def _bracket(self, *, is_opening: bool) -> None:
-        self.last = self.tier = None
+        self._forget()
         if is_opening:
             self.depth += 1
             return
@@ -289,43 +311,67 @@ class _FromWithin(_Levels):
         if self.depth < self._lowest:
             self._lowest = self.depth
             self.last, self._usage = self._usage, None
-            self.tier, self._tier = self._tier, None
+            self.beside, self._beside = self._beside, {}
+
+    def _forget(self) -> None:
+        self.last = None
+        if self.beside:
+            self.beside = {}
 
     def _string(self, text: bytes, start: int, end: int) -> int:
-        self.last = self.tier = None
+        self._forget()
         if self.depth != self._lowest:
             return end
         key = self._key
         if end - start == len(key) and text.startswith(key, start):
             return self._value(text, start, end)
-        if end - start == len(_TIER) and text.startswith(_TIER, start):
-            found, can_wait = _tier_at(text, end), len(text) - end < _SHORT and not self._at_end
-            if found is None and can_wait:
-                return -1
-            self._tier = found
+        for name in self._names:
+            if end - start == len(name) and text.startswith(name, start):
+                found = _text_at(text, end)
+                if found is None and len(text) - end < _SHORT and not self._at_end:
+                    return -1
+                self._beside[name] = found
         return end
 
     def _found(self, usage: dict[str, object] | None) -> None:
         self._usage = usage
 
 
-def _tier_at(text: bytes, at: int) -> str | None:
-    """Return the tier whose name ends at `at`; None: it is null, or cut."""
-    found = _TIER_VALUE.match(text, at)
-    return None if found is None else found[1].decode("ascii", "replace")
+def _text_at(text: bytes, at: int) -> str | None:
+    """Return the text whose name ends at `at`; None: it is null, or cut."""
+    found = _TEXT.match(text, at)
+    return None if found is None else _text(found)
+
+
+def _text(found: re.Match[bytes]) -> str:
+    return found[1].decode("utf-8", "replace")
+
+
+def _first_model(text: bytes) -> str | None:
+    """Find the model near the begin of a body; None: it is not there, or what stands before it is not plain."""
+    begin = text.find(_MODEL_BEGIN)
+    if begin > 0:
+        at = begin + len(_MODEL_BEGIN)
+        head = text[: text.find(b'"', at)]
+        if head.count(b"{") == 1 and b"[" not in head and b"\\" not in head and at < len(head) <= at + _LONGEST_TEXT:
+            return head[at:].decode("utf-8", "replace")  # no other object has begun: it is the root's
+    found = _FIRST_MODEL.match(text)
+    return None if found is None else _text(found)
 
 
 class BodyUsage:
     """Reads one JSON body that is not compressed. However it is cut, it reads the same. It keeps at most 16 KiB.
 
-    key: what the usage is called, as a JSON string. reads_tier: the service tier is looked for, too.
+    key: what the usage is called, as a JSON string. is_priced: the service tier and the model are looked for, too.
     """
 
-    __slots__ = ("_counts", "_key", "_levels", "_reads_tier", "_tail")
+    __slots__ = ("_counts", "_is_priced", "_key", "_levels", "_model", "_names", "_tail")
 
-    def __init__(self, key: bytes = _KEY, *, reads_tier: bool = False) -> None:
+    def __init__(self, key: bytes = _KEY, *, is_priced: bool = False) -> None:
         self._key: Final = key
-        self._reads_tier: Final = reads_tier
+        self._is_priced: Final = is_priced
+        self._model: str | None = None  # where it is known from the begin
+        self._names: tuple[bytes, ...] = ()  # what else is looked for
         self._counts: _Counts | None = None
         # From the first key on, while that is short; before it, the last bytes, in which a key may have begun.
         self._tail = b""
@@ -341,22 +387,30 @@ class BodyUsage:
             self._levels.feed(data)
             return
         text, key = self._tail + data if self._tail else data, self._key
-        at = _first_key(text, key)
-        if self._reads_tier:
-            tier_at = _first_key(text, _TIER)
-            at = tier_at if 0 <= tier_at < at or at < 0 else at
-        if at < 0 and self._reads_tier:
-            # As below, for the longer of the two. It may hold a whole short one: only its first byte can be of none.
-            tail = text[-max(len(key), len(_TIER)) :]
-            self._tail = tail[1:] if tail.startswith((key, _TIER)) else tail
+        at, names = _first_key(text, key), self._names
+        if self._is_priced:
+            names = names or self._begin(text)
+            for name in names:
+                name_at = _first_key(text, name)
+                at = name_at if 0 <= name_at < at or at < 0 else at
+        if at < 0 and names:
+            # As below, for the longest. It may hold a whole short one: only its first byte can be of none.
+            tail = text[-max(map(len, (key, *names))) :]
+            self._tail = tail[1:] if tail.startswith((key, *names)) else tail
         elif at < 0:
             # A key that is cut, and the byte before it. A whole one in it was looked at already.
             self._tail = text[-len(key) :] if not text.endswith(key) else text[-len(key) + 1 :]
         elif len(text) - at <= _OBJECT_BYTES:
             self._tail = text[at:]
         else:
-            self._tail, self._levels = b"", _FromWithin(key)
+            self._tail, self._levels = b"", _FromWithin(key, names)
             self._levels.feed(text[at:])
+
+    def _begin(self, text: bytes) -> tuple[bytes, ...]:
+        """Look for the model where it usually is; return what else is to be looked for."""
+        self._model = _first_model(text) if self._key == _KEY else None
+        self._names = _TIER_ALONE if self._model is not None else (_TIER, _MODELS[self._key])
+        return self._names
 
     def tokens(self) -> tuple[int | None, int | None]:
         """Return those of the prompt and of the answer, after the last byte of a body that came to its end."""
@@ -370,27 +424,40 @@ class BodyUsage:
     def _counted(self) -> _Counts:
         if self._counts is None:
             self._counts = counts = _Counts()
-            usage, tier = self._usage()
+            usage, tier, model = self._usage()
             if usage is not None:
-                counts.take(usage, tier)
+                counts.take(usage, tier, model)
         return self._counts
 
-    def _usage(self) -> tuple[dict[str, object] | None, str | None]:
-        if self._levels is not None:
-            self._levels.finish()
-            return self._levels.last, self._levels.tier
-        key = self._key
-        if self._tail.startswith(key):
-            usual = _USUAL_END.match(self._tail, len(key))
-            if usual is not None and self._tail.find(key, usual.end(1)) < 0:
-                tier = _TIER_BEHIND.search(self._tail, usual.end(1)) if self._reads_tier else None
-                return _loaded(usual[1]), None if tier is None else tier[1].decode("ascii", "replace")
-        elif not (self._reads_tier and self._tail.startswith(_TIER)):
-            return None, None
-        levels = _FromWithin(key)
-        levels.feed(self._tail)
+    def _usage(self) -> tuple[dict[str, object] | None, str | None, str | None]:
+        """Return the usage, and the tier and the model beside it."""
+        levels, key, tail = self._levels, self._key, self._tail
+        if levels is None:
+            before = None
+            if tail.startswith(key):
+                usual = _USUAL_END.match(tail, len(key))
+            elif not self._is_priced or not tail.startswith(self._names):
+                return None, None, None
+            else:
+                before = _LAST_MODEL.match(tail)
+                usual = None if before is None else _USUAL_END.match(tail, before.end() + len(key))
+            if usual is not None and tail.find(key, usual.end(1)) < 0:
+                if not self._is_priced:
+                    return _loaded(usual[1]), None, None
+                model = self._model if before is None else _text(before)
+                if model is None:
+                    model = self._behind(_MODELS[key], usual.end(1))
+                return _loaded(usual[1]), self._behind(_TIER, usual.end(1)), model
+            levels = _FromWithin(key, self._names)
+            levels.feed(tail)
         levels.finish()
-        return levels.last, levels.tier
+        beside = levels.beside
+        return levels.last, beside.get(_TIER), self._model or beside.get(_MODELS[key])
+
+    def _behind(self, name: bytes, at: int) -> str | None:
+        """Return a text among the plain members that follow."""
+        found = _BEHIND[name].search(self._tail, at)
+        return None if found is None else _text(found)
 
 
 def _first_key(text: bytes, key: bytes) -> int:
@@ -414,13 +481,18 @@ def _holder(kind: bytes) -> bytes | None:
 class _Event(_Levels):
     """Reads one event from its beginning on: for one that is too long to be kept. usage: once it was whole."""
 
-    __slots__ = ("_held", "_holder", "_is_top_level", "_kind", "_name", "_own", "_tiers", "_word", "tier", "usage")
+    __slots__ = (
+        *("_beside", "_held", "_holder", "_is_top_level", "_kind", "_model_key", "_name", "_own", "_word"),
+        *("model", "tier", "usage"),
+    )
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
         self._word: Final = key[1:-1]
+        self._model_key: Final = _MODELS[key]
         self.usage: dict[str, object] | None = None
         self.tier: str | None = None
+        self.model: str | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -428,7 +500,8 @@ class _Event(_Levels):
         self._own: dict[str, object] | None = None
         self._held: dict[str, object] | None = None
         self._is_top_level = False  # it has a member `usage`
-        self._tiers: list[str | None] = [None, None]  # the event's, and the holder's
+        # Tier and model: the event's, and the holder's.
+        self._beside: tuple[dict[bytes, str | None], dict[bytes, str | None]] = ({}, {})
 
     def _bracket(self, *, is_opening: bool) -> None:
         self.depth += 1 if is_opening else -1
@@ -439,18 +512,20 @@ class _Event(_Levels):
         elif not self.depth:
             is_held = not self._is_top_level and self._holder == _holder(self._kind)
             self.usage = self._held if is_held else self._own
-            self.tier = self._tiers[is_held]
+            beside = self._beside[is_held]
+            self.tier, self.model = beside.get(_TIER), beside.get(self._model_key)
 
     def _string(self, text: bytes, start: int, end: int) -> int:
         if end - start > _SHORT or self.depth not in (1, 2):
             return end
         word = text[start + 1 : end - 1]
-        if word == _TIER[1:-1] and (self.depth == 1 or self._name in _HOLDER_NAMES):
-            tier = _tier_at(text, end)
-            if tier is None and len(text) - end < _SHORT and not self._at_end:
+        name = text[start:end]
+        if name in (_TIER, self._model_key) and (self.depth == 1 or self._name in _HOLDER_NAMES):
+            found = _text_at(text, end)
+            if found is None and len(text) - end < _SHORT and not self._at_end:
                 return -1
-            self._tiers[self.depth - 1] = tier
-            if tier is not None:
+            self._beside[self.depth - 1][name] = found
+            if found is not None:
                 return end
         if self.depth == 2:
             return self._value(text, start, end) if word == self._word and self._name in _HOLDER_NAMES else end
@@ -523,13 +598,14 @@ class StreamUsage:
 
     def _ended(self, event: bytes) -> None:
         if self._long is None:
-            usage, tier = _of_event(event, self._key)
+            usage, tier, model = _of_event(event, self._key)
         else:
             self._long.feed(event)
             self._long.finish()
-            usage, tier, self._long = self._long.usage, self._long.tier, None
+            usage, tier, model = self._long.usage, self._long.tier, self._long.model
+            self._long = None
         if usage is not None:
-            self._counts.take(usage, tier)
+            self._counts.take(usage, tier, model)
 
     def _go_on(self, event: bytearray) -> None:
         """Read what came of a long event. Its last bytes stay: its end may have begun in them."""
@@ -541,28 +617,28 @@ class StreamUsage:
             del event[:n]
 
 
-def _of_event(event: bytes, key: bytes) -> tuple[dict[str, object] | None, object]:
-    """Return the usage of one whole event, and the tier that stands beside it."""
+def _of_event(event: bytes, key: bytes) -> tuple[dict[str, object] | None, object, object]:
+    """Return the usage of one whole event, and the tier and the model that stand beside it."""
     n_keys = event.count(key)
     if not n_keys or n_keys == event.count(_NULL):
-        return None, None
+        return None, None, None
     data = b"\n".join(_DATA_LINE.findall(event))
     loaded = _loaded(data)
     if loaded is None:  # half a surrogate, or too deep for the parser
         reader = _Event(key)
         reader.feed(data)
         reader.finish()
-        return reader.usage, reader.tier
-    name = key[1:-1].decode("ascii")
-    usage, tier = loaded.get(name), loaded.get("service_tier")
+        return reader.usage, reader.tier, reader.model
+    name, model_name = key[1:-1].decode("ascii"), _MODELS[key][1:-1].decode("ascii")
+    usage, tier, model = loaded.get(name), loaded.get("service_tier"), loaded.get(model_name)
     if name not in loaded:
         kind = loaded.get("type")
         holder = _holder(kind.encode("utf-8", "surrogatepass")) if isinstance(kind, str) else None
         inside = loaded.get(holder.decode()) if holder is not None else _last(loaded.get("choices"))
         usage = inside.get(name) if isinstance(inside, dict) else None
         if holder is not None and isinstance(inside, dict):
-            tier = inside.get("service_tier")
-    return usage if isinstance(usage, dict) else None, tier
+            tier, model = inside.get("service_tier"), inside.get(model_name)
+    return usage if isinstance(usage, dict) else None, tier, model
 
 
 def _last(choices: object) -> object:

@@ -22,6 +22,8 @@ __all__ = ["call_prices", "check_price_lines", "price_answers", "price_book", "p
 _MOST_NAMED: Final = 5
 _REMEDY: Final = "Give prices (VELOX_PRICES), count tokens, or set `unpriced: allow`"
 _PICO_PER_MILLION: Final = 10**6
+# Where the name that was asked for has the region, and so the price; the reply has the model's own.
+_BY_REGION: Final = frozenset({"bedrock", "aws"})
 _PICO_EACH: Final = 10**12
 _EACH: Final = ("web_search", "request")
 
@@ -38,14 +40,22 @@ def seller_of(entry: UpstreamEntry, table: Table) -> Seller:
     return Seller(entry.name, table.provider_of(str(entry.origins[0])) or "")
 
 
-def call_prices(settings: Settings) -> Callable[[str, str, str, int], Price | None]:
-    """Return what finds the price of a call, by its upstream's name, model, tier and Unix time in seconds."""
+def call_prices(settings: Settings) -> Callable[[str, str, str, str, int], Price | None]:
+    """Return what finds the price of a call.
+
+    By its upstream's name, the model that was asked for, the one that answered ("": not known), tier and Unix time in
+    seconds.
+    """
     book = price_book(settings)
     sellers = {entry.name: seller_of(entry, book.table) for entry in settings.upstreams}
 
-    def find(upstream: str, model: str, tier: str, now_s: int) -> Price | None:
+    def find(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
         seller = sellers.get(upstream)
-        return None if seller is None else book.find(seller, model, "", tier, now_s)
+        if seller is None:
+            return None
+        if seller.provider in _BY_REGION and asked:
+            asked, answered = answered, asked
+        return book.find(seller, asked, answered, tier, now_s)
 
     return find
 

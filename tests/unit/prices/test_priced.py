@@ -1,0 +1,50 @@
+"""The price of a call, by the model that was asked for and the one that answered (runtime/priced.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from velox.runtime.priced import call_prices
+from velox.settings import load
+
+NOW = 1_795_401_000
+CONFIG = """
+upstreams:
+  - {name: azure, provider: azure, origin: "https://x.openai.azure.com", key: "env:MODEL_KEY"}
+  - {name: bedrock, provider: bedrock, region: us-east-1, key: "env:MODEL_KEY"}
+routes:
+  - {name: all, to: azure, fallback: [bedrock]}
+"""
+GLOBAL = "global.anthropic.claude-haiku-4-5-20251001-v1:0"
+HAIKU = "claude-haiku-4-5-20251001"
+ARN = "arn:aws:bedrock:us-east-1:1:application-inference-profile/abc"
+
+
+@pytest.mark.parametrize(
+    ("upstream", "asked", "answered", "same_as"),
+    [
+        ("azure", "my-deployment", "gpt-4o-2024-08-06", "gpt-4o"),
+        ("azure", "gpt-4o-mini", "gpt-4o-2024-08-06", "gpt-4o"),
+        ("azure", "gpt-4o", "nobody-knows-it", "gpt-4o"),
+        ("azure", "my-deployment", "nobody-knows-it", None),
+        # Its profiles have prices of their own.
+        ("bedrock", GLOBAL, HAIKU, GLOBAL),
+        ("bedrock", ARN, HAIKU, HAIKU),
+        ("bedrock", GLOBAL, "", GLOBAL),
+    ],
+)
+def test_model_that_answered_counts_before_the_one_that_was_asked_for(
+    tmp_path: Path, upstream: str, asked: str, answered: str, same_as: str | None
+) -> None:
+    """But where the region is in the name that was asked for."""
+    config = tmp_path / "velox.yaml"
+    config.write_text(CONFIG)
+    find = call_prices(load({"VELOX_CONFIG": str(config), "MODEL_KEY": "sk-0123456789abcdef"}))
+
+    price = find(upstream, asked, answered, "", NOW)
+    other = None if same_as is None else find(upstream, same_as, "", "", NOW)
+
+    assert (None if price is None else price.source) == (None if other is None else other.source)
+    assert (price is None) == (same_as is None)
