@@ -115,7 +115,9 @@ class PriceBook:
 
     def _dated(self, override: Override, tier: str) -> Dated:
         bands = override.tiers.get(tier)
-        if bands is None and (override.is_flat or tier in ("", "default", "standard", "auto", "on_demand")):
+        if bands is None and (
+            override.is_flat or tier in ("", "default", "standard", "auto", "on_demand", "provisioned")
+        ):
             bands = override.tiers.get("")
         price = Price(bands, override.source, self._version) if bands else None
         return Dated(price, override.begins_s, override.ends_s)

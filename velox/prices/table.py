@@ -19,9 +19,12 @@ __all__ = ["Dated", "Table", "shipped_table"]
 
 _LONGEST_NAME: Final = 256
 _DAY_S: Final = 86_400
+# What Google's clients may write before a name.
+_GOOGLE_PATH: Final = re.compile(r"^(?:publishers/google/)?(?:models|google)/")
 _COMPACT_DATE: Final = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)")
 # Tiers that the plain price is for, as vendors call them. OpenAI's "auto" is what was asked, never what was served.
-_PLAIN: Final = frozenset({"", "default", "standard", "auto", "on_demand"})
+# OpenRouter says "provisioned" of a model that it pays for by time, and bills as usual.
+_PLAIN: Final = frozenset({"", "default", "standard", "auto", "on_demand", "provisioned"})
 # Velox's providers by the table's names, where they differ. Of Bedrock's and Vertex's models the vendors' names differ,
 # too, and the table knows them; what it has none of, it looks for at the models' makers.
 _NAMES: Final = {
@@ -117,7 +120,8 @@ class Table:
         if provider not in self._lines or not 0 < len(model) <= _LONGEST_NAME:
             return None
         name = model.lower()
-        for spelled in dict.fromkeys((name, _COMPACT_DATE.sub(r"-\1-\2-\3", name))):
+        short = _GOOGLE_PATH.sub("", name) if provider == "google" else name
+        for spelled in dict.fromkeys((name, _COMPACT_DATE.sub(r"-\1-\2-\3", name), short)):
             for home in (provider, *self._provider(provider)["fallbacks"]):
                 for entry in self._provider(home)["models"] if home in self._lines else ():
                     if _is_match(entry[1], spelled):

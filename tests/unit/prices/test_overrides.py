@@ -57,6 +57,11 @@ def test_own_servers_cost_nothing_only_where_it_is_said() -> None:
     assert book.find(Seller("other"), "anything", "", "", NOW) is None
 
 
+@pytest.mark.parametrize("tier", ["", "default", "standard", "on_demand", "provisioned"])
+def test_the_plain_tier_has_several_names(tier: str) -> None:
+    assert rate([entry("1", model="m")], OWN, "m", tier) == 1_000_000
+
+
 def test_a_tier_has_its_own_price_or_none() -> None:
     entries = [entry("2", model="m", tiers={"batch": {"input": "1", "output": "1"}})]
     assert [rate(entries, OWN, "m", tier) for tier in ("", "default", "batch", "flex")] == [

@@ -71,6 +71,10 @@ SPOTS = [  # dollars per million: input, output, cached
     ("anthropic", "claude-sonnet-4-5-20250929", "", (3_000_000, 15_000_000, 300_000)),
     ("bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "", None),
     ("gemini", "gemini-2.5-flash", "", (300_000, 2_500_000, 30_000)),
+    ("gemini", "models/gemini-2.5-flash", "", (300_000, 2_500_000, 30_000)),
+    ("vertex", "google/gemini-2.5-flash", "", (300_000, 2_500_000, 30_000)),
+    ("vertex", "publishers/google/models/gemini-2.5-flash", "", (300_000, 2_500_000, 30_000)),
+    ("openrouter", "google/gemini-2.5-flash", "provisioned", (300_000, 2_500_000, 30_000)),
     ("xai", "grok-4", "", None),
 ]
 
@@ -98,7 +102,13 @@ def test_the_model_that_answered_counts_before_the_one_asked_for(book: PriceBook
 
 @pytest.mark.parametrize(
     ("provider", "model", "tier"),
-    [("openai", "no-such-model", ""), ("", "gpt-4o", ""), ("vllm", "gpt-4o", ""), ("openai", "gpt-4o", "gold")],
+    [
+        ("openai", "no-such-model", ""),
+        ("", "gpt-4o", ""),
+        ("vllm", "gpt-4o", ""),
+        ("openai", "gpt-4o", "gold"),
+        ("openai", "models/gpt-4o", ""),
+    ],
 )
 def test_what_is_not_known_has_no_price(book: PriceBook, provider: str, model: str, tier: str) -> None:
     assert book.find(Seller("up", provider), model, "", tier, NOW) is None
