@@ -375,6 +375,32 @@ def test_line_that_is_full_of_one_callers_requests_has_a_place_for_another() -> 
     run(main)
 
 
+def test_place_of_one_that_leaves_just_now_goes_to_who_comes() -> None:
+    """It is in the line until its task runs: neither is the newcomer told of a bug, nor is a place left unused."""
+
+    async def main() -> None:
+        routing = tables([limited("a", 2)], route("r", "a"), lines=CapacityWaiters(4))
+        inside = [Client(routing) for _ in range(2)]
+        loud = [Client(routing, caller=b"loud") for _ in range(4)]
+        await turns()
+        quiet = [Client(routing, caller=b"quiet") for _ in range(2)]  # their tasks run before
+        for client in loud[2:]:
+            client.task.cancel()
+        await turns()
+        assert [client.task.done() for client in quiet] == [False, False]
+        for client in inside:
+            client.end()
+        await turns()
+        assert sum(client.is_in for client in (*loud, *quiet)) == 2
+        for client in (*loud, *quiet):
+            if client.is_in:
+                client.end()
+        await turns()
+        assert all(client.is_in for client in (*loud[:2], *quiet)) and lines(routing) == "<CapacityWaiters []>"
+
+    run(main)
+
+
 @pytest.mark.parametrize("n_others", [1, 4])
 def test_lines_that_wait_for_one_upstream_get_its_places_in_turn(n_others: int) -> None:
     """However long the line of the busier route is: it never empties."""

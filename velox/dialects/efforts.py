@@ -59,6 +59,6 @@ def taken_effort(effort: str, taken: tuple[str, ...], losses: Losses, field: str
     known = [each for each in EFFORTS[1:] if each in taken]
     if effort in taken or effort not in EFFORTS or not known:
         return effort
-    losses.drop(field)
+    losses.drop(field, problem=f"the effort of reasoning may be {', '.join(known)} for this model")
     lower = [each for each in known if EFFORTS.index(each) < EFFORTS.index(effort)]
     return lower[-1] if lower else known[0]

@@ -32,7 +32,7 @@ _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _TAG: Final = TAG.encode()
 _TAG_BASE64: Final = TAG_BASE64.encode()
 _THOUGHT: Final = THOUGHT.encode()
-_REASONING: Final = b'"reasoning_'
+_TEXT, _DETAILS = b'"reasoning_content"', b'"reasoning_details"'
 _SIGNATURES: Final = ("thoughtSignature", "thought_signature")
 _CALLS: Final = ("functionCall", "function_call")
 # They know the fields of every provider, or nobody knows which they know.
@@ -188,7 +188,7 @@ def _own_part(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
 
 def _change_chat(fields: _Fields, place: _Place) -> bool:
     def changed(raw: msgspec.Raw) -> msgspec.Raw:
-        if bytes(raw).find(_THOUGHT) < 0 and bytes(raw).find(_REASONING) < 0:
+        if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.CHAT]):
             return raw
         message = _FIELDS.decode(raw)
         is_changed = _with_own_ids(message)
@@ -242,7 +242,7 @@ _CHANGES: Final[Mapping[Surface, Callable[[_Fields, _Place], bool]]] = {
     Surface.COUNT_RESPONSES: _change_responses,
 }
 _MARKS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
-    Surface.CHAT: (_THOUGHT, _REASONING),
+    Surface.CHAT: (_THOUGHT, _TEXT, _DETAILS),
     **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (_TAG_BASE64,)),
     **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES, Surface.RESPONSES, Surface.COUNT_RESPONSES), (_TAG,)),
 }

@@ -58,13 +58,18 @@ class Losses:
     def __repr__(self) -> str:
         return f"<Losses {' '.join(self._dropped)}>"
 
-    def drop(self, field: str, param: str = "") -> None:
-        """Leave a field out. field: its name, from a closed list, for the header and a counter: "seed".
+    def drop(self, field: str, param: str = "", *, problem: str = "") -> None:
+        """Leave a field out, or change its value. field: its name, from a closed list, for the header and a counter.
 
+        problem: for the client of a strict route: what its value may be; by default: there is nothing like the field.
         Raises BadRequestError where the route is strict.
         """
         if self._strict:
-            message = f"{field} has no counterpart at the upstream of this model, and the route is strict; leave it out"
+            message = f"{problem}, and the route is strict"
+            if not problem:
+                message = (
+                    f"{field} has no counterpart at the upstream of this model, and the route is strict; leave it out"
+                )
             raise BadRequestError(message, param or field)
         self._dropped[field] = None
 

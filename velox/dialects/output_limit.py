@@ -10,12 +10,17 @@ from __future__ import annotations
 from velox.dialects.facts import ModelFacts
 from velox.dialects.losses import Losses
 
-__all__ = ["taken_max_tokens"]
+__all__ = ["taken_max_tokens", "usual_max_tokens"]
 
 
 def taken_max_tokens(asked: int | None, facts: ModelFacts, losses: Losses) -> int | None:
     """Return the limit that was asked for, or the model's own, which is a loss; None: none was."""
     if asked is None or not facts.most_output or asked <= facts.most_output:
         return asked
-    losses.drop("max_tokens")
+    losses.drop("max_tokens", problem=f"max_tokens may be {facts.most_output} at most for this model")
     return facts.most_output
+
+
+def usual_max_tokens(facts: ModelFacts) -> int:
+    """Return the limit where a client asks for none, and the model's API needs one."""
+    return min(facts.max_output, facts.most_output or facts.max_output)

@@ -44,28 +44,28 @@ class Claim(NamedTuple):
 
 
 class _Line:
-    """Those who wait for the same stages. again: who had a turn, and found the place taken: they come first."""
+    """Those who wait for the same stages. first: who had a turn, and found the place taken."""
 
-    __slots__ = ("again", "queue")
+    __slots__ = ("first", "queue")
 
     def __init__(self, most: int, floor: float) -> None:
-        self.again: Final[deque[_Turn]] = deque()
+        self.first: Final[deque[_Turn]] = deque()
         self.queue: Final[FairQueue[_Turn]] = FairQueue(most, sys.maxsize, 1, _LATEST_NS, floor)
 
     def __len__(self) -> int:
-        return len(self.again) + self.queue.n
+        return len(self.first) + self.queue.n
 
     def next(self, now_ns: int) -> _Turn:
         """Remove and return who is next."""
-        if self.again:
-            return self.again.popleft()
+        if self.first:
+            return self.first.popleft()
         ((turn, _),) = self.queue.take(1, now_ns)
         return turn
 
     def discard(self, turn: _Turn) -> None:
         """Its request has left."""
-        if turn in self.again:
-            self.again.remove(turn)
+        if turn in self.first:
+            self.first.remove(turn)
         else:
             self.queue.discard(turn)
 
@@ -108,7 +108,7 @@ class CapacityWaiters:
                     attempt = choose(loop.time())
                     if attempt is None:  # another one was faster: it is still the first one
                         turn = loop.create_future()
-                        self._line(stages).again.appendleft(turn)
+                        self._line(stages).first.appendleft(turn)
         except TimeoutError:
             raise _late() from None
         finally:
@@ -120,10 +120,11 @@ class CapacityWaiters:
     def notify(self, now_s: float) -> None:
         """Give who is next in each line a turn if there is room."""
         for stages, line in self._lines.items():
-            if line and _has_room(stages, now_s):
+            while line and _has_room(stages, now_s):
                 turn = line.next(_ns(now_s))
                 if not turn.done():
                     turn.set_result(None)
+                    break
 
     def _line(self, stages: _Stages) -> _Line:
         line = self._lines.get(stages)
@@ -149,8 +150,9 @@ class CapacityWaiters:
         )
         if verdict is not ADMITTED:
             for other in verdict.evicted:
-                other.set_exception(self._full(self.n_waiting))
-                other.exception()  # its request may leave in this very turn, and not look
+                if not other.done():  # its request may leave in this very turn
+                    other.set_exception(self._full(self.n_waiting))
+                    other.exception()
             if verdict.outcome is not Outcome.ADMITTED:
                 self._has_left(stages, has_place=False)
                 raise self._refused(verdict)

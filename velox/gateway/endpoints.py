@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.memo import Memo
-from velox.policy.api_table import google_call
+from velox.policy.api_table import endpoint_length, google_call
 from velox.types import BodyFields, Dialect, Endpoint, Surface
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "dialect_of", "has_content"]
@@ -61,6 +61,8 @@ _WEBSOCKETS: Final[tuple[tuple[bytes, ...], ...]] = (
 _ANY: Final = b"*"
 # What stands before a model in a path.
 _OF_MODELS: Final = frozenset({b"deployments", b"engines"})
+# What may stand between it and the endpoint.
+_BEFORE_ENDPOINTS: Final = frozenset({"v1", "extensions"})
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
 # The APIs that can be put into another dialect, below whatever prefix. Anthropic's and Google's clients know other
@@ -188,10 +190,19 @@ def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:
 
 
 def _path_model(words: list[bytes]) -> str | None:
-    """Return the model of /deployments/NAME/... (Azure's) or /engines/NAME/...: it runs, whatever the body names."""
+    """Return the model of /deployments/NAME/... (Azure's) or /engines/NAME/...: it runs, whatever the body names.
+
+    Its name may have slashes, as SDKs write it as it is: it ends where an endpoint of the API begins.
+    """
     for at in range(len(words) - 2):
         if words[at].lower() in _OF_MODELS:
-            return words[at + 1].decode("utf-8", "replace")
+            rest = [word.decode("utf-8", "replace") for word in words[at + 1 :]]
+            name = rest[: -endpoint_length(rest) or None]
+            if len(name) == len(rest):
+                name = rest[:1]
+            elif len(name) > 1 and name[-1] in _BEFORE_ENDPOINTS:
+                name.pop()
+            return "/".join(name)
     return None
 
 

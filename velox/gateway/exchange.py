@@ -616,7 +616,7 @@ class Exchange(HedgingHost):
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, self.fields)
         hold = None if log.budgets is None else await self._hold(log.budgets, way, estimate)
-        if not plan.reads_body and plan.named is None:
+        if not plan.reads_body and (plan.named is None or plan.named.is_model_in_path):
             estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
         route = way.parts.entry.name
         return log.request(

@@ -73,8 +73,9 @@ def plan_of(
     is_post = head.method == b"POST"
     is_count = is_post and path.surface in _COUNTS
     reads = reads_body(path, head)
-    named, path_model = (path.named, path.path_model) if is_post else (None, None)
-    if named is None and path_model is not None and not reads:
+    named = path.named if is_post else None
+    path_model = path.path_model if is_post or head.offer is not None else None
+    if is_post and named is None and path_model is not None and not reads:
         named = BodyFields(path_model, is_model_in_path=True)
     return RequestPlan(
         caller,

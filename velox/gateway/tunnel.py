@@ -71,7 +71,9 @@ class TunnelExchange(Exchange):
         if self.gateway.draining:
             # It would be cut in some seconds; another worker, or another gateway, has a whole one.
             raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
-        self.fields = BodyFields(model=model_of(self.head.query), stream=True)
+        named = self.plan.path_model
+        model = model_of(self.head.query) if named is None else named
+        self.fields = BodyFields(model=model, stream=True, is_model_in_path=named is not None)
         parts.tunnels.take(self)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
@@ -105,7 +107,7 @@ class TunnelExchange(Exchange):
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return the request for a WebSocket."""
         head = self.head if self.plan.guard is None else _without_extensions(self.head)
-        request = attempt.build_upgrade(head, self.fields.model)
+        request = attempt.build_upgrade(head, None if self.fields.is_model_in_path else self.fields.model)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
         return request

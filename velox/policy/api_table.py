@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -23,6 +23,7 @@ __all__ = [
     "Group",
     "ModelPlace",
     "call_of",
+    "endpoint_length",
     "google_call",
     "is_organizations",
     "loose_words",
@@ -171,6 +172,8 @@ _RUNS: Final = {
     "videos": ModelPlace.BODY_OR_FORM,
 }
 _ROWS: Final = tuple((tuple(path.split("/")), place) for path, place in _RUNS.items())
+_ENDS: Final = frozenset(words for words, place in _ROWS if place is not ModelPlace.NONE and "*" not in words)
+_LONGEST_END: Final = max(map(len, _ENDS))
 _SOCKETS: Final = {
     ("realtime",): ModelPlace.QUERY,
     ("realtime", "translations"): ModelPlace.QUERY,
@@ -256,6 +259,14 @@ def loose_words(path: bytes) -> frozenset[str]:
         for word in _SEPARATORS.split(each.lower()):
             found |= {word.strip(), *(part.strip() for part in word.split(b";"))}
     return frozenset(word.decode("latin-1") for word in found)
+
+
+def endpoint_length(words: Sequence[str]) -> int:
+    """Return how many of the last words of a path are an endpoint at which a model works; 0: none is."""
+    for length in range(min(_LONGEST_END, len(words)), 0, -1):
+        if tuple(word.lower() for word in words[-length:]) in _ENDS:
+            return length
+    return 0
 
 
 def call_of(method: bytes, path: bytes, *, is_websocket: bool = False) -> ApiCall | None:

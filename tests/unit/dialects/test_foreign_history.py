@@ -205,6 +205,7 @@ def test_server_that_nobody_knows_gets_all() -> None:
         b"velox. dmVsb3gu __thought__",
         b'["velox."]',
         b"\xff velox.",
+        b'{"reasoning_effort":"low","messages":[{"role":"assistant","content":"__"}],  "a":1}',
     ],
 )
 def test_all_else_goes_up_as_it_came(body: bytes) -> None:

@@ -40,7 +40,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.messages.turns import Turn, has_foreign, system_texts, turns_of
 from velox.dialects.names import FittedNames
-from velox.dialects.output_limit import taken_max_tokens
+from velox.dialects.output_limit import taken_max_tokens, usual_max_tokens
 from velox.dialects.text import decoded, is_blank, quoted
 from velox.dialects.tool_schema import object_schema
 
@@ -118,7 +118,7 @@ class RequestWriter:
             message = "the model does not go on with a message of the assistant; let the last one be the user's"
             raise BadRequestError(message, "messages")
         asked = taken_max_tokens(request.max_tokens, self._facts, self._losses)
-        max_tokens = asked if asked is not None else self._facts.max_output
+        max_tokens = asked if asked is not None else usual_max_tokens(self._facts)
         out.append(b'{"model":%b,"max_tokens":%d' % (quoted(model), max_tokens))
         is_reasoning = self._write_options(max_tokens, turns)
         self._write_tools(turns, is_reasoning=is_reasoning)
