@@ -19,12 +19,14 @@ from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
 from velox.ledger.record import Flag, recorded_key
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered, Question
+from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope, spender_of, subjects
+from velox.runtime import budget_opening
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, budget_memory, read_spent
 from velox.runtime.ledger_folder import LedgerFolder
-from velox.settings import load
+from velox.runtime.stores import record_store
+from velox.settings import Settings, load
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.shm.record_ring import RecordRing
 from velox.types import Budget, KeyEntry
@@ -295,7 +297,7 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     assert not opening.pid, "calls before the start must be safe first"
     opening.look(settings.budgets, no_changes, time.monotonic() + 60)
     assert os.waitpid(opening.pid, 0)[1] == 0
-    opening.died()
+    opening.died(time.monotonic(), ended_well=True)
     assert list(spent(memory).values()) == [7]
     assert not memory.is_unread
     opening.look(settings.budgets, no_changes, time.monotonic() + 120)
@@ -321,7 +323,7 @@ def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: 
         if not opening.pid:
             return False
         assert os.waitpid(opening.pid, 0)[1] == 0
-        opening.died()
+        opening.died(now_s, ended_well=True)
         return True
 
     opening.begin([], lambda: False, lambda _pid: None)
@@ -403,6 +405,115 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
         opening.look((), KeyChanges((), [alice], lambda: [alice]), time.monotonic())
         opening.look((), KeyChanges((), (), lambda: [alice]), time.monotonic() + 60)
         assert os.waitpid(opening.pid, 0)[1] == 0
-        opening.died()
+        opening.died(time.monotonic(), ended_well=True)
         assert list(spent(memory).values()) == [9]
     folder.release()
+
+
+class Readings:
+    """A gateway whose budgets are read in this process, by a clock of its own. problem: why the store can't be read."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+        self.settings = load({"VELOX_LEDGER": str(tmp_path), **more})
+        self.folder = LedgerFolder(tmp_path, 1, 8192)
+        self.memory, self.wall_s, self.now_s = BudgetMemory(1000, 1), NOW_S, 1000.0
+        self.problem, self.n = "", 0
+        self.rules: Sequence[BudgetRule] = self.settings.budgets
+        self.keys: list[KeyEntry] = []
+        self.ended_well = True
+        self.opening = BudgetOpening(
+            self.settings, self.memory, self.folder, logging.Logger("test"), self._fork, wall_s=lambda: self.wall_s
+        )
+        monkeypatch.setattr(budget_opening, "record_store", self._store)
+
+    def _store(self, settings: Settings, **how: bool) -> Store:
+        if self.problem:
+            raise StoreError(self.problem)
+        return record_store(settings, **how)
+
+    def _fork(self, work: Callable[[], int]) -> int:
+        self.n += 1
+        self.ended_well = not work()
+        return 7
+
+    def look(self, after_s: float, *come: KeyEntry) -> bool:
+        """Return whether it was read."""
+        self.now_s, self.wall_s, n = self.now_s + after_s, self.wall_s + after_s, self.n
+        self.keys += come
+        self.opening.look(self.rules, KeyChanges((), come, lambda: self.keys), self.now_s)
+        return self.n > n
+
+    def died(self) -> None:
+        self.opening.died(self.now_s, ended_well=self.ended_well)
+
+
+@pytest.fixture
+def readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Readings]:
+    found = Readings(tmp_path, monkeypatch)
+    yield found
+    found.folder.release()
+
+
+def own(n: int) -> KeyEntry:
+    return entry(n, budgets=(parse_budget({"usd": 1, "window": "total"}),))
+
+
+def test_reading_that_failed_is_tried_until_it_is_well(store: SqliteStore, readings: Readings) -> None:
+    """Also one after the start; a reading of other budgets that is well meanwhile does not say that all are read."""
+    spend(store, (own(1), 7), (own(2), 20))
+    readings.look(0, own(1))
+    readings.problem = "it is away"
+    for after_s in (2.0, 30.0):
+        assert not readings.look(after_s - 1) and readings.look(1)
+        readings.died()
+        assert readings.memory.is_unread
+    assert not readings.look(1, own(2))
+    readings.problem = ""
+    assert readings.look(12)
+    assert list(spent(readings.memory).values()) == [20] and not readings.look(1)
+    readings.died()
+    assert readings.memory.is_unread
+    assert readings.look(30)
+    readings.died()
+    assert sorted(spent(readings.memory).values()) == [7, 20] and not readings.memory.is_unread
+    assert not readings.look(60)
+
+
+def test_budget_that_comes_before_another_was_read_counts_calls_between_once(
+    store: SqliteStore, readings: Readings
+) -> None:
+    """The first one has a row, which has the call already; the other one comes in the next minute."""
+    readings.rules, readings.wall_s = [rule("gateway")], NOW_S + 59
+    readings.look(0)
+    row = BudgetTable(readings.memory, 0).budget(readings.rules[0], "", "", readings.wall_s)
+    hold = row.hold(7, readings.wall_s)
+    assert hold is not None
+    row.spend(hold, 7)
+    row.release(hold)
+    named = recorded_key(caller_of(own(1)).id, "key-1")
+    call = made_call(1, key=named, cost_nano=7, started_us=int(readings.wall_s * US) + US // 2)
+    store.add(Batch("0.ring", 1, [Numbered(0, call)], {}, NOON_S))
+    readings.look(1.5, own(1))
+    assert readings.look(3)
+    assert set(spent(readings.memory).values()) == {7}
+
+
+def test_budgets_that_keep_coming_are_read_meanwhile(store: SqliteStore, readings: Readings) -> None:
+    """Together, and not before they have settled."""
+    n_read = 0
+    for n in range(40):
+        if readings.look(1.5, own(n)):
+            n_read += 1
+            readings.died()
+    assert n_read == 6
+    assert readings.look(2)
+
+
+def test_limit_that_changes_before_it_was_read_is_the_new_one(store: SqliteStore, readings: Readings) -> None:
+    """A second reload corrects it: what is read does not bring the first one back."""
+    spend(store, (entry(1), 7))
+    for usd in (10, 5):
+        readings.rules = [rule("gateway", usd)]
+        assert not readings.look(1)
+    assert readings.look(2)
+    assert [(each.limit, each.spent) for each in readings.memory.states(NOW_S)] == [(5 * 10**9, 7)]

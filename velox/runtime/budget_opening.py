@@ -61,6 +61,10 @@ _START_S: Final = 10.0
 _LOOK_S: Final = 0.01
 # By then all workers count by a change, and the records of calls before it are kept.
 _SETTLED_S: Final = 2.0
+# While budgets keep changing, those that have settled are read together this often.
+_GATHER_S: Final = 8.0
+# Until a reading that failed is tried again.
+_AGAIN_S: Final = 30.0
 # Thousands of budgets come back one by one, as their next requests do; what the first reading found holds for all.
 _STEPPED_S: Final = 60.0
 
@@ -309,6 +313,28 @@ def _since(start_s: int, now_s: float) -> int:
     return start_s // unit_s * unit_s
 
 
+class _Due(NamedTuple):
+    """Rules to read, by identity. at_s: not before (monotonic). changed_s: since when they may have counted (Unix).
+
+    back: identities of those that have counted here before. has_failed: a reading of them has.
+    """
+
+    at_s: float
+    changed_s: float
+    rules: Mapping[str, BudgetRule]
+    back: frozenset[str] = frozenset()
+    has_failed: bool = False
+
+
+def _together(due: Sequence[_Due]) -> _Due:
+    rules: dict[str, BudgetRule] = {}
+    for each in due:
+        rules.update(each.rules)
+    at_s, changed_s = max(each.at_s for each in due), min(each.changed_s for each in due)
+    back = frozenset[str]().union(*(each.back for each in due))
+    return _Due(at_s, changed_s, rules, back, any(each.has_failed for each in due))
+
+
 class BudgetOpening:
     """Of one gateway, in its supervisor. pid: of the child that reads, 0: none. wall_s: Unix time.
 
@@ -338,8 +364,8 @@ class BudgetOpening:
         self._logger: Final = logger
         self._fork: Final = fork
         self._fixed: Sequence[BudgetRule] = ()  # rules of the settings
-        self._due: tuple[float, float, dict[str, BudgetRule]] | None = None  # rules by identity
-        self._back: Final[set[str]] = set()  # of those that are due
+        self._due: list[_Due] = []
+        self._reading: _Due | None = None  # what the child reads
         self._had: Final[set[str]] = set()  # identities of the rules that have counted
         self.pid = 0
 
@@ -391,7 +417,7 @@ class BudgetOpening:
 
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
         """Read while the gateway serves, however long that takes: calls from now on are looked at one by one."""
-        self._due = (time.monotonic() + _SETTLED_S, self._wall_s(), by_identity(rules))
+        self._due.append(_Due(time.monotonic() + _SETTLED_S, self._wall_s(), by_identity(rules), has_failed=True))
         self._memory.is_unread = True
 
     def look(self, rules: Sequence[BudgetRule], keys: KeyChanges, now_s: float) -> None:
@@ -410,21 +436,29 @@ class BudgetOpening:
         if self._has_stepped(now_s):
             new = [*self._fixed, *self._book.rules.values()]
         if new:
-            before = {} if self._due is None else self._due[2]
             found = by_identity(new)
-            self._back.update(found.keys() & self._had)
+            back = frozenset(found.keys() & self._had)
+            self._due.append(_Due(now_s + _SETTLED_S, self._wall_s(), found, back))
             self._had.update(found)
-            self._due = (now_s + _SETTLED_S, self._wall_s(), before | found)
-        if self._due is not None and now_s >= self._due[0] and not self.pid:
-            _, changed_s, due = self._due
-            # Of a limit that has changed meanwhile the last counts.
-            rules_now = [self._book.rules.get(identity, rule) for identity, rule in due.items()]
-            self.pid = self._fork(partial(self._read, rules_now, keys.all(), changed_s, frozenset(self._back)))
-            if not self.pid:
-                self._due = (now_s + _SETTLED_S, changed_s, due)
-                return
-            self._due = None
-            self._back.clear()
+        if not self.pid and self._is_due(now_s):
+            self._start(keys.all(), now_s)
+
+    def _is_due(self, now_s: float) -> bool:
+        times = [each.at_s for each in self._due]
+        return bool(times) and now_s >= min(max(times), min(times) + _GATHER_S)
+
+    def _start(self, keys: Sequence[KeyEntry], now_s: float) -> None:
+        """Have what is due read; what has changed a moment ago stays due."""
+        reading = _together([each for each in self._due if each.at_s <= now_s])
+        self._due = [each for each in self._due if each.at_s > now_s]
+        # Of a limit that has changed meanwhile the last counts.
+        latest, fixed = self._book.rules, by_identity(self._fixed)
+        rules = [latest.get(identity, fixed.get(identity, rule)) for identity, rule in reading.rules.items()]
+        self.pid = self._fork(partial(self._read, rules, keys, reading.changed_s, reading.back))
+        if self.pid:
+            self._reading = reading
+        else:
+            self._due.append(reading._replace(at_s=now_s + _SETTLED_S))
 
     def _has_stepped(self, now_s: float) -> bool:
         """Say whether the clock was set, by so much that budgets may have been in another window."""
@@ -437,9 +471,13 @@ class BudgetOpening:
             return True
         return False
 
-    def died(self) -> None:
-        """Note that the child was reaped."""
+    def died(self, now_s: float, *, ended_well: bool) -> None:
+        """Note that the child was reaped. What it could not read is read again."""
         self.pid = 0
+        if self._reading is not None and not ended_well:
+            self._due.append(self._reading._replace(at_s=now_s + _AGAIN_S, has_failed=True))
+        self._reading = None
+        self._memory.is_unread = any(each.has_failed for each in self._due)
 
     def _read(
         self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], changed_s: float | None, back: Collection[str] = ()
@@ -457,10 +495,8 @@ class BudgetOpening:
             n = read_spent(self._memory, store, rules, keys, self._wall_s(), changed_s, back)
             store.close()
         except StoreError as exc:
-            self._memory.is_unread = True
             logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)
             return 1
-        self._memory.is_unread = False
         if n:
             logger.info("%d budgets go on with what was spent before", n)
         return 0

@@ -339,7 +339,9 @@ class Supervisor:
             elif self._ledger is not None and pid == self._ledger.pid:
                 self._ledger.died(how_it_ended(status), now_s, expected=has_left, told=told)
             elif self._opening is not None and pid == self._opening.pid:
-                self._opening.died()
+                self._opening.died(now_s, ended_well=not status)
+                if os.WIFSIGNALED(status) and not self._is_stopped:
+                    self._log_death("what reads budgets died (%s)", how_it_ended(status), reason="died", traceback=told)
             elif self._sim is not None and pid == self._sim.pid:
                 self._sim.died(how_it_ended(status), now_s, expected=self._is_stopped, told=told)
             elif not self._reload.reaped(pid, how_it_ended(status), now_s, ended_well=not status):

@@ -199,7 +199,7 @@ class BudgetMemory:
 
     @property
     def is_unread(self) -> bool:
-        """True while budgets lack what was spent before, because it could not be read. Whoever reads it says so."""
+        """True while budgets lack what was spent before, because it could not be read."""
         return bool(self.cells[_UNREAD])
 
     @is_unread.setter
