@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.settings import SettingsError, load
-from velox.settings.keys import merged, parse_entries, parse_key_file
+from velox.settings import keys as settings_keys
+from velox.settings.keys import merged, parse_entries, parse_key_file, with_managed
 from velox.types import KeyEntry, Priority, Rates
 
 KEY = "sk-very-secret"
@@ -239,6 +240,22 @@ def test_number_of_keys_is_bounded() -> None:
     assert merged(keys[:-1])[1] == []
     assert "at most 500000 keys" in str(merged(keys)[1][0])
     assert "characters of models" in str(merged([KeyEntry(b"", models=("m" * 2**24, "m"))])[1][0])
+
+
+def test_managed_key_that_was_rotated_is_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digests before are known beside the last one: by the number of keys, and of characters of models."""
+    monkeypatch.setattr(settings_keys, "MOST_KEYS", 3)
+    monkeypatch.setattr(settings_keys, "_MOST_MODEL_CHARS", 12)
+    fixed = KeyEntry(digest("fixed"), models=("mini",))
+    keys = [
+        KeyEntry(digest(f"{n} {secret}"), f"key-{n}", models=("mini",), is_managed=True, id=bytes([n]))
+        for n in range(3)
+        for secret in range(5)
+    ]
+
+    found, told = with_managed((fixed,), tuple(keys[:10]))
+    assert (len(found), told) == (11, [])
+    assert "at most 3 keys" in str(with_managed((fixed,), tuple(keys))[1][0])
 
 
 def test_config_file_holds_keys_with_names_and_models(tmp_path: Path) -> None:
