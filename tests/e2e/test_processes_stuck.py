@@ -49,6 +49,8 @@ def test_ledger_process_that_hangs_is_replaced(tmp_path: Path) -> None:
     with VeloxProcess({**ONE, "VELOX_LEDGER": str(tmp_path)}, ("serve", "--sim")) as velox, Client(velox) as client:
         wait_warm(velox)
         assert velox.metric('process_open_fds{process="ledger"}') > 0
+        assert client.ask("POST", "/v1/chat/completions", CHAT).status == 200
+        until(lambda: velox.metric("velox_ledger_waiting_records") == 0, "it has opened its store, and is watched")
         _simulator, _admin, victim, *_workers = velox.child_pids()
         os.kill(victim, signal.SIGSTOP)
         assert client.ask("POST", "/v1/chat/completions", CHAT).status == 200

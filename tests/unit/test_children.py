@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,16 +70,20 @@ def test_ledger_process_that_was_stuck_is_counted_and_the_next_one_has_twice_the
     for n, stuck_after_s in enumerate((120.0, 240.0), 1):
         process.aborted = True
         process.died("SIGABRT", 300.0, expected=False)
-        assert (process.stuck_after_s, process.heartbeat_ns) == (stuck_after_s, 0)
+        assert (process.stuck_after_s, process.heartbeat_ns) == (math.inf, 0), "it opens its store first"
+        status.ledger_heartbeat_ns = 300_000_000_000
+        assert process.stuck_after_s == stuck_after_s
         assert (status.ledger_pid, status.ledger_restarts) == (0, n)
         assert json.loads(log.getvalue().splitlines()[-1])["reason"] == "stuck"
         process.started(8, 300.0)
         assert not process.aborted
     process.aborted = True
     process.died("SIGABRT", 9000.0, expected=False)
+    status.ledger_heartbeat_ns = 9_000_000_000_000
     assert process.stuck_after_s == 60.0
     process.started(9, 9000.0)
     process.died("SIGKILL", 9001.0, expected=False)
+    status.ledger_heartbeat_ns = 9_001_000_000_000
     assert process.stuck_after_s == 60.0
     assert json.loads(log.getvalue().splitlines()[-1])["reason"] == "died"
     folder.release()

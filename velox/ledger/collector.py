@@ -25,16 +25,27 @@ _DAMAGED_AFTER_S: Final = 1.0
 
 
 class Collector:
-    """The reader of all rings of a gateway. clock: Unix time in seconds."""
+    """The reader of all rings of a gateway. clock: Unix time in seconds. beat: called after each ring."""
 
-    def __init__(self, rings: Sequence[RecordRing], store: Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        rings: Sequence[RecordRing],
+        store: Store,
+        clock: Callable[[], float],
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store: Final = store
         self._clock: Final = clock
+        self._beat: Final = beat
         self._rings: Final = [_RingReader(ring, store) for ring in rings]
 
     def collect(self) -> int:
         """Have a batch of each ring kept; return how many records that were. Raises StoreError."""
-        return sum(self._collect(each) for each in self._rings)
+        n = 0
+        for each in self._rings:
+            n += self._collect(each)
+            self._beat()
+        return n
 
     @property
     def n_waiting(self) -> int:

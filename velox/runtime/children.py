@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -113,14 +114,14 @@ class AdminProcess(Replaced):
 
 
 class LedgerProcess(LoggedReplaced):
-    """The process that keeps records. stuck_after_s: without a heartbeat."""
+    """The process that keeps records."""
 
     def __init__(self, settings: Settings, segment: Segment, folder: LedgerFolder, logger: logging.Logger) -> None:
         super().__init__("the process that keeps records", logger)
         self._settings: Final = settings
         self._status: Final = GatewayStatus(segment)
         self.folder: Final = folder
-        self.stuck_after_s = LEDGER_STUCK_AFTER_S
+        self._stuck_after_s = LEDGER_STUCK_AFTER_S
 
     @classmethod
     def of(cls, settings: Settings, segment: Segment, logger: logging.Logger) -> Self | None:
@@ -144,6 +145,11 @@ class LedgerProcess(LoggedReplaced):
         """Monotonic time of its last sign of life; 0: none yet."""
         return self._status.ledger_heartbeat_ns
 
+    @property
+    def stuck_after_s(self) -> float:
+        """How long it may be without a sign of life. Before the first one it opens its store, however long it takes."""
+        return self._stuck_after_s if self.heartbeat_ns else math.inf
+
     def started(self, pid: int, now_s: float) -> None:
         """See Replaced."""
         super().started(pid, now_s)
@@ -152,8 +158,8 @@ class LedgerProcess(LoggedReplaced):
     def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
         """See LoggedReplaced. What was aborted may have been slow, not stuck: the next one has twice the time."""
         was_well = now_s - self.started_s >= _WELL_AFTER_S
-        longer_s = min(2 * self.stuck_after_s, _MOST_STUCK_AFTER_S)
-        self.stuck_after_s = longer_s if self.aborted and not was_well else LEDGER_STUCK_AFTER_S
+        longer_s = min(2 * self._stuck_after_s, _MOST_STUCK_AFTER_S)
+        self._stuck_after_s = longer_s if self.aborted and not was_well else LEDGER_STUCK_AFTER_S
         self._status.ledger_pid = self._status.ledger_heartbeat_ns = 0
         self._status.ledger_restarts += 1
         super().died(how, now_s, expected=expected, told=told)

@@ -67,7 +67,7 @@ def run_ledger(
 class LedgerLoop:
     """The work of the ledger's process. wake: a descriptor that can be read when a signal has come.
 
-    beat: called in each turn, and after each batch.
+    beat: called in each turn, and after each batch. Not before the store was open once: a migration may take long.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class LedgerLoop:
         self._alerts: Final = AlertWatch.of(settings, budgets, folder.path, logger)
         self._store: Store | None = None
         self._collector: Collector | None = None
+        self._was_open = False
         self._problem = ""  # as logged last; "": all is well
         self._pruner: Final = Pruner()
         self._keys: Final = KeyWriter(settings, folder.path, logger) if settings.managed_keys else None
@@ -115,17 +116,20 @@ class LedgerLoop:
 
     def _turn(self) -> bool:
         """Take what is there. False: the store can't be used now."""
-        self._beat()
+        if self._was_open:
+            self._beat()
         try:
             if self._store is None or self._collector is None:
                 self._store = self._open_store(self._settings)
-                self._collector = Collector(self._folder.all, self._store, time.time)
+                self._collector = Collector(self._folder.all, self._store, time.time, self._beat)
+                self._was_open = True
             # First: what comes now may tell a wrong time.
             self._prune(self._store)
+            self._beat()
             # Of rows that come all the time, what came during a commit waits for the next turn: each commit is a write
             # to the disk, whether it holds one row or a thousand.
             while self._collector.collect() >= MOST_OF_BATCH:
-                self._beat()
+                pass
         except StoreError as exc:
             self._close()
             if str(exc) != self._problem:

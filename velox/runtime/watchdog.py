@@ -19,8 +19,8 @@ __all__ = ["ADMIN_STUCK_AFTER_S", "KEEPER_STUCK_AFTER_S", "LEDGER_STUCK_AFTER_S"
 ADMIN_STUCK_AFTER_S: Final = 5.0
 # It has no loop: a look-up of Redis' name may take long, and requests go on without it meanwhile.
 KEEPER_STUCK_AFTER_S: Final = 30.0
-# One statement may take long: dropping the sums of many days, or a new index over the calls of a day. A statement of
-# PostgreSQL ends after 15 s.
+# Between two heartbeats it keeps a batch of one ring, which may have calls of several days, or drops what is old: that
+# is several statements and commits. One of PostgreSQL ends after 15 s.
 LEDGER_STUCK_AFTER_S: Final = 60.0
 # What an aborted process gets to say where it stood.
 _ABORT_GRACE_S: Final = 1.0

@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.ledger.made import NOON_S, made_call, write
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered, Question
+from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
 from velox.ledger.writer import CallWriter
 from velox.runtime.ledger import LedgerLoop, Pruner
 from velox.runtime.ledger_folder import LedgerFolder
-from velox.settings import load
+from velox.settings import Settings, load
 
 
 class Turns(list[int]):
@@ -158,6 +158,53 @@ def test_rows_that_come_during_a_commit_wait_for_the_next_turn(tmp_path: Path) -
 
     assert (store.n_batches, folder[0].tail) == (4, folder[0].head)
     assert len(beats) >= 4, "each turn is a sign of life"
+    os.close(wake_read)
+    os.close(wake_write)
+    folder.release()
+
+
+def test_each_batch_is_a_sign_of_life_but_not_the_opening_of_the_store(tmp_path: Path) -> None:
+    """Many rings are no process that is stuck, nor is a long migration, or a database that is away later."""
+    settings, n_rings = load({"VELOX_LEDGER": str(tmp_path)}, cores=1, memory_bytes=0), 5
+    folder = LedgerFolder(tmp_path, n_rings, 1000)
+    for n in range(n_rings):
+        folder[n].begin()
+        write(CallWriter(folder[n], 0xABCD + n), made_call(n))
+    events: list[str] = []
+
+    class Slow(SqliteStore):
+        def newest_s(self) -> int | None:
+            events.append("prune")
+            return super().newest_s()
+
+        def add(self, batch: Batch) -> None:
+            if events.count("add") == n_rings:
+                raise StoreError("it is away")
+            events.append("add")
+            super().add(batch)
+
+    def open_store(_settings: Settings) -> Store:
+        events.append("open")
+        if events.count("open") == 1 or "add" in events:
+            raise StoreError("it is away")
+        return Slow(tmp_path, days=30)
+
+    class Again(Turns):
+        def __bool__(self) -> bool:
+            if "add" in events:
+                write(CallWriter(folder[0], 0xFFFF), made_call(99))
+            return super().__bool__()
+
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    os.write(wake_write, b"w")  # it need not sleep
+    logger = logging.getLogger("test")
+    loop = LedgerLoop(settings, folder, logger, wake_read, None, open_store, beat=lambda: events.append("beat"))
+    loop.run(Again(4))
+
+    assert events[:2] == ["open", "open"] and events[2:4] == ["prune", "beat"]
+    at = events.index("add")
+    assert events[at : at + 2 * n_rings] == ["add", "beat"] * n_rings
+    assert events[-4:] == ["beat", "open"] * 2
     os.close(wake_read)
     os.close(wake_write)
     folder.release()
