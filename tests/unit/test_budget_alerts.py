@@ -57,8 +57,8 @@ def test_case_23_restart_tells_nothing_again() -> None:
     assert percents(AlertBook(book.told), 700) == [] and percents(AlertBook(book.told), 900) == [80]
 
 
-def test_case_23_refusal_counts_as_the_whole_limit_once_in_a_window() -> None:
-    """Hardly ever just nothing is left. What is reached later is told all the same, and 100 % not twice."""
+def test_case_23_first_refusal_of_a_window_is_told_to_who_wants_to_know_of_the_whole_limit() -> None:
+    """Hardly ever just nothing is left. It may be one large request: 100 % is told all the same when it is reached."""
     of = rule()
     label, book = BudgetLabel.of(of, "blue"), AlertBook()
 
@@ -66,18 +66,18 @@ def test_case_23_refusal_counts_as_the_whole_limit_once_in_a_window() -> None:
         found = book.look(b"n", label, window_at(of.budget, now_s), 1000, spent, is_refusing=True)
         return [(each.percent, each.is_refusing) for each in found]
 
-    assert told(0) == []
     assert told(600) == [(50, False), (100, True)] and told(700) == []
     book = AlertBook(book.told)
-    assert told(998) == [(80, False)] and told(1001) == []
-    assert told(1001, NOON + DAY) == [(50, False), (80, False), (100, False)]
+    assert told(998) == [(80, False)] and told(1001) == [(100, False)] and told(1002) == []
+    assert told(0, NOON + DAY) == [(100, True)], "it refuses all there is"
+    assert told(1001, NOON + 2 * DAY) == [(50, False), (80, False), (100, False)] and told(1002, NOON + 2 * DAY) == []
     assert AlertBook().look(b"n", BudgetLabel.of(rule((50,)), "blue"), window_at(of.budget, NOON), 1000, 400) == []
 
     window = window_at(of.budget, NOON)
     (alert,) = AlertBook().look(b"n", BudgetLabel.of(rule((100,)), "blue"), window, 1000, 998, is_refusing=True)
     (whole,) = AlertBook().look(b"n", BudgetLabel.of(rule((100,)), "blue"), window, 1000, 1000)
     text = "budget of team blue refuses requests that may cost more than is left: 998 tokens of 1000 tokens are spent"
-    assert alert.text.startswith(text) and alert.id == whole.id
+    assert alert.text.startswith(text) and alert.id != whole.id
 
 
 def test_alert_says_whose_how_much_and_until_when() -> None:
@@ -210,6 +210,9 @@ def test_case_23_refusal_is_told_once_also_after_a_restart(tmp_path: Path) -> No
             watched.turn()
             assert watched.counts() == counts
             assert ("refuses requests" in watched.lines.getvalue()) == bool(counts[0])
+    written = json.loads((tmp_path / "alerts.json").read_bytes())
+    (name,) = written["refusing"]
+    assert written["told"][name][2:] == [0], "as an earlier Velox reads it, with what waits"
 
 
 def test_webhook_that_fails_is_asked_again_with_pauses_that_grow(tmp_path: Path) -> None:

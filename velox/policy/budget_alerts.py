@@ -28,7 +28,7 @@ _WHOLE: Final = 100  # percent
 class Told(NamedTuple):
     """Of one budget: a window's number and end (None: it has none), and the highest percentage told of it.
 
-    is_refusing: it was told that requests are refused, in the place of 100 %.
+    is_refusing: it was told that a request was refused before 100 % was spent.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Alert:
     @property
     def id(self) -> str:
         """Return what no other alert has."""
-        text = f"{self.name.hex()} {self.window.number} {self.percent}"
+        text = f"{self.name.hex()} {self.window.number} {'refusal' if self.is_refusing else self.percent}"
         return f"alert_{sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -132,24 +132,23 @@ class AlertBook:
     ) -> list[Alert]:
         """Return the alerts of thresholds that are reached and were not told yet; now they are.
 
-        is_refusing: in this window too little was left for a request. That counts as 100 %: of a limit hardly ever
-        just nothing is left.
+        is_refusing: in this window too little was left for a request. Who wants to know of 100 % is told of that, too:
+        of a limit hardly ever just nothing is left. But one request may have been very large, so 100 % is told besides.
         """
-        if not label.soft or not spent:
+        if not label.soft or not (spent or is_refusing):
             return []
         key = name.hex()
         before = self._told.get(key)
         if before is not None and before.number > window.number:
             return []  # the clock was set back
         told = before if before is not None and before.number == window.number else Told(window.number, window.end_s, 0)
-        soft = [each for each in label.soft if each > told.percent and not (told.is_refusing and each == _WHOLE)]
-        reached = [percent for percent in soft if spent * 100 >= limit * percent]
-        alerts = [Alert(name, label, window, percent, limit, spent) for percent in reached]
-        refuses_now = is_refusing and _WHOLE in soft and _WHOLE not in reached
+        reached = [each for each in label.soft if each > told.percent and spent * 100 >= limit * each]
+        percent = max(reached, default=told.percent)
+        alerts = [Alert(name, label, window, each, limit, spent) for each in reached]
+        refuses_now = is_refusing and not told.is_refusing and _WHOLE in label.soft and percent < _WHOLE
         if refuses_now:
             alerts.append(Alert(name, label, window, _WHOLE, limit, spent, is_refusing=True))
         if alerts:
-            percent = max(reached, default=told.percent)
             self._told[key] = told._replace(percent=percent, is_refusing=told.is_refusing or refuses_now)
         return alerts
 

@@ -214,7 +214,9 @@ class AlertWatch:
     def _read(self) -> Mapping[str, Told]:
         try:
             found = json.loads(self._path.read_bytes())
-            told = {str(name): Told(*map(_number, each)) for name, each in found["told"].items()}
+            told = {str(name): Told(*map(_number, each[:3])) for name, each in found["told"].items()}
+            for name in found.get("refusing", ()):
+                told[name] = told[name]._replace(is_refusing=True)
             waiting = [each for each in found["waiting"][:_MOST_WAITING] if isinstance(each, dict)]
         except FileNotFoundError:
             return {}
@@ -229,7 +231,10 @@ class AlertWatch:
 
     def _write(self) -> None:
         with self._lock:
-            content = json.dumps({"told": self._book.told, "waiting": list(self._waiting)}).encode()
+            told = list(self._book.told.items())  # at once: this may be the thread
+            # An earlier Velox reads three numbers of each, and leaves out what it does not know.
+            three, refusing = {name: each[:3] for name, each in told}, [name for name, each in told if each.is_refusing]
+            content = json.dumps({"told": three, "refusing": refusing, "waiting": list(self._waiting)}).encode()
             new = self._path.with_name(f"{_FILE}.new")
             try:
                 with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
