@@ -252,19 +252,23 @@ class PostgresStore:
     def prune(self, now_s: int) -> None:
         """Drop what is older than it is to be kept: partitions of days, and sums of short periods."""
         oldest = _partition(now_s // DAY_S - self._days_kept)
+        in_use = ""
         for (name,) in self._database.rows(_PARTITIONS):
             if name < oldest:
                 with self._database.transaction() as transaction:
                     transaction.execute("SELECT pg_advisory_xact_lock($1)", _PARTITION_LOCK)
                     transaction.execute(_DROP.format(name))
                     if transaction.rows(_IS_THERE, name)[0][0]:
-                        break  # somebody reads
+                        in_use = name
+                        break  # it is the same with the others: each try holds records up
         self._days.clear()
         with self._database.transaction() as transaction:
             for period, kept_s in KEPT_S.items():
                 for table in ("velox_total", "velox_tag_total"):
                     sql = f"DELETE FROM {table} WHERE period = $1 AND start < $2"
                     transaction.execute(sql, period, now_s - kept_s)
+        if in_use:
+            raise StoreError(f"{in_use} is in use, as by a query of velox_call that has not ended")
 
     # -- questions ------------------------------------------------------------------------------
 

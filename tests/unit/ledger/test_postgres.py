@@ -9,10 +9,10 @@ import pytest
 
 from tests.postgres_server import PostgresServer
 from tests.unit.ledger.made import NOON_S, made_call
-from tests.unit.ledger.test_store import ALL, DAY_S, batch, kept, total
+from tests.unit.ledger.test_store import ALL, DAY_S, batch, groups, kept, total
 from velox.ledger.postgres import PostgresStore
 from velox.ledger.postgres_database import PostgresDatabase
-from velox.ledger.store import Sums
+from velox.ledger.store import StoreError, Sums
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,9 @@ def test_reader_that_stays_stops_no_record(url: str) -> None:
     with database.transaction() as reader:
         assert reader.rows("SELECT count(*) FROM velox_call")[0][0] == 1
         one.add(batch([made_call(2, started_s=NOON_S + DAY_S)], 1))
-        one.prune(NOON_S + 31 * DAY_S)
+        with pytest.raises(StoreError, match=r"^velox_call_20261123 is in use"):
+            one.prune(NOON_S + 31 * DAY_S)
+        assert groups(one, "minute") == {}, "sums are dropped all the same"
         other.add(batch([made_call(3, process=0xBBBB), made_call(4, process=0xBBBB, started_s=NOON_S + 2 * DAY_S)]))
         assert reader.rows("SELECT count(*) FROM velox_call")[0][0] == 4
     assert [call.number for call in kept(one)] == [1, 3, 2, 4]
