@@ -13,13 +13,15 @@ import pytest
 
 from velox.observe.oplog import operations_logger
 from velox.observe.series import CELLS
-from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
+from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess, budget_reader
 from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.listeners import Listeners
 from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
+from velox.types import Address
 
 
 @pytest.fixture
@@ -87,3 +89,10 @@ def test_ledger_process_that_was_stuck_is_counted_and_the_next_one_has_twice_the
     assert process.stuck_after_s == 60.0
     assert json.loads(log.getvalue().splitlines()[-1])["reason"] == "died"
     folder.release()
+
+
+def test_reader_of_budgets_holds_no_socket_of_clients() -> None:
+    """In a drain it would keep them open after all workers have let go."""
+    listeners = Listeners([Address(kind="tcp", host="127.0.0.1", port=0)], 2)
+    sockets = (*listeners[0], *listeners[1])
+    assert budget_reader(lambda: sum(each.fileno() for each in sockets), listeners) == -2

@@ -1,4 +1,4 @@
-"""The child processes: worker, admin, simulator, lease keeper and ledger. What each does in its process before it runs.
+"""The child processes: worker, admin, simulator, lease keeper, ledger, reader of budgets. What each does at first.
 
 Knows: what a child inherits and must close. Does not know: when one is started (supervisor.py).
 """
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from socket import socket
 from typing import Final, Self
@@ -42,7 +42,7 @@ from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
 from velox.types import Address
 
-__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "worker"]
+__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "budget_reader", "worker"]
 
 _RESTART_S: Final = 0.1
 # A ledger's process that lived this long was fast enough at its start, and at what is done once an hour.
@@ -251,6 +251,12 @@ class SimulatorProcess(LoggedReplaced):
     def close(self) -> None:
         """Let go of its address: none is started any more."""
         self._sock.close()
+
+
+def budget_reader(read: Callable[[], int], listeners: Listeners) -> int:
+    """Read what budgets have spent, however long it takes."""
+    listeners.close_others(None)
+    return read()
 
 
 def worker(context: WorkerContext, listeners: Listeners) -> int:

@@ -24,6 +24,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -199,8 +200,7 @@ class Supervisor:
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, logger)
         self._ledger: Final = LedgerProcess.of(settings, self._segment, logger)
         folder = None if self._ledger is None else self._ledger.folder
-        reader = partial(self._forks.start, "what reads budgets")
-        self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, reader)
+        self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, self._start_budget_reader)
         self._sim: Final = SimulatorProcess(logger) if with_simulator else None
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
         self._admin_process: Final = AdminProcess(self._segment)
@@ -474,6 +474,9 @@ class Supervisor:
             certificate=self._admin_certificate,
         )
         self._admin_process.started(self._forks.start("the admin process", work), time.monotonic())
+
+    def _start_budget_reader(self, read: Callable[[], int]) -> int:
+        return self._forks.start("what reads budgets", partial(children.budget_reader, read, self._listeners))
 
     def _keep_simulator(self, now_s: float) -> None:
         if self._sim is not None and self._sim.is_due(now_s):
