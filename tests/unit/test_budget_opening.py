@@ -410,6 +410,20 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
     folder.release()
 
 
+def test_start_that_is_stopped_says_nothing_of_a_time_that_is_over(tmp_path: Path) -> None:
+    """SIGTERM ends the wait for what was spent before."""
+    settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: total}]"})
+    folder, lines, reaped = LedgerFolder(tmp_path, 1, 8192), io.StringIO(), list[int]()
+    logger = logging.Logger("test")
+    logger.addHandler(logging.StreamHandler(lines))
+    opening = BudgetOpening(
+        settings, BudgetMemory(1000, 1), folder, logger, lambda _work: fork(lambda: signal.pause() or 0)
+    )
+    opening.begin([], lambda: True, reaped.append)
+    assert (len(reaped), lines.getvalue()) == (1, "")
+    folder.release()
+
+
 class Readings:
     """A gateway whose budgets are read in this process, by a clock of its own. problem: why the store can't be read."""
 

@@ -45,7 +45,7 @@ from velox.types import Budget, KeyEntry
 __all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent"]
 
 _LEAST_ROWS: Final = 65_536
-# At the start at most one row in so many is used, of the half that is not for models that clients make up.
+# So many rows for each budget that there is at the start, in each half of the table: more budgets may come.
 _USED_PART: Final = 4
 _MOST_ROWS: Final = 4_194_304
 _MINUTE_S: Final = 60
@@ -411,8 +411,9 @@ class BudgetOpening:
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         on_reaped(pid)
-        message = "what was spent before could not be read in %g s: budgets begin at 0 until it is"
-        self._logger.error(message, self._start_s)
+        if not is_stopped():
+            message = "what was spent before could not be read in %g s: budgets begin at 0 until it is"
+            self._logger.error(message, self._start_s)
         self._read_later(rules)
 
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:

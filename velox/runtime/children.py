@@ -76,7 +76,7 @@ class Replaced:
 
 
 class LoggedReplaced(Replaced):
-    """One whose end is an error in the log. name: there."""
+    """A child of the supervisor that is replaced whenever it ends, which is an error in the log. name: there."""
 
     def __init__(self, name: str, logger: logging.Logger) -> None:
         super().__init__()
