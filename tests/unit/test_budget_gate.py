@@ -50,7 +50,7 @@ class House:
         self.prices = prices or {"here": CHEAP}
         self.gate = BudgetGate(rules, BudgetTable(self.memory, 0), self._price, lambda: self.now_s)
 
-    def _price(self, upstream: str, model: str, tier: str, now_s: int) -> Price | None:
+    def _price(self, upstream: str, model: str, answered: str, tier: str, now_s: int) -> Price | None:
         return None if model == "unknown" else self.prices.get(upstream)
 
     def hold(
