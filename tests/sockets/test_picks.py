@@ -11,7 +11,17 @@ import pytest
 
 from tests.sockets.composed import Counted, group_of
 from tests.sockets.core_attempts import run
-from tests.sockets.core_plans import NotedBalancer, NotedHealth, NotedKeys, fail, member
+from tests.sockets.core_plans import (
+    NotedBalancer,
+    NotedHealth,
+    NotedKeys,
+    fail,
+    member,
+    plan,
+    refuse_key,
+    route,
+    tables,
+)
 from velox.errors import Reason
 from velox.gateway.group import Attempt
 from velox.heads import ReplyHead
@@ -74,6 +84,7 @@ WAYS: Final[dict[str, tuple[Way, str, str, str]]] = {
     "503": (answer(503), "BUSY", "gave up", "503"),
     "500 refused for another": (breaks(Reason.UPSTREAM_STATUS, after=1, status=500), "FAULT", "failed", "500"),
     "429 refused for another": (breaks(Reason.UPSTREAM_STATUS, after=1, status=429), "QUOTA", "gave up", "429"),
+    "no open file": (breaks(Reason.CONN_LIMIT, unprocessed=Retry.CONNECT), "NOTHING", "gave up", "gave up"),
     "no connection": (breaks(Reason.UPSTREAM_CONNECT, unprocessed=Retry.CONNECT), "FAULT", "failed", "gave up"),
     "no TLS": (breaks(Reason.UPSTREAM_TLS, unprocessed=Retry.CONNECT), "FAULT", "failed", "gave up"),
     "stale": (breaks(Reason.UPSTREAM_RESET, unprocessed=Retry.STALE), "NOTHING", "gave up", "gave up"),
@@ -254,5 +265,21 @@ def test_probe_goes_first_and_only_once() -> None:
         other = group.pick(soon_s, may_probe=True)
 
         assert other is not None and other.member is not bad
+
+    run(main)
+
+
+def test_lone_key_that_rests_at_a_member_that_is_out_is_used_anyway() -> None:
+    """Nobody else has the model: the upstream's own answer says more than a wait for room that never comes."""
+
+    async def main() -> None:
+        peers = [member(f"peer-{n}", models=("other",)) for n in range(3)]
+        lone = member("lone", n_keys=1)
+        routing = tables([*peers, lone], route("r", *(each.name for each in peers), "lone"))
+        refuse_key(lone, 0, 60.0)
+        fail(lone)
+
+        chosen = plan(routing).first(asyncio.get_running_loop().time())
+        assert chosen is not None and chosen.member is lone
 
     run(main)

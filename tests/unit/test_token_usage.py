@@ -133,7 +133,8 @@ NAMED = [
     {"choices": [], "usage": OPENAI, "created": 1, "model": "x/y-1"},
     {"choices": [], "usage": OPENAI, "tools": [{"model": "no"}], "model": "x/y-1", "metadata": {"model": "no"}},
     {"model": "x/y-1", "content": [{"text": "model"}], "usage": OPENAI, "metadata": {"model": "no", "usage": {}}},
-    {"choices": [{"text": "x" * 20_000}], "model": "x/y-1", "more": ["x" * 20_000], "usage": OPENAI},
+    {"choices": [{"text": "x" * 20_000}], "model": "x/y-1", "more": ["x" * 2_000], "usage": OPENAI},
+    {"choices": [{"model": "no"}] * 2_000, "model": "x/y-1", "usage": OPENAI, "more": ["x" * 20_000]},
 ]
 
 
@@ -147,6 +148,26 @@ def test_a_body_tells_the_model_that_answered(document: dict[str, object], size:
     for at in range(0, len(text), size):
         reader.feed(text[at : at + size])
     assert reader.kinds() == OPENAI_KINDS._replace(tier="", model="x/y-1")
+
+
+def test_model_far_before_the_usage_is_not_looked_for() -> None:
+    """A body of thousands of items that name one costs no more than to find the usage."""
+    body = json.dumps({"choices": [{"model": "no"}], "model": "x/y-1", "more": "x" * 5_000, "usage": OPENAI}).encode()
+    for cut in (1, 100, len(body)):
+        reader = BodyUsage(is_priced=True)
+        for at in range(0, len(body), cut):
+            reader.feed(body[at : at + cut])
+        assert reader.kinds() == OPENAI_KINDS._replace(tier="", model="")
+
+
+def test_model_that_a_read_cuts_is_not_a_shorter_one() -> None:
+    """`gpt-4o-mini` is no `gpt-4o`."""
+    body = json.dumps({"id": "c", "model": "gpt-4o-mini", "choices": ["x" * 100], "usage": OPENAI}).encode()
+    for at in range(len(body)):
+        reader = BodyUsage(is_priced=True)
+        reader.feed(body[:at])
+        reader.feed(body[at:])
+        assert reader.kinds().model == "gpt-4o-mini"
 
 
 @pytest.mark.parametrize("model", [None, 5, {"model": "x"}, "x" * 300, 'a"b', ""])

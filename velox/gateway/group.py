@@ -158,10 +158,14 @@ class Group:
         tried: Collection[int] = (),
         *,
         within_limits: bool = False,
+        anyhow: bool = False,
     ) -> Attempt | None:
-        """Choose among those that rest, though it is their keys that do; None: there are none. All as in pick()."""
+        """Choose among those that rest, though it is their keys that do; None: there are none. All as in pick().
+
+        anyhow: also among those that are out.
+        """
         weights = [
-            weight if member.health.state(now_s) is State.RESTING else 0.0
+            weight if anyhow or member.health.state(now_s) is State.RESTING else 0.0
             for weight, member in zip(self._weights, self.members, strict=True)
         ]
         n = self.balancer.pick(self._weighed(weights, now_s, within_limits), now_s, random.random(), key, tried)

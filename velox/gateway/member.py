@@ -83,7 +83,7 @@ class MemberPool(Pool, Protocol):
     def tick(self, now_s: float) -> None:
         """Do what is due."""
 
-    def keep_none(self, now_s: float) -> None:
+    def keep_none(self) -> None:
         """Keep no connection that idles. Called now and then."""
 
     def close(self) -> None:

@@ -330,11 +330,10 @@ class RouteCursor:
                     return _begun(attempt, now_s)
                 if group.is_limited and group.has_room(now_s, closed, anyhow=anyhow) is False:
                     return None
-            if not anyhow:
-                attempt = self._with_lone_key(self.stages, now_s, within_limits=True)
-                if attempt is not None:
-                    return _begun(attempt, now_s)
-        if self._has_lone_key:
+            attempt = self._with_lone_key(self.stages, now_s, within_limits=True, anyhow=anyhow)
+            if attempt is not None:
+                return _begun(attempt, now_s)
+        if self._has_lone_key and any(group.is_limited for group, _ in self.stages):
             return None  # else it would have been used
         raise self._all_rest(now_s)
 
@@ -433,13 +432,18 @@ class RouteCursor:
         for group, closed in self.stages:
             yield from (member for n, member in enumerate(group.members) if n not in closed)
 
-    def _with_lone_key(self, stages: Iterable[Stage], now_s: float, *, within_limits: bool = False) -> Attempt | None:
-        """Return the first choice where one key is all there is and rests: it may be another model's, or server's."""
+    def _with_lone_key(
+        self, stages: Iterable[Stage], now_s: float, *, within_limits: bool = False, anyhow: bool = False
+    ) -> Attempt | None:
+        """Return the first choice where one key is all there is and rests: it may be another model's, or server's.
+
+        anyhow: also one that is out.
+        """
         if not self._has_lone_key:
             return None
         for group, closed in stages:
             tried = self._passed(group, closed)
-            attempt = group.pick_resting(now_s, self._key, tried, within_limits=within_limits)
+            attempt = group.pick_resting(now_s, self._key, tried, within_limits=within_limits, anyhow=anyhow)
             if attempt is not None:
                 return attempt
         return None

@@ -25,6 +25,7 @@ What is null, missing, or too long to read is not known, and the estimate stands
 from __future__ import annotations
 
 import re
+import sys
 from abc import ABC, abstractmethod
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +54,8 @@ _BLANKS: Final = b" \t\r\n"
 # Most have at most 600 bytes, Anthropic's with `iterations` 250 more for each. What is longer is not read, so that no
 # more than this is ever kept.
 _OBJECT_BYTES: Final = 16 * 1024
+# Where the model does not stand at the begin, it and the tier are looked for so far before the usage, and behind it.
+_BEFORE_BYTES: Final = 4 * 1024
 # A longer event is read as it comes.
 _EVENT_BYTES: Final = 64 * 1024
 # No string that counts here is longer, with its quotes; as a value with its colon, too.
@@ -352,7 +355,7 @@ def _first_model(text: bytes) -> str | None:
     begin = text.find(_MODEL_BEGIN)
     if begin > 0:
         at = begin + len(_MODEL_BEGIN)
-        head = text[: text.find(b'"', at)]
+        head = text[: max(0, text.find(b'"', at))]
         if head.count(b"{") == 1 and b"[" not in head and b"\\" not in head and at < len(head) <= at + _LONGEST_TEXT:
             return head[at:].decode("utf-8", "replace")  # no other object has begun: it is the root's
     found = _FIRST_MODEL.match(text)
@@ -387,23 +390,20 @@ class BodyUsage:
             self._levels.feed(data)
             return
         text, key = self._tail + data if self._tail else data, self._key
-        at, names = _first_key(text, key), self._names
+        at = _first_key(text, key)
         if self._is_priced:
-            names = names or self._begin(text)
-            for name in names:
-                name_at = _first_key(text, name)
-                at = name_at if 0 <= name_at < at or at < 0 else at
-        if at < 0 and names:
-            # As below, for the longest. It may hold a whole short one: only its first byte can be of none.
-            tail = text[-max(map(len, (key, *names))) :]
-            self._tail = tail[1:] if tail.startswith((key, *names)) else tail
-        elif at < 0:
-            # A key that is cut, and the byte before it. A whole one in it was looked at already.
-            self._tail = text[-len(key) :] if not text.endswith(key) else text[-len(key) + 1 :]
+            names = self._names or self._begin(text)
+            if at > 0:
+                found = [_first_key(text, name, max(0, at - _BEFORE_BYTES), at) for name in names]
+                at = min((each for each in found if each >= 0), default=at)
+        if at < 0:
+            # A key that is cut, and the byte before it: a whole one in it was looked at already, so none begins there.
+            tail = text[-len(key) - (_BEFORE_BYTES if self._is_priced else 0) :]
+            self._tail = tail[1:] if tail.startswith(key) else tail
         elif len(text) - at <= _OBJECT_BYTES:
             self._tail = text[at:]
         else:
-            self._tail, self._levels = b"", _FromWithin(key, names)
+            self._tail, self._levels = b"", _FromWithin(key, self._names)
             self._levels.feed(text[at:])
 
     def _begin(self, text: bytes) -> tuple[bytes, ...]:
@@ -460,11 +460,11 @@ class BodyUsage:
         return None if found is None else _text(found)
 
 
-def _first_key(text: bytes, key: bytes) -> int:
+def _first_key(text: bytes, key: bytes, begin: int = 0, end: int = sys.maxsize) -> int:
     """Return where the first whole string that is the key begins, or -1."""
-    at = text.find(key)
+    at = text.find(key, begin, end)
     while at > 0 and text[at - 1] == _BACKSLASH:  # the end of a string that has a quote in it
-        at = text.find(key, at + 1)
+        at = text.find(key, at + 1, end)
     return at
 
 

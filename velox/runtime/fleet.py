@@ -152,7 +152,7 @@ class Fleet:
             gc.collect()
         for retired in tuple(self._retired):
             retired.member.pool.tick(now_s)
-            retired.member.pool.keep_none(now_s)
+            retired.member.pool.keep_none()
             if retired.is_done:
                 retired.member.pool.close()
                 self._retired.remove(retired)

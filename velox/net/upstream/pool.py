@@ -423,11 +423,12 @@ class UpstreamPool:
             if not connection.n_streams and lifetime.idle_s(connection, now_s) >= least_s:
                 connection.retire(ConnectionEnd.CLOSED)
 
-    def keep_none(self, now_s: float) -> None:
+    def keep_none(self) -> None:
         """Keep no warm connections from now on, and close those that are idle: to be called again for later ones."""
         self._n_kept = 0
-        while (idle := self._longest_idle(now_s)) is not None:
-            idle[1].retire(ConnectionEnd.IDLE)
+        for connection in tuple(self._available):
+            if connection in self._connections and not connection.n_streams:
+                connection.retire(ConnectionEnd.IDLE)
 
     def keep_only(self, addresses: frozenset[Address]) -> None:
         """The upstream's name has these addresses now: replace the connections to other ones."""
