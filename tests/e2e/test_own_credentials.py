@@ -64,7 +64,7 @@ def test_key_of_an_openai_client_is_anthropics() -> None:
 
 
 def test_two_keys_are_refused() -> None:
-    """Which of them the client means, nobody can tell."""
+    """Velox can't know which of them is meant for the provider."""
     with answering(CLAUDE) as upstream:
         entry = {"name": "claude", "provider": "anthropic", "origin": upstream.upstream.url, "key": "none"}
         with routed({"upstreams": [entry]}) as velox:

@@ -35,8 +35,10 @@ _THOUGHT: Final = THOUGHT.encode()
 _TEXT, _DETAILS = b'"reasoning_content"', b'"reasoning_details"'
 _SIGNATURES: Final = ("thoughtSignature", "thought_signature")
 _CALLS: Final = ("functionCall", "function_call")
-# They know the fields of every provider, or nobody knows which they know.
-_TAKES_REASONING: Final = frozenset({"openrouter", "openai-compatible"})
+# It knows the reasoning fields of every provider.
+_ROUTER: Final = "openrouter"
+# Nobody knows which fields such a server takes: it may be another gateway, which reads the signatures.
+_ANY_SERVER: Final = "openai-compatible"
 _DISABLED: Final = msgspec.Raw(b'{"type":"disabled"}')
 
 
@@ -192,11 +194,11 @@ def _change_chat(fields: _Fields, place: _Place) -> bool:
             return raw
         message = _FIELDS.decode(raw)
         is_changed = _with_own_ids(message)
-        if place.provider not in _TAKES_REASONING:
+        if place.provider != _ROUTER:
             is_changed |= _with_own_reasoning(message, place.facts.reasoning_field)
         return _raw(message) if is_changed else raw
 
-    return place.provider != "openai-compatible" and _changed_items(fields, "messages", changed)
+    return place.provider != _ANY_SERVER and _changed_items(fields, "messages", changed)
 
 
 def _with_own_ids(message: _Fields) -> bool:
