@@ -119,6 +119,9 @@ RUN_BY = {
         MOVING_SCRIPTS
     ),
     "VELOX_LEDGER=/var/lib/velox velox serve": LEDGER,
+    "VELOX_LEDGER=/var/lib/velox VELOX_LEDGER_RINGS=/dev/shm/velox velox serve": (
+        "tests/e2e/test_frozen_disk.py::test_requests_are_served_while_the_disk_hangs"
+    ),
     "velox team create --id web --models 'gpt-4o*' --budget '200 usd/month'": ACCOUNTS,
     "velox key create --id shop --team web --rpm 2k": ACCOUNTS,
     "velox key update shop --tags eu,batch --clear rpm": ACCOUNTS,

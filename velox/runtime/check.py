@@ -134,10 +134,10 @@ def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
     if settings.asks_for_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"
-    if settings.ledger is not None:
-        problem = folder_problem(settings.ledger)
+    for name, folder in (("VELOX_LEDGER", settings.ledger), ("VELOX_LEDGER_RINGS", settings.ledger_rings)):
+        problem = "" if folder is None else folder_problem(folder)
         if problem:
-            yield f"this user can't keep records in VELOX_LEDGER: {problem}"
+            yield f"this user can't keep records in {name}: {problem}"
     # Managed keys expire all the time: `velox key list` shows when.
     over = [key for key in settings.api_keys if not key.is_managed and now_s is not None and key.has_expired(now_s)]
     if over:

@@ -17,23 +17,17 @@ __all__ = ["LedgerFolder", "folder_problem"]
 
 
 class LedgerFolder:
-    """The rings of one gateway, in its folder. Raises RingError where they can't be had."""
+    """The rings of one gateway, in its folder or in one of their own. Raises RingError where they can't be had."""
 
-    def __init__(self, path: Path, blocks: int, n_records: int) -> None:
+    def __init__(self, path: Path, blocks: int, n_records: int, rings: Path | None = None) -> None:
         self.path: Final = path
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock: Final = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as exc:
-            raise RingError(f"{path}: {exc.strerror}") from exc
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            raise RingError(f"{path}: another gateway uses it; each needs a folder of its own") from exc
-        self._rings: Final = [RecordRing(path / f"{block}.ring", n_records) for block in range(blocks)]
-        # Of a time with more workers: what is in them is not lost.
-        names = {f"{block}.ring" for block in range(blocks)}
-        self._others: Final = [RecordRing(each, 1) for each in sorted(path.glob("*.ring")) if each.name not in names]
+        folders = list(dict.fromkeys((path, rings or path)))
+        self._locks: Final = [_locked(each) for each in folders]
+        files = [folders[-1] / f"{block}.ring" for block in range(blocks)]
+        self._rings: Final = [RecordRing(each, n_records) for each in files]
+        # Of a time with more workers, or before the rings had a folder of their own: what is in them is not lost.
+        others = [each for folder in folders for each in sorted(folder.glob("*.ring")) if each not in files]
+        self._others: Final = [RecordRing(each, 1) for each in others]
         for ring in self.all:
             ring.start()
             ring.recover()
@@ -46,10 +40,12 @@ class LedgerFolder:
         """Return the folder of a gateway; None: it records nothing. Raises RingError, which names the setting."""
         if settings.ledger is None:
             return None
+        rings = None if settings.ledger_rings is None else Path(settings.ledger_rings)
+        names = "VELOX_LEDGER" if rings is None else "VELOX_LEDGER, or VELOX_LEDGER_RINGS,"
         try:
-            return cls(Path(settings.ledger), blocks, settings.ledger_ring_bytes // RECORD_BYTES)
+            return cls(Path(settings.ledger), blocks, settings.ledger_ring_bytes // RECORD_BYTES, rings)
         except RingError as exc:
-            raise RingError(f"VELOX_LEDGER can't be used: {exc}") from exc
+            raise RingError(f"{names} can't be used: {exc}") from exc
 
     @property
     def all(self) -> list[RecordRing]:
@@ -61,7 +57,23 @@ class LedgerFolder:
 
     def release(self) -> None:
         """Let another gateway have the folder, as soon as all processes that were forked are gone, too."""
-        os.close(self._lock)
+        for lock in self._locks:
+            os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """Make a folder if it is not there, and keep other gateways out of it. Raises RingError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise RingError(f"{folder}: {exc.strerror}") from exc
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        os.close(lock)
+        raise RingError(f"{folder}: another gateway uses it; each needs a folder of its own") from exc
+    return lock
 
 
 def folder_problem(path: str) -> str:

@@ -116,6 +116,8 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     if values.get("managed_keys") and values.get("ledger") is None:
         expected = "expected VELOX_LEDGER with it: the folder that such keys are kept in"
         yield given["VELOX_MANAGED_KEYS"].problem(expected)
+    if values.get("ledger_rings") is not None and values.get("ledger") is None:
+        yield given["VELOX_LEDGER_RINGS"].problem("expected VELOX_LEDGER with it: the folder that records end up in")
     if values.get("ledger_database") is not None and values.get("ledger") is None:
         expected = "expected VELOX_LEDGER with it: the folder in which records wait for the database"
         yield Problem("VELOX_LEDGER_DATABASE", "", expected)

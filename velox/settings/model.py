@@ -262,6 +262,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "records that may wait for the disk, for each of two processes a worker; on the disk, 128 bytes a record",
         parse.size(1 << 20, 1 << 30),
     )
+    # None: in the folder of the ledger
+    ledger_rings: str | None = setting(
+        "",
+        "folder for the records that wait, if the disk of VELOX_LEDGER may hang: one in memory, such as /dev/shm/velox",
+    )
     ledger_full: Literal["drop", "refuse"] = setting(
         "drop",
         "when no more records can wait: `drop` serves on and keeps their sums; `refuse` answers 503 `ledger_full`",
