@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.e2e.harness import VeloxProcess
+from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import RecordingUpstream, healthy
 from tests.e2e.tools import CHAT, reason, wait_warm
 from tests.e2e.upstreams import Certificates
@@ -140,8 +140,8 @@ def test_certificates_that_are_renewed_in_place_are_used(tmp_path: Path) -> None
             certificates = issue(after)
             velox.wait_log(lambda line: "is in use: upstreams: 1 changed" in line)
             with RecordingUpstream(certificates=certificates, port=first.port) as second:
-                wait_warm(velox)
-                assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
+                # Files that are written one after the other may be looked at in between.
+                until(lambda: velox.request("POST", "/v1/chat/completions", CHAT).status == 200, "all three are in use")
                 assert len(second.calls) == 1
 
 

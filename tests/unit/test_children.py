@@ -6,22 +6,35 @@ import io
 import json
 import logging
 import math
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.unit.ledger.made import made_call, write
+from velox.ledger.writer import CallWriter
 from velox.observe.oplog import operations_logger
 from velox.observe.series import CELLS
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess, budget_reader
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.listeners import Listeners
+from velox.runtime.process import spawn
 from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 from velox.types import Address
+
+
+class Leaving(Listeners):
+    """A process that begins is told to leave."""
+
+    def close_others(self, slot: int | None) -> None:
+        super().close_others(slot)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.fixture
@@ -88,6 +101,23 @@ def test_ledger_process_that_was_stuck_is_counted_and_the_next_one_has_twice_the
     status.ledger_heartbeat_ns = 9_001_000_000_000
     assert process.stuck_after_s == 60.0
     assert json.loads(log.getvalue().splitlines()[-1])["reason"] == "died"
+    folder.release()
+
+
+def test_ledger_process_that_is_told_to_leave_while_it_starts_keeps_what_waits_first(tmp_path: Path) -> None:
+    """A gateway that is stopped a moment after its start: SIGTERM comes while modules are loaded."""
+    segment = Segment(1, CELLS)
+    folder = LedgerFolder(tmp_path, 1, 8192)
+    folder[0].begin()
+    write(CallWriter(folder[0], 0xABCD), made_call(1))
+    process = LedgerProcess(load({"VELOX_LEDGER": str(tmp_path)}), segment, folder, logging.Logger("test"))
+    listeners = Leaving([Address(kind="tcp", host="127.0.0.1", port=0)], 1)
+
+    _, status = os.waitpid(spawn(lambda: process.run(listeners, None)), 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert folder[0].tail == folder[0].head > 0
+    listeners.close()
     folder.release()
 
 

@@ -131,6 +131,8 @@ class LedgerProcess(LoggedReplaced):
 
     def run(self, listeners: Listeners, budgets: BudgetMemory | None) -> int:
         """Keep records, in a process of its own, until SIGTERM."""
+        # One that comes while the modules are loaded must not end it before it has kept what waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         listeners.close_others(None)
         # Here, not above: no other process needs it.
         from velox.runtime.ledger import run_ledger

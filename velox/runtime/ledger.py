@@ -59,6 +59,7 @@ def run_ledger(
     # A signal between the look and the sleep would be slept over.
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     logger = operations_logger(sys.stderr)
     LedgerLoop(settings, folder, logger, wake_read, budgets, open_store, beat=beat).run(stopped)
     return 0
