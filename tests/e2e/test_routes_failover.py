@@ -316,6 +316,31 @@ def test_key_that_is_not_taken_any_more_is_not_used(broken: RecordingUpstream) -
         velox.wait_metric('velox_upstream_keys_unused{state="out",upstream="up"}', lambda n: n == 1)
 
 
+@pytest.mark.parametrize("status", [401, 403, 429])
+def test_account_that_a_client_names_puts_no_key_out(broken: RecordingUpstream, status: int) -> None:
+    """One client's mistake in a field that may pass is its own to hear of, and no other client's."""
+
+    async def script(call: Call) -> None:
+        if call.header("openai-organization") is not None:
+            await call.reply(status, [*JSON, ("retry-after", "60")], b'{"error":{"message":"no such organization"}}')
+        else:
+            await healthy(call)
+
+    settings = {**KEYS, "upstream_account_headers": "pass"}
+    with routed(keyed(broken.upstream.url), **settings) as velox, broken.playing(script):
+        wrong = velox.openai().with_options(organization="org-wrong")
+        for _ in range(8):
+            with pytest.raises(openai.APIStatusError) as caught:
+                ask(wrong)
+            assert caught.value.status_code == status
+        asked = len(chats(broken))
+
+        assert [ask(velox.openai()).attempts for _ in range(20)] == [1] * 20
+        assert asked <= 8 * (2 if status == 429 else 1), "none is tried with every key"
+        assert velox.metric('velox_upstream_keys_unused{state="out",upstream="up"}') == 0
+        assert velox.metric('velox_upstream_keys_unused{state="resting",upstream="up"}') == 0
+
+
 def test_keys_with_something_left_are_used_more(broken: RecordingUpstream) -> None:
     """By x-ratelimit-remaining-requests: the key with a thousand left gets nearly all, the one with ten hardly any."""
     left = dict(zip(KEYS.values(), ("1000", "10"), strict=True))

@@ -100,6 +100,9 @@ class Forwarder:
         if not self._client_key_passes:
             dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
+        passes = account_headers_pass and not self._client_key_passes
+        self._accounts: Final = provider.account_headers - dropped if passes else frozenset[bytes]()
+        self._account_protocols: Final = provider.account_protocols if passes else ()
         self._dropped: Final = dropped
         self._dropped_if_plain: Final = dropped | {_IDENTITY[0]}
         self._dropped_protocols: Final = dropped_protocols
@@ -144,6 +147,14 @@ class Forwarder:
         up = usual if target is None else self._base_path + target
         request = UpstreamRequest(shape.method, up, fields, values, body)
         return request if self.authority is None else self._signed(request, self.authority)
+
+    def names_account(self, head: RequestHead, rules: HeaderRules = NO_RULES) -> bool:
+        """Say whether an account of the client's goes up beside our key: the upstream may refuse either of them."""
+        accounts = self._accounts - rules.names
+        protocols = head.offer.protocols if self._account_protocols and head.offer is not None else ()
+        return (bool(accounts) and any(name in accounts for name, _ in head.headers)) or any(
+            each.startswith(self._account_protocols) for each in protocols
+        )
 
     def _signed(self, request: UpstreamRequest, authority: Authority) -> UpstreamRequest:
         """Sign a request in. Raises UpstreamFailure: there is nothing to do that with."""

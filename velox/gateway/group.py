@@ -59,6 +59,8 @@ __all__ = [
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
 _SWITCHED: Final = 101
+# Errors that an upstream may mean for the account that a client names, which need not be ours.
+_OF_ACCOUNTS: Final = frozenset({401, 403, 429})
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
 _MOST_REST_S: Final = 300.0
@@ -597,6 +599,16 @@ class Attempt(ReplyListener):
         """True when the client gets the head of a stream with the first event: another one may be asked until then."""
         return self.member.timeouts.first_event_s > 0.0
 
+    @property
+    def names_account(self) -> bool:
+        """True while it runs with an account that the client names: an error may be about that, and not our key."""
+        host = self._host
+        return (
+            host is not None
+            and self.translation is None
+            and self.forwarder.names_account(host.head, self._group.request_rules)
+        )
+
     def on_head(self, head: ReplyHead, now_s: float) -> None:
         """The reply's head has come, whether or not it is the client's. Only the first call counts."""
         if not self._has_head:
@@ -772,6 +784,9 @@ class Attempt(ReplyListener):
 
     def _tell_key(self, status: int, now_s: float) -> None:
         if self.keys is not None and not self._key_heard:
+            if status in _OF_ACCOUNTS and self.names_account:
+                self._forget_key()
+                return
             self._key_heard = True
             more = (self._headers, self._began_s, now_s, time.time())
             self.keys.answered(self.key, status, *more, random=random.random())

@@ -130,8 +130,8 @@ class RetryPolicy:
             if again is not None:
                 return again
         if head.status == 401:
-            # Of one key of ours; where there is no other, it is the client's to know.
-            return self._with_accepted_key(attempt, now_s)
+            # Of one key of ours; where there is no other, or the client's account may be meant, it is for the client.
+            return None if attempt.names_account else self._with_accepted_key(attempt, now_s)
         if not self._rules.covers(head.status, head.headers):
             return None
         self._cursor.tried(attempt)
