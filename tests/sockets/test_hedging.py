@@ -478,8 +478,10 @@ def test_place_of_the_loser_is_the_next_ones() -> None:
         ((), b"/v1/chat/completions", b'{"model":"m","messages":[]}'),
         (((b"x-stainless-retry-count", b"1"),), b"/v1/chat/completions", b'{"model":"m","stream":true}'),
         ((), b"/v1/files", b'{"model":"m","stream":true}'),
+        ((), b"/v1/responses", b'{"model":"m","stream":true,"background":true}'),
+        ((), b"/v1/responses", b'{"model":"m","stream":true,"conversation":"conv_1"}'),
     ],
-    ids=["no stream", "the client's own retry", "no inference"],
+    ids=["no stream", "the client's own retry", "no inference", "runs on", "is added to a conversation"],
 )
 def test_only_what_may_be_asked_twice_is_hedged(
     headers: tuple[tuple[bytes, bytes], ...], path: bytes, body: bytes

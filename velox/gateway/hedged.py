@@ -37,6 +37,8 @@ __all__ = ["HedgedAttempts", "hedged"]
 # Where the first byte takes as long whatever the answer is. Elsewhere a reply that is no stream comes when it is whole:
 # the slowest are the longest, a second one would be as long, and these are the dearest.
 _SHORT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS})
+# Of a request for a response: it runs on when its connection is gone, and is added to a conversation.
+_LASTING: Final = (b'"background"', b'"conversation"')
 
 
 def hedged(
@@ -54,6 +56,9 @@ def _may_repeat(host: HedgingHost) -> bool:
     """True for what is asked of a model and changes nothing, whose client has not begun to repeat it itself."""
     plan = host.plan
     if plan.terms.retries_itself or host.head.offer is not None or not plan.reads_body:
+        return False
+    body = host.body or b""
+    if plan.endpoint is Endpoint.RESPONSES and any(name in body for name in _LASTING):
         return False
     return host.fields.stream or plan.endpoint in _SHORT
 
