@@ -1,4 +1,4 @@
-"""A real gateway as a child process, as an operator starts it: `python -m velox serve`.
+"""A real gateway in processes of its own, as an operator starts it: `python -m velox serve` (but see fork_server.py).
 
 Knows: how to start it, what it says, how to stop it so that nothing is left. Does not know: upstreams (upstreams.py) or
 what a test asks. Every wait is bounded and wakes by an event (a log line, a socket, a process's end).
@@ -32,6 +32,7 @@ from typing import Final, Self
 import httpx
 import openai
 
+from tests.e2e.fork_server import Forked, fork_server
 from tests.e2e.raw_http import RawReply, is_closed, read_reply
 from tests.e2e.watching import LineLog, socket_inodes, start_time, until
 from tests.patience import PATIENCE_S
@@ -57,6 +58,8 @@ START_S: Final = 20.0
 STOP_S: Final = 40.0
 # What a child may inherit: nothing that sets an SDK, a proxy or Velox.
 _INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+# Variables that begin so act at the start of a process only.
+_AT_START: Final = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON")
 _READY: Final = re.compile(r" ready in \d+ ms: listening on (\S+), admin on (\S+), ")
 
 
@@ -68,6 +71,7 @@ class VeloxProcess:
     chosen by the kernel unless env says otherwise; `admin_url` is "" when the admin listener is off.
     args: the command line; ("serve", "--sim") brings an upstream along.
     launcher: what the command line begins with; it must end in an exec.
+    by_exec: True where the test is about the start itself, or about what a process has loaded.
     expect_bugs: True where the test provokes what is logged as a bug; else such a line fails the test at close().
 
     base_url: "http://127.0.0.1:PORT" of the data listener, without /v1. pid: the supervisor's.
@@ -78,9 +82,10 @@ class VeloxProcess:
     args: tuple[str, ...] = ("serve",)
     expect_bugs: bool = False
     launcher: tuple[str, ...] = ()
+    by_exec: bool = "VELOX_TESTS_EXEC" in os.environ
     base_url: str = field(init=False, default="")
     admin_url: str = field(init=False, default="")
-    process: subprocess.Popen[bytes] = field(init=False)
+    process: subprocess.Popen[bytes] | Forked = field(init=False)
     stderr: LineLog = field(init=False)
     stdout: LineLog = field(init=False)
     _sim_pid: int = field(init=False, default=0)
@@ -100,15 +105,8 @@ class VeloxProcess:
         env |= {"VELOX_LISTEN": "127.0.0.1:0", "VELOX_ADMIN_LISTEN": "127.0.0.1:0", **self.env}
         WATCH.settings(env)
         written = [WATCH.open(stream) for stream in ("stdout", "stderr")]  # first: what follows leaves a process behind
-        self.process = subprocess.Popen(
-            [*self.launcher, sys.executable, "-m", "velox", *self.args],
-            cwd=REPOSITORY,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a group of its own: what is left of it can be ended as one
-        )
+        is_forked = not (self.by_exec or self.launcher or any(name.startswith(_AT_START) for name in self.env))
+        self.process = fork_server().start(self.args, env) if is_forked else self._exec(env)
         assert self.process.stdout is not None and self.process.stderr is not None, "both are pipes"
         self.stdout = LineLog(self.process.stdout, "velox-stdout", written[0])
         self.stderr = LineLog(self.process.stderr, "velox-stderr", written[1])
@@ -124,6 +122,17 @@ class VeloxProcess:
         if "--sim" in self.args:
             self._sim_pid = self.child_pids()[0]  # it is started first
         return self
+
+    def _exec(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self.launcher, sys.executable, "-m", "velox", *self.args],
+            cwd=REPOSITORY,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a group of its own: what is left of it can be ended as one
+        )
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the supervisor."""

@@ -47,6 +47,8 @@ __all__ = [
 
 JSON: Final = (("content-type", "application/json"),)
 SSE: Final = (("content-type", "text/event-stream"),)
+# Of a connection that is aborted while its TLS handshake is under way.
+_TURNS_OF_AN_END: Final = 10
 
 
 Script = Callable[[Call], Awaitable[None]]
@@ -262,11 +264,15 @@ class RecordingUpstream:
 
     async def _stop(self) -> None:
         self._server.close()
-        for task in tuple(self._tasks):
+        # Among them are asyncio's own, of connections whose TLS handshake is under way.
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
         for transport in tuple(self._transports):
             transport.abort()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        # What abort() and TLS close still have to do takes a few turns of the loop.
-        while self._transports:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # What abort() and TLS close still have to do takes a few turns of the loop; handshakes are in no list of ours.
+        n_turns = 0
+        while self._transports or n_turns < _TURNS_OF_AN_END:
+            n_turns += 1
             await asyncio.sleep(0)

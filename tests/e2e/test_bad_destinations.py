@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recording import JSON, Call, RecordingUpstream
+from tests.e2e.watching import socket_inodes
 
 KEY = "vk-" + "k" * 40
 ELSEWHERE = "http://127.0.0.1:9/"
@@ -39,11 +40,7 @@ def peers(velox: VeloxProcess) -> set[str]:
     """The remote addresses that the workers' sockets are connected to, as the kernel has them."""
     found = set()
     for pid in velox.worker_pids():
-        inodes = {
-            link.readlink().name[8:-1]
-            for link in Path(f"/proc/{pid}/fd").iterdir()
-            if str(link.readlink()).startswith("socket:")
-        }
+        inodes = socket_inodes(pid)
         for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[9] in inodes and fields[3] != "0A":

@@ -106,7 +106,7 @@ def test_memory_at_its_worst_is_within_the_bound(way: str, tmp_path: Path) -> No
             env |= {"VELOX_TLS_CERT": files.cert_file, "VELOX_TLS_KEY": files.key_file}
             context = ssl.create_default_context(cafile=files.ca_file)
         bound = memory_of(load(env), 2**20)
-        velox = stack.enter_context(VeloxProcess(env))
+        velox = stack.enter_context(VeloxProcess(env, by_exec=True))
         (worker,) = velox.worker_pids()
         idle = settled(worker)
         all_ = [stack.enter_context(connect(velox, context)) for _ in range(N_CONNECTIONS)]
@@ -174,7 +174,7 @@ def test_replies_to_a_hundred_streams_are_within_the_room_of_one_connection(way:
         }
         bound = memory_of(load(env), 2**20)
         (replies,) = [row for row in bound.rows if row.what == "unread replies"]
-        velox = stack.enter_context(VeloxProcess(env))
+        velox = stack.enter_context(VeloxProcess(env, by_exec=True))
         (worker,) = velox.worker_pids()
         for _ in range(N_HTTP2):
             stack.enter_context(velox.connect(60.0)).sendall(HUNDRED_REQUESTS)

@@ -30,7 +30,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], address: str) -> Non
 def test_start_is_ready_within_bounds() -> None:
     """From the command to the first answer; the aim is one second, the bound is for a busy machine."""
     began_s = time.monotonic()
-    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim"), by_exec=True) as velox:
         until(lambda: velox.admin("/readyz").status == 200, "ready")
         took_s = time.monotonic() - began_s
         assert velox.request("GET", "/v1/models").status == 200
@@ -63,7 +63,7 @@ def test_start_on_a_port_in_use_says_so_and_exits() -> None:
 
 def test_start_on_the_port_of_another_gateway_says_so_and_exits() -> None:
     """SO_REUSEPORT must not let two gateways share a port without a word."""
-    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim"), by_exec=True) as velox:
         taken = f"127.0.0.1:{velox.port}"
         assert_one_line(run_velox({"VELOX_LISTEN": taken, "VELOX_WORKERS": "2"}, "serve", "--sim"), taken)
         assert velox.request("GET", "/v1/models").status == 200
@@ -74,7 +74,9 @@ def test_start_on_a_stale_unix_socket_replaces_it(tmp_path: object) -> None:
     path = f"{tmp_path}/velox.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
-    with VeloxProcess({"VELOX_LISTEN": f"unix:{path}", "VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+    with VeloxProcess(
+        {"VELOX_LISTEN": f"unix:{path}", "VELOX_WORKERS": "2"}, ("serve", "--sim"), by_exec=True
+    ) as velox:
         assert velox.request("GET", "/v1/models").status == 200
         done = run_velox({"VELOX_LISTEN": f"unix:{path}"}, "serve", "--sim")
         assert done.returncode == 1 and "Address already in use" in done.stderr
@@ -100,7 +102,7 @@ def test_workers_are_pinned_one_to_a_core_unless_told_otherwise() -> None:
     """Worker n is on core n modulo the cores there are; with `off` each may run on all of them."""
     cores = sorted(os.sched_getaffinity(0))
     for pin in ("on", "off"):
-        with VeloxProcess({"VELOX_WORKERS": "3", "VELOX_PIN_CPUS": pin}, ("serve", "--sim")) as velox:
+        with VeloxProcess({"VELOX_WORKERS": "3", "VELOX_PIN_CPUS": pin}, ("serve", "--sim"), by_exec=True) as velox:
             found = sorted(sorted(os.sched_getaffinity(pid)) for pid in velox.worker_pids())
             pinned = sorted([cores[slot % len(cores)]] for slot in range(3))
             assert found == (pinned if pin == "on" else [cores] * 3)
@@ -112,7 +114,7 @@ def test_start_without_upstream_serves_502_until_it_is_there() -> None:
     upstream = RecordingUpstream()
     upstream.port = free_port()
     settings = {"VELOX_UPSTREAM_ORIGIN": f"http://127.0.0.1:{upstream.port}", "VELOX_WORKERS": "2"}
-    with VeloxProcess(settings) as velox:
+    with VeloxProcess(settings, by_exec=True) as velox:
         state = velox.admin("/readyz")
         assert state.status == 503
         assert state.json()["reasons"] == [f"worker {n} has no connection to its upstream" for n in (0, 1)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.harness import VeloxProcess
 from tests.e2e.recording import RecordingUpstream, healthy
 from tests.e2e.tools import CHAT, reason, wait_warm
 from tests.e2e.upstreams import Certificates
@@ -124,7 +124,9 @@ def test_certificates_that_are_renewed_in_place_are_used(tmp_path: Path) -> None
     ours = tmp_path / "ours"
 
     def issue(authority: trustme.CA) -> Certificates:
-        issued(ours, authority, authority.issue_cert("gateway.test"))
+        ours.mkdir(exist_ok=True)
+        for path in issued(tmp_path / "new", authority, authority.issue_cert("gateway.test")):
+            Path(path).replace(ours / Path(path).name)  # within microseconds: no look falls in between
         return Asking(*issued(tmp_path / "theirs", authority, authority.issue_cert(HERE)))
 
     with contextlib.ExitStack() as lives:
@@ -139,9 +141,10 @@ def test_certificates_that_are_renewed_in_place_are_used(tmp_path: Path) -> None
             lives.close()
             certificates = issue(after)
             velox.wait_log(lambda line: "is in use: upstreams: 1 changed" in line)
+            velox.wait_metric('velox_worker_configuration{worker="0"}', lambda number: number == 2)
             with RecordingUpstream(certificates=certificates, port=first.port) as second:
-                # Files that are written one after the other may be looked at in between.
-                until(lambda: velox.request("POST", "/v1/chat/completions", CHAT).status == 200, "all three are in use")
+                wait_warm(velox)
+                assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
                 assert len(second.calls) == 1
 
 

@@ -15,7 +15,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,8 @@ from typing import Final
 import pytest
 import trustme
 
-from tests.e2e.harness import REPOSITORY, START_S, LineLog
+from tests.e2e.fork_server import fork_server
+from tests.e2e.harness import START_S, LineLog
 
 __all__ = [
     "CHAT_JSON",
@@ -115,14 +115,8 @@ class Upstream:
 def start_sim(*options: str, http2: bool = False) -> Iterator[Upstream]:
     """Start `velox sim`: 8 tokens as fast as they go, unless `options` say otherwise. http2: prior knowledge (h2c)."""
     quick = ("--listen", "127.0.0.1:0", "--ttft", "1ms", "--token-rate", "0", "--tokens", "8")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "velox", "sim", *quick, *options],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None, "it is a pipe"
-    output = LineLog(process.stdout, "sim-stdout")
+    process = fork_server().start(("sim", *quick, *options), os.environ)
+    output, errors = LineLog(process.stdout, "sim-stdout"), LineLog(process.stderr, "sim-stderr")
     try:
         line = output.wait(lambda line: "listening on" in line, START_S)
         yield Upstream(line.rpartition(" ")[2], http2=http2)
@@ -130,6 +124,7 @@ def start_sim(*options: str, http2: bool = False) -> Iterator[Upstream]:
         process.kill()
         process.wait()
         output.close()
+        errors.close()
 
 
 @contextlib.contextmanager

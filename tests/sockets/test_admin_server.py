@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
@@ -54,11 +55,11 @@ def start_admin(sock: socket.socket, channels: list[socket.socket], *, broken: b
         os._exit(code)
 
 
-@pytest.fixture(scope="module")
-def admin() -> Iterator[Address]:
-    """An admin process with two busy workers."""
-    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-    pids = [start_worker(theirs, busy_work) for _, theirs in pairs]
+@contextlib.contextmanager
+def admin_of(*workers: Callable[[], Awaitable[None]]) -> Iterator[Address]:
+    """Run an admin process, and the workers that it takes profiles of."""
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in workers]
+    pids = [start_worker(theirs, work) for (_, theirs), work in zip(pairs, workers, strict=True)]
     with socket.create_server(("127.0.0.1", 0)) as sock:
         pids.append(start_admin(sock, [ours for ours, _ in pairs]))
         yield sock.getsockname()
@@ -67,6 +68,20 @@ def admin() -> Iterator[Address]:
     for ours, theirs in pairs:
         ours.close()
         theirs.close()
+
+
+@pytest.fixture(scope="module")
+def admin() -> Iterator[Address]:
+    """An admin process; no worker takes a core from the tests that need none."""
+    with admin_of() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def busy_admin() -> Iterator[Address]:
+    """An admin process with two busy workers."""
+    with admin_of(busy_work, busy_work) as address:
+        yield address
 
 
 def get(address: Address, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
@@ -217,16 +232,16 @@ def test_profile_bad_seconds_is_400(admin: Address, seconds: str) -> None:
     assert get(admin, f"/debug/pprof/profile?seconds={seconds}")[0].status == 400
 
 
-def test_profile_second_at_once_is_429_and_other_pages_answer(admin: Address) -> None:
+def test_profile_second_at_once_is_429_and_other_pages_answer(busy_admin: Address) -> None:
     """B-51: one profile at a time; nothing else waits for it."""
     first: list[int] = []
     thread = threading.Thread(
-        target=lambda: first.append(get(admin, "/debug/pprof/profile?seconds=2&format=folded")[0].status)
+        target=lambda: first.append(get(busy_admin, "/debug/pprof/profile?seconds=2&format=folded")[0].status)
     )
     thread.start()
     time.sleep(0.5)
-    second, _ = get(admin, "/debug/pprof/profile?seconds=1")
-    health, _ = get(admin, "/healthz")
+    second, _ = get(busy_admin, "/debug/pprof/profile?seconds=1")
+    health, _ = get(busy_admin, "/healthz")
     assert first == [], "the profile still runs"
     thread.join()
 
@@ -234,23 +249,23 @@ def test_profile_second_at_once_is_429_and_other_pages_answer(admin: Address) ->
     assert first == [200]
 
 
-def test_profile_client_gone_frees_the_next_one(admin: Address) -> None:
+def test_profile_client_gone_frees_the_next_one(busy_admin: Address) -> None:
     """A profile that nobody waits for does not block the next for a minute."""
-    with socket.create_connection(admin) as sock:
+    with socket.create_connection(busy_admin) as sock:
         sock.sendall(b"GET /debug/pprof/profile?seconds=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         time.sleep(0.3)
     time.sleep(0.3)
 
-    reply, body = get(admin, "/debug/pprof/profile?seconds=1&format=folded")
+    reply, body = get(busy_admin, "/debug/pprof/profile?seconds=1&format=folded")
 
     assert reply.status == 200
     assert b"busy_work" in body
 
 
-def test_profile_is_a_picture_for_curl_and_a_file_for_go(admin: Address) -> None:
+def test_profile_is_a_picture_for_curl_and_a_file_for_go(busy_admin: Address) -> None:
     """One address serves both, by what the client says of itself."""
-    picture, svg = get(admin, "/debug/pprof/profile?seconds=1", **{"Accept": "*/*", "User-Agent": "curl/8.0"})
-    file, pprof = get(admin, "/debug/pprof/profile?seconds=1", **{"User-Agent": "Go-http-client/1.1"})
+    picture, svg = get(busy_admin, "/debug/pprof/profile?seconds=1", **{"Accept": "*/*", "User-Agent": "curl/8.0"})
+    file, pprof = get(busy_admin, "/debug/pprof/profile?seconds=1", **{"User-Agent": "Go-http-client/1.1"})
 
     assert picture.headers["Content-Type"] == "image/svg+xml"
     assert b"busy_work" in svg
@@ -259,9 +274,9 @@ def test_profile_is_a_picture_for_curl_and_a_file_for_go(admin: Address) -> None
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="Go's pprof is not installed")
-def test_profile_is_read_by_go_tool_pprof(admin: Address, tmp_path: Path) -> None:
+def test_profile_is_read_by_go_tool_pprof(busy_admin: Address, tmp_path: Path) -> None:
     """`go tool pprof URL` works as with a Go program."""
-    url = f"http://{admin[0]}:{admin[1]}/debug/pprof/profile?seconds=2"
+    url = f"http://{busy_admin[0]}:{busy_admin[1]}/debug/pprof/profile?seconds=2"
     done = subprocess.run(
         ["go", "tool", "pprof", "-top", url],
         env=os.environ | {"PPROF_TMPDIR": str(tmp_path)},
