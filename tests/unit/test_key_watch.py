@@ -156,6 +156,21 @@ def test_bad_file_keeps_the_keys_and_is_told_once(watched: Watched, content: byt
     assert watched.lines[1:] == ["VELOX_API_KEYS_FILE can be used again, and holds the same keys"]
 
 
+def test_key_with_a_budget_that_nothing_could_count_keeps_the_keys(tmp_path: Path) -> None:
+    """As at a start. With records it is taken."""
+    text = "- {key: one, budgets: [5 usd/day]}\n"
+    without = Watched(tmp_path)
+    without.file.write_text(text)
+    assert without.settle() is None
+    (line,) = without.lines
+    assert f"{without.file}:1: budgets: expected VELOX_LEDGER with it" in line and without.status.key_file_is_bad
+    without.file.write_text("one\n")
+    recorded = Watched(tmp_path, VELOX_LEDGER=str(tmp_path / "ledger"))
+    recorded.file.write_text(text)
+    found = recorded.settle()
+    assert found is not None and found[0].budgets
+
+
 def test_bad_file_becomes_another_bad_one_and_then_a_good_one(watched: Watched) -> None:
     """Each change is told by itself; a secret is in no line."""
     for content in ("secret secret\n", "secret secret\nsecret2 x\n", "two\n"):

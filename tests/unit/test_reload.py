@@ -242,6 +242,33 @@ def test_concurrency_below_the_workers_that_run_is_refused(
     assert gateway.status.configuration_is_bad and names(gateway) == ["a"]
 
 
+RESTART = "; a reload does not change that, a restart does"
+
+
+def test_budget_whose_ledger_needs_a_restart_is_refused(gateway: ReloadingGateway, tmp_path: Path) -> None:
+    """It would be told as one that is in use, and count nothing."""
+    budgets = f"ledger: {tmp_path / 'ledger'}\nbudgets:\n  - {{per: gateway, usd: 5, window: day}}\n"
+    gateway.file.write_text(budgets + TWO)
+    gateway.ask()
+    _, line = gateway.lines
+    assert line.startswith(f"{gateway.file}:3: budgets: expected VELOX_LEDGER with it") and line.endswith(RESTART)
+    assert gateway.status.configuration_is_bad and names(gateway) == ["a"]
+    assert gateway.reload.settings.budgets == ()
+
+
+@pytest.mark.parametrize(
+    ("limit", "place"),
+    [("key_rpm: 60\n", "VELOX_KEY_RPM is 60"), ("limits: [{per: key, tpm: 9}]\n", "velox.yaml:2: a limit of keys")],
+)
+def test_limit_of_keys_that_need_a_restart_is_refused(gateway: ReloadingGateway, limit: str, place: str) -> None:
+    """All clients would share what each key is to have, as they are one caller while none has to present one."""
+    gateway.file.write_text("api_keys: [{name: team, key: vk-1}]\n" + limit + ONE)
+    gateway.ask()
+    _, line = gateway.lines
+    assert f"{place}: expected VELOX_API_KEYS or VELOX_API_KEYS_FILE with it" in line and line.endswith(RESTART)
+    assert (gateway.reload.settings.key_rpm, gateway.reload.settings.limits) == (0, ())
+
+
 def test_what_workers_find_is_what_the_supervisor_has(gateway: ReloadingGateway) -> None:
     """Piece by piece, with keys; a process that was forked before finds it as news."""
     before = gateway.reload.settings

@@ -26,6 +26,7 @@ from velox.runtime.file_state import FileState, file_state
 from velox.runtime.managed_keys import ChangedKey, ManagedKeys
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
+from velox.settings.checks import unkept_budgets
 from velox.settings.key_file import KeyFile
 from velox.settings.keys import MOST_KEYS, key_file_end, merged, read_key_file, with_managed
 from velox.settings.problems import Problem
@@ -105,6 +106,7 @@ class KeyWatch:
         self._gone: list[bytes] = []
         self._come: list[KeyEntry] = []
         self._path: Final = settings.api_keys_file
+        self._ledger: Final = settings.ledger
         self._file: Final = KeyFile(self._path or "")
         self._end = settings.key_file_end
         self._status: Final = status
@@ -216,7 +218,7 @@ class KeyWatch:
             found, problems = self._file.read(content)
             keys, doubtful = merged((*(key for key in self._others if key.is_fixed), *found))
             _, too_many = with_managed(keys, tuple(self._entries()))
-            problems = problems or doubtful or too_many
+            problems = problems or doubtful or too_many or list(unkept_budgets(self._ledger, (), found))
             why = str(problems[0]) if problems else None
         if why is None:
             self._end = end

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from velox.admin.reload import READING_S, ReloadAnswer, ReloadAnswers
 from velox.observe.oplog import crash_text, operations_logger
@@ -42,6 +42,7 @@ from velox.runtime.file_state import FileState, file_state
 from velox.runtime.listeners import Listeners
 from velox.settings import Settings, SettingsError
 from velox.settings.advice import advice
+from velox.settings.checks import uncounted
 from velox.settings.keys import read_key_file
 from velox.settings.live import changes, taken
 from velox.settings.losses import losses
@@ -232,10 +233,11 @@ def result_of(
         return ReloadResult(files, problems=lost)
     differs = changes(running, settings)
     after = taken(running, settings)
-    # The file may be right for as many workers as it names, which a reload does not change.
-    few = tuple(map(str, share_problems(after.upstreams, after.workers)))
-    if few:
-        return ReloadResult(files, problems=few)
+    # The file may be right for as many workers as it names, and with its keys and records: a reload changes none of it.
+    unfit = [str(problem) for problem in share_problems(after.upstreams, after.workers)]
+    unfit += [f"{each}; a reload does not change that, a restart does" for each in uncounted(structs.asdict(after))]
+    if unfit:
+        return ReloadResult(files, problems=tuple(unfit))
     parts = pieces(after) if differs.live else None
     if parts is not None and parts.n_bytes > MAX_BYTES:
         problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MAX_BYTES}"
@@ -385,7 +387,7 @@ class Reload:
             return
         before = frozenset(advice(self.settings))
         if result.parts is not None:
-            settings = replace(assembled(result.parts, self.settings), api_keys=result.keys)
+            settings = structs.replace(assembled(result.parts, self.settings), api_keys=result.keys)
             try:
                 self._enroll(settings)
             except TableFullError as exc:
@@ -395,7 +397,7 @@ class Reload:
             self._keys.replace_fixed(result.keys)
             self.snapshot.publish(result.parts)
             self._changes, self._taken_s = result.changes, now_s
-        self.settings = replace(self.settings, file_end=result.end)
+        self.settings = structs.replace(self.settings, file_end=result.end)
         self._status.configuration = self.snapshot.number
         self._status.configuration_is_bad = False
         self._status.count_reload(taken=True)

@@ -7,7 +7,7 @@ Does not know: how a value is written; upstreams and routes (routing.py). Invali
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,17 @@ from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Tree, read_regular_file
 from velox.types import KeyEntry, Scope
 
-__all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "extra_problems", "managed_keys", "too_few"]
+__all__ = [
+    "Given",
+    "add_key_file",
+    "add_token_file",
+    "contradictions",
+    "extra_problems",
+    "managed_keys",
+    "too_few",
+    "uncounted",
+    "unkept_budgets",
+]
 
 _TOKEN_BYTES: Final = 16 * 1024
 # A burst is part of a rate. Where the rate is switched off by a 0, its burst may stay.
@@ -111,8 +121,7 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     for name, rate in _RATE_OF.items():
         if name in given and rate not in given:
             yield given[name].problem(f"expected {rate} with it: a burst is how much of a rate may come at once")
-    yield from _limits_of_keys(values)
-    yield from _budgets(values)
+    yield from uncounted(values)
     if values.get("managed_keys") and values.get("ledger") is None:
         expected = "expected VELOX_LEDGER with it: the folder that such keys are kept in"
         yield given["VELOX_MANAGED_KEYS"].problem(expected)
@@ -126,6 +135,25 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from _sizes(values)
     yield from _shares(values, "queue_depth", "max_inflight", "max_connections", "max_tunnels")
     yield from _unprotected_listeners(values)
+
+
+def uncounted(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Report limits and budgets that nothing could count: those of keys where none is asked for, and without records.
+
+    A reload asks again: keys and records may be there in the file only, until a restart.
+    """
+    yield from _limits_of_keys(values)
+    yield from _budgets(values)
+
+
+def unkept_budgets(ledger: str | None, rules: Sequence[BudgetRule], keys: Iterable[KeyEntry]) -> Iterator[Problem]:
+    """Report budgets, of rules or of keys, where nothing is recorded that they could count."""
+    if ledger is not None:
+        return
+    places = [*(rule.where for rule in rules), *(key.where for key in keys if key.budgets)]
+    if places:
+        expected = "expected VELOX_LEDGER with it: a folder for what was spent, which a restart must not forget"
+        yield Problem("budgets", "", expected, where=places[0])
 
 
 def too_few(n: int, workers: int) -> str:
@@ -202,10 +230,7 @@ def _budgets(values: Mapping[str, Any]) -> Iterator[Problem]:
         return
     rules: tuple[BudgetRule, ...] = values["budgets"]
     keys: tuple[KeyEntry, ...] = values["api_keys"]
-    if values["ledger"] is None and (rules or any(key.budgets for key in keys)):
-        where = rules[0].where if rules else next(key.where for key in keys if key.budgets)
-        expected = "expected VELOX_LEDGER with it: a folder for what was spent, which a restart must not forget"
-        yield Problem("budgets", "", expected, where=where)
+    yield from unkept_budgets(values["ledger"], rules, keys)
     if values["api_keys_file"] is not None or values.get("managed_keys"):
         return  # a key of that name may come later, or have gone; advice.py warns
     names = {key.caller_name for key in keys}
