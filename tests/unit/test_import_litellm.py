@@ -91,6 +91,34 @@ def mappings(value: object) -> Iterator[dict[str, Any]]:
     yield value["router_settings"]["model_group_alias"]["alias"]
 
 
+@pytest.mark.parametrize(
+    ("config", "seconds", "subjects"),
+    [
+        ({"router_settings": {"timeout": 0}}, (60.0, 600.0), {"router_settings.timeout"}),
+        ({"litellm_settings": {"request_timeout": 0}}, (60.0, 600.0), {"litellm_settings.request_timeout"}),
+        (
+            {"router_settings": {"timeout": 0}, "litellm_settings": {"request_timeout": 90}},
+            *((90.0, 90.0), {"router_settings.timeout"}),
+        ),
+    ],
+)
+def test_timeout_of_zero_is_none(
+    config: dict[str, object], seconds: tuple[float, float], subjects: set[str], tmp_path: Path
+) -> None:
+    """As LiteLLM takes it. Nothing would ever be answered within the shortest time that Velox knows."""
+    result = imported({"model_list": [deployment("a", "openai/a")], **config})
+    made = loaded(result, tmp_path)
+    assert (made.upstream_first_byte_timeout_s, made.upstream_total_timeout_s) == seconds
+    assert {note.subject for note in result.notes.of("left out")} == subjects
+
+
+def test_report_names_what_velox_has_for_money() -> None:
+    """Who reads that there is nothing looks no further, and goes on without the limit."""
+    deployments = [deployment("a", "openai/a", max_budget=10, input_cost_per_token=1, base_model="b")]
+    shown = report(imported({"model_list": deployments, "litellm_settings": {"max_budget": 100}}))
+    assert "`budgets`, which need VELOX_LEDGER (docs/budgets.md)" in shown and "VELOX_PRICES" in shown
+
+
 def test_no_setting_is_dropped_in_silence() -> None:
     """A field that nobody knows is named, wherever it stands, with its own line."""
     config = {

@@ -223,7 +223,7 @@ class _File:
             for entry in item.fields or ():
                 for field in entry.value.fields or () if entry.key == "litellm_params" else ():
                     if field.key == "tags":
-                        why = "without enable_tag_filtering they are for reports of spend, and Velox knows no prices"
+                        why = "without enable_tag_filtering they are for reports of spend: give `tags` to keys"
                         self._notes.left_out("litellm_params.tags", why, field.where)
 
     def _aliases(self, router: Part) -> dict[str, tuple[str, str]]:
@@ -300,6 +300,9 @@ class _File:
     def _first(self, router: Part, library: Part, key: str, key_of_library: str) -> tuple[float, str] | None:
         """Return what router_settings say, or else litellm_settings; and where."""
         (number, where), (other, other_where) = router.number(key), library.number(key_of_library)
+        if key == "timeout":
+            number = _unless_zero(router, key, number, where)
+            other = _unless_zero(library, key_of_library, other, other_where)
         if number is not None and other is not None:
             library.leave(key_of_library, f"router_settings.{key} counts before it", other_where)
         if number is not None:
@@ -329,6 +332,16 @@ class _File:
             self._notes.variables["VELOX_API_KEYS"] = f"{meaning}; master_key is one ({key.where})"
             text = "it opens the way to models only; what administers is VELOX_ADMIN_TOKEN"
             self._notes.changed("general_settings.master_key", text, key.where)
+
+
+def _unless_zero(part: Part, key: str, number: float | None, where: str) -> float | None:
+    """Return a time; None for 0, by which LiteLLM has its default: as a time it would let no request through."""
+    if number == 0:
+        part.leave(
+            key, "0 is LiteLLM's default, 6,000 s; set upstream_first_byte_timeout and upstream_total_timeout", where
+        )
+        return None
+    return number
 
 
 def _is_on(text: str) -> bool:

@@ -12,16 +12,18 @@ from typing import Final
 __all__ = ["deployment_setting", "section_setting"]
 
 _UNKNOWN: Final = "Velox has nothing that this could be"
-_PRICE: Final = "Velox knows no prices"
+_PRICE: Final = "Velox has prices of its own; VELOX_PRICES names others (docs/prices.md)"
 _DEFAULT: Final = "Velox sends the body that the client sent: let clients send it"
-_DATABASE: Final = "Velox has no database"
+_DATABASE: Final = "Velox keeps what it stores in VELOX_LEDGER, by rules of its own (docs/keys.md, docs/ledger.md)"
 _LOGGING: Final = "Velox has no callbacks to other services: it has /metrics for Prometheus, and an access log"
 _LOGS: Final = "Velox logs JSON, never a body, and sends no reports"
 _CACHE: Final = "Velox keeps no answers"
 _GUARD: Final = "Velox does not look into prompts and answers"
 _HEALTH: Final = "give upstreams a `probe`, such as probe: {path: /health, every: 5s}; requests that fail count anyway"
 _REST: Final = "Velox decides by the kind of failure and the upstream's Retry-After: there is no such number"
-_BUDGET: Final = "Velox limits requests, tokens and concurrency, but has no budgets"
+_BUDGET: Final = (
+    "write it as one of `budgets`, which need VELOX_LEDGER (docs/budgets.md): until then nothing limits what is spent"
+)
 _REDIS: Final = (
     "it may hold a password: set VELOX_REDIS_URL=redis://:PASSWORD@HOST:PORT/0 (pip install velox-gateway[redis])"
     " and several gateways hold their limits together; nothing else is kept there"
@@ -185,7 +187,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 _BY_PART: Final = (
     ("cost", _PRICE),
     ("budget", _BUDGET),
-    ("spend", _BUDGET),
+    ("spend", "with VELOX_LEDGER Velox records each call and its cost: `velox usage` (docs/ledger.md)"),
     ("callback", _LOGGING),
     ("langfuse", _LOGGING),
     ("database", _DATABASE),
