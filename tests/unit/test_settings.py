@@ -163,15 +163,30 @@ def test_unknown_variable_is_a_problem_that_names_the_nearest_one() -> None:
     assert problems({"VELOX_ZZZZ": "2"}) == ["VELOX_ZZZZ: there is no such variable"]
 
 
-def test_variables_that_kubernetes_injects_are_ignored() -> None:
-    """A Service called velox puts these into every pod of its namespace."""
+@pytest.mark.parametrize("service", ["VELOX", "VELOX_ADMIN", "VELOX_REDIS_MASTER", "VELOX_2"])
+def test_variables_that_kubernetes_injects_are_ignored(service: str) -> None:
+    """A Service called velox, or velox-admin, puts these into every pod of its namespace."""
     environ = {
-        "VELOX_PORT": "tcp://10.0.0.1:80",
-        "VELOX_PORT_80_TCP_ADDR": "10.0.0.1",
-        "VELOX_SERVICE_HOST": "10.0.0.1",
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "80",
+        "SERVICE_PORT_HTTP_METRICS": "80",
+        "PORT": "tcp://10.0.0.1:80",
+        "PORT_80_TCP": "tcp://10.0.0.1:80",
+        "PORT_80_TCP_PROTO": "tcp",
+        "PORT_80_TCP_PORT": "80",
+        "PORT_80_TCP_ADDR": "10.0.0.1",
     }
+    given = {f"{service}_{name}": text for name, text in environ.items()}
 
-    assert load({**environ, "PATH": "/bin", "OTHER": "x"}, cores=2) == load({}, cores=2)
+    assert load({**given, "PATH": "/bin", "OTHER": "x"}, cores=2) == load({}, cores=2)
+
+
+@pytest.mark.parametrize("name", ["VELOX_PORT", "VELOX_ADMIN_PORT", "VELOX_SERVICE_NAME", "VELOX_PORTS"])
+def test_variable_that_only_looks_like_one_of_kubernetes_is_a_problem(name: str) -> None:
+    """It would be ignored, and Velox listen elsewhere."""
+    (problem,) = problems({name: "8081"})
+    assert problem.startswith(f"{name}: ")
+    assert ("VELOX_LISTEN=127.0.0.1:8080" in problem) == (name == "VELOX_PORT")
 
 
 def test_all_problems_are_told_at_once_and_no_secret_is(tmp_path: Path) -> None:

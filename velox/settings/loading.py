@@ -26,18 +26,21 @@ from velox.types import Address, Secret
 __all__ = ["AdminPlace", "admin_place", "load"]
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-# Kubernetes gives every pod these for a Service called velox.
-_KUBERNETES: Final = re.compile(r"VELOX_(?:PORT|SERVICE_).*")
+# Kubernetes gives every pod these for each Service of its namespace that is called velox, or velox-something.
+_KUBERNETES: Final = re.compile(
+    r"VELOX_(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)"
+)
+# This one of them somebody may have written for Velox, with a number.
+_KUBERNETES_PORT: Final = re.compile(r"VELOX_(?:[A-Z0-9_]+_)?PORT=(?:tcp|udp|sctp)://.*")
 _BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
 _BY_KEY: Final = {variable.key: variable for variable in VARIABLES if variable.name != "VELOX_CONFIG"}
 _VARIABLE: Final = re.compile(r"\b(VELOX_[A-Z0-9_]+)\b(?:=(\w+))?")
 _OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_ADMIN_LISTEN": "--admin"}
+_PLACES: Final = ("port", "host", "bind", "address", "server")
 # What is expected instead of fields that people write by mistake.
 _HINTS: Final = MappingProxyType(
     {
-        **dict.fromkeys(
-            ("port", "host", "bind", "address", "server"), "expected `listen`, such as `listen: 127.0.0.1:8080`"
-        ),
+        **dict.fromkeys(_PLACES, "expected `listen`, such as `listen: 127.0.0.1:8080`"),
         **dict.fromkeys(
             ("clients", "keys", "client_keys", "users", "consumers", "tokens"),
             "expected `api_keys`, a list such as `- {name: web-shop, key: sha256:HEX}`",
@@ -127,6 +130,10 @@ def admin_place(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Adm
     )
 
 
+def _is_of_kubernetes(name: str, text: str) -> bool:
+    return bool(_KUBERNETES.fullmatch(name) or _KUBERNETES_PORT.fullmatch(f"{name}={text}"))
+
+
 class _Reading:
     """What has been found so far.
 
@@ -149,9 +156,11 @@ class _Reading:
                     self.given[name] = Given(text, origin, name)
                 else:
                     self.empty[name] = name
-            elif name.startswith("VELOX_") and not _KUBERNETES.fullmatch(name):
+            elif name.startswith("VELOX_") and not _is_of_kubernetes(name, text):
                 key = name.removeprefix("VELOX_").lower()
                 expected = unknown("variable", name, _BY_NAME)
+                if key in _PLACES:
+                    expected = "expected VELOX_LISTEN, such as VELOX_LISTEN=127.0.0.1:8080"
                 if key in NESTED:
                     expected = f"expected `{key}:` in the file that VELOX_CONFIG names: there is no such variable"
                 self.problems.append(Problem(name, "", expected))
