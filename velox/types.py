@@ -244,6 +244,21 @@ class Address:
         """True when only this machine can connect. A unix socket counts: file permissions guard it."""
         return self.kind == "unix" or ipaddress.ip_address(self.host).is_loopback
 
+    @property
+    def is_ipv6(self) -> bool:
+        """True for a TCP address of version 6."""
+        return ":" in self.host
+
+    def includes(self, other: Address) -> bool:
+        """True when only one of the two can be bound: they are one, or this one is each address of the other's port.
+
+        By itself `::` is each address of both versions.
+        """
+        if self.kind == "unix" or other.kind == "unix" or not self.port:
+            return self == other and self.kind == "unix"
+        is_each = self.host == "::" or (self.host == "0.0.0.0" and not other.is_ipv6)
+        return self.port == other.port and (is_each or self.host == other.host)
+
     def __str__(self) -> str:
         if self.kind == "unix":
             return f"unix:{self.path}"

@@ -80,6 +80,36 @@ def test_reload_without_a_process_is_refused_and_made_up_for(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("soft", "hard", "reason"),
+    [
+        ("24", "24", "Too many open files; raise the limit of open files (ulimit -n)"),
+        # The soft one is raised before anything is opened: what stops this start is the address.
+        ("24", "4096", "can't listen on 192.0.2.1:1: Cannot assign requested address"),
+    ],
+)
+def test_start_with_few_open_files_says_what_to_raise(soft: str, hard: str, reason: str) -> None:
+    """Many workers and addresses need hundreds, before any of them serves."""
+    command = f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$0" -m velox serve --sim'
+    many = ",".join(["127.0.0.1:0"] * 15)
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable],
+        cwd=REPOSITORY,
+        env={
+            "VELOX_ADMIN_LISTEN": "192.0.2.1:1",
+            "VELOX_ADMIN_TOKEN": "token",
+            "VELOX_LISTEN": many,
+            "VELOX_WORKERS": "2",
+        },
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 1 and "bug" not in done.stderr
+    assert reason in done.stderr
+
+
+@pytest.mark.parametrize(
     ("limit", "reason"),
     [
         ("-v 250000", "Cannot allocate memory; raise the limit of address space (ulimit -v)"),

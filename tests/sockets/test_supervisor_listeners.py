@@ -36,6 +36,21 @@ def test_tcp_listeners_share_one_port_that_the_kernel_chose() -> None:
         listeners.close()
 
 
+@pytest.mark.parametrize("hosts", [("::", "0.0.0.0"), ("0.0.0.0", "::"), ("::", "127.0.0.1")])
+def test_all_addresses_of_both_versions_share_one_port(hosts: tuple[str, str]) -> None:
+    """However the system has it, `::` is then of its own version alone."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    listeners = Listeners([Address(kind="tcp", host=host, port=port) for host in hosts], 2)
+    try:
+        found = {each.family: each for each in listeners[0]}
+        assert found[socket.AF_INET6].getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=5).close()
+    finally:
+        listeners.close()
+
+
 def test_tcp_listeners_take_connections_on_every_socket() -> None:
     """A connection lands in the queue of one of the sockets, whichever process is alive: none is refused."""
     listeners = Listeners([LOOPBACK], 2)

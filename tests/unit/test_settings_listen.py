@@ -40,10 +40,19 @@ def test_several_addresses_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["127.0.0.1:1,127.0.0.1:1", f"{UNIX},{UNIX}", "127.0.0.1:1,", ",".join(["[::1]:0"] * 17)]
+    "text",
+    [
+        *("127.0.0.1:1,127.0.0.1:1", f"{UNIX},{UNIX}", "127.0.0.1:1,", ",".join(["[::1]:0"] * 17)),
+        *("0.0.0.0:1,127.0.0.1:1", "127.0.0.1:1,127.0.0.2:1,0.0.0.0:1", "[::]:1,[::1]:1"),
+    ],
 )
 def test_addresses_that_can_not_all_be_bound_are_refused(text: str) -> None:
-    assert problem({"VELOX_LISTEN": text}).startswith("VELOX_LISTEN")
+    assert problem({"VELOX_LISTEN": text, "VELOX_AUTH": "none"}).startswith("VELOX_LISTEN")
+
+
+@pytest.mark.parametrize("text", ["[::]:1,0.0.0.0:1", "0.0.0.0:1,127.0.0.1:2", "127.0.0.1:1,127.0.0.2:1,[::]:1"])
+def test_every_address_of_one_version_may_stand_beside_the_other(text: str) -> None:
+    assert len(load({"VELOX_LISTEN": text, "VELOX_AUTH": "none"}, cores=2).listen) > 1
 
 
 def test_port_that_the_kernel_chooses_may_stand_twice() -> None:
@@ -55,10 +64,18 @@ def test_one_address_beyond_loopback_needs_keys_whatever_the_others_are() -> Non
     assert "VELOX_API_KEYS" in problem({"VELOX_LISTEN": f"{UNIX},0.0.0.0:8080"})
 
 
-def test_admin_listener_must_be_none_of_them() -> None:
-    environ = {"VELOX_LISTEN": "127.0.0.1:1,127.0.0.1:2", "VELOX_ADMIN_LISTEN": "127.0.0.1:2"}
+@pytest.mark.parametrize(
+    ("listen", "admin"),
+    [
+        *(("127.0.0.1:1,127.0.0.1:2", "127.0.0.1:2"), ("0.0.0.0:6060", ""), ("[::]:2", "127.0.0.1:2")),
+        *(("127.0.0.1:2", "0.0.0.0:2"), (UNIX, UNIX)),
+    ],
+)
+def test_admin_listener_must_be_none_of_them(listen: str, admin: str) -> None:
+    """Nor one that takes another one's connections: the second of them could not be bound."""
+    environ = {"VELOX_LISTEN": listen, "VELOX_ADMIN_LISTEN": admin, "VELOX_AUTH": "none", "VELOX_ADMIN_TOKEN": "t"}
 
-    assert "VELOX_ADMIN_LISTEN" in problem(environ)
+    assert problem(environ).startswith("VELOX_ADMIN_LISTEN is ")
 
 
 @pytest.mark.parametrize(("text", "mode"), [("0660", 0o660), ("777", 0o777), ("0600", 0o600)])

@@ -60,12 +60,14 @@ class Listeners:
         self._sockets: list[list[socket.socket]] = []  # by address, then by slot
         try:
             for address in addresses:
-                self._bind(address, n_workers, mode, owner)
+                others = (each for each in addresses if each.kind == "tcp" and not each.is_ipv6)
+                is_alone = all(each.port != address.port for each in others) or not address.port
+                self._bind(address, n_workers, mode, owner, v6_only=address.is_ipv6 and not is_alone)
         except BindError:
             self.close()
             raise
 
-    def _bind(self, address: Address, n_workers: int, mode: int, owner: SocketOwner | None) -> None:
+    def _bind(self, address: Address, n_workers: int, mode: int, owner: SocketOwner | None, *, v6_only: bool) -> None:
         if address.kind == "unix":
             shared = _bind_unix(address, mode, owner)
             self._sockets.append([shared] * n_workers)
@@ -73,14 +75,14 @@ class Listeners:
             self._urls.append(f"unix:{address.path}")
             return
         # SO_REUSEPORT would let two gateways share a port without a word: look first.
-        probe = bind_one(address)
+        probe = bind_one(address, v6_only=v6_only)
         host, port = probe.getsockname()[:2]
         probe.close()
         bound = Address(kind="tcp", host=address.host, port=port)
         sockets: list[socket.socket] = []
         self._sockets.append(sockets)
         for _ in range(n_workers):
-            sockets.append(bind_one(bound, reuse_port=True))
+            sockets.append(bind_one(bound, reuse_port=True, v6_only=v6_only))
         self._urls.append(f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}")
 
     def __getitem__(self, slot: int) -> tuple[socket.socket, ...]:
@@ -114,14 +116,19 @@ class Listeners:
                     Path(path).unlink()
 
 
-def bind_one(address: Address, *, reuse_port: bool = False) -> socket.socket:
-    """Bind and listen; a unix socket is its owner's only. Raises BindError."""
+def bind_one(address: Address, *, reuse_port: bool = False, v6_only: bool = False) -> socket.socket:
+    """Bind and listen; a unix socket is its owner's only. Raises BindError.
+
+    v6_only: `::` takes no IPv4 connections, for which there is another address; else it does as the system has it.
+    """
     if address.kind == "unix":
         return _bind_unix(address, _OWNER_ONLY, None)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if v6_only:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             # For the connections that it accepts, which inherit it: to a client that reads nothing the kernel would

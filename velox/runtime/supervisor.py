@@ -18,6 +18,7 @@ a client does can reach it and a fork is always safe.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import selectors
@@ -136,12 +137,18 @@ def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
     """Run the gateway until a signal stops it; return the exit code. source: where the settings can be read again."""
     stream = own_stderr()
     take_over(stream)
+    raise_open_files()  # first: on a machine of many cores the listeners alone are hundreds
     try:
         # What is bound when the start fails is let go: a unix socket would leave its file behind.
         with contextlib.ExitStack() as bound:
             return Supervisor(settings, source, stream, bound, with_simulator=sim).run()
     except (BindError, CertificateError, RingError, SharedMemoryError) as exc:
         operations_logger(stream).error("%s", exc)
+        return 1
+    except OSError as exc:
+        if exc.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        operations_logger(stream).error("%s", f"{exc.strerror}; raise the limit of open files (ulimit -n)")
         return 1
 
 
@@ -214,7 +221,6 @@ class Supervisor:
         self._gateway.supervisor_pid = os.getpid()
         self._gateway.started_ns = time.monotonic_ns()
         self._take_signals()
-        raise_open_files()
         self._warn_of_few_files()
         self._keep_simulator(time.monotonic())
         self._enroll(self._settings)

@@ -263,7 +263,11 @@ def _sizes(values: Mapping[str, Any]) -> Iterator[Problem]:
 def _unprotected_listeners(values: Mapping[str, Any]) -> Iterator[Problem]:
     """Report two listeners at one address, and listeners that other machines can reach without a key."""
     listen, admin = values.get("listen"), values.get("admin_listen")
-    if listen is not None and admin is not None and admin in listen and (admin.kind == "unix" or admin.port):
+    if (
+        listen is not None
+        and admin is not None
+        and any(each.includes(admin) or admin.includes(each) for each in listen)
+    ):
         yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
     # R-AUTH-1: clients on other machines need a key, unless VELOX_AUTH=none was set.
     if {"listen", "auth", "api_keys", "api_keys_file"} <= values.keys():

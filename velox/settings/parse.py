@@ -262,6 +262,10 @@ def addresses(text: str) -> tuple[Address, ...]:
     fixed = [each for each in found if each.kind == "unix" or each.port]  # port 0 is another one each time
     if len(set(fixed)) != len(fixed):
         raise ValueError("expected each address once")
+    for one in fixed:
+        # Of both versions there may be one each: then [::] is bound for its own version alone (runtime/listeners.py).
+        if any(one is not each and one.is_ipv6 == each.is_ipv6 and one.includes(each) for each in fixed):
+            raise ValueError(f"expected {one} without others of its port: it stands for all of them")
     return found
 
 
