@@ -77,6 +77,23 @@ def test_empty_field_sets_nothing(tmp_path: Path) -> None:
     assert load_file(tmp_path, "workers:\nqueue_batch: ~\n").queue_batch == 64
 
 
+@pytest.mark.parametrize("item", ["null", "~", "", '""', "a\n  - null"])
+def test_list_with_an_empty_item_is_refused(tmp_path: Path, item: str) -> None:
+    """What a template writes for a variable that is not set is no key, and no list without keys either."""
+    (found,) = problems(tmp_path, f"api_keys:\n  - {item}\n")
+    line = 2 + item.count("\n")
+    assert found == f"velox.yaml:{line}: api_keys: expected a value for each item of the list, and one is empty"
+
+
+def test_merged_fields_are_told_of(tmp_path: Path) -> None:
+    """YAML's merge is for tools that build values of it; here each field has its line."""
+    text = "upstreams:\n  - &a {name: a, origin: http://a}\n  - {<<: *a, name: b, origin: http://b}\n"
+    assert problems(tmp_path, text) == [
+        "velox.yaml:3: a field: expected each field written out: `*name` may stand for a whole value, but nothing is"
+        " merged (`<<`)"
+    ]
+
+
 def test_every_problem_names_line_field_and_what_was_expected(tmp_path: Path) -> None:
     """Unknown, wrong, twice: all told, each with its line."""
     found = problems(tmp_path, "workers: 0\nworkerz: 1\nqueue_batch: 1\nqueue_batch: 2\nmax_body: {a: 1}\n")

@@ -161,6 +161,8 @@ BAD_FILES = {
     "- key: sha256:12\n": ["keys:1: a key: expected 64 hexadecimal digits after sha256:"],
     "- key: [secret]\n": ["keys:1: a key: expected a key"],
     "- key:\n": ["keys:1: a key: expected 1 to 512 visible"],
+    "- null\n- key: ~\n- ~\n": [f"keys:{n}: a key: expected 1 to 512 visible" for n in (1, 2, 3)],
+    "- key: secret\n  models: [null]\n": ["keys:2: models: expected"],
     "- key: secret\n  key: secret2\n": ["keys:2: key: expected each field once"],
     "- key: secret\n  nmae: x\n": ["keys:2: nmae: there is no such field of a key; did you mean name?"],
     "- key: secret\n  Secret-1: x\n": ["keys:2: a key: there is no such field of a key"],
@@ -200,6 +202,22 @@ def test_file_that_is_wrong_says_where_and_never_what(content: str) -> None:
     assert len(found) == len(BAD_FILES[content]), found
     for told, expected in zip(found, BAD_FILES[content], strict=True):
         assert told.startswith(expected)
+
+
+@pytest.mark.parametrize("text", ["one\n", "# keys\none\n", "- key: one\n"])
+def test_file_may_begin_with_a_mark_of_its_encoding(text: str, tmp_path: Path) -> None:
+    """As editors of Windows write it. It is in no key."""
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    environ = {"VELOX_API_KEYS_FILE": str(file)}
+    assert [key.digest for key in load(environ).api_keys] == [digest("one")]
+    file.write_bytes(b"\xef\xbb\xbfone\r\n")
+    config = tmp_path / "velox.yaml"
+    upstream = f"{{name: a, origin: 'http://a', keys: ['file:{file}']}}"
+    config.write_text(f"upstreams: [{upstream}]\nadmin_token_file: {file}\n")
+    made = load({"VELOX_CONFIG": str(config)})
+    assert made.upstreams[0].keys[0].digest == digest("one")
+    assert made.admin_token is not None and made.admin_token.reveal() == "one"
 
 
 def test_file_that_is_not_text_is_refused() -> None:

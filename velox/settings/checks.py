@@ -6,6 +6,7 @@ Does not know: how a value is written; upstreams and routes (routing.py). Invali
 
 from __future__ import annotations
 
+import codecs
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,8 @@ def add_token_file(values: dict[str, Any]) -> list[Problem]:
     if values.get("admin_token") is not None:
         return [Problem(name, quoted(path), "expected this or VELOX_ADMIN_TOKEN, not both")]
     try:
-        text = read_regular_file(path, _TOKEN_BYTES)[:_TOKEN_BYTES].decode("ascii", "replace").strip()
+        content = read_regular_file(path, _TOKEN_BYTES)[:_TOKEN_BYTES].removeprefix(codecs.BOM_UTF8)
+        text = content.decode("ascii", "replace").strip()
     except OSError as exc:
         return [Problem(name, quoted(path), f"expected a file that can be read ({exc.strerror})")]
     try:

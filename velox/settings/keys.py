@@ -16,6 +16,7 @@ An entry is a key, or `sha256:HEX` of one. In a YAML list it may be a mapping in
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,7 +112,7 @@ def read_key_file(path: str) -> bytes:
     content = read_regular_file(path, _FILE_BYTES)
     if len(content) > _FILE_BYTES:
         raise ValueError(f"it is over {_FILE_BYTES} bytes")
-    return content
+    return content.removeprefix(codecs.BOM_UTF8)  # which editors of Windows write before the first key
 
 
 def parse_key_file(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:

@@ -174,7 +174,8 @@ class _Reading:
             key, value = entry.key, entry.value
             variable = _BY_KEY.get(key)
             has_fields = any(item.fields for item in value.items or ())
-            expected = ""
+            empty = next((item for item in value.items or () if item.text == ""), None)
+            expected, where = "", entry.where
             if key in NESTED:
                 self.trees[key] = Tree(entry.where, value.text, value.items, value.fields)
             elif variable is None:
@@ -185,13 +186,16 @@ class _Reading:
                 expected = "expected one value, not a list"
             elif has_fields and variable.parse_items is None:
                 expected = "expected a list of values without commas"
+            elif empty is not None:
+                # Else a list of keys with nothing in it would be none, and let everybody in.
+                expected, where = "expected a value for each item of the list, and one is empty", empty.where
             elif has_fields or value.joined:
                 items = value.items if has_fields and value.items else ()
                 self.given.setdefault(variable.name, Given(value.joined, "file", key, entry.where, items))
             else:
                 self.empty[variable.name] = f"{key} ({entry.where})"
             if expected:
-                self.problems.append(Problem(key, "", expected, where=entry.where))
+                self.problems.append(Problem(key, "", expected, where=where))
 
     def read_value(self, variable: Variable, n_cores: int, memory_bytes: int) -> None:
         """Add the value of a variable, or what is wrong with it."""

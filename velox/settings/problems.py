@@ -71,6 +71,8 @@ _CLOSE: Final = 0.65
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Return what a problem says of a name that is none of `known`, with the nearest one."""
+    if name == "<<":
+        return "expected each field written out: `*name` may stand for a whole value, but nothing is merged (`<<`)"
     by_rest = {_compared(other): other for other in known}
     close = _close_matches(_compared(name), by_rest)
     return f"there is no such {kind}" + (f"; did you mean {by_rest[close[0]]}?" if close else "")

@@ -91,7 +91,7 @@ def list_items(path: str, root: yaml.Node) -> tuple[Tree, ...] | None:
     for node in root.value:
         where = place(path, node)
         if isinstance(node, yaml.ScalarNode):
-            items.append(Tree(where, text=node.value))
+            items.append(Tree(where, text=_text(node)))
             continue
         found = list(_fields(path, node, inner=True)) if isinstance(node, yaml.MappingNode) else []
         fields = tuple(each for each in found if isinstance(each, Entry))
@@ -127,11 +127,16 @@ def _plain(path: str, node: yaml.Node, *, inner: bool) -> Tree | None:
     """Return a text, a list of texts, or a list that holds mappings; None for anything else."""
     where = place(path, node)
     if isinstance(node, yaml.ScalarNode):
-        return Tree(where, text="" if node.tag == _NULL else node.value)
+        return Tree(where, text=_text(node))
     if isinstance(node, yaml.SequenceNode) and _is_plain(node):
-        return Tree(where, items=tuple(Tree(where, text=item.value) for item in node.value))
+        return Tree(where, items=tuple(Tree(place(path, item), text=_text(item)) for item in node.value))
     items = None if inner else list_items(path, node)
     return Tree(where, items=items) if items and any(item.fields for item in items) else None
+
+
+def _text(node: yaml.Node) -> str:
+    """Return what a value says: nothing where it is null, as what a template writes for a variable that is not set."""
+    return "" if node.tag == _NULL else str(node.value)
 
 
 def _is_plain(node: yaml.SequenceNode) -> bool:
@@ -174,7 +179,7 @@ class _Maker:
             return Tree(where, items=tuple(self.make(each, depth + 1) for each in node.value))
         if isinstance(node, yaml.MappingNode):
             return Tree(where, fields=self._fields(node, depth))
-        text = "" if node.tag == _NULL else str(node.value)
+        text = _text(node)
         self._count_chars(text)
         return Tree(where, text=text)
 
