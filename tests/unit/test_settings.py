@@ -319,11 +319,30 @@ def test_ca_file_must_hold_certificates(tmp_path: Path) -> None:
 )
 def test_cores_are_those_the_quota_leaves(tmp_path: Path, cpu_max: str, cores: int | None) -> None:
     """A container with a CPU quota counts on its quota, rounded up, not on the machine's cores."""
-    file = tmp_path / "cpu.max"
+    file, absent = tmp_path / "cpu.max", tmp_path / "absent"
     file.write_text(cpu_max)
-    all_cores = available_cores(tmp_path / "absent")
+    all_cores = available_cores(absent, absent)
 
-    assert available_cores(file) == (all_cores if cores is None else min(cores, all_cores))
+    assert available_cores(file, absent) == (all_cores if cores is None else min(cores, all_cores))
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "cores"),
+    [
+        *(("100000\n", "100000\n", 1), ("5000", "100000", 1), ("150000", "100000", 2)),
+        *(("-1\n", "100000\n", None), ("1", "0", None)),
+    ],
+)
+def test_cores_are_those_the_quota_of_cgroup_v1_leaves(
+    tmp_path: Path, quota: str, period: str, cores: int | None
+) -> None:
+    """As nodes have it still whose kernel, or kubelet, was not moved to version 2: two files, and -1 for none."""
+    (tmp_path / "cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu.cfs_period_us").write_text(period)
+    absent = tmp_path / "absent"
+    all_cores = available_cores(absent, absent)
+
+    assert available_cores(absent, tmp_path) == (all_cores if cores is None else min(cores, all_cores))
 
 
 def _is_a(value: object, hint: object) -> bool:

@@ -16,6 +16,8 @@ from typing import Final
 __all__ = ["available_cores", "container_memory", "hard_default", "most_watched_workers", "soft_default"]
 
 _CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
+# cgroup v1; -1 is no quota.
+_CPU_V1: Final = Path("/sys/fs/cgroup/cpu")
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 # cgroup v1 says "none" with a number near 2^63.
 _UNLIMITED: Final = 1 << 60
@@ -26,16 +28,21 @@ _HARD: Final = 90
 _LEAST_SHARE: Final = 128 * 2**20
 
 
-def available_cores(cpu_max: Path = _CPU_MAX) -> int:
+def available_cores(cpu_max: Path = _CPU_MAX, cpu_v1: Path = _CPU_V1) -> int:
     """Return the cores in the affinity mask, or fewer where a quota allows fewer (rounded up). At least 1."""
     cores = len(os.sched_getaffinity(0))
+    allowed = _quota(cpu_max) or _quota(cpu_v1 / "cpu.cfs_quota_us", cpu_v1 / "cpu.cfs_period_us")
+    return max(1, min(cores, allowed)) if allowed else cores
+
+
+def _quota(*paths: Path) -> int:
+    """Return the cores that the quota and the period in these files allow, rounded up; 0: no quota is known."""
     try:
-        quota, period = cpu_max.read_text("ascii").split()
-        # "max 100000" is no quota: int() refuses it, like anything else this file never holds.
-        allowed = -(-int(quota) // int(period))
+        quota, period = " ".join(path.read_text("ascii") for path in paths).split()
+        # "max 100000" is no quota: int() refuses it, like anything else these files never hold.
+        return max(0, -(-int(quota) // int(period)))
     except (OSError, ValueError, ZeroDivisionError):
-        return cores
-    return max(1, min(cores, allowed))
+        return 0
 
 
 def container_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
