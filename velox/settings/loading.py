@@ -6,6 +6,7 @@ Knows: which source takes precedence, and which names are unknown. Does not know
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -110,13 +111,17 @@ def load(
 def admin_place(environ: Mapping[str, str], overrides: Mapping[str, str]) -> AdminPlace:
     """Return where the admin listener is, and what is wrong with the settings that say so.
 
-    Works even if the other settings are invalid. A file that is not YAML is ignored.
+    Works even if the other settings are invalid. A file that is not YAML is ignored. One that the command line names
+    and that is not there is a problem, unless the address is given besides: a gateway elsewhere would be meant.
     """
-    path = overrides.get("VELOX_CONFIG") or environ.get("VELOX_CONFIG")
+    named = overrides.get("VELOX_CONFIG")
+    path = named or environ.get("VELOX_CONFIG")
     entries = read_file(path, NESTED).entries if path else ()
     fields = {entry.key: entry.value.text for entry in entries}
     values: dict[str, Any] = {}
     problems = []
+    if named and "VELOX_ADMIN_LISTEN" not in overrides and not os.access(named, os.R_OK):
+        problems.append(Problem(_OPTIONS["VELOX_CONFIG"], quoted(named), "expected a file that can be read"))
     for name in _ADMIN_PLACE:
         variable = _BY_NAME[name]
         text = overrides.get(name) or environ.get(name) or fields.get(variable.key) or variable.default
