@@ -109,6 +109,17 @@ def test_start_with_few_open_files_says_what_to_raise(soft: str, hard: str, reas
     assert reason in done.stderr
 
 
+def test_shortage_is_told_before_the_first_worker_serves() -> None:
+    """As `velox check` would: what is too little may end the gateway before it is ready."""
+    launcher = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim"), launcher=launcher) as velox:
+        told, ready = (
+            next(at for at, line in enumerate(velox.stderr.lines) if words in line)
+            for words in ("64 open files are allowed (ulimit -n)", "ready in")
+        )
+        assert told < ready
+
+
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [

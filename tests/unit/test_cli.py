@@ -11,6 +11,7 @@ import pytest
 from velox.build import VERSION
 from velox.cli import main
 from velox.ledger.sqlite import SqliteStore
+from velox.runtime.capacity import shortages
 from velox.runtime.check import check_lines
 from velox.runtime.ledger_folder import folder_problem
 from velox.settings import load
@@ -180,6 +181,9 @@ def test_check_warns_of_workers_without_limits_of_memory(n_bytes: int, workers: 
         return [line for line in lines if line.startswith("WARNING: the container has ")]
 
     assert [line.endswith(f"the gateway: {advice}") for line in warnings()] == [True] * bool(advice)
+    # The log says the same at the start: a gateway that is killed in its first seconds was not checked by anybody.
+    at_start = [f"WARNING: {line}" for line in shortages(load(environ, memory_bytes=n_bytes), 1 << 30, n_bytes)]
+    assert at_start == warnings()
     assert warnings(VELOX_MEMORY_SOFT="64MiB") == []
 
 

@@ -15,7 +15,7 @@ import ctypes
 import logging
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -25,6 +25,7 @@ from velox.providers.rows import PROVIDERS
 from velox.runtime.buckets import table_size
 from velox.runtime.on_demand import has_lanes
 from velox.settings import Settings
+from velox.settings.machine import most_watched_workers
 from velox.shm.object_table import object_bytes
 from velox.shm.status import WorkerStatus
 from velox.types import NO_RATES, Scope
@@ -41,6 +42,7 @@ __all__ = [
     "open_files_limit",
     "raise_open_files",
     "share",
+    "shortages",
 ]
 
 
@@ -98,6 +100,28 @@ def descriptors_of(settings: Settings, slot: int, limit: int) -> DescriptorPlan:
     warm = sum(len(entry.origins) * entry.connections for entry in settings.upstreams)
     upstream = share(settings.max_inflight, settings.workers, slot) + warm
     return plan_descriptors(limit, share(settings.max_connections, settings.workers, slot), upstream)
+
+
+def shortages(settings: Settings, limit: int, container_bytes: int) -> Iterator[str]:
+    """Yield a line for each thing that the machine grants less of than the settings ask for.
+
+    limit: open files. container_bytes: memory; 0: without a limit.
+    """
+    clients, plan = share(settings.max_connections, settings.workers, 0), descriptors_of(settings, 0, limit)
+    if plan.clients < clients:
+        yield (
+            f"{limit} open files are allowed (ulimit -n): a worker takes {plan.clients} connections of clients,"
+            f" not {clients}"
+        )
+    most = most_watched_workers(container_bytes)
+    is_default = settings.origins["VELOX_MEMORY_SOFT"] == settings.origins["VELOX_MEMORY_HARD"] == "default"
+    if container_bytes and settings.workers > most and is_default:
+        advise = f"set VELOX_WORKERS to {most} or less, or give it more" if most else "give it more"
+        yield (
+            f"the container has {container_bytes >> 20} MiB of memory, less than 128 MiB for each of"
+            f" {settings.workers} workers, so VELOX_MEMORY_SOFT and VELOX_MEMORY_HARD are off and the kernel may kill"
+            f" the gateway: {advise}"
+        )
 
 
 def memory_of(settings: Settings, limit: int) -> MemoryBound:

@@ -18,7 +18,7 @@ from velox.runtime.capacity import (
     memory_of,
     open_files_limit,
     raise_open_files,
-    share,
+    shortages,
 )
 from velox.runtime.ledger_folder import folder_problem
 from velox.runtime.priced import check_price_lines
@@ -26,7 +26,7 @@ from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
 from velox.settings.advice import advice
 from velox.settings.certificates import ADMIN_NAMES, CLIENT_NAMES, CertificateError, read_certificate
-from velox.settings.machine import container_memory, most_watched_workers
+from velox.settings.machine import container_memory
 from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
 
 __all__ = ["check_lines"]
@@ -62,7 +62,7 @@ def check_lines(
         *limit_lines(settings),
         *budget_lines(settings),
         *(check_price_lines(settings, now_s) if now_s is not None else ()),
-        *(f"WARNING: {text}" for text in (*_warnings(settings, now_s), *_little_memory(settings, container_bytes))),
+        *(f"WARNING: {text}" for text in _warnings(settings, now_s, container_bytes)),
         *_objects(settings),
         _access(settings),
     ]
@@ -119,14 +119,8 @@ def _tls(settings: Settings) -> Iterator[str]:
             yield f"{who} a certificate that is valid until {found.not_after}{more}"
 
 
-def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:
-    limit = open_files_limit()
-    wanted, plan = share(settings.max_connections, settings.workers, 0), descriptors_of(settings, 0, limit)
-    if plan.clients < wanted:
-        yield (
-            f"{limit} open files are allowed (ulimit -n): a worker takes {plan.clients} connections of clients,"
-            f" not {wanted}"
-        )
+def _warnings(settings: Settings, now_s: int | None, container_bytes: int) -> Iterator[str]:
+    yield from shortages(settings, open_files_limit(), container_bytes)
     is_open = not all(address.is_loopback for address in settings.listen)
     if is_open and settings.tls_cert_file is None and settings.asks_for_keys:
         yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
@@ -143,19 +137,6 @@ def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:
     if over:
         shown = ", ".join(f"{key.caller_name} ({key.where})" for key in over[:5])
         yield f"expired, so clients with it get 401: {len(over)} of the keys: {shown}"
-
-
-def _little_memory(settings: Settings, container_bytes: int) -> Iterator[str]:
-    """Warn of a container in which workers are not watched, as each would have too little memory."""
-    most = most_watched_workers(container_bytes)
-    is_default = settings.origins["VELOX_MEMORY_SOFT"] == settings.origins["VELOX_MEMORY_HARD"] == "default"
-    if container_bytes and settings.workers > most and is_default:
-        advise = f"set VELOX_WORKERS to {most} or less, or give it more" if most else "give it more"
-        yield (
-            f"the container has {container_bytes >> 20} MiB of memory, less than 128 MiB for each of"
-            f" {settings.workers} workers, so VELOX_MEMORY_SOFT and VELOX_MEMORY_HARD are off and the kernel may kill"
-            f" the gateway: {advise}"
-        )
 
 
 def _access(settings: Settings) -> str:

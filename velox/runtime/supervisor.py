@@ -39,7 +39,7 @@ from velox.runtime import children
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, budget_memory
-from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
+from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
 from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
@@ -54,6 +54,7 @@ from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.advice import advice
 from velox.settings.certificates import CertificateError
+from velox.settings.machine import container_memory
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.record_ring import RingError
@@ -221,7 +222,9 @@ class Supervisor:
         self._gateway.supervisor_pid = os.getpid()
         self._gateway.started_ns = time.monotonic_ns()
         self._take_signals()
-        self._warn_of_few_files()
+        # Now, not when it is ready: with too little memory it may never be.
+        for line in shortages(self._settings, open_files_limit(), container_memory()):
+            self._logger.warning("%s", line)
         self._keep_simulator(time.monotonic())
         self._enroll(self._settings)
         for _ in importing(self._settings):
@@ -244,15 +247,6 @@ class Supervisor:
                 self._turn(time.monotonic())
         self._leave()
         return 0
-
-    def _warn_of_few_files(self) -> None:
-        settings, limit = self._settings, open_files_limit()
-        clients, plan = share(settings.max_connections, settings.workers, 0), descriptors_of(settings, 0, limit)
-        if plan.clients < clients:
-            self._logger.warning(
-                "%d open files are allowed (ulimit -n): a worker takes %d connections of clients, not %d",
-                *(limit, plan.clients, clients),
-            )
 
     # -- signals ----------------------------------------------------------------------------------
 
