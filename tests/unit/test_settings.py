@@ -345,6 +345,25 @@ def test_cores_are_those_the_quota_of_cgroup_v1_leaves(
     assert available_cores(absent, tmp_path) == (all_cores if cores is None else min(cores, all_cores))
 
 
+@pytest.mark.parametrize(
+    ("environ", "soft", "hard"),
+    [
+        ({}, 768, 921),
+        ({"VELOX_MEMORY_HARD": "512MiB"}, 512, 512),
+        ({"VELOX_MEMORY_SOFT": "1000MiB"}, 1000, 1000),
+        ({"VELOX_MEMORY_SOFT": "600MiB"}, 600, 921),
+        ({"VELOX_MEMORY_HARD": "off"}, 768, None),
+    ],
+)
+def test_default_of_one_limit_of_memory_is_never_beyond_the_other(
+    environ: dict[str, str], soft: int, hard: int | None
+) -> None:
+    """Else what starts on a machine without a limit would be refused in a container, for a setting that nobody set."""
+    settings = load({"VELOX_WORKERS": "1", **environ}, memory_bytes=1 << 30)
+    assert settings.memory_soft_bytes == soft << 20
+    assert settings.memory_hard_bytes == (None if hard is None else hard << 20)
+
+
 def _is_a(value: object, hint: object) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:

@@ -238,8 +238,20 @@ class _Reading:
         if variable.default in (MEMORY_SOFT, MEMORY_HARD):
             workers = self.values.get("workers")
             part = soft_default if variable.default == MEMORY_SOFT else hard_default
-            return part(memory_bytes, workers) if isinstance(workers, int) else "off"
+            return self._beside_other(variable, part(memory_bytes, workers)) if isinstance(workers, int) else "off"
         return variable.default
+
+    def _beside_other(self, variable: Variable, default: str) -> str:
+        """Return the default of one limit of memory, as it can stand beside the other one if that is given."""
+        is_soft = variable.default == MEMORY_SOFT
+        other = self.given.get("VELOX_MEMORY_HARD" if is_soft else "VELOX_MEMORY_SOFT")
+        try:
+            found = None if other is None else variable.parse(other.text)
+        except ValueError:
+            return default  # it is told of
+        if not isinstance(found, int) or default == "off":
+            return default
+        return str(min(int(default), found) if is_soft else max(int(default), found))
 
     def placed(self, problem: Problem) -> Problem:
         """Return a problem with a setting as it was given: by its field, with file and line, or by its option.
