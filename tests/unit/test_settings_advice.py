@@ -106,7 +106,7 @@ def test_empty_variable_whose_default_is_used_is_warned_of(tmp_path: Path) -> No
     default = "is set, but empty, so the default is used:"
     warning = f"{default} https://api.openai.com (`velox serve --sim`: the built-in simulator)"
 
-    assert list(advice(load({"VELOX_UPSTREAM_ORIGIN": "", "VELOX_CONFIG": "", "VELOX_API_KEYS": ""}))) == [
+    assert list(advice(load({"VELOX_UPSTREAM_ORIGIN": "", "VELOX_CONFIG": "", "VELOX_TLS_CERT": ""}))) == [
         f"VELOX_UPSTREAM_ORIGIN {warning}",
         f"VELOX_CONFIG {default} no file",
     ]
@@ -114,6 +114,18 @@ def test_empty_variable_whose_default_is_used_is_warned_of(tmp_path: Path) -> No
         f"upstream_origin (velox.yaml:2) {warning}",
         f"key_rpm (velox.yaml:3) {default} 0",
     ]
+
+
+@pytest.mark.parametrize("name", ["VELOX_API_KEYS", "VELOX_API_KEYS_FILE", "OPENAI_API_KEY"])
+def test_empty_credential_is_warned_of(name: str, tmp_path: Path) -> None:
+    """A secret that was not found lets everybody in, or nobody through. Where it means nothing it is not told."""
+    follows = "the upstream gets what clients send as theirs" if name == "OPENAI_API_KEY" else "clients need no key"
+    (found,) = advice(load({name: ""}))
+    assert found == f"{name} is set, but empty, so the default is used: none, so {follows}"
+    file = tmp_path / "velox.yaml"
+    file.write_text("upstreams: [{name: a, origin: http://127.0.0.1:1}]\napi_keys: [vk-1]\n")
+    assert list(advice(load({name: "", "VELOX_CONFIG": str(file)}))) == []
+    assert list(advice(load({"OPENAI_API_KEY": "", "VELOX_API_KEYS": "", "VELOX_AUTH": "none"}), sim=True)) == []
 
 
 def test_empty_variable_that_something_else_sets_is_not_warned_of(tmp_path: Path) -> None:

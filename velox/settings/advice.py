@@ -24,6 +24,8 @@ def advice(settings: Settings, *, sim: bool = False) -> Iterator[str]:
     if settings.unusable_variables:
         yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
     for name, default in settings.empty_variables:
+        if sim and name == "OPENAI_API_KEY":
+            continue
         yield f"{name} is set, but empty, so the default is used: {default}"
     if not sim:
         yield from _doubled_bases(settings)

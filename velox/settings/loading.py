@@ -36,6 +36,13 @@ _KUBERNETES_PORT: Final = re.compile(r"VELOX_(?:[A-Z0-9_]+_)?PORT=(?:tcp|udp|sct
 _BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
 _BY_KEY: Final = {variable.key: variable for variable in VARIABLES if variable.name != "VELOX_CONFIG"}
 _VARIABLE: Final = re.compile(r"\b(VELOX_[A-Z0-9_]+)\b(?:=(\w+))?")
+# What it means that one of these is empty, though its default is none: somebody meant it to be something.
+_WITHOUT: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("VELOX_API_KEYS", "VELOX_API_KEYS_FILE"), "none, so clients need no key"),
+        "OPENAI_API_KEY": "none, so the upstream gets what clients send as theirs",
+    }
+)
 _OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_ADMIN_LISTEN": "--admin"}
 _PLACES: Final = ("port", "host", "bind", "address", "server")
 # What is expected instead of fields that people write by mistake.
@@ -224,12 +231,19 @@ class _Reading:
         found = []
         for name, called in self.empty.items():
             variable, is_replaced = _BY_NAME[name], name == "VELOX_UPSTREAM_ORIGIN" and "upstreams" in self.trees
-            default = variable.shown_default or variable.default
+            default = variable.shown_default or variable.default or self._without(name)
             if name == "VELOX_CONFIG":
                 default = "no file"
             if default and name not in self.given and not is_replaced:
                 found.append((called, default))
         return tuple(found)
+
+    def _without(self, name: str) -> str:
+        """Return what an empty variable means where its default is none, "" if nothing follows from that."""
+        values, is_key = self.values, name.startswith("VELOX_API_KEYS")
+        if is_key and (values.get("api_keys") or values.get("managed_keys") or values.get("auth") == "none"):
+            return ""
+        return "" if not is_key and "upstreams" in self.trees else _WITHOUT.get(name, "")
 
     def _default(self, variable: Variable, n_cores: int, memory_bytes: int) -> str:
         """Return the default as text. Fields that depend on the number of workers come after it."""
