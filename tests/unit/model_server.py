@@ -36,8 +36,9 @@ class ModelServer:
     """Serves workers, each with a limit of its own and always as many requests as that lets pass.
 
     capacity: answers made at full speed. shares: beyond it all get slower in proportion; else more wait in line.
-    refuses_from: so many at once get 429. prompt_sigma: of the logarithm of the time that a prompt takes. Answers have
-    exponential lengths, 100 tokens on average. offered: how many requests there are at once, over all workers.
+    refuses_from: so many at once get 429. refuses_part: and so many of all, however few there are. prompt_sigma: of the
+    logarithm of the time that a prompt takes. Answers have exponential lengths, 100 tokens on average. offered: how
+    many requests there are at once, over all workers.
     """
 
     token_s = 0.02
@@ -50,6 +51,7 @@ class ModelServer:
         *,
         shares: bool = False,
         refuses_from: int | None = None,
+        refuses_part: float = 0.0,
         prompt_sigma: float = 0.5,
         offered: int | None = None,
         is_streamed: bool = True,
@@ -61,6 +63,7 @@ class ModelServer:
         self.offered = offered
         self._shares = shares
         self.refuses_from = refuses_from
+        self.refuses_part = refuses_part
         self._sigma = prompt_sigma
         self._is_streamed = is_streamed
         self._random = random.Random(seed)
@@ -139,7 +142,7 @@ class ModelServer:
     def _request(self, limit: ConcurrencyLimit) -> None:
         began_s = self.now_s
         limit.begin(began_s)
-        if self.refuses_from is not None and self._n_inside >= self.refuses_from:
+        if self._refuses():
             self._n_refused += 1
             self._at(self._later, began_s + 0.01, lambda: self._refuse(limit, began_s))
             return
@@ -157,6 +160,11 @@ class ModelServer:
             begin()
         else:
             self._line.append(begin)
+
+    def _refuses(self) -> bool:
+        if self.refuses_part and self._random.random() < self.refuses_part:
+            return True
+        return self.refuses_from is not None and self._n_inside >= self.refuses_from
 
     def _at(self, heap: list[tuple[float, int, Callable[[], None]]], at_s: float, happens: Callable[[], None]) -> None:
         heapq.heappush(heap, (at_s, next(self._order), happens))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.model_server import ModelServer
-from velox.policy.concurrency import AdaptiveLimit, FixedLimit, Unlimited
+from velox.policy.concurrency import AdaptiveLimit, FixedLimit, Refusals, Unlimited
 
 MOST = 2000
 
@@ -146,7 +146,22 @@ def test_refusals_are_followed_down_far_below_the_knee() -> None:
     seen = server.play(60 * server.peak_s)
 
     assert 10 * 0.5 <= seen.limit(0.1) <= seen.limit(0.98) <= 10 * 1.3
-    assert seen.n_refused <= 0.3 * seen.rate * 60 * server.peak_s
+    assert seen.n_refused <= 0.5 * seen.rate * 60 * server.peak_s
+
+
+@pytest.mark.parametrize(("part", "least"), [(0.05, 0.75), (0.25, 0.35)])
+def test_refusals_by_chance_leave_most_of_the_limit(part: float, least: float) -> None:
+    """A balancer refuses at once what it would send to a dead server: the others answer as before."""
+    server = ModelServer(adaptive(2), 64)
+    server.play(100 * server.peak_s)
+    server.refuses_part = part
+
+    server.play(100 * server.peak_s)
+    assert server.play(150 * server.peak_s).rate >= least * server.peak
+
+    server.refuses_part = 0.0
+    server.play(30 * server.peak_s)
+    assert server.play(60 * server.peak_s).rate >= 0.85 * server.peak
 
 
 def test_outage_with_fast_refusals_leaves_half_the_limit() -> None:
@@ -293,6 +308,28 @@ def test_refusals_with_nothing_good_in_between_take_half_at_most() -> None:
     limit.ended(10.0, 10.2, replied=True)
     refuse_all(limit, 11.0, 200)
     assert limit.limit == 8
+
+
+def test_refusals_among_good_replies_tell_how_many_are_taken() -> None:
+    """Of 40 that run, each tenth is refused at once: 36 of them are not."""
+    refusals = Refusals()
+
+    assert refusals.least(40.0, 40, 1000, 0.0) == 0.0  # of one, nothing is known
+    for at in range(1, 20):
+        least = refusals.least(37.0, 37, 9, float(at))
+    assert least == pytest.approx(36.0, abs=0.3)
+
+
+def test_refusals_in_a_row_or_after_a_calm_say_nothing_of_what_was_taken_before() -> None:
+    refusals = Refusals()
+    for at in range(20):
+        refusals.least(40.0, 40, 9, float(at))
+
+    in_a_row = [refusals.least(37.0, 37, 0, 20.0) for _ in range(3)]
+    assert in_a_row[0] > 30.0 and in_a_row[2] == 0.0
+
+    assert refusals.least(20.0, 12, 80, 30.0) <= 12.0
+    assert refusals.least(12.0, 10, 80, 130.0) == 0.0
 
 
 def test_reply_to_what_was_sent_before_is_no_good_sign() -> None:

@@ -13,7 +13,8 @@ how long the whole takes says more of the answer's length than of the server.
     congested  the median is over 1.3 times the base
     a sign     congestion takes off those who wait, by Little's law (waiting = rate x delay), within 7 to 30 % of the
                limit; a 429, a 503 or silence 7 %; each at most once a round trip. Refusals without a good reply in
-               between are an outage, whatever the number: they come back within milliseconds, and take half at most
+               between are an outage, whatever the number: they come back within milliseconds, and take half at most.
+               Those among good replies take no more than their part of what ran (Refusals)
     no sign    a step up: long while far from where the last sign came, short near it; none if the limit was not used
     start      4, doubled each round until the first sign
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["AdaptiveLimit", "ConcurrencyLimit", "FixedLimit", "Unlimited"]
+__all__ = ["AdaptiveLimit", "ConcurrencyLimit", "FixedLimit", "Refusals", "Unlimited"]
 
 _UNLIMITED: Final = 1 << 30
 _START: Final = 4.0  # few for any server; three rounds more are 32
@@ -42,6 +43,11 @@ _SLOW: Final = 1.3  # times the base; the bounds of the medians keep chance out
 _CUT: Final = 0.93  # a tenth costs 1 % of the throughput, and is no fairer
 _DEEPEST_CUT: Final = 0.7
 _LEAST_REFUSED: Final = 0.5  # of the limit before a run of refusals: where nothing is taken the number is not to blame
+_LEAST_CALM: Final = 64  # good replies with no refusal in between, and
+_CALM_ROUNDS: Final = 4  # so many rounds of them: what ran when it refused before tells nothing any more
+_CALM_S: Final = 60.0  # nor does, so long after, what part it refused
+_REMEMBERED: Final = 16  # refusals that this part is an average of
+_IN_A_ROW: Final = 4  # by chance, one in 60 where a quarter is refused
 _SHORT_STEP: Final = 0.08  # times the square root of the limit
 _LONG_STEP: Final = 0.4
 _NEAR_FROM: Final = 0.95  # of the limit at the last sign
@@ -148,6 +154,8 @@ class AdaptiveLimit(ConcurrencyLimit):
         self._refused = 0.0  # the limit when the last run of refusals began,
         self._refused_s = -math.inf  # and when that was
         self._is_heard = False  # a good reply to what was sent since then
+        self._n_replies = 0  # good ones, since the last refusal
+        self._refusals: Final = Refusals()
         self._run: tuple[float, float] | None = None  # the limit and the median when this run of signs began
         self._is_probe = False
         self._before = (0.0, 0.0)  # the limit and the median before the probe
@@ -187,6 +195,7 @@ class AdaptiveLimit(ConcurrencyLimit):
                 current.last_s = now_s
 
     def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
+        self._n_replies += 1
         if began_s >= self._refused_s:
             self._is_heard = True
         current = self._round
@@ -196,17 +205,23 @@ class AdaptiveLimit(ConcurrencyLimit):
         return self._look(current, now_s)
 
     def refused(self, began_s: float, now_s: float) -> None:
-        if began_s <= self._cut_s or self.in_flight > self.limit:
-            return  # it was sent before the last sign, or before that had an effect
         if not self._bases:
             return  # nothing is answered yet, however few it is
-        if self._is_probe:
-            self._is_probe = False
-            self._limit = self._before[0]
+        least = self._refusals.least(self._limit, self.in_flight, self._n_replies, now_s)
+        self._n_replies = 0
+        if began_s <= self._cut_s or self.in_flight > self.limit:
+            return  # it was sent before the last sign, or before that had an effect
+        limit = self._before[0] if self._is_probe else self._limit
+        if now_s - began_s > max(self._bases.values()):
+            least = 0.0  # in this time more could be answered than were refused, and the number be too large
+        elif least >= limit:
+            return
+        self._is_probe = False
+        self._limit = limit
         if self._is_heard:
             self._is_heard = False
-            self._refused, self._refused_s = self._limit, now_s
-        self._signal(max(1.0, self._refused * _LEAST_REFUSED, self._limit * _CUT), now_s)
+            self._refused, self._refused_s = limit, now_s
+        self._signal(max(1.0, least, self._refused * _LEAST_REFUSED, limit * _CUT), now_s)
         self._sign = self._refused
 
     def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
@@ -333,6 +348,39 @@ class AdaptiveLimit(ConcurrencyLimit):
         else:
             self._limit = limit
             self._run = None
+
+
+class Refusals:
+    """How many requests a server surely takes at once that refuses some: the part that it answers of those that ran.
+
+    One that refuses what is above a number is no mystery: it has so many, and the part that it answers of what is sent
+    is at most that number's part of what ran, as refusals are quicker than replies. Of one that refuses by chance, as a
+    balancer does with a dead server behind it, that part is as good as before; without this, refusals that have
+    nothing to do with the number would take the limit down to 1. Refusals in a row are hardly by chance.
+    """
+
+    __slots__ = ("_between", "_last_s", "_limit", "_most", "_n", "_n_in_a_row")
+
+    def __init__(self) -> None:
+        self._between = 0.0  # good replies between two refusals, on average
+        self._n = 0  # of so many
+        self._n_in_a_row = 0
+        self._last_s = -math.inf
+        self._limit = 0.0  # where it began
+        self._most = 0  # that ran at a refusal since then
+
+    def least(self, limit: float, in_flight: int, n_replies: int, now_s: float) -> float:
+        """Note a refusal; return the number. n_replies: good ones since the last."""
+        if limit >= self._limit or n_replies >= max(_LEAST_CALM, limit * _CALM_ROUNDS):
+            self._limit, self._most = limit, 0
+        self._most = max(self._most, in_flight)
+        if now_s - self._last_s > _CALM_S:
+            self._n = n_replies = 0  # how many were before the first, nobody has counted
+        self._last_s = now_s
+        self._n = min(self._n + 1, _REMEMBERED)
+        self._between += (min(n_replies, _LEAST_CALM) - self._between) / self._n
+        self._n_in_a_row = 1 if n_replies else self._n_in_a_row + 1
+        return 0.0 if self._n_in_a_row >= _IN_A_ROW else self._most * self._between / (self._between + 1.0)
 
 
 class Round:
