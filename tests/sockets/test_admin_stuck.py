@@ -18,7 +18,7 @@ from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 
 
-def goes_round() -> bytes:
+def goes_round() -> Readiness:
     while True:
         pass
 
@@ -35,17 +35,17 @@ def test_admin_process_in_a_loop_is_aborted_and_says_where() -> None:
             def beat() -> None:
                 status.admin_heartbeat_ns = time.monotonic_ns()
 
-            app = server.AdminApp(metrics=goes_round, ready=lambda: Readiness(True, True, ()), profiles=None)
+            app = server.AdminApp(metrics=lambda: b"", ready=goes_round, profiles=None)
             server.run(sock, app, beat)
             return 0
 
         process.started(reports.fork(serve), time.monotonic())
         with socket.create_connection(sock.getsockname()) as client:
-            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 200")
         assert process.heartbeat_ns
         with socket.create_connection(sock.getsockname()) as client:
-            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             until_s = time.monotonic() + 30
             while not (ended := os.waitpid(process.pid, os.WNOHANG))[0]:
                 assert time.monotonic() < until_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -160,3 +161,27 @@ def test_viewer_reads_and_changes_nothing() -> None:
 def test_door_hides_its_token() -> None:
     """Not in its repr, which a log could show."""
     assert TOKEN not in repr(TokenCheck(TOKEN))
+
+
+def test_probes_are_answered_while_figures_are_rendered() -> None:
+    """With thousands of origins that takes seconds. Two pages are not rendered at a time."""
+    go, running = threading.Event(), threading.Lock()
+
+    def render() -> bytes:
+        assert running.acquire(blocking=False), "one at a time"
+        assert go.wait(5)
+        running.release()
+        return b"figures"
+
+    async def run() -> None:
+        served = AdminApp(metrics=render, ready=lambda: Readiness(True, True, ()), profiles=None)
+        pages = [asyncio.create_task(served.reply(request("/metrics"))) for _ in "ab"]
+        await asyncio.sleep(0)  # each has begun
+        try:
+            probe = await served.reply(request("/livez"))
+            assert probe.status == 200 and not any(page.done() for page in pages)
+        finally:
+            go.set()
+        assert [(await page).body for page in pages] == [b"figures", b"figures"]
+
+    asyncio.run(run())

@@ -19,6 +19,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -64,11 +65,12 @@ class Api(Protocol):
 class AdminApp:
     """What the admin listener serves.
 
-    metrics: renders the metrics page now. ready: judges now. profiles: takes them; None: there are none. reload: asks
-    for one; None: nobody can be asked. api: what is served at its paths; None: nothing is.
-    token: what is asked for, where it is. viewer_token: one that may only read. tls: the context for the next
-    handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have besides IP addresses
-    and localhost.
+    metrics: renders the metrics page now; called in a thread, once at a time: with thousands of origins it takes
+    seconds, in which probes are answered and the supervisor sees that this process moves. ready: judges now.
+    profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
+    its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
+    context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
+    besides IP addresses and localhost.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class AdminApp:
         self.tls: Final = tls
         self.host_names: Final = host_names
         self._metrics = metrics
+        self._renderer: Final = ThreadPoolExecutor(1, "metrics")
         self._ready = ready
         self._profiles = profiles
         self._reload = reload
@@ -112,7 +115,8 @@ class AdminApp:
             case "/":
                 return self._index(request)
             case "/metrics":
-                return Reply(200, self._metrics(), metrics_page.CONTENT_TYPE.decode())
+                page = await asyncio.get_running_loop().run_in_executor(self._renderer, self._metrics)
+                return Reply(200, page, metrics_page.CONTENT_TYPE.decode())
             case "/healthz" | "/livez":
                 return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
             case "/readyz":
