@@ -394,6 +394,22 @@ def test_only_budgets_that_are_shown_are_added_up() -> None:
     assert memory.n_states == 1
 
 
+def test_many_budgets_of_keys_hide_none_of_the_gateway_and_teams() -> None:
+    """Of more than the page shows, the keys that came last are left out."""
+    memory = BudgetMemory(9000, 1)
+    for n in range(2200):
+        spend(memory, BudgetRule("budgets[0]", "key", TOTAL), f"{n} key-{n}", 1, 1000.0 + n)
+    for n in range(20):
+        spend(memory, BudgetRule("budgets[1]", "team", TOTAL), f"team-{n}", 3, 9000.0)
+    spend(memory, BudgetRule("budgets[2]", "gateway", TOTAL), "", 5, 9000.0)
+
+    found = spent(memory, "gateway", "key", "team")
+
+    assert len(found) == 2000
+    assert found[""] == 5 and all(found[f"team-{n}"] == 3 for n in range(20))
+    assert f"key-{2000 - 22}" in found and f"key-{2000 - 21}" not in found
+
+
 def test_page_shows_workers_and_restarts_by_cause() -> None:
     """Who is up, who is ready, and how often a worker was replaced, by slot."""
     segment = new_segment(workers=2)

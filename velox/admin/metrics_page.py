@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from operator import add
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -61,6 +61,8 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 # Series of budgets; more would be no page that anybody scrapes.
 _MOST_BUDGETS: Final = 2000
+# Those that are few come first: thousands of keys must not hide the gateway's own budget.
+_SCOPES: Final = ("gateway", "team", "tag", "user", "key", "model")
 
 # Label values, and the number.
 _Sample: TypeAlias = tuple[Sequence[str], float]
@@ -165,7 +167,11 @@ def _budgets(memory: BudgetMemory, scopes: Collection[str], now_s: float) -> Map
     before, with the same labels: the one that was used last is its budget.
     """
     labels = ((row, memory.label(row)) for row in memory.used_rows())
-    rows = islice((row for row, label in labels if label is not None and label.scope in scopes), _MOST_BUDGETS)
+    wanted = [(row, label.scope) for row, label in labels if label is not None and label.scope in scopes]
+    if len(wanted) > _MOST_BUDGETS:
+        # And the first of a kind: else a series would vanish when another begins.
+        wanted.sort(key=lambda each: (_SCOPES.index(each[1]), memory.since_us(each[0])))
+    rows = [row for row, _ in wanted[:_MOST_BUDGETS]]
     found: dict[_BudgetLabels, tuple[tuple[int, int], BudgetState]] = {}
     for row in rows:
         state = memory.state(row, now_s)
