@@ -18,7 +18,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol
@@ -66,7 +66,8 @@ class AdminApp:
     """What the admin listener serves.
 
     metrics: renders the metrics page now; called in a thread, once at a time: with thousands of origins it takes
-    seconds, in which probes are answered and the supervisor sees that this process moves. ready: judges now.
+    seconds, in which probes are answered and the supervisor sees that this process moves. problems: what is wrong
+    besides, for the index, called as metrics is. ready: judges now.
     profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
     its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
     context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
@@ -79,6 +80,7 @@ class AdminApp:
         metrics: Callable[[], bytes],
         ready: Callable[[], Readiness],
         profiles: ProfilePage | None,
+        problems: Callable[[], Sequence[str]] = tuple,
         reload: ReloadPage | None = None,
         token: str | None = None,
         viewer_token: str | None = None,
@@ -91,6 +93,7 @@ class AdminApp:
         self._metrics = metrics
         self._renderer: Final = ThreadPoolExecutor(1, "metrics")
         self._ready = ready
+        self._problems = problems
         self._profiles = profiles
         self._reload = reload
         self._api = api
@@ -113,7 +116,7 @@ class AdminApp:
             return await self._api.reply(request, self._token.role_of(request))
         match request.path:
             case "/":
-                return self._index(request)
+                return await self._index(request)
             case "/metrics":
                 page = await asyncio.get_running_loop().run_in_executor(self._renderer, self._metrics)
                 return Reply(200, page, metrics_page.CONTENT_TYPE.decode())
@@ -124,15 +127,17 @@ class AdminApp:
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
-                return self._index(request)
+                return await self._index(request)
             case "/debug/pprof/profile" if self._profiles is not None:
                 return await self._profiles.reply(request)
             case _:
                 raise RefusalError(404, "there is no such page; / lists what there is")
 
-    def _index(self, request: AdminRequest) -> Reply:
+    async def _index(self, request: AdminRequest) -> Reply:
         has_profiles, has_tls = self._profiles is not None, self.tls is not None
-        return index_page(request, with_profiles=has_profiles, problems=self._ready().reasons, has_tls=has_tls)
+        more = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
+        problems = (*self._ready().reasons, *more)
+        return index_page(request, with_profiles=has_profiles, problems=problems, has_tls=has_tls)
 
 
 def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:

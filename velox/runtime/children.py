@@ -23,6 +23,7 @@ from velox.admin import server as admin_server
 from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.late_api import LateApi
 from velox.admin.pprof import ProfilePage
+from velox.admin.problems import problems
 from velox.admin.reload import ReloadAnswers, ReloadPage
 from velox.observe.oplog import operations_logger
 from velox.profiling.remote import collect
@@ -305,6 +306,7 @@ def admin(
             admin_not_after_s=None if certificate is None else lambda: certificate.not_after_s,
         ),
         ready=partial(_readiness, segment, upstreams, requires_upstream=settings.ready_requires_upstream),
+        problems=lambda: problems(status, upstreams.totals()),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
         reload=ReloadPage(segment, reloads, partial(wake, notify)),
         token=None if settings.admin_token is None else settings.admin_token.reveal(),
