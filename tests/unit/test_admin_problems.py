@@ -42,6 +42,17 @@ def test_upstreams_without_an_origin_are_told() -> None:
     ]
 
 
+def test_upstream_that_refuses_a_key_is_told() -> None:
+    members = table(("a", "x", State.IN), ("a", "y", State.IN), ("b", "x", State.IN))
+    for origin in ("x", "y"):
+        UpstreamCells(members, 0).set_keys(members.row("a", origin), out=1, resting=0)
+    UpstreamCells(members, 1).set_keys(members.row("b", "x"), out=0, resting=1)
+
+    found = problems(GatewayStatus(Segment(2, 1)), members.totals())
+
+    assert found == ["the upstream a refuses a key that the configuration has for it"]
+
+
 def test_redis_and_a_file_of_keys_that_fail_are_told() -> None:
     status = GatewayStatus(Segment(1, 1))
     status.redis, status.key_file_is_bad = RedisLink.DOWN, True

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from velox.policy.health.member import State
 from velox.shm.status import GatewayStatus, RedisLink
-from velox.shm.upstream_table import STATES, RowTotals
+from velox.shm.upstream_table import KEYS_OUT, STATES, RowTotals
 
 __all__ = ["problems"]
 
@@ -31,4 +31,5 @@ def problems(status: GatewayStatus, members: Sequence[RowTotals]) -> list[str]:
         if any(n_workers) and not n_workers[State.IN]:
             what = "ejected" if not n_workers[State.RESTING] else "resting" if not n_workers[State.OUT] else "out"
             found.append(f"the upstream {name} is {what}, with all its origins and in all workers")
-    return found
+    refusing = dict.fromkeys(member.upstream for member in members if member.cells[KEYS_OUT])
+    return found + [f"the upstream {name} refuses a key that the configuration has for it" for name in refusing]

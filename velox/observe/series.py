@@ -151,7 +151,7 @@ STREAM_ERRORS: Final = _layout.counter(
     "velox_stream_error_events", "Error events of upstreams inside streams, passed on unchanged."
 )
 AUTH_FAILURES: Final = _layout.counter(
-    "velox_upstream_auth_failures", "Replies of upstreams with status 401 or 403: check the upstream's key."
+    "velox_upstream_auth_failures", "Replies of upstreams with status 401 or 403, to keys of clients, too."
 )
 TLS_HANDSHAKES: Final = _layout.counter(
     "velox_tls_handshakes",
