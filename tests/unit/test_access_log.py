@@ -134,6 +134,26 @@ def test_full_pipe_drops_lines_and_counts_them(pipe: tuple[int, int]) -> None:
     assert dropped.n > 0
 
 
+def test_lines_that_are_left_at_the_end_are_counted(pipe: tuple[int, int]) -> None:
+    """A worker that is replaced while its reader is slow loses what it has kept for it, but not unseen."""
+    reader, writer = pipe
+    dropped = Dropped()
+    log = AccessLog(writer, "all", dropped)
+    for _ in range(1000):
+        log.write(record())
+    assert not log.flush() and dropped.n == 0
+
+    log.close()
+
+    n_lines = 0
+    while dropped.n + n_lines < 1000:
+        n_lines += os.read(reader, 65536).count(b"\n")
+    assert dropped.n > 0 and dropped.n + n_lines == 1000
+    log.close()
+    assert dropped.n + n_lines == 1000 and log.flush()
+    os.close(reader), os.close(writer)
+
+
 def test_socket_that_nobody_reads_takes_lines_until_it_is_full() -> None:
     """F-60: systemd's journal is one. The socket itself goes on blocking: others may have it too."""
     ours, theirs = socket.socketpair()

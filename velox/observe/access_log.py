@@ -85,26 +85,35 @@ class AccessLog:
         if self._n_bytes >= _FLUSH_BYTES:
             self.flush()
 
-    def flush(self) -> None:
-        """Write what is buffered, as far as the reader takes it. Called by a timer and at the end."""
+    def flush(self) -> bool:
+        """Write what is buffered, as far as the reader takes it. Called by a timer. Return True if nothing is left."""
         lines, batch = self._lines, b""
         try:
             # First what is left of a line, then lines.
             while self._output.write(batch):
                 self._n_bytes -= len(batch)
                 if not lines:
-                    return
+                    return True
                 batch = lines.popleft()
                 while lines and len(batch) + len(lines[0]) <= ATOMIC_BYTES:
                     batch += lines.popleft()
         except OSError:
             # The reader is gone, or the disk is full: there is nobody to tell.
-            self._on_dropped(b"".join((batch, *lines)).count(b"\n"))
-            lines.clear()
-            self._n_bytes = 0
-        else:
-            if batch:
-                lines.appendleft(batch)
+            self._drop(batch)
+            return True
+        if batch:
+            lines.appendleft(batch)
+        return not lines
+
+    def close(self) -> None:
+        """Write what is buffered for the last time; what the reader does not take is dropped and counted."""
+        if not self.flush():
+            self._drop()
+
+    def _drop(self, batch: bytes = b"") -> None:
+        self._on_dropped(b"".join((batch, *self._lines)).count(b"\n"))
+        self._lines.clear()
+        self._n_bytes = 0
 
 
 def _line(record: AccessRecord, longest: int) -> bytes:

@@ -212,6 +212,9 @@ _STDOUT: Final = 1
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
 # After the drain window, what clients get to take what they are told. With _QUEUED_S, less than the supervisor's grace.
 _FLUSH_S: Final = 0.5
+# And then who reads the log. With both, less, too.
+_LOG_S: Final = 0.1
+_LOOK_S: Final = 0.02
 # Those who are queued are told, too, however short the window is.
 _QUEUED_S: Final = 0.25
 # Requests make few reference cycles: collecting less often keeps the collector off the path of a request.
@@ -413,14 +416,19 @@ class Worker:
         if self._gateway.parts.models is not None:
             self._gateway.parts.models.close()
         self._fleet.close()
-        self._log.flush()
+        # The last lines tell what was cut: a reader that is slow just now has a moment for them.
+        for _ in range(round(_LOG_S / _LOOK_S)):
+            if self._log.flush():
+                break
+            await asyncio.sleep(_LOOK_S)
+        self._log.close()
 
     async def _wait_for_clients(self, until_s: float) -> bool:
         """Wait until no connection is open; False when the time is over before."""
         while self._ingress.connections:
             if self._loop.time() >= until_s:
                 return False
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_LOOK_S)
         return True
 
     # -- timers and callbacks -------------------------------------------------------------------------
