@@ -6,17 +6,18 @@ Knows: how a key, its team and its user go together. Does not know: where they a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from velox.accounts.model import Digest, Key, Kind, Team, User
+from velox.policy.api_table import ALL_ENDPOINTS, GROUPS, Group
 from velox.policy.patterns import covers
 from velox.policy.spellings import MOST_TAGS
 from velox.types import NO_RATES, KeyEntry
 
-__all__ = ["caller_id", "caller_id_of", "entries_in_force", "entry_of", "is_over"]
+__all__ = ["caller_id", "caller_id_of", "covers_endpoint", "entries_in_force", "entry_of", "is_over"]
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ def entry_of(digest: Digest, key: Key, team: Team | None, user: User | None) -> 
     owners = [each for each in (team, user) if each is not None]
     models, endpoints = key.models, key.endpoints
     for owner in owners:
-        narrowed = _within(models, owner.models), _within(endpoints, owner.endpoints)
+        narrowed = _within(models, owner.models, covers), _within(endpoints, owner.endpoints, covers_endpoint)
         if None in narrowed:
             return None  # an empty list would mean all
         models, endpoints = narrowed[0] or (), narrowed[1] or ()
@@ -101,10 +102,22 @@ def caller_id_of(id: str) -> bytes:  # noqa: A002 - the field's name
     return hashlib.sha256(id.encode()).digest()[:_ID_BYTES]
 
 
-def _within(own: tuple[str, ...], most: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return what a key may use of what its owner may; (): everything; None: nothing."""
+def covers_endpoint(wide: str, narrow: str) -> bool:
+    """Tell whether all that one name of endpoints stands for is in another one: of groups, or patterns of paths."""
+    if wide == ALL_ENDPOINTS and narrow in GROUPS:
+        return narrow != Group.ORGANIZATION.value
+    return covers(wide, narrow)
+
+
+def _within(own: tuple[str, ...], most: tuple[str, ...], holds: Callable[[str, str], bool]) -> tuple[str, ...] | None:
+    """Return what a key may use of what its owner may; (): everything; None: nothing. holds: (wide, narrow).
+
+    Either may be the wider one: of `gpt-4*` and `gpt-4o` the latter is left, whichever is whose.
+    """
     if not most:
         return own
     if not own:
         return most
-    return tuple(each for each in own if any(covers(wide, each) for wide in most)) or None
+    both = [each for each in own if any(holds(wide, each) for wide in most)]
+    both += [each for each in most if any(holds(wide, each) for wide in own)]
+    return tuple(dict.fromkeys(both)) or None

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from velox.accounts.fields import FieldError, read_fields, view
-from velox.accounts.force import entry_of, is_over
+from velox.accounts.force import covers_endpoint, entry_of, is_over
 from velox.accounts.model import Account, Change, Digest, Key, Kind, Team, User
 from velox.accounts.store import AccountStore, Conflict, ConflictError, Write
 from velox.policy import spellings
@@ -335,11 +335,11 @@ class Accounts:
                 raise AccountsError("invalid", f"{kind}: there is no such {kind}", kind)
             if kind == "team":
                 team = msgspec.json.decode(document, type=Team)
-                for name, own, most in (
-                    ("models", key.models, team.models),
-                    ("endpoints", key.endpoints, team.endpoints),
+                for name, own, most, holds in (
+                    ("models", key.models, team.models, covers),
+                    ("endpoints", key.endpoints, team.endpoints, covers_endpoint),
                 ):
-                    if most and not all(any(covers(wide, each) for wide in most) for each in own):
+                    if most and not all(any(holds(wide, each) for wide in most) for each in own):
                         raise AccountsError("invalid", f"{name}: expected some of its team's {name}", name)
 
     # -- finding ----------------------------------------------------------------------------------

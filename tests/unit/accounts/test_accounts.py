@@ -264,6 +264,36 @@ def test_team_bounds_its_keys(house: House) -> None:
     assert some.models == ("gpt-4*", "o1")
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "most", "left"),
+    [
+        ("models", ["gpt-4*", "claude-3"], ["gpt-4o", "claude-*"], {"claude-3", "gpt-4o"}),
+        ("models", ["gpt-*"], ["gpt-4o", "gpt-4*"], {"gpt-4o", "gpt-4*"}),
+        ("models", ["inference"], ["all"], None),
+        ("endpoints", ["inference", "organization"], ["all"], {"inference"}),
+        ("endpoints", ["all"], ["files", "organization"], {"files"}),
+        ("endpoints", ["/v1/*"], ["/v1/files*", "inference"], {"/v1/files*"}),
+        ("endpoints", ["/v1/organization*"], ["all"], None),
+    ],
+)
+def test_key_of_a_team_that_shrinks_keeps_what_both_may(
+    house: House, name: str, own: list[str], most: list[str], left: set[str] | None
+) -> None:
+    """Whichever of the two says more: a key that may still use something is not refused as unknown."""
+    house.accounts.create_team({"id": "red"}, ME)
+    house.accounts.create_key({"team": "red", name: own}, ME)
+    house.accounts.update("team", "red", {name: most}, ME)
+    assert [set(getattr(entry, name)) for entry in house.entries()] == ([left] if left else [])
+
+
+def test_key_may_be_given_groups_of_a_team_with_all_endpoints(house: House) -> None:
+    """But not the organization's, which has to be named."""
+    house.accounts.create_team({"id": "red", "endpoints": ["all"]}, ME)
+    house.accounts.create_key({"team": "red", "endpoints": ["inference", "files"]}, ME)
+    assert [entry.endpoints for entry in house.entries()] == [("inference", "files")]
+    assert house.refused("create_key", {"team": "red", "endpoints": ["organization"]}, ME).field == "endpoints"
+
+
 def test_owner_with_keys_is_not_deleted(house: House) -> None:
     """The keys go first; then nothing is left of it but the record."""
     house.accounts.create_team({"id": "red"}, ME)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from velox.accounts.fields import RATES, FieldError, read_fields
+from velox.accounts.force import covers_endpoint
 from velox.accounts.model import Account, Key, Team
 from velox.accounts.service import Accounts, AccountsError
 from velox.admin.api.call import ApiError, Asker
@@ -75,8 +76,8 @@ class TeamKeys:
                 raise _refused(name, f"{name} is given with the admin token only")
         team = self._accounts.get("team", self._asker.team)
         assert isinstance(team, Team), "that was asked for"
-        for name, most in (("models", team.models), ("endpoints", team.endpoints)):
-            if most and not all(any(covers(wide, each) for wide in most) for each in _texts(fields.get(name))):
+        for name, most, holds in (("models", team.models, covers), ("endpoints", team.endpoints, covers_endpoint)):
+            if most and not all(any(holds(wide, each) for wide in most) for each in _texts(fields.get(name))):
                 raise _refused(name, f"expected some of its team's {name}")
         if not team.endpoints and any(
             each.startswith("/") or each == _NAMED_ONLY for each in _texts(fields.get("endpoints"))
