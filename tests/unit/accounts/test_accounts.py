@@ -258,7 +258,7 @@ def test_team_bounds_its_keys(house: House) -> None:
     assert by_name["plain"].priority is Priority.NORMAL and by_name["plain"].team_rates == Rates(rpm=60, burst=10)
     house.accounts.update("team", "red", {"models": ["o1"], "tags": ["t"]}, ME)
     assert {entry.name: entry.models for entry in house.entries()} == {"plain": ("o1",), "some": ("o1",)}
-    assert {entry.tags for entry in house.entries()} == {("k", "t"), ("t",)}
+    assert {entry.tags for entry in house.entries()} == {("t", "k"), ("t",)}
     house.accounts.update("team", "red", {"models": ["o3"]}, ME)
     assert [entry.name for entry in house.entries()] == ["plain"], "none of its models is left: not all of them"
     assert some.models == ("gpt-4*", "o1")
@@ -292,6 +292,15 @@ def test_key_may_be_given_groups_of_a_team_with_all_endpoints(house: House) -> N
     house.accounts.create_key({"team": "red", "endpoints": ["inference", "files"]}, ME)
     assert [entry.endpoints for entry in house.entries()] == [("inference", "files")]
     assert house.refused("create_key", {"team": "red", "endpoints": ["organization"]}, ME).field == "endpoints"
+
+
+def test_tags_of_a_key_push_out_none_of_its_owners(house: House) -> None:
+    """A budget of the team's tag holds, however many tags the key has."""
+    house.accounts.create_team({"id": "red", "tags": ["prod"]}, ME)
+    house.accounts.create_user({"id": "ann", "tags": ["staff"]}, ME)
+    own = [f"own{n}" for n in range(8)]
+    house.accounts.create_key({"team": "red", "user": "ann", "tags": own}, ME)
+    assert [entry.tags for entry in house.entries()] == [("prod", "staff", *own[:6])]
 
 
 def test_owner_with_keys_is_not_deleted(house: House) -> None:
