@@ -33,6 +33,8 @@ A = TypeVar("A", bound=Account)
 Guard: TypeAlias = Callable[[Account], None]
 
 MOST_GRACE_S: Final = 90 * 86_400
+# Of one key at a time: each counts as a key in every worker.
+_MOST_SECRETS: Final = 20
 _MOST_PAGE: Final = 1000
 _TYPES: Final[Mapping[Kind, type[Account]]] = {"key": Key, "team": Team, "user": User}
 _RETRIES: Final = 100  # each time somebody else has made a change
@@ -259,7 +261,14 @@ class Accounts:
                 each._replace(until_s=until_s if each.until_s is None else min(each.until_s, until_s))
                 for each in self._store.digests(id)
             ]
-            return [Digest(digest, id, None), *(each for each in before if (each.until_s or 0) > now_s)]
+            held = [each for each in before if (each.until_s or 0) > now_s]
+            if len(held) >= _MOST_SECRETS:
+                message = (
+                    f"{_MOST_SECRETS} secrets of this key are accepted already: rotate it without a grace, which ends "
+                    "them, or wait until the first of them ends"
+                )
+                raise AccountsError("conflict", message)
+            return [Digest(digest, id, None), *held]
 
         key = self._change("rotate", "key", id, _guarded(after, guard), actor, digests)
         assert isinstance(key, Key), "that was asked for"

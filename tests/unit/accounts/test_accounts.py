@@ -244,6 +244,29 @@ def test_rotated_key_holds_for_its_grace(house: House) -> None:
         assert house.refused("rotate_key", key.id, wrong, ME).field == "grace"
 
 
+def test_secrets_of_a_key_are_bounded(house: House) -> None:
+    """Who may rotate one key fills no worker with its former secrets; what was promised to clients still holds."""
+    key, first = house.accounts.create_key({}, ME)
+    for _ in range(19):
+        house.accounts.rotate_key(key.id, 100, ME)
+    assert len(house.entries()) == 20
+    error = house.refused("rotate_key", key.id, 100, ME)
+    assert error.code == "conflict" and "without a grace" in error.message
+    assert house.accounts.key_in_force(first) is not None
+    house.now_s += 100
+    house.accounts.rotate_key(key.id, 100, ME)
+    assert len(house.entries()) == 2
+
+
+def test_bound_on_secrets_never_stops_a_rotation_without_a_grace(house: House) -> None:
+    """That is how a key that leaked is revoked."""
+    key = house.accounts.create_key({}, ME).key
+    for _ in range(19):
+        house.accounts.rotate_key(key.id, 100, ME)
+    last = house.accounts.rotate_key(key.id, 0, ME).secret
+    assert [entry.digest for entry in house.entries()] == [digest(last)]
+
+
 def test_team_bounds_its_keys(house: House) -> None:
     """Models, endpoints, class: what a key has besides is refused, and not in force when the team shrinks."""
     house.accounts.create_team({"id": "red", "models": ["gpt-*", "o1"], "priority": "normal", "rpm": 60}, ME)

@@ -100,7 +100,7 @@ class AccountPages:
         if kind == "key":
             grace = {"type": "integer", "minimum": 0, "description": "for which its former secret is accepted, too; 0"}
             body = {"type": "object", "properties": {"grace_s": grace}, "additionalProperties": False}
-            rotated = {**few, "body": body, "answer": made}
+            rotated = {**few, "body": body, "answer": made, "errors": (404, 409)}
             yield route("POST", f"{one}/rotate", "rotate", "Give a key a new secret.", self._rotate, **rotated)
 
     # -- calls ------------------------------------------------------------------------------------
