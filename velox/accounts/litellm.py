@@ -247,11 +247,16 @@ class _Reading:
             self._changed.extend(f"budget_duration: {each}" for each in changed)
             if "soft_budget" in given:
                 self._soft(budgets[0], given["soft_budget"])
-        elif "soft_budget" in given:
-            soft = _decimal(given["soft_budget"])
+        else:
+            # They mean something again with the next max_budget.
+            duration = given.get("budget_duration")
+            if isinstance(duration, str) and _DURATION.fullmatch(duration):
+                self._kept["budget_duration"] = duration
+            soft = _decimal(given.get("soft_budget", 0))
             if soft is None:
                 raise FieldError("soft_budget", "expected dollars, 0 or more, or null for none")
-            self._kept["soft_budget"] = float(soft)
+            if "soft_budget" in given:
+                self._kept["soft_budget"] = float(soft)
         limits = given.get("budget_limits", [])
         if not isinstance(limits, list) or not all(isinstance(each, dict) and "max_budget" in each for each in limits):
             self._limiting.append("budget_limits")

@@ -147,7 +147,9 @@ def test_script_makes_reads_changes_and_deletes_a_key(proxy: Proxy) -> None:
     assert (info["rpm_limit"], info["tpm_limit"], info["models"], info["blocked"]) == (None, 50_000, [], True)
     assert info["key_alias"] == "prod-key" and info["aliases"] == {"fast": "gpt-4o-mini"} and info["tags"] == ["prod"]
     proxy("POST", "/key/update", {"key": secret, "max_budget": None})
-    assert proxy("GET", f"/key/info?key={token}")["info"]["budget_duration"] is None
+    info = proxy("GET", f"/key/info?key={token}")["info"]
+    assert (info["max_budget"], info["budget_duration"], info["budget_reset_at"]) == (None, "1mo", None)
+    assert proxy("POST", "/key/update", {"key": secret, "max_budget": 8})["budget_reset_at"] is not None
 
     assert proxy("POST", "/key/delete", {"keys": [secret]}) == {"deleted_keys": [secret]}
     assert proxy.refused("GET", f"/key/info?key={secret}", status=404) == "key"
@@ -166,7 +168,74 @@ def test_budget_that_has_no_name_there_stays(proxy: Proxy) -> None:
     proxy("POST", "/key/update", {"key": key.id, "max_budget": 3})
     after = proxy.accounts.find_key(key.id)
     assert after is not None
-    assert after.budgets == (Budget(3_000_000_000, None, "week"), key.budgets[0])
+    assert after.budgets == (Budget(3_000_000_000, None, "week", strict=True), key.budgets[0])
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"usd": 20, "window": "30d", "starts": "2026-11-05"},
+        {"usd": 20, "window": "month", "zone": "Europe/Berlin", "strict": True, "unpriced": "allow"},
+        {"usd": 20, "window": "year", "soft": [50, 80]},
+        {"usd": 20, "window": "hour"},
+        {"usd": 20, "window": "total"},
+    ],
+)
+@pytest.mark.parametrize("echoes", [True, False])
+def test_budget_that_is_raised_stays_the_same_budget(proxy: Proxy, budget: dict[str, Any], echoes: bool) -> None:
+    """Its windows too, so that what is spent stays spent; also if the client gives back what it was shown."""
+    key = proxy.accounts.create_key({"budgets": [budget]}, "ann").key
+    before = proxy("GET", f"/key/info?key={key.id}")["info"]
+    names = ("budget_duration", "budget_reset_at")
+    more = {name: before[name] for name in names} if echoes else {}
+    after = proxy("POST", "/key/update", {"key": key.id, "max_budget": 30, **more})
+    assert [after[name] for name in names] == [before[name] for name in names]
+    now = proxy.accounts.find_key(key.id)
+    assert now is not None and now.budgets == (replace(key.budgets[0], limit_nano=30 * 10**9),)
+
+
+def test_budget_that_gets_another_period_keeps_the_rest(proxy: Proxy) -> None:
+    budget = {"usd": 20, "window": "week", "zone": "Europe/Berlin", "strict": True, "soft": [50, 80]}
+    key = proxy.accounts.create_key({"budgets": [budget]}, "ann").key
+    proxy("POST", "/key/update", {"key": key.id, "budget_duration": "30d"})
+    now = proxy.accounts.find_key(key.id)
+    assert now is not None and now.budgets == (replace(key.budgets[0], window="month"),)
+    proxy("POST", "/key/update", {"key": key.id, "budget_duration": "12h", "soft_budget": 5})
+    now = proxy.accounts.find_key(key.id)
+    assert now is not None and now.budgets == (Budget(20 * 10**9, None, 43_200, soft=(25,), strict=True),)
+
+
+def test_period_that_comes_before_its_budget_is_kept(proxy: Proxy) -> None:
+    key = proxy("POST", "/key/generate", {"budget_duration": "30d"})
+    assert key["budget_duration"] == "30d"
+    assert proxy("POST", "/key/update", {"key": key["key"], "key_alias": "k"})["budget_duration"] == "30d"
+    after = proxy("POST", "/key/update", {"key": key["key"], "max_budget": 5})
+    assert after["budget_duration"] == "30d" and after["budget_reset_at"] is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"endpoints": ["inference", "files"]},
+        {"budgets": [{"usd": 20, "window": "hour"}]},
+        {"metadata": {"litellm": {"model_max_budget": {"gpt-4o": 1}}, "guardrails": ["pii"]}},
+    ],
+)
+def test_what_can_not_be_given_there_stops_no_change_of_something_else(proxy: Proxy, fields: dict[str, Any]) -> None:
+    """Groups of endpoints, a budget an hour; limits that an import has left out."""
+    before = proxy.accounts.create_key(fields, "ann").key
+    proxy("POST", "/key/update", {"key": before.id, "key_alias": "new", "tpm_limit": 50})
+    metadata = proxy("GET", f"/key/info?key={before.id}")["info"]["metadata"]
+    proxy("POST", "/key/update", {"key": before.id, "metadata": {**metadata, "more": 1}})
+    after = proxy.accounts.find_key(before.id)
+    assert after is not None and (after.name, after.rates.tpm) == ("new", 50)
+    assert (after.endpoints, after.budgets) == (before.endpoints, before.budgets)
+    assert after.metadata == {**before.metadata, "more": 1}
+    for name, wrong in (
+        ("model_max_budget", {"model_max_budget": {"gpt-4o": 2}}),
+        ("metadata.guardrails", {"metadata": {"guardrails": ["other"]}}),
+    ):
+        assert proxy.refused("POST", "/key/update", {"key": before.id, **wrong}) == name
 
 
 def test_keys_are_blocked_and_regenerated(proxy: Proxy) -> None:

@@ -16,7 +16,7 @@ from velox.accounts.fields import FieldError, time_text
 from velox.accounts.litellm import LITELLM, duration_text, take_fields, window_fields
 from velox.accounts.model import Account, Key, Kind, User
 from velox.admin.api.call import ApiError
-from velox.policy.budget import NANO_PER_USD, parse_budget
+from velox.policy.budget import NANO_PER_USD, TOTAL, parse_budget
 from velox.types import Budget
 
 __all__ = ["changed", "created", "first_budget", "shown"]
@@ -47,6 +47,8 @@ _CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
 _DONE: Final = frozenset(
     {"blocked", "spend", "auto_create_key", "send_invite_email", "litellm_changed_by", "grace_period"}
 )
+# When a budget begins anew follows from its windows: LiteLLM shows it, and changes it by no call.
+_NOT_CHANGED: Final = _DONE | {"budget_reset_at"}
 _OF_TEAMS: Final = frozenset({"members_with_roles", "members", "admins"})
 
 
@@ -61,29 +63,68 @@ def created(kind: Kind, body: Mapping[str, Any], now_s: int, tell: Callable[[str
 def changed(
     account: Account, body: Mapping[str, Any], now_s: int, tell: Callable[[str], None], kind: Kind
 ) -> dict[str, object]:
-    """Return the fields that a body changes; None: it takes one away. As created()."""
+    """Return the fields that a body changes; None: it takes one away. As created().
+
+    What is not changed is not read either: it may be something that could not be given here.
+    """
     check_blocked(body)
-    given = {name: value for name, value in body.items() if name not in _DONE and name != _ID[kind]}
-    before = _settable(account)
-    metadata = dict(before.pop("metadata", {}))
-    metadata[LITELLM] = {name: value for name, value in _kept(account).items() if name not in given}
-    if isinstance(given.get("metadata"), dict):
-        metadata = {**given["metadata"], LITELLM: metadata[LITELLM]}
-        if "tags" in given["metadata"]:
-            before.pop("tags", None)
-    taken = _taken(kind, {**before, **given, "metadata": metadata}, now_s, tell)
+    given = {name: value for name, value in body.items() if name not in _NOT_CHANGED and name != _ID[kind]}
     names = {ours for name in given for ours in _CHANGES.get(name, ())}
+    all_before = _settable(account)
+    before = {name: value for name, value in all_before.items() if not names.isdisjoint(_CHANGES.get(name, ()))}
+    own = {**all_before["metadata"]}
+    before.pop("metadata", None)
+    if isinstance(given.get("metadata"), dict):
+        own = given["metadata"]
+        if "tags" in own:
+            before.pop("tags", None)
+    keeps_window = _keeps_window(account, {**before, **given})
+    if keeps_window:
+        before.pop("budget_duration")
+        given.pop("budget_duration", None)
+    metadata = {**own, LITELLM: {name: value for name, value in _kept(account).items() if name not in given}}
+    had = {**_kept(account), **{f"metadata.{name}": value for name, value in account.metadata.items()}}
+    taken = _taken(kind, {**before, **given, "metadata": metadata}, now_s, tell, had)
     fields = {name: taken.get(name) for name in names}
     if "budgets" in names:
         budgets = taken.get("budgets") or []
         assert isinstance(budgets, list), "made by take_fields()"
+        first = first_budget(account)
+        if first is not None and _has_max({**before, **given}):
+            budgets[0] = _changed_budget(first, budgets[0], keeps_window=keeps_window, sets_soft="soft_budget" in given)
         # Those that have no name there: of tokens, and further ones.
-        others = [each for each in account.budgets if each is not first_budget(account)]
         if "budget_limits" not in given:
-            budgets = [*budgets, *map(_budget_fields, others)]
+            budgets = [*budgets, *(_budget_fields(each) for each in account.budgets if each is not first)]
         fields["budgets"] = budgets
     fields["metadata"] = taken.get("metadata")
     return fields
+
+
+def _has_max(merged: Mapping[str, Any]) -> bool:
+    value = merged.get("max_budget")
+    return value is not None and value is not False and value != ""
+
+
+def _keeps_window(account: Account, merged: Mapping[str, Any]) -> bool:
+    """Tell whether the budget of `max_budget` has the same windows after a change. merged: fields as they are then."""
+    has_it = first_budget(account) is not None and _has_max(merged)
+    return has_it and merged.get("budget_duration") == _budget_shown(account)["budget_duration"]
+
+
+def _changed_budget(
+    before: Budget, now: Mapping[str, object], *, keeps_window: bool, sets_soft: bool
+) -> dict[str, object]:
+    """Return the fields of a budget after a change. now: what LiteLLM's words say of it; they don't say all.
+
+    With other windows it would be another budget, of which nothing is spent.
+    """
+    had = _budget_fields(before)
+    soft = had["soft"] if len(before.soft) > 1 and not sets_soft else now.get("soft")
+    if keeps_window:
+        return {**had, "usd": now["usd"], "soft": soft}
+    has_zone = isinstance(before.window, str) and isinstance(parse_budget(now).window, str) and now["window"] != TOTAL
+    more = {"zone": before.zone} if has_zone else {}
+    return {**now, **more, "strict": before.strict, "unpriced": had["unpriced"], "soft": soft}
 
 
 def check_blocked(body: Mapping[str, Any]) -> None:
@@ -93,13 +134,24 @@ def check_blocked(body: Mapping[str, Any]) -> None:
         raise ApiError(400, "invalid", "blocked: expected true or false", "blocked")
 
 
-def _taken(kind: Kind, given: Mapping[str, object], now_s: int, tell: Callable[[str], None]) -> dict[str, object]:
+def _taken(
+    kind: Kind,
+    given: Mapping[str, object],
+    now_s: int,
+    tell: Callable[[str], None],
+    had: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """had: what it had before: an import may have left a limit out, which the operator was told and agreed to."""
     try:
         taken = take_fields(kind, given, now_s)
     except FieldError as exc:
         raise ApiError(400, "invalid", str(exc), exc.field) from None
-    if taken.limiting:
-        name = taken.limiting[0]
+    metadata = given.get("metadata")
+    inner = metadata if isinstance(metadata, dict) else {}
+    asked = {**given, **{f"metadata.{name}": value for name, value in inner.items()}}
+    for name in taken.limiting:
+        if had is not None and name in had and asked.get(name, had[name]) == had[name]:
+            continue
         message = (
             f"{name}: Velox has no such limit; without it more would be allowed than asked for, so nothing was done"
         )
@@ -121,7 +173,7 @@ def _budget_fields(budget: Budget) -> dict[str, object]:
     else:
         found["usd"] = f"{budget.limit_nano // NANO_PER_USD}.{budget.limit_nano % NANO_PER_USD:09d}"
         found["unpriced"] = "refuse" if budget.refuses_unpriced else "allow"
-    if isinstance(budget.window, str) and budget.window != "total":
+    if isinstance(budget.window, str) and budget.window != TOTAL:
         found["zone"] = budget.zone
     if budget.start_s:
         found["starts"] = time_text(budget.start_s)
@@ -162,7 +214,7 @@ def _settable(account: Account) -> dict[str, Any]:
 def _budget_shown(account: Account) -> dict[str, Any]:
     budget = first_budget(account)
     if budget is None:
-        return {"max_budget": None, "budget_duration": None, "soft_budget": _kept(account).get("soft_budget")}
+        return {"max_budget": None, **{name: _kept(account).get(name) for name in ("budget_duration", "soft_budget")}}
     assert budget.limit_nano is not None, "it is one of dollars"
     usd = budget.limit_nano / NANO_PER_USD
     duration = duration_text(budget)
