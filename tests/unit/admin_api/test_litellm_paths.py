@@ -155,6 +155,16 @@ def test_script_makes_reads_changes_and_deletes_a_key(proxy: Proxy) -> None:
     assert proxy.refused("GET", f"/key/info?key={secret}", status=404) == "key"
 
 
+def test_user_is_made_blocked_if_that_is_asked_for(proxy: Proxy) -> None:
+    made = proxy("POST", "/user/new", {"user_id": "u", "blocked": True, "max_budget": 5, "rpm_limit": 60})
+    assert (
+        made["blocked"]
+        and (made["max_budget"], made["rpm_limit"]) == (5, 60)
+        and proxy("GET", "/user/info?user_id=u")["user_info"]["blocked"]
+    )
+    assert proxy.accounts.key_in_force(made["key"]) is None
+
+
 def test_budget_that_has_no_name_there_stays(proxy: Proxy) -> None:
     """One of tokens, made by Velox's own API; a change of another field leaves all budgets as they are."""
     budgets = [
@@ -396,6 +406,9 @@ def test_models_are_listed(proxy: Proxy) -> None:
         ({"max_budget": "1e999999999"}, "max_budget"),
         ({"max_budget": 1, "soft_budget": "1e999999999"}, "soft_budget"),
         ({"rpm_limit": "1"}, "rpm_limit"),
+        ({"rpm_limit": 0}, "rpm_limit"),
+        ({"tpm_limit": 0}, "tpm_limit"),
+        ({"max_parallel_requests": 0}, "max_parallel_requests"),
         ({"key_alias": 5}, "key_alias"),
         ({"team_id": "none"}, "team_id"),
         ({"models": "gpt-4o"}, "models"),

@@ -259,11 +259,14 @@ class LitellmAccounts:
         accounts = self._accounts()
         with _Named("user"):
             user = accounts.create_user({**fields, **_given_id(body, "user_id")}, call.asker.name)
+            user = self._blocked(user, body, call)
         answer = self._owner("user", user, 0.0)
         if has_key:
             try:
                 with _Named("key"):
-                    answer |= self._made(accounts.create_key({**key_fields, "user": user.id}, call.asker.name))
+                    made = accounts.create_key({**key_fields, "user": user.id}, call.asker.name)
+                # Of what both have, such as a budget, the user's: its key was given none.
+                answer = {**self._made(made), **answer}
             except ApiError:
                 accounts.delete("user", user.id, call.asker.name)
                 raise

@@ -142,6 +142,10 @@ def _taken(
     had: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """had: what it had before: an import may have left a limit out, which the operator was told and agreed to."""
+    for name in _RATES:
+        if given.get(name) == 0 and given[name] is not False:
+            message = f"{name}: expected 1 or more, or null for no such limit; to let nothing pass, block it"
+            raise ApiError(400, "invalid", message, name)
     try:
         taken = take_fields(kind, given, now_s)
     except FieldError as exc:
