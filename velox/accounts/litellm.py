@@ -30,6 +30,7 @@ __all__ = [
     "Taken",
     "duration_s",
     "duration_text",
+    "name_here",
     "take_fields",
     "window_fields",
 ]
@@ -182,9 +183,8 @@ class _Reading:
     def _name(self, theirs: str) -> None:
         """Have the name be one that Velox takes, and keep the other one."""
         name = self._fields["name"]
-        fits = spellings.KEY_NAME.matches if self._kind == "key" else _NAME
-        if isinstance(name, str) and not fits(name):
-            self._fields["name"] = _DIRTY.sub("-", name).strip("-._")[:64] or self._kind
+        if isinstance(name, str) and (here := name_here(self._kind, name)) != name:
+            self._fields["name"] = here
             self._kept[theirs] = name
             self._changed.append("characters of a name that Velox has not in names are dashes")
 
@@ -286,6 +286,12 @@ class _Reading:
             self._kept["soft_budget"] = float(soft)
             self._changed.append("soft_budget: it is a whole part of a hundred of max_budget")
         budget["soft"] = [percent]
+
+
+def name_here(kind: Kind, name: str) -> str:
+    """Return a name as Velox takes it: what it has not in names is a dash."""
+    fits = spellings.KEY_NAME.matches if kind == "key" else _NAME
+    return name if fits(name) else _DIRTY.sub("-", name).strip("-._")[:64] or kind
 
 
 def _is_nothing(value: object) -> bool:

@@ -155,6 +155,42 @@ def test_script_makes_reads_changes_and_deletes_a_key(proxy: Proxy) -> None:
     assert proxy.refused("GET", f"/key/info?key={secret}", status=404) == "key"
 
 
+def test_key_is_found_by_the_alias_that_it_was_given(proxy: Proxy) -> None:
+    """Also by one that is no name here; another one that would be the same name is another's."""
+    made = proxy("POST", "/key/generate", {"key_alias": "Team A / key 1", "team_id": None})
+    proxy("POST", "/key/generate", {"key_alias": "Team-A-key-1"})
+    assert proxy("GET", "/key/list?key_alias=Team+A+/+key+1")["keys"] == [made["token"]]
+    assert proxy("GET", "/key/list?key_alias=Team+A+key+1")["keys"] == []
+    assert proxy("GET", f"/key/info?key={made['key']}")["info"]["key_alias"] == "Team A / key 1"
+    assert proxy.refused("POST", "/key/delete", {"key_aliases": ["Team A_key 1"]}, status=404) == "key_aliases"
+    proxy("POST", "/key/delete", {"key_aliases": ["Team A / key 1"]})
+    assert proxy.accounts.key_of(made["key"]) is None
+
+
+def test_what_is_kept_stands_for_nothing_that_holds(proxy: Proxy) -> None:
+    """Whoever writes metadata, a team itself perhaps, tells nobody of other limits; a later name is shown."""
+    made = proxy("POST", "/key/generate", {"key_alias": "a b"})
+    key = proxy.accounts.key_of(made["key"])
+    assert key is not None
+    lies = {"max_budget": 1, "team_id": "blue", "models": ["m"], "key_alias": "a b", "token": "0", "blocked": True}
+    proxy.accounts.update("key", key.id, {"name": "later", "metadata": {"litellm": lies}}, "ann")
+    info = proxy("GET", f"/key/info?key={made['key']}")["info"]
+    assert {name: info[name] for name in lies} == {
+        "max_budget": None,
+        "team_id": None,
+        "models": [],
+        "key_alias": "later",
+        "token": made["token"],
+        "blocked": False,
+    }
+
+
+@pytest.mark.parametrize("secret", ["ab" * 32, f"key_{'ab' * 16}"])
+def test_secret_may_look_like_a_digest_or_an_id(proxy: Proxy, secret: str) -> None:
+    made = proxy("POST", "/key/generate", {"key": secret})
+    assert proxy("GET", f"/key/info?key={secret}")["info"]["token"] == made["token"]
+
+
 def test_user_is_made_blocked_if_that_is_asked_for(proxy: Proxy) -> None:
     made = proxy("POST", "/user/new", {"user_id": "u", "blocked": True, "max_budget": 5, "rpm_limit": 60})
     assert (

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from velox.accounts.fields import FieldError, time_text
-from velox.accounts.litellm import OUR_NAMES, duration_s
+from velox.accounts.litellm import OUR_NAMES, duration_s, name_here
 from velox.accounts.model import Account, Key, Kind, Team
 from velox.accounts.service import MOST_GRACE_S, Accounts, AccountsError, Made
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import ADMINS, OWNERS, READERS, Route
-from velox.admin.litellm.fields import changed, created, first_budget, shown
+from velox.admin.litellm.fields import alias_of, changed, created, first_budget, shown
 from velox.admin.litellm.spent import find_key, spent_of
 from velox.admin.roles import Role
 from velox.ledger.store import Store
@@ -109,7 +109,7 @@ class LitellmAccounts:
             raise ApiError(400, "invalid", "keys: expected a list of keys, or key_aliases", "keys")
         found = [self._find(each, "keys") for each in keys]
         for alias in aliases:
-            some = self._accounts().page("key", "", 2, {"name": str(alias)}).items
+            some = self._of_alias(str(alias), {})
             if len(some) != 1:
                 raise ApiError(404, "not_found", "key_aliases: no key, or several, have one of these", "key_aliases")
             found.append(some[0])
@@ -156,14 +156,13 @@ class LitellmAccounts:
 
     def _list_keys(self, call: ApiCall) -> Answer:
         where = {
-            ours: call.query[name]
-            for name, ours in (("team_id", "team"), ("user_id", "user"), ("key_alias", "name"))
-            if call.query.get(name)
+            ours: call.query[name] for name, ours in (("team_id", "team"), ("user_id", "user")) if call.query.get(name)
         }
         if call.query.get("key_hash"):
             found: Sequence[Account] = [self._find(call.query["key_hash"], "key_hash")]
         else:
-            found = self._all("key", where)
+            alias = call.query.get("key_alias")
+            found = self._of_alias(alias, where) if alias else self._all("key", where)
         some, page = self._page(call, found, call.number("size", _PAGE, _MOST_PAGE))
         tokens = {id_: each.hex() for id_, each in self._accounts().key_digests().items()}
         keys: list[Any] = [tokens.get(each.id, "") for each in some]
@@ -180,6 +179,10 @@ class LitellmAccounts:
             "total_pages": _pages(len(found), call.number("size", _PAGE, _MOST_PAGE)),
         }
         return Answer(200, {"keys": keys, **counts})
+
+    def _of_alias(self, alias: str, where: Mapping[str, str]) -> list[Key]:
+        found = self._all("key", {**where, "name": name_here("key", alias)})
+        return [each for each in found if isinstance(each, Key) and alias_of("key", each) == alias]
 
     def _find(self, given: object, field: str = "key") -> Key:
         if not isinstance(given, str) or not given:
@@ -325,7 +328,7 @@ class LitellmAccounts:
     def _owner(self, kind: Kind, account: Account, spent: float | None = None) -> dict[str, Any]:
         if spent is None:
             spent = spent_of(kind, [account], self._store, self._now_s).get(account.id, 0.0)
-        return {f"{kind}_id": account.id, **shown(account), "spend": spent, **self._reset(account)}
+        return {**shown(account), f"{kind}_id": account.id, "spend": spent, **self._reset(account)}
 
     def _reset(self, account: Account) -> dict[str, Any]:
         budget = first_budget(account)

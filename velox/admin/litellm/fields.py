@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from velox.accounts.fields import FieldError, time_text
-from velox.accounts.litellm import LITELLM, duration_text, take_fields, window_fields
+from velox.accounts.litellm import LITELLM, duration_text, name_here, take_fields, window_fields
 from velox.accounts.model import Account, Key, Kind, User
 from velox.admin.api.call import ApiError
 from velox.policy.budget import NANO_PER_USD, TOTAL, parse_budget
 from velox.types import Budget
 
-__all__ = ["changed", "created", "first_budget", "shown"]
+__all__ = ["alias_of", "changed", "created", "first_budget", "shown"]
 
 _ID: Final[Mapping[Kind, str]] = {"key": "key", "team": "team_id", "user": "user_id"}
 _RATES: Final = {"rpm_limit": "rpm", "tpm_limit": "tpm", "max_parallel_requests": "concurrency"}
@@ -203,16 +203,24 @@ def _settable(account: Account) -> dict[str, Any]:
         expires = None if account.expires_s is None else time_text(account.expires_s)
         owners = {"team_id": account.team or None, "user_id": account.user or None}
         found |= {
-            "key_alias": account.name or None,
+            "key_alias": alias_of("key", account),
             **owners,
             "expires": expires,
-            "allowed_routes": list(account.endpoints),
+            # Names of LiteLLM that stand for all paths are kept, and there are no endpoints then.
+            "allowed_routes": list(account.endpoints) or _kept(account).get("allowed_routes", []),
         }
     elif isinstance(account, User):
-        found |= {"user_alias": account.name or None, "user_email": account.email or None}
+        found |= {"user_alias": alias_of("user", account), "user_email": account.email or None}
     else:
-        found["team_alias"] = account.name or None
+        found["team_alias"] = alias_of("team", account)
     return found
+
+
+def alias_of(kind: Kind, account: Account) -> str | None:
+    """Return the name as LiteLLM's client gave it, if it has not been changed since by other means."""
+    given = _kept(account).get(f"{kind}_alias")
+    is_its = isinstance(given, str) and name_here(kind, given) == account.name
+    return given if is_its else account.name or None
 
 
 def _budget_shown(account: Account) -> dict[str, Any]:
@@ -242,9 +250,9 @@ def shown(account: Account) -> dict[str, Any]:
     metadata = {**own["metadata"], "tags": own["tags"]} if own["tags"] else own["metadata"]
     teams: dict[str, Any] = {} if isinstance(account, Key | User) else {name: [] for name in _OF_TEAMS}
     return {
-        **own,
         **teams,
         **kept,
+        **own,  # whatever stands in metadata
         "metadata": metadata,
         "blocked": account.is_blocked,
         "created_at": time_text(account.created_s),

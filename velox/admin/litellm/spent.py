@@ -32,11 +32,10 @@ def find_key(accounts: Accounts, given: object) -> Key | None:
     if not isinstance(given, str) or not given:
         return None
     match = _HEX.fullmatch(given)
-    if match is not None:
-        return accounts.key_of_digest(bytes.fromhex(match[1]))
-    if given.startswith("key_"):
-        return accounts.find_key(given)
-    return accounts.key_of(given)
+    found = None if match is None else accounts.key_of_digest(bytes.fromhex(match[1]))
+    if found is None and given.startswith("key_"):
+        found = accounts.find_key(given)
+    return accounts.key_of(given) if found is None else found  # a secret may look like either
 
 
 def label_of(key: Key) -> str:
