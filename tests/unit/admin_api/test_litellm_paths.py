@@ -191,6 +191,31 @@ def test_secret_may_look_like_a_digest_or_an_id(proxy: Proxy, secret: str) -> No
     assert proxy("GET", f"/key/info?key={secret}")["info"]["token"] == made["token"]
 
 
+class Interrupted(Accounts):
+    """Before each of the first changes, somebody else makes one of the same account."""
+
+    def __init__(self, store: SqliteAccounts, others: list[tuple[Any, dict[str, Any]]]) -> None:
+        super().__init__(store, lambda: float(NOON_S))
+        self.others = others
+
+    def update(self, kind: Any, id: str, *more: Any) -> Any:  # noqa: A002 - the parent's name
+        if self.others:
+            Accounts(self._store, self._clock).update(*self.others.pop(0), "ben")  # type: ignore[call-arg]
+        return super().update(kind, id, *more)
+
+
+def test_change_by_somebody_else_at_the_same_time_is_not_undone(proxy: Proxy) -> None:
+    """What a call does not name stays as it is when the call is done, not as it was when it began."""
+    key = proxy.accounts.create_key({"budgets": [{"usd": 20, "window": "month"}]}, "ann").key
+    tokens = {"tokens": 1000, "window": "day"}
+    others = [("key", key.id, {"metadata": {"owner": "ben"}}), ("key", key.id, {"budgets": [tokens]})]
+    proxy.accounts = Interrupted(proxy.store, others)
+    proxy("POST", "/key/update", {"key": key.id, "max_budget": 30, "tier": "gold"})
+    after = proxy.accounts.find_key(key.id)
+    assert after is not None and after.metadata == {"owner": "ben", "litellm": {"tier": "gold"}}
+    assert [(each.limit_nano, each.limit_tokens) for each in after.budgets] == [(30 * 10**9, None), (None, 1000)]
+
+
 def test_user_is_made_blocked_if_that_is_asked_for(proxy: Proxy) -> None:
     made = proxy("POST", "/user/new", {"user_id": "u", "blocked": True, "max_budget": 5, "rpm_limit": 60})
     assert (

@@ -28,6 +28,7 @@ __all__ = ["LitellmAccounts"]
 _PAGE: Final = 100
 _MOST_PAGE: Final = 1000
 _MOST_TOLD: Final = 256
+_RETRIES: Final = 100  # each time somebody else has made a change
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -96,9 +97,8 @@ class LitellmAccounts:
 
     def _update_key(self, call: ApiCall) -> Answer:
         key = self._find(call.body.get("key"))
-        fields = self._changes("key", key, call.body)
         with _Named("key"):
-            after = self._accounts().update("key", key.id, fields, call.asker.name)
+            after = self._change("key", key, call.body, call)
             assert isinstance(after, Key), "that was changed"
             after = self._blocked(after, call.body, call)
         return Answer(200, {**self._key(after), "key": call.body["key"]})
@@ -144,7 +144,7 @@ class LitellmAccounts:
             raise ApiError(400, "invalid", message, "grace_period")
         if given.keys() - {"grace_period"}:
             with _Named("key"):
-                self._accounts().update("key", key.id, self._changes("key", key, given), call.asker.name)
+                self._change("key", key, given, call)
         return Answer(200, self._made(self._accounts().rotate_key(key.id, grace_s, call.asker.name)))
 
     def _key_info(self, call: ApiCall) -> Answer:
@@ -224,9 +224,8 @@ class LitellmAccounts:
 
     def _update_team(self, call: ApiCall) -> Answer:
         team = self._accounts().get("team", _id(call.body, "team_id"))
-        fields = self._changes("team", team, call.body)
         with _Named("team"):
-            team = self._blocked(self._accounts().update("team", team.id, fields, call.asker.name), call.body, call)
+            team = self._blocked(self._change("team", team, call.body, call), call.body, call)
         return Answer(200, {"team_id": team.id, "data": self._owner("team", team)})
 
     def _team_info(self, call: ApiCall) -> Answer:
@@ -309,6 +308,16 @@ class LitellmAccounts:
             self._told.add(name)
             self._logger.warning("LiteLLM's field %s is kept with its account, and means nothing here", name)
 
+    def _change(self, kind: Kind, account: Account, body: Mapping[str, Any], call: ApiCall) -> Account:
+        """Change what a body names. What follows from fields of ours follows from those that are changed."""
+        for _ in range(_RETRIES):
+            fields = self._changes(kind, account, body)
+            try:
+                return self._accounts().update(kind, account.id, fields, call.asker.name, _same_as(account))
+            except _ChangedError as changed_since:
+                account = changed_since.account
+        raise ApiError(409, "conflict", "others are changing it at the same time: try again")
+
     def _changes(self, kind: Kind, account: Account, body: Mapping[str, Any]) -> dict[str, object]:
         spend = body.get("spend")
         if spend is not None and spend != spent_of(kind, [account], self._store, self._now_s).get(account.id, 0.0):
@@ -352,6 +361,22 @@ class LitellmAccounts:
     def _page(self, call: ApiCall, found: Sequence[Account], size: int) -> tuple[Sequence[Account], int]:
         page = call.number("page", 1, 1_000_000)
         return found[(page - 1) * size : page * size], page
+
+
+class _ChangedError(Exception):
+    """An account is another one than the fields were made for."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__()
+        self.account: Final = account
+
+
+def _same_as(before: Account) -> Callable[[Account], None]:
+    def check(account: Account) -> None:
+        if account != before:
+            raise _ChangedError(account)
+
+    return check
 
 
 class _Named:
