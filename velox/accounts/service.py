@@ -333,23 +333,30 @@ class Accounts:
         return True
 
     def _check_owners(self, key: Key) -> None:
-        """Check that a key asks for nothing that its team may not use. Raises AccountsError."""
+        """Check that a key asks for nothing that its team may not use, and may use something. Raises AccountsError."""
         if key.role and not key.team:
             raise AccountsError("invalid", f"role: expected a team with {key.role}", "role")
-        for kind, id_ in _owners(key):
-            if not id_:
-                continue
-            document = self._store.get(kind, id_)
-            if document is None:
-                raise AccountsError("invalid", f"{kind}: there is no such {kind}", kind)
-            if kind == "team":
-                team = msgspec.json.decode(document, type=Team)
-                for name, own, most, holds in (
-                    ("models", key.models, team.models, covers),
-                    ("endpoints", key.endpoints, team.endpoints, covers_endpoint),
-                ):
-                    if most and not all(any(holds(wide, each) for wide in most) for each in own):
-                        raise AccountsError("invalid", f"{name}: expected some of its team's {name}", name)
+        team, user = self._owner("team", key.team, Team), self._owner("user", key.user, User)
+        if team is not None:
+            for name, own, most, holds in (
+                ("models", key.models, team.models, covers),
+                ("endpoints", key.endpoints, team.endpoints, covers_endpoint),
+            ):
+                if most and not all(any(holds(wide, each) for wide in most) for each in own):
+                    raise AccountsError("invalid", f"{name}: expected some of its team's {name}", name)
+        free = msgspec.structs.replace(key, is_blocked=False)
+        if user is not None and entry_of(Digest(b"", key.id, None), free, team, user) is None:
+            message = "user: expected one who may use some of the models and of the endpoints of the key and its team"
+            raise AccountsError("invalid", message, "user")
+
+    def _owner(self, kind: Kind, id_: str, made: type[A]) -> A | None:
+        """Return the owner of a key, as if it was not blocked; None: it has none. Raises AccountsError."""
+        if not id_:
+            return None
+        document = self._store.get(kind, id_)
+        if document is None:
+            raise AccountsError("invalid", f"{kind}: there is no such {kind}", kind)
+        return msgspec.structs.replace(msgspec.json.decode(document, type=made), is_blocked=False)
 
     # -- finding ----------------------------------------------------------------------------------
 

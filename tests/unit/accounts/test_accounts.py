@@ -326,6 +326,22 @@ def test_tags_of_a_key_push_out_none_of_its_owners(house: House) -> None:
     assert [entry.tags for entry in house.entries()] == [("prod", "staff", *own[:6])]
 
 
+def test_key_that_could_use_nothing_is_not_made(house: House) -> None:
+    """What its user bounds is taken off it; if nothing is left, its client would get 401 from the first day on."""
+    house.accounts.create_team({"id": "red", "models": ["gpt-*"]}, ME)
+    house.accounts.create_user({"id": "ann", "models": ["gpt-4o", "o1"]}, ME)
+    house.accounts.create_user({"id": "ben", "models": ["claude-*"], "endpoints": ["files"]}, ME)
+    house.accounts.block("user", "ann", ME)
+    house.accounts.create_key({"user": "ann", "models": ["gpt-4o", "o3"]}, ME)
+    key = house.accounts.create_key({"team": "red", "user": "ann"}, ME).key
+    house.accounts.unblock("user", "ann", ME)
+    assert [entry.models for entry in house.entries()] == [("gpt-4o",)] * 2
+    for wrong in ({"models": ["o3"], "user": "ann"}, {"team": "red", "user": "ben"}):
+        assert house.refused("create_key", wrong, ME).field == "user"
+    assert house.refused("create_key", {"user": "ben", "endpoints": ["inference"]}, ME).field == "user"
+    assert house.refused("update", "key", key.id, {"user": "ben"}, ME).field == "user"
+
+
 def test_owner_with_keys_is_not_deleted(house: House) -> None:
     """The keys go first; then nothing is left of it but the record."""
     house.accounts.create_team({"id": "red"}, ME)
