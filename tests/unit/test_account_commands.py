@@ -129,6 +129,20 @@ def test_what_is_wrong_is_told_by_its_name(velox: Run, arguments: list[str], cod
     assert velox("audit")[1] == before
 
 
+@pytest.mark.parametrize("text", ["", " ", ","])
+@pytest.mark.parametrize("name", ["models", "endpoints", "tags", "team", "user", "name"])
+def test_empty_variable_of_a_script_takes_no_limit_away(velox: Run, name: str, text: str) -> None:
+    """Neither is a key made that has none."""
+    made(velox, "team", "create", "--id", "web")
+    made(velox, "key", "create", "--id", "k", "--team", "web", "--models", "gpt-4o")
+    before = velox("key", "list", "--json")
+    for action in (("create",), ("update", "k")):
+        code, _, error = velox("key", *action, f"--{name}", text)
+        assert code == 2 and name in error
+    assert "--clear models" in velox("key", "update", "k", "--models", "")[2]
+    assert velox("key", "list", "--json") == before
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("3600", 3600), ("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800)]
 )

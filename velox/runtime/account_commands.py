@@ -154,6 +154,12 @@ def _given(asked: argparse.Namespace) -> dict[str, object]:
         text = asked.budget if name == "budgets" else getattr(asked, name)
         if text is not None:
             fields[name] = _value(name, text)
+            if fields[name] in ("", []):
+                # Of a script's empty variable, most likely: a key without its team's limits, or for all models.
+                message = (
+                    f"--{name}: expected something; `velox {asked.command} update ID --clear {name}` takes it away"
+                )
+                raise AccountsError("invalid", message, name)
     return fields
 
 
