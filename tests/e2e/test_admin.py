@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -165,3 +167,17 @@ def test_admin_port_serves_no_data() -> None:
     with simulated(workers=1) as velox:
         assert velox.admin("/v1/models").status == 404
         assert velox.admin("/metrics", {"host": "evil.example"}).status == 403, "DNS rebinding"
+
+
+def test_stop_with_open_connections_logs_no_bug() -> None:
+    """Prometheus keeps one; another is being answered. Both end with the process, as they should."""
+    get = "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with simulated(workers=1) as velox, contextlib.ExitStack() as stack:
+        port = urlsplit(velox.admin_url).port or 0
+        idle, busy = (stack.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(2))
+        for connection in (idle, busy):
+            connection.sendall(get.format("/healthz").encode())
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        busy.sendall(get.format("/debug/pprof/profile?seconds=60").encode())
+        assert velox.stop() == 0
+        assert not [line for line in velox.stderr.lines if "bug:" in line]

@@ -174,6 +174,9 @@ class _Listener:
                 await _send(stream, write_reply(Reply(503, b"too many connections\n"), head_only=False))
         except (TimeoutError, OSError):
             pass  # the client is gone, or too slow for an answer
+        except asyncio.CancelledError:
+            # The process ends, and with it this task. Python 3.11 would log a bug for each of these.
+            pass
         finally:
             self._connections -= 1
             writer.transport.abort()  # all that could be sent is sent: nothing is lost by it
