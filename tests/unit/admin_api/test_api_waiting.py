@@ -11,6 +11,7 @@ from velox.admin.api.routes import Route
 from velox.admin.api.service import Api
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, Reply
+from velox.admin.roles import Role
 from velox.admin.server import AdminApp
 
 MOST = 32
@@ -81,5 +82,30 @@ def test_one_call_too_many_is_refused_at_once() -> None:
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
         assert len(slow.done) == MOST, "what its client no longer wants is not done"
         assert (await slow.ask()).status == 200
+
+    asyncio.run(run())
+
+
+def test_tokens_that_are_made_up_keep_no_admin_waiting() -> None:
+    """Though as many calls of clients wait as may, and one more is refused."""
+
+    async def run() -> None:
+        go = threading.Event()
+        route = Route("GET", "/api/v1/fast", "fast", "Answers.", lambda _call: Answer(200, {}), {"type": "object"})
+
+        def nobody(_secret: str) -> None:
+            assert go.wait(30)
+
+        api = Api([route], nobody, "1", logging.Logger("test"))
+        request = AdminRequest("GET", "/api/v1/fast", "", "localhost", {"authorization": "Bearer sk-made-up"})
+        calls = [asyncio.create_task(api.reply(request, None)) for _ in range(MOST)]
+        await asyncio.sleep(0)  # each has begun
+        try:
+            assert (await asyncio.wait_for(api.reply(request, None), 5)).status == 503
+            for role in (Role.ADMIN, Role.VIEWER):
+                assert (await asyncio.wait_for(api.reply(request, role), 5)).status == 200
+        finally:
+            go.set()
+        assert {reply.status for reply in await asyncio.gather(*calls)} == {401}
 
     asyncio.run(run())

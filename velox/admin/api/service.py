@@ -31,6 +31,14 @@ _MOST_WAITING: Final = 32
 _READS: Final = frozenset({"GET", "HEAD"})
 
 
+class _Line:
+    """Calls that wait for the same threads."""
+
+    def __init__(self, name: str) -> None:
+        self.threads: Final = ThreadPoolExecutor(_THREADS, name)
+        self.n_waiting = 0
+
+
 class Api:
     """The API of the admin listener.
 
@@ -51,8 +59,9 @@ class Api:
         self._logger: Final = logger
         self._asker_of: Final = asker_of
         self._description: Final = describe(routes, version)
-        self._threads: Final = ThreadPoolExecutor(_THREADS, "api")
-        self._n_waiting = 0
+        # Apart, so that whoever makes up tokens keeps no admin from blocking a key.
+        self._trusted: Final = _Line("api")
+        self._clients: Final = _Line("api of clients")
 
     def __repr__(self) -> str:
         return f"<Api {self._table!r}>"
@@ -81,14 +90,15 @@ class Api:
 
     async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
         """Answer a request. role: as for admit()."""
-        if self._n_waiting >= _MOST_WAITING:
+        line = self._clients if role is None else self._trusted
+        if line.n_waiting >= _MOST_WAITING:
             busy = ApiError(503, "busy", "too many calls of the API are waiting", headers=(("Retry-After", "1"),))
             return self._refusal(request, busy)
-        self._n_waiting += 1
+        line.n_waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request, role)
+            return await asyncio.get_running_loop().run_in_executor(line.threads, self._answer, request, role)
         finally:
-            self._n_waiting -= 1
+            line.n_waiting -= 1
 
     def _answer(self, request: AdminRequest, role: Role | None) -> Reply:
         try:
