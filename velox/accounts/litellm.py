@@ -31,6 +31,7 @@ __all__ = [
     "duration_s",
     "duration_text",
     "name_here",
+    "stands_for_all",
     "take_fields",
     "window_fields",
 ]
@@ -203,7 +204,8 @@ class _Reading:
         if "tags" in self._given:
             self._fields["tags"] = self._given.pop("tags")
         models = self._given.pop("models", None)
-        if isinstance(models, list) and not ALL_MODELS.isdisjoint(each for each in models if isinstance(each, str)):
+        if stands_for_all(models):
+            self._kept["models"] = models
             models = None
         if models is not None:
             self._fields["models"] = models
@@ -286,6 +288,11 @@ class _Reading:
             self._kept["soft_budget"] = float(soft)
             self._changed.append("soft_budget: it is a whole part of a hundred of max_budget")
         budget["soft"] = [percent]
+
+
+def stands_for_all(models: object) -> bool:
+    """Tell whether a list of models names all that there are."""
+    return isinstance(models, list) and not ALL_MODELS.isdisjoint(each for each in models if isinstance(each, str))
 
 
 def name_here(kind: Kind, name: str) -> str:

@@ -185,6 +185,20 @@ def test_what_is_kept_stands_for_nothing_that_holds(proxy: Proxy) -> None:
     }
 
 
+def test_words_for_all_models_are_given_back(proxy: Proxy) -> None:
+    """They are what tools give; until other models are given, by whomever."""
+    proxy("POST", "/team/new", {"team_id": "t", "models": ["gpt-4o"]})
+    made = proxy("POST", "/key/generate", {"team_id": "t", "models": ["all-team-models"]})
+    key = proxy.accounts.key_of(made["key"])
+    assert made["models"] == ["all-team-models"] and key is not None and key.models == ()
+    after = proxy("POST", "/key/update", {"key": made["key"], "key_alias": "k"})
+    assert after["models"] == ["all-team-models"] and not after["metadata"]
+    proxy.accounts.update("key", key.id, {"models": ["gpt-4o"]}, "ann")
+    assert proxy("GET", f"/key/info?key={key.id}")["info"]["models"] == ["gpt-4o"]
+    proxy("POST", "/key/update", {"key": made["key"], "models": []})
+    assert proxy("GET", f"/key/info?key={key.id}")["info"]["models"] == []
+
+
 @pytest.mark.parametrize("secret", ["ab" * 32, f"key_{'ab' * 16}"])
 def test_secret_may_look_like_a_digest_or_an_id(proxy: Proxy, secret: str) -> None:
     made = proxy("POST", "/key/generate", {"key": secret})

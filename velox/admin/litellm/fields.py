@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from velox.accounts.fields import FieldError, time_text
-from velox.accounts.litellm import LITELLM, duration_text, name_here, take_fields, window_fields
+from velox.accounts.litellm import LITELLM, duration_text, name_here, stands_for_all, take_fields, window_fields
 from velox.accounts.model import Account, Key, Kind, User
 from velox.admin.api.call import ApiError
 from velox.policy.budget import NANO_PER_USD, TOTAL, parse_budget
@@ -192,8 +192,11 @@ def _kept(account: Account) -> dict[str, Any]:
 def _settable(account: Account) -> dict[str, Any]:
     """Return the fields that a client may give, as it would give them."""
     rates = {theirs: getattr(account.rates, ours) or None for theirs, ours in _RATES.items()}
+    kept = _kept(account).get("models")
+    # So that tools which compare what they gave with what they read see no change.
+    models = kept if not account.models and stands_for_all(kept) else list(account.models)
     found: dict[str, Any] = {
-        "models": list(account.models),
+        "models": models,
         "metadata": {name: value for name, value in account.metadata.items() if name != LITELLM},
         "tags": list(account.tags),
         **rates,
