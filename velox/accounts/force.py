@@ -119,6 +119,7 @@ def _within(own: tuple[str, ...], most: tuple[str, ...], holds: Callable[[str, s
         return own
     if not own:
         return most
-    both = [each for each in own if any(holds(wide, each) for wide in most)]
-    both += [each for each in most if any(holds(wide, each) for wide in own)]
+    same = frozenset(own).intersection(most)  # mostly all: long lists are not compared each with each
+    both = [each for each in own if each in same or any(holds(wide, each) for wide in most)]
+    both += [each for each in most if each not in same and any(holds(wide, each) for wide in own)]
     return tuple(dict.fromkeys(both)) or None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.postgres_server import PostgresServer
 from velox.accounts.fields import FIELDS, view
-from velox.accounts.force import caller_id, entries_in_force
+from velox.accounts.force import _within, caller_id, entries_in_force
 from velox.accounts.model import KINDS, Key
 from velox.accounts.postgres import PostgresAccounts
 from velox.accounts.service import Accounts, AccountsError
@@ -307,6 +307,17 @@ def test_key_of_a_team_that_shrinks_keeps_what_both_may(
     house.accounts.create_key({"team": "red", name: own}, ME)
     house.accounts.update("team", "red", {name: most}, ME)
     assert [set(getattr(entry, name)) for entry in house.entries()] == ([left] if left else [])
+
+
+def test_names_that_a_key_and_its_team_both_have_are_not_compared() -> None:
+    """Each with each, 1,000 models would take half a second a key."""
+    names = tuple(f"m{n}" for n in range(1000))
+
+    def holds(_wide: str, narrow: str) -> bool:
+        assert narrow not in names
+        return False
+
+    assert _within((*names, "own"), (*names, "most"), holds) == names
 
 
 def test_key_may_be_given_groups_of_a_team_with_all_endpoints(house: House) -> None:
