@@ -309,6 +309,38 @@ def test_side_that_takes_nothing_for_too_long_is_cut(slow: str, reason: Reason) 
     run(work)
 
 
+@pytest.mark.parametrize("other", ["stays", "half closes", "leaves"])
+@pytest.mark.parametrize(
+    ("slow", "reason"), [("client", Reason.CLIENT_SLOW), ("upstream", Reason.UPSTREAM_IDLE_TIMEOUT)]
+)
+def test_side_that_takes_no_little_rest_is_cut(slow: str, reason: Reason, other: str) -> None:
+    """Also where so little waits that the other side is read on, and where that has ended."""
+
+    async def work() -> None:
+        async with tunnel(TunnelLimits(1e6, 0.0, 30.0, 30.0)) as t:
+            writes = t.upstream if slow == "client" else t.client
+            end = t.tunnel.client if slow == "client" else t.tunnel.upstream
+            while not end.n_unsent:
+                n_bytes = end.peer.n_bytes
+                await t.say(writes, bytes(8192))
+                await eventually(lambda n_bytes=n_bytes: end.peer.n_bytes == n_bytes + 8192)
+                assert n_bytes < 16 << 20, "the kernels' buffers have an end"
+            assert end.n_unsent < UNSENT_BYTES
+            if other == "half closes":
+                writes.shutdown(socket.SHUT_WR)
+            elif other == "leaves":
+                writes.close()
+            now_s = asyncio.get_running_loop().time()
+            t.tunnel.check(now_s)
+            t.tunnel.check(now_s + 29)
+            assert not t.ended.done()
+            t.tunnel.check(now_s + 31)
+            error = await t.end()
+            assert error is not None and error.reason is reason
+
+    run(work)
+
+
 def test_times_are_counted_from_the_last_byte_and_from_the_first() -> None:
     """idle_s from the last byte of either side, total_s from the 101."""
 

@@ -144,12 +144,12 @@ class Tunnel:
         elif self.client.is_late(now_s):
             message = "a message came too slowly (VELOX_BODY_TIMEOUT, VELOX_CLIENT_MIN_RATE)"
             self.close(VeloxError(Reason.BODY_TIMEOUT, message), message, POLICY)
-        elif self._first is not None:
-            if now_s - self._first_s >= _HALF_CLOSED_S and not self.client.n_unsent and not self.upstream.n_unsent:
-                self.abort()
         elif limits.total_s and now_s - self._began_s >= limits.total_s:
             message = f"the tunnel was open for {limits.total_s:g} s"
             self.close(VeloxError(Reason.TUNNEL_TIMEOUT, message), "the connection has reached its longest time")
+        elif self._first is not None:
+            if now_s - self._first_s >= _HALF_CLOSED_S and not self.client.n_unsent and not self.upstream.n_unsent:
+                self.abort()
         elif now_s - self.moved_s >= limits.idle_s:
             message = f"no byte went through the tunnel for {limits.idle_s:g} s"
             self.close(VeloxError(Reason.TUNNEL_TIMEOUT, message), "no byte came from either side for too long")
@@ -222,7 +222,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._ended = False  # nothing more is sent on it
         self._said_goodbye = False
         self._write_paused = False
-        self._n_unsent = 0  # while writing is paused: at the last look
+        self._n_unsent = 0  # at the last look
         self._progress_s = 0.0  # when that had last changed
         self._held: HoldingGate | None = None  # the gate, where it holds messages
         self._room: MessageRoom | None = None  # for them
@@ -366,13 +366,12 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._end_if_closed()
 
     def is_stalled(self, now_s: float, limit_s: float) -> bool:
-        """True when it has taken nothing for too long of what waits for it."""
-        if not self._write_paused or self._transport is None:
-            return False
-        if self.n_unsent != self._n_unsent:
-            self._n_unsent = self.n_unsent
+        """True when it has taken nothing for too long of what waits for it, however little that is."""
+        n_unsent = self.n_unsent
+        if n_unsent != self._n_unsent:
+            self._n_unsent = n_unsent
             self._progress_s = now_s
-        return now_s - self._progress_s >= limit_s
+        return n_unsent > 0 and now_s - self._progress_s >= limit_s
 
     def abort(self) -> None:
         """Close now; what was not sent is dropped."""
