@@ -236,6 +236,22 @@ def test_drain_closes_what_is_idle() -> None:
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
 
 
+def test_end_of_a_drain_is_no_client_that_left() -> None:
+    """What still runs then is the gateway's to end: it is recorded so, and the client does not pay for it."""
+    with named("models", models="--ttft 60s") as sims:
+        row = {"name": "claude", "provider": "anthropic", "origin": sims["models"]["origin"], "key": "env:MODEL_KEY"}
+        settings = {"drain_timeout": "1s", "access_log": "all"}
+        with routed({"upstreams": [row]}, MODEL_KEY="sk-model-0123456789", **settings) as velox, raw(velox) as ws:
+            ws.send(json.dumps(asked("claude-sim")))
+            velox.wait_metric("velox_inflight_requests", lambda n: n == 1)
+            velox.signal(signal.SIGTERM)
+            with pytest.raises(ConnectionClosed) as closed:
+                ws.recv(timeout=20)
+            line = velox.wait_access(lambda line: line["model"] == "claude-sim")
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
+    assert (line["status"], line["reason"]) == (503, "draining")
+
+
 def test_messages_that_wait_are_bounded(velox: VeloxProcess) -> None:
     """1008, and what runs is given up."""
     with raw(velox) as ws, pytest.raises(ConnectionClosed) as closed:  # while it sends, or later

@@ -177,11 +177,17 @@ def end_drain(exchange: Exchange) -> None:
     exchange.fail(VeloxError(Reason.DRAINING, "leaving"))
 
 
+def end_drain_of_socket(exchange: Exchange) -> None:
+    """A Responses WebSocket is closed at once, and gives up its requests: that is not the client's doing."""
+    end_drain(exchange)
+    exchange.client_gone()
+
+
 def end_deadline(exchange: Exchange) -> None:
     exchange.on_deadline()
 
 
-@pytest.mark.parametrize("end", [end_gone, end_drain, end_deadline])
+@pytest.mark.parametrize("end", [end_gone, end_drain, end_drain_of_socket, end_deadline])
 @pytest.mark.parametrize("phase", ["queue", "limit", "connect", "ttfb", "backoff"])
 def test_end_from_outside_in_any_phase_is_settled_once(phase: str, end: Callable[[Exchange], None]) -> None:
     """Before the upstream got it all goes back; then the permit is used, and who gave up pays what was estimated."""
@@ -204,12 +210,12 @@ def test_end_from_outside_in_any_phase_is_settled_once(phase: str, end: Callable
             await until(lambda: made.n_active == 0 and not len(made.queue))
             await asyncio.sleep(0)
             is_sent = phase in ("ttfb", "backoff")
-            pays = phase == "ttfb" and end is not end_drain
+            pays = phase == "ttfb" and end in (end_gone, end_deadline)
             if phase == "limit":
                 assert used(made) == (100, 0, 0) and quota.full_in_ns(time.monotonic_ns()) <= full_in_ns
             else:
                 assert used(made) == (int(is_sent), PROMPT + ANSWER if pays else 0, 0)
-            assert (client.written == b"") == (end is end_gone)
+            assert (client.written == b"") == (end in (end_gone, end_drain_of_socket))
 
     run(main)
 

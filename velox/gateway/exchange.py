@@ -260,8 +260,9 @@ class Exchange(HedgingHost):
         except AnsweredHereError as answered:
             self._answer_here(answered)
         except asyncio.CancelledError:
-            # Two cancel: the client that left, and fail(). Both go on to the account.
-            error = None if self._gone else self._failed
+            # Two cancel: the client that left, and fail(). Both go on to the account. Of a drain, both may: a Responses
+            # WebSocket that is closed gives up what fail() has just ended.
+            error = self._failed
             if error is None:
                 error = VeloxError(self._gone or Reason.DRAINING, "the exchange was given up")
         except Exception as exc:
@@ -593,7 +594,7 @@ class Exchange(HedgingHost):
         if not pays and self.may_have_begun:
             # Nothing was answered: that is the client's to pay only if it left, or waits no longer (on_deadline()).
             failed = self._failed
-            pays = self._gone is not None or (failed is not None and failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT)
+            pays = self._gone is not None if failed is None else failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT
         try:
             usage = None if self._meter is None else self._meter.usage(is_whole=error is None)
             if self._calls is not None:
@@ -668,7 +669,7 @@ class Exchange(HedgingHost):
 
     def fail(self, error: VeloxError) -> None:
         """End the exchange from outside, in whichever phase: a deadline, or the end of a drain."""
-        if self._failed is None:
+        if self._failed is None and self._gone is None:
             self._failed = error
             if self.phase == "ttfb" and self.reply is not None:
                 self.reply.on_failure(error)  # no effect on a reply that has just become whole
