@@ -19,6 +19,7 @@ from velox.heads import RequestHead, WebSocketOffer
 from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import FREE_BYTES
 from velox.net.tunnel import TunnelLimits
+from velox.protocol.websocket import close_frame
 from velox.protocol.websocket_frames import CLOSE, PING, PONG, TEXT, frame
 
 LIMITS: Final = TunnelLimits(idle_s=300.0, client_write_s=30.0, min_rate_bytes=1024)
@@ -207,6 +208,30 @@ def test_answers_that_wait_pause_and_go_on_with_the_client() -> None:
     assert not stand.wire.is_reading()
     stand.wire.make_room(Wire.HIGH)
     assert stand.wire.is_reading()
+
+
+@pytest.mark.parametrize("lane", [None, "another"])
+def test_drain_ends_with_the_answers_that_run(lane: str | None) -> None:
+    """At once: a client that always has a next message would else be cut in the midst of an answer."""
+    stand = Stand()
+    stand.wire.read(sent(asking(1)))
+    stand.gateway.draining = True
+    stand.wire.read(sent(asking(1) if lane is None else asking(1, stream_id=lane)))
+    stand.sweep(0.25)
+    assert len(stand.gateway.submitted) == 1 and not stand.wire.sent
+    stand.gateway.submitted[0][0].finish()
+    stand.gateway.loop.turn()
+    assert len(stand.gateway.submitted) == 1
+    assert stand.wire.take().endswith(close_frame(1001, "the gateway is shutting down"))
+
+
+def test_message_after_the_begin_of_a_drain_has_no_answer() -> None:
+    """1001 tells the client to come back elsewhere."""
+    stand = Stand()
+    stand.gateway.draining = True
+    stand.wire.read(sent(asking(1)))
+    assert not stand.gateway.submitted
+    assert close_code(stand) == 1001
 
 
 # -- what is held -----------------------------------------------------------------------------------------------------

@@ -314,7 +314,14 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin what waits and may begin: one answer at a time in each lane, in the order of the messages."""
+        """Begin what waits and may begin: one answer at a time in each lane, in the order of the messages.
+
+        In a drain none does: a client that always has another one would be cut at its end.
+        """
+        if self._owner.draining:
+            if not self._turns:
+                self._leave()
+            return
         held: set[str | None] = set(self._turns)
         for _ in range(len(self._waiting)):
             if self._is_gone or self._is_closing:
@@ -382,7 +389,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             del self._turns[turn.lane]
             self._settle()
             self.moved_s = self._owner.loop.time()
-            if self._waiting:
+            if self._waiting or self._owner.draining:
                 self._owner.loop.call_soon(self._go_on)  # not from within the end of the one before
 
     # -- ends ---------------------------------------------------------------------------------------
@@ -401,7 +408,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self.client_gone(stalled=True)
             transport.abort()
         elif self._owner.draining and not self._turns:
-            self.close(GOING_AWAY, "the gateway is shutting down")
+            self._leave()
         elif self._room.is_late(now_s):
             self.close(POLICY, "a message came too slowly (VELOX_BODY_TIMEOUT, VELOX_CLIENT_MIN_RATE)")
         elif limits.total_s and now_s - self._began_s >= limits.total_s:
@@ -415,6 +422,10 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             return False
         self._look_s = now_s + self._limits.client_write_s
         return not self._backlog.is_taken(transport)
+
+    def _leave(self) -> None:
+        """Close: this worker drains, and no answer runs here."""
+        self.close(GOING_AWAY, "the gateway is shutting down")
 
     def close(self, code: int, text: str) -> None:
         """Send a Close frame; what runs is given up. The connection ends when the client has answered it."""
