@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
 
 from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.routed import named
 from tests.e2e.websocket_upstreams import WebSocketUpstream, raw_handshake, read_head
 
 
@@ -49,3 +54,28 @@ def test_tunnel_is_a_request_and_costs_no_tokens() -> None:
             assert head.startswith(b"HTTP/1.1 " + status)
             assert b"x-ratelimit-remaining-requests: " + left in head
             assert b"x-ratelimit-remaining-tokens: 100" in head
+
+
+def test_tunnels_leave_open_files_for_clients(tmp_path: Path) -> None:
+    """R-PROC-6: with few of them, idle connections to upstreams are closed for tunnels; nobody is reset for it."""
+    most, slow = 48, "--ttft 1500ms --token-rate 0 --tokens 3"
+    with named("a", "b", a=slow, b=slow) as sims, WebSocketUpstream() as echo, contextlib.ExitStack() as stack:
+        rows = [*sims.values(), {"name": "echo", "origin": echo.url}]
+        models = {"a": "a", "b": "b", "echo": "m"}
+        routes = [{"name": name, "match": {"models": [models[name]]}, "to": name} for name in models]
+        file = tmp_path / "velox.yaml"
+        file.write_text(yaml.safe_dump({"upstreams": rows, "routes": routes}))
+        env = {"VELOX_CONFIG": str(file), "VELOX_WORKERS": "1", "VELOX_RATE_LIMIT_RPM": "0"}
+        few_files = ("bash", "-c", 'ulimit -n 256; exec "$@"', "-")
+        velox = stack.enter_context(VeloxProcess({**env, "VELOX_UPSTREAM_HTTP2": "off"}, launcher=few_files))
+
+        def status(model: str) -> int:
+            body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+            return velox.request("POST", "/v1/chat/completions", body).status
+
+        with ThreadPoolExecutor(most) as clients:
+            for model in ("a", "b"):  # so many connections are idle then
+                assert set(clients.map(status, [model] * (most - 2))) == {200}
+            for _ in range(most):
+                assert shake_hands(velox, stack)[0].startswith(b"HTTP/1.1 101 ")
+            assert set(clients.map(status, ["a", "b"] * (most // 2 - 1))) == {200}

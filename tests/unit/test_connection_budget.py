@@ -68,3 +68,28 @@ def test_callers_that_found_none_hear_of_the_next_in_order() -> None:
     budget.leave(busy)
     assert second.n_told == 1
     assert repr(budget) == "<ConnectionBudget 1 of 2>"
+
+
+def test_lone_connection_takes_the_place_of_an_idle_one_and_waits_for_none() -> None:
+    """It is a WebSocket's, and counts as a pool's does."""
+    budget = ConnectionBudget(2)
+    pool, other = Pool(budget), Pool(budget)
+    assert budget.take(pool) and budget.take(pool)
+    pool.idle_since_s.append(3.0)
+
+    assert budget.take_lone(10.0)
+    assert not pool.idle_since_s
+    assert not budget.take_lone(11.0), "none is idle any more"
+    assert not budget.take_for_callers(other, 12.0)
+    budget.release_lone()
+    assert other.n_told == 1
+    assert repr(budget) == "<ConnectionBudget 1 of 2>"
+
+
+def test_share_of_a_pool_is_of_what_lone_connections_leave() -> None:
+    """Else a pool with all of the rest would not yield to one that has nothing."""
+    budget = ConnectionBudget(8)
+    busy, other = Pool(budget), Pool(budget)
+    assert all(budget.take_lone(1.0) for _ in range(4)) and all(budget.take(busy) for _ in range(4))
+    assert not budget.take_for_callers(other, 2.0)
+    assert budget.must_yield(busy)

@@ -14,6 +14,7 @@ from velox.gateway.tunnel import model_of
 from velox.gateway.tunnels import Tunnels
 from velox.heads import Header, RequestHead, WebSocketOffer
 from velox.net.tunnel import Tunnel
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.providers.rows import OPENAI
 from velox.settings.keys import parse_key
 from velox.types import Endpoint
@@ -215,6 +216,25 @@ def test_places_are_taken_once_and_given_back_once() -> None:
     tunnels.take(third)
     with pytest.raises(VeloxError):
         tunnels.take(first)
+
+
+def test_room_for_a_connection_is_taken_once_and_goes_back_with_the_place() -> None:
+    """A retry has it already; one that finds none is refused, which says nothing of the upstream."""
+    connections = ConnectionBudget(1)
+    tunnels, first, second = Tunnels(2, connections=connections), object(), object()
+    for holder in (first, second):
+        tunnels.take(holder)
+    for _ in range(2):
+        tunnels.connect(first, 1.0)
+    with pytest.raises(VeloxError) as refused:
+        tunnels.connect(second, 2.0)
+    assert (refused.value.reason, refused.value.status) == (Reason.CONN_LIMIT, 503)
+
+    tunnels.give(first)
+    tunnels.connect(second, 3.0)
+    tunnels.give(second)
+    tunnels.give(second)
+    assert repr(connections) == "<ConnectionBudget 0 of 1>"
 
 
 def test_bytes_are_told_once() -> None:

@@ -116,6 +116,7 @@ class TunnelExchange(Exchange):
         """Dial: the connection serves nothing else, before or after."""
         assert member.websockets is not None, "the composition root gives one"
         self.phase = "connect"
+        self.gateway.parts.tunnels.connect(self, self.loop.time())
         began_ns = time.monotonic_ns()
         connection = await member.websockets.dial(LoneOwner())
         self.gateway.parts.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)

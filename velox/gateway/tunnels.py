@@ -10,6 +10,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.net.client.body_budget import BodyBudget
 from velox.net.tunnel import READ_BYTES, Tunnel, TunnelLimits
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import ReadBuffer
 
 __all__ = ["Tunnels"]
@@ -22,16 +23,23 @@ class Tunnels:
     """Of one worker. max_tunnels: its share of VELOX_MAX_TUNNELS; an upgrade counts from the gate on.
 
     bodies: the room for messages that are held until they are whole, which request bodies take too; None: no bound.
+    connections: the room for connections to upstreams, of which pools have the rest; None: no bound.
     """
 
     def __init__(
-        self, max_tunnels: int = 1024, limits: TunnelLimits = _USUAL, bodies: BodyBudget | None = None
+        self,
+        max_tunnels: int = 1024,
+        limits: TunnelLimits = _USUAL,
+        bodies: BodyBudget | None = None,
+        connections: ConnectionBudget | None = None,
     ) -> None:
         self.limits: Final = limits
         self.bodies: Final = BodyBudget(_NO_BOUND, 0.0, lambda: 0.0) if bodies is None else bodies
         self.buffer: Final = ReadBuffer(READ_BYTES)
         self._max: Final = max_tunnels
         self._holders: Final[set[object]] = set()
+        self._connections: Final = ConnectionBudget(_NO_BOUND) if connections is None else connections
+        self._connected: Final[set[object]] = set()  # those of the holders with room for a connection
         self._open: Final[set[Tunnel]] = set()
         # Bytes of those that have ended, and what was told of all: up, down.
         self._ended = (0, 0)
@@ -52,9 +60,24 @@ class Tunnels:
             raise VeloxError(Reason.CONN_LIMIT, message, retry_after_s=1.0)
         self._holders.add(holder)
 
+    def connect(self, holder: object, now_s: float) -> None:
+        """Take room for a connection to an upstream, until the place is given back; a retry has it already.
+
+        Raises VeloxError(CONN_LIMIT) when there is none.
+        """
+        if holder in self._connected:
+            return
+        if not self._connections.take_lone(now_s):
+            message = "this worker has as many connections to upstreams in use as it may open files for"
+            raise VeloxError(Reason.CONN_LIMIT, message, retry_after_s=1.0)
+        self._connected.add(holder)
+
     def give(self, holder: object) -> None:
         """Give the place back; nothing happens if it has none."""
         self._holders.discard(holder)
+        if holder in self._connected:
+            self._connected.discard(holder)
+            self._connections.release_lone()
 
     def opened(self, tunnel: Tunnel) -> None:
         """Count a tunnel from now on."""

@@ -20,6 +20,7 @@ from velox.gateway.group import Group
 from velox.gateway.member import Member
 from velox.gateway.routing import RouteParts, Routing
 from velox.gateway.steps import finished
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.balance.bounded_hash import BoundedHash, Ring
 from velox.policy.balance.candidates import Balancer, LeastInflight
@@ -103,6 +104,11 @@ class Fleet:
     def members(self) -> Sequence[Member]:
         """The members of the present configuration."""
         return self.routing.members
+
+    @property
+    def connections(self) -> ConnectionBudget:
+        """The room for connections to upstreams, of all members."""
+        return self._maker.budget
 
     def start(self) -> None:
         """Make the warm connections."""

@@ -44,6 +44,7 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.observe.access_log import AccessLog
 from velox.observe.handshake_log import HandshakeLog
 from velox.observe.log_output import own_descriptor
@@ -95,6 +96,7 @@ def gateway_parts(
     leases: LeaseWait | None,
     max_tunnels: int,
     bodies: BodyBudget,
+    connections: ConnectionBudget | None = None,
     metrics: WorkerMetrics,
     objects: ObjectTable | None = None,
     records: RecordRing | None = None,
@@ -102,7 +104,10 @@ def gateway_parts(
     log: AccessLog,
     logger: logging.Logger,
 ) -> Parts:
-    """Return the parts. max_tunnels: as many as there are descriptors for. bodies: the room for them."""
+    """Return the parts. max_tunnels: as many as there are descriptors for. bodies: the room for them.
+
+    connections: the room for those to upstreams; None: no bound.
+    """
     recorder = Recorder(metrics, log, logger, secrets.token_hex(4))
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
@@ -117,7 +122,7 @@ def gateway_parts(
         recorder=recorder,
         limits=_limits(settings, slot),
         estimator=Estimator(settings.bytes_per_token, settings.default_max_tokens),
-        tunnels=_tunnels(settings, slot, max_tunnels, bodies),
+        tunnels=_tunnels(settings, slot, max_tunnels, bodies, connections),
         leases=leases,
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
         models=_models(settings, recorder, logger, loop),
@@ -187,9 +192,11 @@ def _guarded(settings: Settings) -> frozenset[str]:
     )
 
 
-def _tunnels(settings: Settings, slot: int, most: int, bodies: BodyBudget) -> Tunnels:
+def _tunnels(
+    settings: Settings, slot: int, most: int, bodies: BodyBudget, connections: ConnectionBudget | None
+) -> Tunnels:
     return Tunnels(
-        # Each has a connection to the upstream of its own, beside the pools'.
+        # Each has a connection to the upstream of its own, beside the pools', which keep half of all at least.
         min(share(settings.max_tunnels, settings.workers, slot), most),
         TunnelLimits(
             idle_s=settings.tunnel_idle_timeout_s,
@@ -201,6 +208,7 @@ def _tunnels(settings: Settings, slot: int, most: int, bodies: BodyBudget) -> Tu
             body_bytes=settings.max_body_bytes,
         ),
         bodies,
+        connections,
     )
 
 
@@ -329,6 +337,7 @@ class Worker:
             leases=leases,
             max_tunnels=self._descriptors.upstream,
             bodies=self._budget,
+            connections=self._fleet.connections,
             metrics=self._metrics,
             objects=ObjectTable(context.objects, context.block),
             records=context.records,

@@ -6,6 +6,8 @@ Each pool has a limit of its own, but the open files are those of the worker. Wh
 - where none is idle, pools with more than an equal share give up connections as their exchanges end, until each pool
   with waiting callers has its share.
 
+A lone connection is in no pool: a WebSocket's. It takes the place of an idle one, too, but does not wait for one.
+
 Knows: how many each pool has, and which of them wait. Does not know: which connections a pool has.
 """
 
@@ -37,6 +39,7 @@ class ConnectionBudget:
     def __init__(self, most: int) -> None:
         self._most: Final = most
         self._n = 0
+        self._n_lone = 0  # of these
         self._taken: Final[dict[BudgetedPool, int]] = {}
         self._waiting: Final[dict[BudgetedPool, None]] = {}  # in order
         self._found_none_s = -_LOOK_EVERY_S  # when no connection was idle, last
@@ -64,6 +67,23 @@ class ConnectionBudget:
         self.is_wanted = True
         return False
 
+    def take_lone(self, now_s: float) -> bool:
+        """Say whether a connection of no pool may be made. It counts until release_lone()."""
+        if self._n >= self._most and now_s - self._found_none_s >= _LOOK_EVERY_S:
+            self._close_idle(now_s)
+        if self._n >= self._most or self._is_closing_idle:
+            return False
+        self._n += 1
+        self._n_lone += 1
+        return True
+
+    def release_lone(self) -> None:
+        """Such a connection has ended."""
+        assert self._n_lone > 0, "each is released once"
+        self._n -= 1
+        self._n_lone -= 1
+        self._offer()
+
     def must_yield(self, pool: BudgetedPool) -> bool:
         """Say whether a pool is to give up a connection that is free now: it has more than its share, others less."""
         share = self._share()
@@ -80,6 +100,15 @@ class ConnectionBudget:
             self._taken[pool] = left
         else:
             del self._taken[pool]
+        self._offer()
+
+    def leave(self, pool: BudgetedPool) -> None:
+        """A pool has closed all that it had, and makes no more connections."""
+        self._forget(pool)
+        self.release(pool, self._taken.get(pool, 0))
+
+    def _offer(self) -> None:
+        """Let pools that wait have what room there is."""
         while self._waiting and self._n < self._most and not self._is_closing_idle:
             share = self._share()
             below = (each for each in self._waiting if self._taken.get(each, 0) < share)
@@ -87,15 +116,10 @@ class ConnectionBudget:
             self._forget(first)
             first.on_budget()
 
-    def leave(self, pool: BudgetedPool) -> None:
-        """A pool has closed all that it had, and makes no more connections."""
-        self._forget(pool)
-        self.release(pool, self._taken.get(pool, 0))
-
     def _share(self) -> int:
         """Return how many each pool may have that has some, or waits for one."""
         n_pools = len(self._taken) + sum(each not in self._taken for each in self._waiting)
-        return max(1, self._most // n_pools)
+        return max(1, (self._most - self._n_lone) // n_pools)
 
     def _forget(self, pool: BudgetedPool) -> None:
         self._waiting.pop(pool, None)
