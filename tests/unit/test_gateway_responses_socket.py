@@ -198,6 +198,25 @@ def test_close_frame_of_a_client_is_read_after_ours() -> None:
     assert stand.wire.take() == b"" and closed and stand.wire.is_closed
 
 
+def test_client_that_closes_its_sending_side_has_left() -> None:
+    """What runs is not kept until it has taken what was written; where nothing runs, that has a little time."""
+    stand = Stand()
+    stand.wire.read(sent(asking(1)))
+    stand.wire.room = 0
+    stand.socket.send(bytes(KIB))
+    assert not stand.socket.eof_received()
+    assert stand.wire.is_closed and not stand.wire.waiting
+
+    stand = Stand()
+    stand.wire.room = 0
+    stand.socket.send(bytes(KIB))
+    assert not stand.socket.eof_received()
+    stand.sweep(1.9)
+    assert stand.wire.waiting
+    stand.sweep(0.1)
+    assert not stand.wire.waiting
+
+
 def test_answers_that_wait_pause_and_go_on_with_the_client() -> None:
     """The reading stands still from the first write above the mark to the last byte but a quarter of it."""
     stand = Stand()

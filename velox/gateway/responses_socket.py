@@ -198,7 +198,13 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._received(bytes(self._owner.parts.tunnels.buffer.view[:nbytes]))
 
     def eof_received(self) -> bool:
-        return False  # nobody is there for the answers: the transport closes
+        # As over HTTP, the client has left (R-CANCEL-1). What runs is not kept until it has taken what was written,
+        # which may be never.
+        if self._turns and self._transport is not None:
+            self._transport.abort()
+        else:
+            self._end()
+        return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
