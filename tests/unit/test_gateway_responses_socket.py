@@ -12,7 +12,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from tests.unit.upstream_wire import KIB, MIB, Loop, Transport
-from velox.errors import VeloxError
+from velox.errors import Reason, VeloxError
 from velox.gateway.responses_socket import ResponsesSocket
 from velox.gateway.tunnels import Tunnels
 from velox.heads import RequestHead, WebSocketOffer
@@ -55,6 +55,7 @@ class Gateway:
     """The owner of a socket, as far as it is asked."""
 
     draining = False
+    refusal: VeloxError | None = None  # of all heads
 
     def __init__(self, tunnels: Tunnels) -> None:
         self.loop: Final = Loop()
@@ -64,7 +65,8 @@ class Gateway:
         self.submitted: Final[list[tuple[Any, bytes]]] = []  # clients, and their requests' bodies
 
     def check_head(self, head: RequestHead) -> None:
-        pass
+        if self.refusal is not None:
+            raise self.refusal
 
     def submit(self, client: Any, head: RequestHead, body: bytes, caller: None) -> None:
         self.submitted.append((client, body))
@@ -196,6 +198,18 @@ def test_close_frame_of_a_client_is_read_after_ours() -> None:
     assert stand.socket._reader.held_bytes == 0
     stand.wire.read(half[40_000:] + sent((1001).to_bytes(2), CLOSE))
     assert stand.wire.take() == b"" and closed and stand.wire.is_closed
+
+
+@pytest.mark.parametrize("more", [{}, {"generate": False}])
+def test_key_is_checked_with_each_message(more: dict[str, object]) -> None:
+    """It may be revoked while the connection is open; also where no model is to be asked."""
+    stand = Stand()
+    stand.gateway.refusal = VeloxError(Reason.AUTH_INVALID, "no such key")
+    stand.wire.read(sent(asking(1, **more)))
+    answer = stand.wire.take()
+    told = json.loads(answer[answer.index(b"{") :])
+    assert (told["type"], told["status"]) == ("error", 401)
+    assert not stand.gateway.submitted and not stand.socket.messages.kept_bytes
 
 
 def test_client_that_closes_its_sending_side_has_left() -> None:

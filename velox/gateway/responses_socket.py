@@ -347,12 +347,6 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         owner = self._owner
         try:
             asked = self.messages.asked(message)
-            if not asked.generate:
-                number = owner.parts.recorder.next_id().decode("ascii").replace("-", "")
-                call = Call(number, int(time.time()), "", stream=True)
-                for told in prepared_messages(self.messages, asked, call):
-                    self.send(told)
-                return
         except BadRequestError as exc:
             self._refuse(exc, lane)
             return
@@ -360,12 +354,26 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         turn = Turn(self, asked, lane)
         try:
             caller = owner.check_head(head)  # the key may be one of yesterday
-            self._check_body(turn)
+            if asked.generate:
+                self._check_body(turn)
         except VeloxError as error:
             owner.refuse(turn, head, error)
             return
+        if not asked.generate:
+            self._prepare(asked)
+            return
         self._turns[lane] = turn
         turn.begin(owner.submit(turn, head, asked.body, caller))
+
+    def _prepare(self, asked: Asked) -> None:
+        """Keep a conversation that no model is asked for."""
+        number = self._owner.parts.recorder.next_id().decode("ascii").replace("-", "")
+        call = Call(number, int(time.time()), "", stream=True)
+        try:
+            for told in prepared_messages(self.messages, asked, call):
+                self.send(told)
+        except BadRequestError as exc:
+            self._refuse(exc, asked.stream_id)
 
     def _check_body(self, turn: Turn) -> None:
         """Take room for a request; with the conversation before it, it may be longer than its message."""
