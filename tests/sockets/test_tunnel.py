@@ -341,6 +341,51 @@ def test_side_that_takes_no_little_rest_is_cut(slow: str, reason: Reason, other:
     run(work)
 
 
+class Waiting(asyncio.Transport):
+    """A transport with bytes that wait for the kernel, which has some of its own."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__({"socket": sock})
+        self.is_aborted = False
+
+    def is_reading(self) -> bool:
+        return False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 1000
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_side_that_takes_what_the_kernel_holds_is_not_stalled() -> None:
+    """The kernel gives room back in large pieces: a slow reader would seem to take nothing in between."""
+
+    async def work() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            for _ in range(4):
+                ours.send(bytes(1000))
+            loop = asyncio.get_running_loop()
+            made = Tunnel(ReadBuffer(READ_BYTES), LIMITS, loop, lambda error: None)
+            client, now_s = Waiting(ours), loop.time()
+            made.client.take(client, b"")
+            for seconds in (0.0, 50.0, 100.0, 150.0, 200.0):
+                made.moved_s = now_s + seconds
+                made.check(now_s + seconds)
+                assert not client.is_aborted
+                if seconds < 200.0:
+                    theirs.recv(1000)
+            made.check(now_s + 261.0)
+            assert client.is_aborted
+
+    run(work)
+
+
 def test_times_are_counted_from_the_last_byte_and_from_the_first() -> None:
     """idle_s from the last byte of either side, total_s from the 101."""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason, VeloxError
+from velox.net.client.backlog import unsent_bytes
 from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import MessageRoom
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
@@ -222,7 +223,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._ended = False  # nothing more is sent on it
         self._said_goodbye = False
         self._write_paused = False
-        self._n_unsent = 0  # at the last look
+        self._n_unsent = 0  # at the last look, with what the kernel holds
         self._progress_s = 0.0  # when that had last changed
         self._held: HoldingGate | None = None  # the gate, where it holds messages
         self._room: MessageRoom | None = None  # for them
@@ -297,7 +298,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._n_unsent = self.n_unsent
+        self._n_unsent = 0 if self._transport is None else unsent_bytes(self._transport)
         self._progress_s = self._tunnel.loop.time()
         self.peer._pause()
 
@@ -367,11 +368,15 @@ class TunnelEnd(asyncio.BufferedProtocol):
 
     def is_stalled(self, now_s: float, limit_s: float) -> bool:
         """True when it has taken nothing for too long of what waits for it, however little that is."""
-        n_unsent = self.n_unsent
+        transport = self._transport
+        if transport is None or not transport.get_write_buffer_size():
+            self._n_unsent = 0
+            return False
+        n_unsent = unsent_bytes(transport)
         if n_unsent != self._n_unsent:
             self._n_unsent = n_unsent
             self._progress_s = now_s
-        return n_unsent > 0 and now_s - self._progress_s >= limit_s
+        return now_s - self._progress_s >= limit_s
 
     def abort(self) -> None:
         """Close now; what was not sent is dropped."""
