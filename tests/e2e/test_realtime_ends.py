@@ -177,6 +177,22 @@ def test_half_closed_side_still_gets_what_was_on_its_way() -> None:
         assert len(read_all(sock)) == 300_000
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_client_that_half_closes_behind_its_close_frame_gets_the_answer(
+    certificates: Certificates, is_tls: bool
+) -> None:
+    """TLS has no half of an end that could be passed on: the upstream has its time to answer all the same."""
+    with (
+        WebSocketUpstream(certificates=certificates if is_tls else None) as upstream,
+        VeloxProcess(upstream.env()) as velox,
+        nothing_left(velox),
+        open_raw(velox) as sock,
+    ):
+        sock.sendall(Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True))
+        half_close(sock)
+        assert read_all(sock) == b"\x88\x02\x03\xe8"
+
+
 def test_upstream_that_ignores_the_clients_end_is_left() -> None:
     """It is not waited for."""
     may_end = threading.Event()

@@ -348,7 +348,9 @@ class TunnelEnd(asyncio.BufferedProtocol):
             return
         if is_lost or self._got_eof or not transport.can_write_eof():
             self._ended = True
-            transport.close()
+            # TLS can't be half closed. A side that has an answer to a Close frame to send stays open: see check().
+            if is_lost or self._got_eof or self.peer.scan.close_code is None:
+                transport.close()
         elif not (self._ended or transport.is_closing()):
             self._ended = True
             transport.write_eof()
