@@ -8,7 +8,7 @@ from a command line: its environment, descriptors, session, signals and exit cod
     gateway          a fork of that, which runs velox.cli.main()
 
 Knows: how a process becomes a gateway, and how its end is told. Does not know: what it says (harness.py). With
-VELOX_TESTS_EXEC=1 the harness starts each gateway by exec instead.
+TESTS_BY_EXEC=1 the harness starts each gateway by exec instead.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class VeloxProcess:
     args: tuple[str, ...] = ("serve",)
     expect_bugs: bool = False
     launcher: tuple[str, ...] = ()
-    by_exec: bool = "VELOX_TESTS_EXEC" in os.environ
+    by_exec: bool = "TESTS_BY_EXEC" in os.environ
     base_url: str = field(init=False, default="")
     admin_url: str = field(init=False, default="")
     process: subprocess.Popen[bytes] | Forked = field(init=False)
