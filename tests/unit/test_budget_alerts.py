@@ -24,6 +24,7 @@ from velox.types import Secret
 NOON = 1_795_435_200.0
 DAY = 86_400
 SECRET = Secret("s3cret-of-the-webhook")
+NO_LIMITS = b'{"told": {"x": [1, null, 50]}, "limits": {"x": [["a", 50]]}, "waiting": []}'
 
 
 def rule(soft: object = (50, 80, 100), **more: object) -> BudgetRule:
@@ -49,6 +50,35 @@ def test_case_23_each_threshold_is_told_once_in_each_window() -> None:
     assert percents(book, 100, NOON + DAY) == [] and percents(book, 900, NOON + DAY) == [50, 80]
     # A limit that is raised and lowered tells of nothing again.
     assert percents(book, 900, NOON + DAY, limit=9000) == [] and percents(book, 900, NOON + DAY) == []
+
+
+def test_raised_limit_is_told_of_once_more_of_it_is_spent() -> None:
+    """Who raises a limit that is used up must hear of the new one: but not at once, of what was told before."""
+    book = AlertBook()
+    assert percents(book, 1000) == [50, 80, 100]
+    assert percents(book, 1100, limit=2000) == [], "half of the new limit was spent before it was raised"
+    assert percents(AlertBook(book.told), 1500, limit=2000) == []
+    assert percents(book, 1600, limit=2000) == [80] and percents(book, 1600, limit=2000) == []
+    assert percents(book, 2000, limit=2000) == [100] and percents(book, 2000, limit=1000) == []
+    assert percents(book, 2001, limit=9000) == [] and percents(book, 4500, limit=9000) == [50]
+    assert percents(book, 4501, limit=2000) == [] and percents(book, 4502, limit=9000) == []
+    assert percents(book, 4800, limit=6000) == [80], "lowered: of 6000 only half was told"
+    assert percents(book, 7200, limit=9000) == [80] and len(next(iter(book.told.values())).levels) <= 3
+
+
+def test_raised_limit_has_an_alert_of_its_own_and_no_refusal_of_before() -> None:
+    of = rule((100,))
+    label, window, book = BudgetLabel.of(of, "blue"), window_at(of.budget, NOON), AlertBook()
+
+    def told(spent: int, limit: int) -> list[str]:
+        return [each.id for each in book.look(b"n", label, window, limit, spent, is_refusing=True)]
+
+    (refusal,) = told(998, 1000)
+    (first,) = told(1000, 1000)
+    assert told(1001, 2000) == [], "requests were refused by the limit before"
+    (second,) = told(2000, 2000)
+    assert len({refusal, first, second}) == 3
+    assert AlertBook().look(b"n", label, window, 2000, 2000)[0].id == second, "another gateway that shares it"
 
 
 def test_case_23_restart_tells_nothing_again() -> None:
@@ -215,6 +245,25 @@ def test_case_23_refusal_is_told_once_also_after_a_restart(tmp_path: Path) -> No
     assert written["told"][name][2:] == [0], "as an earlier Velox reads it, with what waits"
 
 
+def test_raised_limit_is_known_after_a_restart(tmp_path: Path) -> None:
+    for limit, spent, n_told in ((1000, (1000,), 3), (2000, (1100, 500), 1), (2000, (1700,), 0), (1000, (1700,), 0)):
+        with Watched(tmp_path, None, rule(tokens=limit)) as watched:
+            for each in spent:
+                watched.spend(each)
+            assert watched.counts()[0] == n_told, (limit, spent)
+
+
+def test_file_of_an_earlier_velox_tells_of_no_limit_again(tmp_path: Path) -> None:
+    with Watched(tmp_path, None) as watched:
+        watched.spend(1000)
+    written = json.loads((tmp_path / "alerts.json").read_bytes())
+    del written["limits"]
+    (tmp_path / "alerts.json").write_text(json.dumps(written))
+    with Watched(tmp_path, None) as watched:
+        watched.spend(1500)
+        assert watched.counts()[0] == 0
+
+
 def test_webhook_that_fails_is_asked_again_with_pauses_that_grow(tmp_path: Path) -> None:
     with Receiver(503, 429, 500) as receiver, Watched(tmp_path, Webhook(receiver.url, None)) as watched:
         watched.spend(600)
@@ -274,7 +323,9 @@ def test_too_many_alerts_are_dropped_and_counted(tmp_path: Path) -> None:
         gate.set()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"told": 5}', b'{"told": {"x": ["a"]}, "waiting": []}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"told": 5}', b'{"told": {"x": ["a"]}, "waiting": []}', NO_LIMITS]
+)
 def test_file_that_is_no_file_of_alerts_is_told_and_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "alerts.json").write_bytes(content)
     with Watched(tmp_path, None) as watched:

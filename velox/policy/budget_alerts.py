@@ -3,8 +3,11 @@
 Knows: thresholds and what has been told already. Does not know: where budgets are kept, a clock, or who is told
 (runtime/budget_alerts.py).
 
-An alert has an id that follows from the budget, the window and the threshold alone: gateways that share a budget each
-tell of it with the same one, and an alert that is sent again after a crash has it, too.
+An alert has an id that follows from the budget, the window, the threshold and the limit alone: gateways that share a
+budget each tell of it with the same one, and an alert that is sent again after a crash has it, too.
+
+Who raises a limit wants to hear when most of the new one is spent. So a threshold is told again of a higher limit than
+before, once more has been spent: not of what was spent, and told, before the limit was raised.
 """
 
 from __future__ import annotations
@@ -18,23 +21,41 @@ from typing import Final, NamedTuple
 from velox.policy.budget import BudgetWindow, period_text, usd_text
 from velox.policy.budget_rules import BudgetLabel
 
-__all__ = ["Alert", "AlertBook", "Told"]
+__all__ = ["Alert", "AlertBook", "Level", "Told"]
 
 # What is told of a window is forgotten so long after its end.
 _KEPT_S: Final = 86_400
 _WHOLE: Final = 100  # percent
 
 
+class Level(NamedTuple):
+    """The highest percentage that was told of a limit, and so of every lower one."""
+
+    limit: int
+    percent: int
+
+
 class Told(NamedTuple):
     """Of one budget: a window's number and end (None: it has none), and the highest percentage told of it.
 
-    is_refusing: it was told that a request was refused before 100 % was spent.
+    is_refusing: it was told that a request was refused before 100 % was spent. levels: what was told of which limit; of
+    a higher limit less was told.
     """
 
     number: int
     end_s: int | None
     percent: int
     is_refusing: bool = False
+    levels: tuple[Level, ...] = ()
+
+    def of(self, limit: int) -> int:
+        """Return the highest percentage told of this limit, or of a higher one."""
+        return max((each.percent for each in self.levels if each.limit >= limit), default=0)
+
+    def at(self, limit: int, percent: int) -> Told:
+        """Return it with a percentage that is told of a limit now."""
+        rest = (each for each in self.levels if each.limit > limit or each.percent > percent)
+        return self._replace(percent=max(self.percent, percent), levels=(*rest, Level(limit, percent)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +76,8 @@ class Alert:
     @property
     def id(self) -> str:
         """Return what no other alert has."""
-        text = f"{self.name.hex()} {self.window.number} {'refusal' if self.is_refusing else self.percent}"
+        what = "refusal" if self.is_refusing else self.percent
+        text = f"{self.name.hex()} {self.window.number} {what} {self.limit}"
         return f"alert_{sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -141,15 +163,24 @@ class AlertBook:
         before = self._told.get(key)
         if before is not None and before.number > window.number:
             return []  # the clock was set back
-        told = before if before is not None and before.number == window.number else Told(window.number, window.end_s, 0)
-        reached = [each for each in label.soft if each > told.percent and spent * 100 >= limit * each]
-        percent = max(reached, default=told.percent)
-        alerts = [Alert(name, label, window, each, limit, spent) for each in reached]
-        refuses_now = is_refusing and not told.is_refusing and _WHOLE in label.soft and percent < _WHOLE
+        is_same = before is not None and before.number == window.number
+        told = before if before is not None and is_same else Told(window.number, window.end_s, 0)
+        reached = [each for each in label.soft if spent * 100 >= limit * each]
+        if is_same and all(each.limit < limit for each in told.levels):
+            # It was raised, or an earlier Velox has written what was told, without the limit.
+            known = told.percent if not told.levels else max((n for n in reached if n <= told.percent), default=0)
+            told = self._told[key] = told.at(limit, known)
+        percent = told.of(limit)
+        alerts = [Alert(name, label, window, each, limit, spent) for each in reached if each > percent]
+        percent = max(reached, default=percent)
+        refuses_now = (
+            is_refusing and not told.is_refusing and _WHOLE in label.soft and max(percent, told.percent) < _WHOLE
+        )
         if refuses_now:
             alerts.append(Alert(name, label, window, _WHOLE, limit, spent, is_refusing=True))
         if alerts:
-            self._told[key] = told._replace(percent=percent, is_refusing=told.is_refusing or refuses_now)
+            told = told.at(limit, max(percent, told.of(limit)))
+            self._told[key] = told._replace(is_refusing=told.is_refusing or refuses_now)
         return alerts
 
     def forget(self, now_s: float) -> None:

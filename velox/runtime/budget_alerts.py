@@ -27,7 +27,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from velox import __version__
-from velox.policy.budget_alerts import AlertBook, Told
+from velox.policy.budget_alerts import AlertBook, Level, Told
 from velox.settings import Settings
 from velox.shm.budget_table import AlertCount, BudgetMemory
 from velox.types import Secret
@@ -217,6 +217,8 @@ class AlertWatch:
             told = {str(name): Told(*map(_number, each[:3])) for name, each in found["told"].items()}
             for name in found.get("refusing", ()):
                 told[name] = told[name]._replace(is_refusing=True)
+            for name, levels in found.get("limits", {}).items():
+                told[name] = told[name]._replace(levels=tuple(Level(*map(_amount, each)) for each in levels))
             waiting = [each for each in found["waiting"][:_MOST_WAITING] if isinstance(each, dict)]
         except FileNotFoundError:
             return {}
@@ -234,7 +236,9 @@ class AlertWatch:
             told = list(self._book.told.items())  # at once: this may be the thread
             # An earlier Velox reads three numbers of each, and leaves out what it does not know.
             three, refusing = {name: each[:3] for name, each in told}, [name for name, each in told if each.is_refusing]
-            content = json.dumps({"told": three, "refusing": refusing, "waiting": list(self._waiting)}).encode()
+            limits = {name: each.levels for name, each in told if each.levels}
+            found = {"told": three, "refusing": refusing, "limits": limits, "waiting": list(self._waiting)}
+            content = json.dumps(found).encode()
             new = self._path.with_name(f"{_FILE}.new")
             try:
                 with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -244,6 +248,12 @@ class AlertWatch:
                 self._logger.error(
                     "%s can't be written: %s; after a restart alerts may come again", _FILE, exc.strerror
                 )
+
+
+def _amount(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError("no number")
+    return value
 
 
 def _number(value: object) -> Any:
