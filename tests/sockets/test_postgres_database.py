@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -170,12 +171,46 @@ def test_failures_say_where_and_never_the_password() -> None:
         assert "pw-of" not in message and "wrong-secret" not in message, message
 
 
+def test_host_that_does_not_answer_keeps_nobody_from_the_next_one(url: str) -> None:
+    """A machine that is gone refuses nothing: who asks it waits."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        both = _behind(url, silent.getsockname()[1])
+        database = PostgresDatabase(both, "pairs", [FIRST], connect_s=0.5)
+        assert database.rows("SELECT 1")[0][0] == 1
+        database.close()
+    PostgresDatabase(both, "pairs", [FIRST]).close()  # nobody listens there any more
+
+
+def test_host_that_takes_no_writes_is_passed_over_by_who_writes(postgres: PostgresServer, url: str) -> None:
+    with postgres_server() as standby:
+        name = url.rpartition("/")[2]
+        standby.sql("postgres", f"CREATE DATABASE {name}")
+        standby.sql("postgres", f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        both = _behind(url, standby.port)
+        database = PostgresDatabase(both, "pairs", [FIRST])
+        with database.transaction() as transaction:
+            transaction.execute("INSERT INTO pair VALUES ('a', 1)")
+        assert database.rows("SHOW port")[0][0] == str(postgres.port)
+        database.close()
+        for reader_url, is_reader in ((both, True), (f"{both}?target_session_attrs=read-only", False)):
+            reader = PostgresDatabase(reader_url, "", [], is_reader=is_reader)
+            assert reader.rows("SHOW port")[0][0] == str(standby.port), reader_url
+            reader.close()
+        message = _failure(lambda: PostgresDatabase(_behind(standby.url(name), standby.port), "pairs", [FIRST]))
+        assert "none of the hosts takes writes" in message, message
+
+
 @pytest.mark.parametrize(
     "url", ["postgresql://u:hidden-word@[::1/x", "postgresql://u:hidden-word@h:port/x", "hidden-word"]
 )
 def test_url_that_is_none_is_not_shown(url: str) -> None:
     message = _failure(lambda: PostgresDatabase(url, "pairs", [FIRST]))
     assert "VELOX_LEDGER_DATABASE" in message and "hidden-word" not in message
+
+
+def _behind(url: str, port: int) -> str:
+    """Return a URL with two hosts, of which the one with this port is asked first."""
+    return url.replace("127.0.0.1:", f"127.0.0.1:{port},127.0.0.1:")
 
 
 def _failure(action: Callable[[], object]) -> str:

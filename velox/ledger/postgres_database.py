@@ -20,12 +20,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
+from asyncpg.connect_utils import SessionAttribute
 
 from velox.ledger.store import StoreError
 
@@ -47,6 +49,10 @@ _LIMITS: Final = (
     " SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
 _BEGIN: Final = f"BEGIN; {_LIMITS}"
+# Which of several hosts is meant, in a URL and in the environment.
+_ROLE: Final = "target_session_attrs="
+_ROLE_VARIABLE: Final = "PGTARGETSESSIONATTRS"
+_WRITES: Final = SessionAttribute.read_write
 _SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS velox_schema (part text PRIMARY KEY, version integer NOT NULL)"
 _VERSION: Final = "SELECT version FROM velox_schema WHERE part = $1"
@@ -66,11 +72,21 @@ _FAILURES: Final = (
 class PostgresDatabase:
     """A part of the schema in one database. Raises StoreError, with the place of the database and never its password.
 
-    part: what these migrations are of. is_reader: nothing is made or changed; the schema must be there.
+    part: what these migrations are of. is_reader: nothing is made or changed; the schema must be there. connect_s: that
+    each host has to answer.
     """
 
-    def __init__(self, url: str, part: str, migrations: Sequence[str], *, is_reader: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        part: str,
+        migrations: Sequence[str],
+        *,
+        is_reader: bool = False,
+        connect_s: float = _CONNECT_S,
+    ) -> None:
         self._url: Final = url
+        self._connect_s: Final = connect_s
         self._part: Final = part
         self._migrations: Final = migrations
         self._is_reader: Final = is_reader
@@ -168,12 +184,29 @@ class PostgresDatabase:
         return connection
 
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        """Return a connection to the first host that gives one: to one that takes writes, unless the URL says which.
+
+        Each has a timeout of its own. asyncpg has one for all together, and asks none behind one that does not answer.
+        """
+        *others, last = _urls(self._url)
+        wants = None if not others or self._is_reader or _ROLE in self._url or _ROLE_VARIABLE in os.environ else _WRITES
+        for url in others:
+            with contextlib.suppress(*_FAILURES):
+                return await self._connect_to(url, wants)
+        try:
+            return await self._connect_to(last, wants)
+        except asyncpg.TargetServerAttributeNotMatched:
+            what = "takes writes" if wants is _WRITES else f"is what the URL wants ({_ROLE[:-1]})"
+            raise StoreError(f"{self._place}: none of the hosts {what}") from None
+
+    async def _connect_to(self, url: str, wants: SessionAttribute | None) -> asyncpg.Connection[asyncpg.Record]:
         return await asyncpg.connect(
-            self._url,
-            timeout=_CONNECT_S,
+            url,
+            timeout=self._connect_s,
             command_timeout=_COMMAND_S,
             statement_cache_size=0,
             server_settings={"application_name": "velox"},
+            target_session_attrs=wants,
         )
 
     def _migrate(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
@@ -260,6 +293,15 @@ class Transaction:
     def copy(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Add rows to a table by COPY."""
         self._wait(lambda: self._connection.copy_records_to_table(table, records=rows, columns=list(columns)))
+
+
+def _urls(url: str) -> list[str]:
+    """Return a URL for each host of one."""
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    if "," not in hosts:
+        return [url]
+    return [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",")]
 
 
 async def _closed(connection: asyncpg.Connection[asyncpg.Record]) -> None:
