@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.postgres_server import PostgresServer, postgres_server
-from velox.ledger.postgres_database import PostgresDatabase
+from velox.ledger.postgres_database import PostgresDatabase, reachable
 from velox.ledger.store import StoreError
 
 pytestmark = pytest.mark.slow
@@ -71,6 +71,21 @@ def test_newer_schema_is_refused(url: str) -> None:
     PostgresDatabase(url, "pairs", [FIRST, SECOND]).close()
     with pytest.raises(StoreError, match="has schema 2 of pairs, written by a newer Velox; this one knows 1"):
         PostgresDatabase(url, "pairs", [FIRST])
+
+
+def test_database_that_has_not_all_letters_is_refused_before_anything_is_made(postgres: PostgresServer) -> None:
+    """Else the first name that it can't hold would stop all records behind it."""
+    postgres.sql("postgres", "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    message = _failure(lambda: PostgresDatabase(postgres.url("latin"), "pairs", [FIRST]))
+    assert "its encoding is LATIN1, and names need UTF8: createdb --encoding UTF8" in message
+    assert reachable(postgres.url("latin")) == message
+    assert postgres.sql("latin", "SELECT to_regclass('pair')")[0][0] is None
+    postgres.sql("postgres", "CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    database = PostgresDatabase(postgres.url("bytes"), "pairs", [FIRST])
+    with database.transaction() as transaction:
+        transaction.execute("INSERT INTO pair VALUES ('模型…', 1)")
+    assert database.rows("SELECT name FROM pair")[0][0] == "模型…"
+    database.close()
 
 
 def test_reader_makes_nothing(url: str) -> None:

@@ -182,7 +182,7 @@ RUN_BY = {
     'curl -H "Authorization: Bearer $TOKEN" -o cpu.pb.gz'
     " 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10&format=pprof'": ADMIN,
     "psql -c \"CREATE ROLE velox LOGIN PASSWORD 'PASSWORD'\"": POSTGRES,
-    "createdb --owner velox velox": POSTGRES,
+    "createdb --owner velox --encoding UTF8 --template template0 velox": POSTGRES,
     "VELOX_LEDGER=/var/lib/velox VELOX_LEDGER_DATABASE=postgresql://velox:PASSWORD@db.example.com/velox velox check": (
         POSTGRES
     ),

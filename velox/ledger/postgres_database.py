@@ -56,8 +56,12 @@ _WRITES: Final = SessionAttribute.read_write
 _SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS velox_schema (part text PRIMARY KEY, version integer NOT NULL)"
 _VERSION: Final = "SELECT version FROM velox_schema WHERE part = $1"
+_ENCODING: Final = "SELECT current_setting('server_encoding')"
+# Of any other, one name with a letter that it has not would stop all records behind it.
+_ENCODINGS: Final = ("UTF8", "SQL_ASCII")
 _MAY_MAKE: Final = (
-    "SELECT to_regclass('velox_schema') IS NOT NULL, coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
+    "SELECT to_regclass('velox_schema') IS NOT NULL, coalesce(has_schema_privilege(current_schema(), 'CREATE'), false),"
+    " current_setting('server_encoding')"
 )
 _FAILURES: Final = (
     asyncpg.PostgresError,
@@ -224,6 +228,10 @@ class PostgresDatabase:
                 f"{self._place} has schema {version} of {self._part}, and this Velox needs {newest}: start its gateway"
                 " once"
             )
+        if not version:
+            (row,) = self._wait(lambda: connection.fetch(_ENCODING))
+            if row[0] not in _ENCODINGS:
+                raise StoreError(f"{self._place}: {_letters(row[0])}")
         for number in range(version + 1, newest + 1):
             self._wait(functools.partial(self._migrate_to, connection, number))
 
@@ -257,11 +265,13 @@ def reachable(url: str) -> str | None:
     try:
         database = PostgresDatabase(url, "", ())
         try:
-            is_made, may_make = database.rows(_MAY_MAKE)[0]
+            is_made, may_make, encoding = database.rows(_MAY_MAKE)[0]
         finally:
             database.close()
     except StoreError as exc:
         return str(exc)
+    if not is_made and encoding not in _ENCODINGS:
+        return f"{_place(url)}: {_letters(encoding)}"
     if is_made or may_make:
         return None
     return f"{_place(url)}: the user may not make tables: GRANT CREATE ON SCHEMA public TO it, or another schema"
@@ -293,6 +303,10 @@ class Transaction:
     def copy(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Add rows to a table by COPY."""
         self._wait(lambda: self._connection.copy_records_to_table(table, records=rows, columns=list(columns)))
+
+
+def _letters(encoding: str) -> str:
+    return f"its encoding is {encoding}, and names need UTF8: createdb --encoding UTF8 --template template0"
 
 
 def _urls(url: str) -> list[str]:
