@@ -118,6 +118,23 @@ BODIES = [
         {"usage": {"prompt_tokens": 9, "completion_tokens": 1, "server_tool_use_details": {"web_search_requests": 2}}},
         TokenUsage(9, 1, web_searches=2),
     ),
+    (  # xAI's, for which three searches worked
+        {
+            "usage": {
+                "input_tokens": 9212,
+                "input_tokens_details": {"cached_tokens": 3072},
+                "output_tokens": 3417,
+                "total_tokens": 12629,
+                "num_server_side_tools_used": 3,
+                "cost_in_usd_ticks": 318_319_000,
+                "server_side_tool_usage_details": {"web_search_calls": 0, "x_search_calls": 3},
+            }
+        },
+        TokenUsage(9212, 3417, 3072, billed=31_831_900_000),
+    ),
+    ({"usage": {**OPENAI, "cost_in_usd_ticks": 0}}, OPENAI_KINDS._replace(tier="")),
+    ({"usage": {**OPENAI, "cost_in_usd_ticks": "1"}}, OPENAI_KINDS._replace(tier="")),
+    ({"usage": {**OPENAI, "cost_in_usd_ticks": -1}}, OPENAI_KINDS._replace(tier="")),
     ({"data": [], "model": "voyage-3", "usage": {"total_tokens": 12}}, TokenUsage(12, 0, model="voyage-3")),
     ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
     ({"error": {}}, TokenUsage()),
@@ -261,6 +278,13 @@ STREAMS = [
         ANTHROPIC_KINDS._replace(input=600, output=70, cached=1, written=0, has_others=True),
     ),
     (sse({"choices": [{}], "usage": None}, {"choices": [], "usage": OPENAI, "service_tier": "flex"}), OPENAI_KINDS),
+    (
+        sse(
+            {"choices": [{}], "usage": {**OPENAI, "cost_in_usd_ticks": 5}, "service_tier": "flex"},
+            {"choices": [], "usage": {**OPENAI, "cost_in_usd_ticks": 70}},
+        ),
+        OPENAI_KINDS._replace(billed=7000),
+    ),
     (
         sse(
             {"type": "message_start", "message": {"usage": {**ANTHROPIC, "output_tokens": 1}}},

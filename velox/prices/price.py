@@ -58,15 +58,19 @@ class Band(NamedTuple):
 class Price:
     """What calls of one model cost, at one upstream, in one tier, now. source: where it stands, for people."""
 
-    __slots__ = ("_bands", "_first", "source", "version")
+    __slots__ = ("_bands", "_first", "_takes_bill", "source", "version")
 
-    def __init__(self, bands: tuple[Band, ...], source: str, version: str) -> None:
-        """bands: by `above`, the first above -1. version: of the table or file, for the record of a call."""
+    def __init__(self, bands: tuple[Band, ...], source: str, version: str, *, takes_bill: bool = False) -> None:
+        """bands: by `above`, the first above -1. version: of the table or file, for the record of a call.
+
+        takes_bill: what a reply says that it is billed counts before the rates.
+        """
         assert bands and bands[0].above < 0, "a price without a first band"
         self._first: Final = bands[0]
         self._bands: Final = bands
         self.source: Final = source
         self.version: Final = version
+        self._takes_bill: Final = takes_bill
 
     def __repr__(self) -> str:
         return f"<Price {self.source}>"
@@ -83,6 +87,8 @@ class Price:
         are more than the whole are cut to it.
         """
         prompt, answer = usage.input, usage.output
+        if usage.billed is not None and self._takes_bill:
+            return Cost(usage.billed)
         if prompt is None or answer is None or usage.has_others:
             return None
         band = self._first

@@ -35,6 +35,8 @@ _NAMES: Final = {
     "vertex": "google",
     "xai": "x-ai",
 }
+# Their replies tell what a call is billed. Who resells their models may pass that on, and has other prices.
+_BILLING: Final = frozenset({"x-ai"})
 
 
 class Dated(NamedTuple):
@@ -87,17 +89,19 @@ class Table:
         if found is None:
             return ()
         home, (name, _, prices, variants) = found
+        takes_bill = _NAMES.get(provider, provider) in _BILLING
         source = f"{home}/{name}"
         # genai-prices has the prices of other tiers at the provider itself only, never at one that resells its models.
         own = variants if home == _NAMES.get(provider, provider) else ()
         matching = [each for each in own if each[0] == (tier or "default")]
-        plain = [self._dated(source, when, rates) for when, rates in reversed(prices)]
+        plain = [self._dated(source, when, rates, takes_bill=takes_bill) for when, rates in reversed(prices)]
         if tier in _PLAIN and not matching:
             return _with_first(plain)
         others = []
         for _, when, rates in matching:
             for base_when, base in reversed(prices):
-                dated = self._dated(source if tier in _PLAIN else f"{source} ({tier})", base_when, {**base, **rates})
+                named = source if tier in _PLAIN else f"{source} ({tier})"
+                dated = self._dated(named, base_when, {**base, **rates}, takes_bill=takes_bill)
                 begins = max(dated.begins_s, self._dated(source, when, rates).begins_s)
                 others.append(dated._replace(begins_s=begins))
         return tuple(others) if tier not in _PLAIN else (*others, *_with_first(plain))
@@ -109,9 +113,9 @@ class Table:
                 return name
         return None
 
-    def _dated(self, source: str, when: list[Any] | None, rates: dict[str, Any]) -> Dated:
+    def _dated(self, source: str, when: list[Any] | None, rates: dict[str, Any], *, takes_bill: bool = False) -> Dated:
         bands = compiled({unit: rate for unit, rate in rates.items() if unit != "others"})
-        price = Price(bands, source, self.version) if bands else None
+        price = Price(bands, source, self.version, takes_bill=takes_bill) if bands else None
         if when is None:
             return Dated(price)
         return Dated(price, _seconds(when[1])) if when[0] == "from" else Dated(price, daily=(when[1], when[2]))

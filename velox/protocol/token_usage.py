@@ -28,6 +28,10 @@ _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 EMBEDDED: Final = "promptTokenDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
+# xAI's: of 10^-10 $ each, a million dollars at most. https://docs.x.ai/developers/cost-tracking
+_TICKS: Final = "cost_in_usd_ticks"
+_PICO_PER_TICK: Final = 100
+_MOST_TICKS: Final = 10**16
 _LONGEST_TIER: Final = 32
 _LONGEST_MODEL: Final = 256
 
@@ -39,7 +43,7 @@ class TokenUsage(NamedTuple):
     `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that the vendor runs.
     tier: that the reply says it was served in, in lower case; "": not told. has_others: another model worked for the
     answer, too, which has another price, and its tokens are not among these. model: that answered, as the reply calls
-    it; "": not told.
+    it; "": not told. billed: pico-dollars that the vendor says the call costs, with the tools that it ran.
     """
 
     input: int | None = None
@@ -57,6 +61,7 @@ class TokenUsage(NamedTuple):
     tier: str = ""
     has_others: bool = False
     model: str = ""
+    billed: int | None = None
 
     def over(self, before: TokenUsage) -> TokenUsage:
         """Return these, and those of `before` where these say nothing.
@@ -149,6 +154,7 @@ def token_usage(usage: dict[str, object], tier: object = None, model: object = N
         _tier(tier),
         False,
         _model(model),
+        _ticks(usage) if _TICKS in usage else None,
     )
 
 
@@ -211,6 +217,12 @@ def _first(usage: dict[str, object], *names: str) -> int | None:
         if name in usage and (count := count_of(usage, name)) is not None:
             return count
     return None
+
+
+def _ticks(usage: dict[str, object]) -> int | None:
+    """Return xAI's own cost of a call in pico-dollars; None: it is no amount. Of 0 it is not sure that it is one."""
+    value = usage.get(_TICKS)
+    return value * _PICO_PER_TICK if type(value) is int and 0 < value <= _MOST_TICKS else None
 
 
 def _tier(value: object) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from velox.prices.book import PriceBook, Seller
+from velox.prices.overrides import read_overrides
 from velox.prices.table import Table, shipped_table
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.rows import PROVIDERS
@@ -141,3 +142,23 @@ def test_each_provider_of_the_rows_is_in_the_table_or_is_an_own_server(table: Ta
 def test_an_address_tells_the_provider(table: Table) -> None:
     assert table.provider_of("https://api.openai.com/v1") == "openai"
     assert table.provider_of("http://10.0.0.1:8000") is None
+
+
+def test_what_xai_bills_counts_before_the_rates_of_its_tokens(table: Table) -> None:
+    """Its searches are in it, and its discounts. Who resells its models has other prices; so have those of the user."""
+    told = TokenUsage(1_000_000, 0, billed=5_123_456_789_000)
+    own = read_overrides([{"model": "grok-4.5", "upstream": "mine", "input": "1"}])
+    book = PriceBook(table, own)
+
+    def nano(seller: Seller, model: str, usage: TokenUsage) -> int:
+        price = book.find(seller, model, "", "", NOW)
+        cost = None if price is None else price.cost(usage)
+        assert cost is not None
+        return cost.nano
+
+    assert nano(Seller("up", "xai"), "grok-4.5", told) == 5_123_456_789
+    assert nano(Seller("up", "x-ai"), "grok-4.5", told) == 5_123_456_789
+    plain = told._replace(billed=None)
+    for seller in (Seller("up", "openrouter"), Seller("mine", "xai")):
+        model = "x-ai/grok-4.5" if seller.provider == "openrouter" else "grok-4.5"
+        assert nano(seller, model, told) == nano(seller, model, plain) != 5_123_456_789
