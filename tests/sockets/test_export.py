@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,26 @@ def _now() -> float:
 
 
 # -- files ----------------------------------------------------------------------------------------
+
+
+def stopped(n_lines: int) -> Iterator[str]:
+    """Lines, and then the signal with which a container is stopped."""
+    for _ in range(n_lines):
+        yield "x" * 1000
+    signal.raise_signal(signal.SIGTERM)
+    yield "never written"
+
+
+def test_command_that_is_stopped_leaves_nothing(tmp_path: Path, store: S3Store) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        export(stopped(1000), str(tmp_path / "out.jsonl"), {}, told)
+    assert ended.value.code == 128 + signal.SIGTERM and not list(tmp_path.iterdir())
+    with pytest.raises(SystemExit):
+        export(stopped(20_000), "s3://bucket/out.jsonl", store.env(), told)
+    assert any("partNumber=1" in asked for asked in store.asked), "a part was up"
+    assert not store.objects and not store.uploads
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_file_has_all_lines_or_what_it_had_before(tmp_path: Path) -> None:

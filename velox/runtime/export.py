@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import tempfile
+import threading
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,6 +32,7 @@ _PROGRESS_S: Final = 2.0
 _GZIP_BITS: Final = (
     31  # zlib's word for a gzip header: without a name or time, so that the same lines are the same bytes
 )
+_SIGNALLED: Final = 128  # and the number of the signal: the exit code, as shells have it
 _GZIP: Final = ".gz"
 _S3: Final = "s3://"
 
@@ -63,8 +66,36 @@ def export(
     """Write lines; return how many. Compressed if the name ends with `.gz`.
 
     tell: gets how many are written, every two seconds. Raises TargetError before the first line, ExportError, and what
-    the lines raise; then nothing is left of it.
+    the lines raise, or SystemExit where SIGTERM ends it; then nothing is left of it.
     """
+    with _ending_by_signal():
+        return _export(lines, to, environment, tell, clock_s)
+
+
+@contextlib.contextmanager
+def _ending_by_signal() -> Iterator[None]:
+    """Have SIGTERM raise as SIGINT does. Else it ends the process at once, and what was written stays somewhere."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # nobody else may do so
+        return
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(_SIGNALLED + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _export(
+    lines: Iterable[str],
+    to: str,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+    clock_s: Callable[[], float],
+) -> int:
     target = _opened(to, environment)
     packer = zlib.compressobj(wbits=_GZIP_BITS) if to.endswith(_GZIP) else None
     n, n_chars, held, told_s = 0, 0, list[str](), clock_s()
@@ -170,7 +201,10 @@ class _Object:
         self._loop.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        task = self._loop.create_task(work, name="export")
         try:
-            return self._loop.run_until_complete(work)
+            return self._loop.run_until_complete(task)
         except FetchError as exc:
             raise ExportError(exc.reason) from exc
+        finally:
+            task.cancel()  # a signal has ended the loop, which is needed once more
