@@ -182,7 +182,8 @@ def _missing_redis(settings: Settings) -> str:
         return ""
     from velox.runtime.lease_redis import reachable
 
-    why = reachable(settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s)
+    url, has_budgets = settings.redis_url.reveal(), settings.ledger is not None
+    why = reachable(url, settings.redis_prefix, settings.redis_timeout_s, has_budgets=has_budgets)
     return "" if why is None else f"VELOX_REDIS_URL can't be used: {why}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,3 +63,18 @@ def test_case_18_redis_that_is_frozen_emptied_and_back_gives_no_burst(priced: Pr
             until(lambda: ask_all(found, 4) == [429] * 4 and priced.n_calls >= n_limit - 6, "it is used up")
             ask_all(found, 40)
             assert n_limit - 6 <= priced.n_calls <= n_limit + N_CLIENTS + n_limit // 8
+
+
+def test_redis_that_forbids_what_budgets_need_is_told_once(priced: Priced) -> None:
+    """Limits could be shared and budgets can't: each gateway goes on with its share, and asks again with pauses."""
+    budget = {"per": "key", "usd": "0.06", "window": "day"}
+    with redis_server() as server:
+        with contextlib.closing(server.client()) as client:
+            client.execute_command("ACL", "SETUSER", "few", "on", ">p", "~*", "+@all", "-hset")
+        url = server.url.replace("redis://", "redis://few:p@")
+        with priced.running([budget], redis_url=url, redis_timeout="2s") as velox:
+            until(
+                lambda: ask(velox) == 200 and velox.metric('velox_leases_total{result="failed"}') >= 3, "it has failed"
+            )
+            told = [line for line in velox.stderr.lines if "Redis can" in line]
+            assert len(told) == 1 and "its user may not run all commands" in told[0], told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
@@ -373,6 +374,43 @@ def test_server_that_can_not_be_used_says_why(options: tuple[str, ...], password
         if password:
             assert reachable(server.url, "velox:", PATIENT_S) is None
             assert "password" in (reachable(url, "velox:", PATIENT_S) or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--maxmemory", "1"), "its memory is used up (maxmemory)"),
+        (
+            ("--replicaof", "127.0.0.1", "1", "--replica-serve-stale-data", "yes"),
+            "it is a replica, and takes no writes",
+        ),
+    ],
+)
+def test_server_that_takes_no_writes_is_not_reachable(options: tuple[str, ...], why: str) -> None:
+    with redis_server(*options) as server:
+        assert reachable(server.url, "velox:", PATIENT_S) == why
+
+
+def test_user_of_whom_too_little_is_allowed_is_not_reachable() -> None:
+    """One who may do what the page asks for is; the check leaves nothing behind that lasts."""
+    page = Path("docs/limits-replicas.md").read_text()
+    commands = re.findall(r"`([A-Z]+)`", page[page.index("- **Version:**") : page.index("- **Keys:**")])
+    assert len(commands) == 14
+    forbids = "its user may not run all commands of the scripts, or not with their keys"
+    with redis_server() as server, contextlib.closing(server.client()) as client:
+
+        def check(*rules: str, has_budgets: bool = True) -> str | None:
+            client.execute_command("ACL", "SETUSER", "u", "reset", "on", ">p", *rules)
+            url = server.url.replace("redis://", "redis://u:p@")
+            return reachable(url, "velox:", PATIENT_S, has_budgets=has_budgets)
+
+        enough = ("~velox:{velox}:*", *(f"+{command.lower()}" for command in commands))
+        assert check(*enough) is None
+        for command in ("evalsha", "time", "zadd", "set", "hset", "hmget"):
+            assert check(*enough, f"-{command}") == forbids, command
+        assert check(*enough, "-hset", has_budgets=False) is None
+        assert check(*enough, "resetkeys", "~other:*") == forbids
+        assert client.zcard("velox:{velox}:replicas") == 0
 
 
 def test_server_that_is_not_there_is_not_reachable() -> None:

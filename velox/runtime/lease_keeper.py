@@ -383,6 +383,8 @@ class LeaseKeeper:
             self._ask(now_ns)
             if self._budgets is not None and self._is_up:
                 self._ask_budgets(self._budgets)
+            if self._is_up:
+                self._all_answered()
         if not self._is_up:
             # Who asked nevertheless must not wait.
             for held in self._rows.drop():
@@ -443,7 +445,6 @@ class LeaseKeeper:
             self._failed(str(exc))
 
     def _answered(self, now_ns: int, n_replicas: int) -> None:
-        self._retry_ns = 0
         self._status.redis_answered_ns = now_ns
         if n_replicas >= 0:
             self._status.replicas = max(1, n_replicas)
@@ -455,10 +456,14 @@ class LeaseKeeper:
         if self._budgets is not None:
             self._budgets.report_again()
         self._status.redis = RedisLink.UP
+        self._pipes.answer_all(EVERY_ROW)
+
+    def _all_answered(self) -> None:
+        """Note that it is well: one of its scripts may work while the other, that budgets need, fails each time."""
+        self._retry_ns = 0
         if self._why:
             self._logger.warning("Redis can be asked again: limits hold over all gateways")
         self._why = ""
-        self._pipes.answer_all(EVERY_ROW)
 
     def _failed(self, why: str) -> None:
         """Leave Redis alone for a while; workers go on without it from now on."""

@@ -44,6 +44,7 @@ All keys have one hash tag, {velox}: on a cluster they are in one slot, as one s
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +56,7 @@ from typing import Any, Final, NamedTuple
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import InvalidResponse, MovedError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import InvalidResponse, MovedError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 __all__ = [
@@ -84,6 +85,10 @@ _LEAST_TOLERANCE_NS: Final = 1_000_000_000
 _SURE_AFTER_NS: Final = 2_000_000_000
 # A server may come back with an earlier offset: a replica that lagged, a snapshot.
 _KNOWN_OFFSETS: Final = 8
+# A gateway is heard of within this time: what is older is none.
+_CHECK_NS: Final = 5_000_000_000
+# How Redis 6 and 7, and Valkey, refuse a command of a script.
+_FORBIDDEN: Final = re.compile(r"can't run this command|ACL failure|NOPERM")
 # Errors with which Redis refuses a whole script, or its first write.
 _NOTHING_DONE: Final = (redis.AuthenticationError, redis.BusyLoadingError, MovedError, redis.ReadOnlyError)
 
@@ -281,11 +286,22 @@ class LeaseRedis:
         return self._connection
 
 
-def reachable(url: str, prefix: str, timeout_s: float) -> str | None:
-    """Ask once for nothing; return why it can't be asked, None if it can."""
-    connection = LeaseRedis(url, prefix, max(timeout_s, _CONNECT_S), "")
+def reachable(url: str, prefix: str, timeout_s: float, *, has_budgets: bool = True) -> str | None:
+    """Ask once for all that a gateway asks for; return why it can't be asked, None if it can.
+
+    Written is as well: a replica answers what writes nothing, and so does a server whose memory is used up.
+    """
+    # Of names that nobody else has. It counts as a gateway in between, for some milliseconds.
+    bucket = BucketQuery(os.urandom(16), _CHECK_NS, 1, 0, 0, recover=False, want=1)
+    budget = BudgetQuery(os.urandom(16), number=1, limit=1, used=1, spent=1, had=0, needs=0, least=0, ttl_ms=1)
+    name = os.urandom(8).hex()
+    connection = LeaseRedis(url, prefix, max(timeout_s, _CONNECT_S), name)
     try:
-        connection.ask(())
+        connection.ask((bucket,))
+        connection.ask((), counts_for_ns=_CHECK_NS)
+        connection.ask((), counts_for_ns=-_CHECK_NS)
+        if has_budgets:
+            connection.ask_budgets((budget,), name, "", 0, 1)
     except RedisDownError as exc:
         return str(exc)
     finally:
@@ -314,6 +330,8 @@ def _why(exc: Exception, *, is_sent: bool) -> str:
         return "its memory is used up (maxmemory)"
     if isinstance(exc, MovedError):
         return "the keys are on another node of the cluster"
+    if isinstance(exc, NoPermissionError) or (isinstance(exc, ResponseError) and _FORBIDDEN.search(str(exc))):
+        return "its user may not run all commands of the scripts, or not with their keys"
     if isinstance(exc, ResponseError):
         return f"it answered an error ({type(exc).__name__})"
     if isinstance(exc, InvalidResponse) or (is_sent and isinstance(exc, (TypeError, ValueError))):
