@@ -4,6 +4,10 @@
     demands              a request that finds too little in its row: asked for at once
     every five seconds   each row reports, so that what was spent elsewhere is known here, too
 
+There may be tens of thousands of rows, and one question has 64 of them. So only demands are all asked for in one turn;
+of the others it is one question a turn, and demands come in between. Reports take a fifth of the time at most, and one
+look is at no more than a thousand rows: the next look goes on from there.
+
 Knows: when a row asks, and for how much. Does not know: the connection (lease_redis.py, whose script budget.lua this
 is), how a worker holds (shm/leased_budget.py), or amounts of requests.
 
@@ -18,7 +22,8 @@ that knows of another life, nobody gets more than it had.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from velox.runtime.lease_redis import BudgetQuery, LeaseRedis
@@ -32,13 +37,16 @@ _MOST_ROWS: Final = 64
 _TICK_NS: Final = 100_000_000
 # A row that needs something is demanded; this finds those whose spend was read from the ledger.
 _SCAN_NS: Final = 1_000_000_000
-# Of a thousand rows and more, looking takes longer; it may take this part of the time.
+# Rows of one look: some 8 ms. It may take one part of so many of the time.
+_MOST_LOOKS: Final = 1000
 _LOOK_PART: Final = 10
 _IDLE_NS: Final = 1_000_000_000
 _REPORT_NS: Final = 5_000_000_000
 # In advance, all gateways together hold at most one part of so many of what is free.
 PARTS: Final = 8
 _GRACE_MS: Final = 2000
+# Reports rest so many times as long as the last one took.
+_REPORT_PART: Final = 4
 _DAY_MS: Final = 86_400_000
 _FOREVER_MS: Final = 400 * _DAY_MS
 _NAME_BYTES: Final = 8
@@ -47,7 +55,7 @@ _NAME_BYTES: Final = 8
 class _Row:
     """What the keeper knows of one row, in one window."""
 
-    __slots__ = ("blocks", "is_due", "needs", "number", "reported_ns", "since_ns", "used")
+    __slots__ = ("blocks", "is_unsure", "needs", "number", "reported_ns", "since_ns", "used")
 
     def __init__(self, number: int, now_ns: int) -> None:
         self.number: Final = number
@@ -56,7 +64,7 @@ class _Row:
         self.reported_ns = 0
         self.needs: list[int] = []
         self.blocks: set[int] = set()
-        self.is_due = False
+        self.is_unsure = False  # Redis was, when it answered last
 
 
 class BudgetKeeper:
@@ -71,7 +79,12 @@ class BudgetKeeper:
         self._wall_s: Final = wall_s
         self._rows: Final[dict[int, _Row]] = {}
         self._life = ""  # of Redis' memory, as last seen
-        self._next_look_ns = self._next_scan_ns = 0
+        self._next_look_ns = self._next_scan_ns = self._next_report_ns = 0
+        self._to_look: list[int] = []
+        # Rows to ask for, in their order: that a worker waits for, that need something, that only report.
+        self._waiting: dict[int, None] = {}
+        self._due: dict[int, None] = {}
+        self._reports: dict[int, None] = {}
 
     def __repr__(self) -> str:
         return f"<BudgetKeeper {self._name} rows={len(self._rows)}>"
@@ -83,7 +96,7 @@ class BudgetKeeper:
             row = self._row(index, now_ns)
             row.needs.append(demand.n)
             row.blocks.add(demand.block)
-            row.is_due = True
+            self._waiting[index] = None
 
     def turn(self, now_ns: int, replicas: int) -> list[tuple[int, int]]:
         """Ask for all that need it; return the workers that wait, as block and word. Raises RedisDownError."""
@@ -93,31 +106,44 @@ class BudgetKeeper:
             took_ns = time.monotonic_ns() - began_ns
             self._next_look_ns = now_ns + max(_TICK_NS, _LOOK_PART * took_ns)
         answered: list[tuple[int, int]] = []
-        due = [index for index, row in self._rows.items() if row.is_due]
-        for first in range(0, len(due), _MOST_ROWS):
-            answered += self._ask(due[first : first + _MOST_ROWS], replicas, now_ns)
+        while self._waiting:
+            answered += self._ask(_first(self._waiting), replicas, now_ns)
+        if self._due:
+            answered += self._ask(_first(self._due), replicas, now_ns)
+        elif self._reports and now_ns >= self._next_report_ns:
+            began_ns = time.monotonic_ns()
+            answered += self._ask(_first(self._reports), replicas, now_ns)
+            self._next_report_ns = now_ns + (1 + _REPORT_PART) * (time.monotonic_ns() - began_ns)
         return answered
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next turn is to be; 0: at once; None: when it is time to look."""
+        return 0 if self._due else self._next_report_ns if self._reports else None
 
     def drop(self) -> list[tuple[int, int]]:
         """Redis is down: return the workers that wait. What was asked for is dropped."""
         waiting = []
-        for index, row in self._rows.items():
+        for index in self._waiting:
+            row = self._rows[index]
             waiting += [(block, BUDGET_ROWS | index) for block in row.blocks]
             row.needs.clear()
             row.blocks.clear()
+        self._due |= self._waiting
+        self._waiting.clear()
         return waiting
 
     def report_again(self) -> None:
         """Have every row report: Redis may have lost what it knew."""
-        for row in self._rows.values():
-            row.is_due = True
+        self._due = dict.fromkeys(self._rows)
 
     def leave(self) -> None:
         """Give back what is not used. Raises RedisDownError."""
         for index, row in self._rows.items():
             self._lower(index, row)
-            row.is_due = True
-        self.turn(time.monotonic_ns(), 1 << 40)
+        indexes = list(self._rows)
+        for first in range(0, len(indexes), _MOST_ROWS):
+            self._ask(indexes[first : first + _MOST_ROWS], 1 << 40, time.monotonic_ns())
 
     # -- one row ------------------------------------------------------------------------------------
 
@@ -126,8 +152,12 @@ class BudgetKeeper:
         if now_ns >= self._next_scan_ns:
             self._next_scan_ns = now_ns + _SCAN_NS
             for index in memory.used_rows():
-                self._row(index, now_ns)
-        for index in list(self._rows):
+                if index not in self._rows:
+                    self._row(index, now_ns)
+        if not self._to_look:
+            self._to_look = list(self._rows)
+        indexes, self._to_look = self._to_look[:_MOST_LOOKS], self._to_look[_MOST_LOOKS:]
+        for index in indexes:
             limit, number, end_s = memory.window_of(index)
             if not number:
                 continue
@@ -135,19 +165,21 @@ class BudgetKeeper:
             used = sum(memory.amounts(index, number))
             if used != row.used:
                 row.used, row.since_ns = used, now_ns
+            if row.is_unsure or (told is None and used > 0):
+                self._due[index] = None
             if told is None:
-                row.is_due = row.is_due or used > 0
                 continue
             if now_ns - row.since_ns >= _IDLE_NS:
                 if told.grant > used:
                     self._lower(index, row)
-                    row.is_due = True
+                    self._due[index] = None
             elif row.since_ns == now_ns:  # it changes
                 free = limit - told.granted - used
-                row.is_due = row.is_due or told.grant - used < free // (2 * parts)
+                if told.grant - used < free // (2 * parts):
+                    self._due[index] = None
             is_over = end_s and end_s < now_s and told.grant <= used
             if now_ns - row.reported_ns >= _REPORT_NS and not is_over:
-                row.is_due = True
+                self._reports[index] = None
 
     def _row(self, index: int, now_ns: int) -> _Row:
         number = self._memory.window_of(index)[1]
@@ -175,6 +207,9 @@ class BudgetKeeper:
         life, is_unsure, answers = self._redis.ask_budgets(
             queries, self._name, self._life, _GRACE_MS, PARTS * max(1, replicas)
         )
+        for index in indexes:
+            for asked in (self._waiting, self._due, self._reports):
+                asked.pop(index, None)
         if self._life and life != self._life:
             self.report_again()
         self._life = life
@@ -190,7 +225,7 @@ class BudgetKeeper:
             answered += [(block, BUDGET_ROWS | index) for block in row.blocks]
             row.needs.clear()
             row.blocks.clear()
-            row.is_due = is_unsure
+            row.is_unsure = is_unsure
         return answered
 
     def _query(self, index: int, row: _Row, now_s: float) -> BudgetQuery:
@@ -204,3 +239,7 @@ class BudgetKeeper:
             *(number, limit, spent + held, spent),
             *(0 if told is None else told.grant, sum(row.needs), min(row.needs, default=0), ttl_ms),
         )
+
+
+def _first(rows: Iterable[int]) -> list[int]:
+    return list(islice(rows, _MOST_ROWS))

@@ -365,9 +365,13 @@ class LeaseKeeper:
         while not self._leaves:
             self._status.keeper_heartbeat_ns = time.monotonic_ns()
             self._turn(time.monotonic_ns())
-            wait_ns = self._next_tick_ns - time.monotonic_ns()
+            wait_ns = self._next_turn_ns() - time.monotonic_ns()
             poll.poll(max(0, -(-wait_ns // 1_000_000)))
         self._return_everything()
+
+    def _next_turn_ns(self) -> int:
+        budgets_ns = self._budgets.next_ns if self._budgets is not None and self._is_up else None
+        return self._next_tick_ns if budgets_ns is None else min(budgets_ns, self._next_tick_ns)
 
     def _turn(self, now_ns: int) -> None:
         for demand in self._pipes.demands():
