@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -288,6 +290,30 @@ def test_webhook_that_is_away_fails_without_its_url_in_the_log(tmp_path: Path) -
         seen(lambda: watched.counts() == [1, 0, 1, 0])
         assert len(watched.pauses) == 5 and "no answer (ConnectionRefusedError)" in watched.lines.getvalue()
         assert "t0ken" not in watched.lines.getvalue()
+
+
+def test_webhook_that_answers_byte_by_byte_is_given_up() -> None:
+    """Each byte comes in time, and the answer never."""
+    left, is_through = threading.Event(), threading.Event()
+
+    def drip() -> None:
+        client, _ = listener.accept()
+        with client, contextlib.suppress(OSError):
+            client.sendall(b"HTTP/1.1 ")
+            for _ in range(500):
+                if left.wait(0.02):
+                    return
+                client.sendall(b"x")
+            is_through.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = Secret(f"http://127.0.0.1:{listener.getsockname()[1]}/t0ken")
+        assert Webhook(url, None, timeout_s=0.5).send(b"{}").startswith("no answer")
+        left.set()
+        thread.join()
+        assert not is_through.is_set()
 
 
 def test_alert_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> None:

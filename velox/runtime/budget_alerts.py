@@ -9,6 +9,7 @@ webhook is asked: after a crash an alert may come twice, with the same id, but i
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import http.client
 import json
@@ -16,6 +17,7 @@ import logging
 import os
 import queue
 import random
+import socket
 import ssl
 import threading
 import time
@@ -54,9 +56,16 @@ def signature(secret: Secret, at_s: int, body: bytes) -> str:
 
 
 class Webhook:
-    """Asks one URL. It holds up whoever uses it, for ten seconds at most."""
+    """Asks one URL. It holds up whoever uses it, for little more than timeout_s."""
 
-    def __init__(self, url: Secret, secret: Secret | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        url: Secret,
+        secret: Secret | None,
+        clock: Callable[[], float] = time.time,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self._timeout_s: Final = timeout_s
         self._url: Final = url
         self._secret: Final = secret
         self._clock: Final = clock
@@ -74,20 +83,34 @@ class Webhook:
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S, context=context)
+            connection = http.client.HTTPSConnection(host, parts.port, timeout=self._timeout_s, context=context)
         else:
-            connection = http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+            connection = http.client.HTTPConnection(host, parts.port, timeout=self._timeout_s)
+        # The connection's own is of each read: an answer that comes byte by byte would never be given up.
+        timer = threading.Timer(self._timeout_s, _end, (connection,))
+        timer.daemon = True
         try:
+            connection.connect()
+            timer.start()
             connection.request("POST", f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", body, headers)
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException, ValueError) as exc:
             return f"no answer ({type(exc).__name__})"  # no text of it: it may hold the URL
         finally:
+            timer.cancel()
             connection.close()
         if 200 <= status < 300:
             return ""
         passes = status >= 500 or status in (408, 425, 429)
         return f"status {status}" if passes else f"refused with status {status}"
+
+
+def _end(connection: http.client.HTTPConnection) -> None:
+    """Have whoever waits for an answer see the end of the connection."""
+    sock: socket.socket | None = connection.sock
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 class AlertWatch:
