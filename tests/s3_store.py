@@ -20,7 +20,7 @@ ACCESS, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG-example", "eu-cen
 
 
 class S3Store:
-    """objects: by `/BUCKET/KEY`. uploads: parts that are not put together. failures: statuses to answer first."""
+    """objects: by `/BUCKET/KEY`. uploads: parts not put together. failures: statuses to answer first; 0: none."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -45,8 +45,8 @@ class S3Store:
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> tuple[int, str, dict[str, str]]:
         with self._lock:
             self.asked.append(f"{method} {target}")
-            if self.failures:
-                status = self.failures.pop(0)
+            status = self.failures.pop(0) if self.failures else 0
+            if status:
                 return status, _error("SlowDown", "Please reduce your request rate."), {}
         if not _is_signed(method, target, headers, body):
             return 403, _error("SignatureDoesNotMatch", "The request signature does not match."), {}

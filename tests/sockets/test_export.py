@@ -209,6 +209,17 @@ def test_part_that_can_not_be_sent_leaves_no_upload_behind(store: S3Store) -> No
     assert store.objects == {"/bucket/k": b"before"}
 
 
+def test_parts_that_could_not_be_put_together_now_are_so_later(store: S3Store) -> None:
+    """The answer begins before it is known how it ends: with 200, and an error in it."""
+    store.failures = [0, 0, 200, 200]
+    assert upload(store, "s3://bucket/k", [bytes(PART)]) == [0.5, 1.0]
+    assert store.objects == {"/bucket/k": bytes(PART)} and not store.uploads
+    store.failures = [0, 0, *[200] * 5]
+    with pytest.raises(FetchError, match=r"was not put together: SlowDown: Please reduce"):
+        upload(store, "s3://bucket/other", [bytes(PART)])
+    assert list(store.objects) == ["/bucket/k"] and not store.uploads
+
+
 @pytest.mark.parametrize(
     ("to", "env", "expected"),
     [

@@ -34,6 +34,7 @@ _TIMEOUT_S: Final = 120.0
 # Seconds to wait before each further try of one request.
 _PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 _AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
+_CODES_AGAIN: Final = frozenset({"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
 # Credentials that end sooner are fetched anew before a request.
 _LEFT_S: Final = 120.0
 _DEFAULT_REGION: Final = "us-east-1"
@@ -183,9 +184,10 @@ class S3Upload:
                 if pause_s is None:
                     raise
             else:
-                if reply.status < 300:
+                again = _code(reply) in _CODES_AGAIN if reply.status < 300 else reply.status in _AGAIN
+                if reply.status < 300 and (pause_s is None or not again):
                     return reply
-                if pause_s is None or reply.status not in _AGAIN:
+                if pause_s is None or not again:
                     said = _said(reply.body.decode("utf-8", "replace"))
                     raise FetchError(f"{self._url} was refused with {reply.status}{f' ({said})' if said else ''}")
             await self._pause(pause_s)
@@ -205,6 +207,11 @@ class S3Upload:
         )
         url = f"{self._url}?{query}" if query else self._url
         return Question(method, url, [*headers, *signed], body, timeout_s=_TIMEOUT_S)
+
+
+def _code(reply: Reply) -> str | None:
+    """Return the error that a reply tells of, whatever its status: putting parts together begins with 200."""
+    return xml_text("Code", reply.body.decode("utf-8", "replace")) if b"<Error" in reply.body else None
 
 
 def _said(text: str) -> str:
