@@ -15,7 +15,7 @@ import orjson
 
 from velox.prices.price import Price, compiled
 
-__all__ = ["Dated", "Table", "shipped_table"]
+__all__ = ["PLAIN_TIERS", "Dated", "Table", "shipped_table"]
 
 _LONGEST_NAME: Final = 256
 _DAY_S: Final = 86_400
@@ -23,8 +23,9 @@ _DAY_S: Final = 86_400
 _GOOGLE_PATH: Final = re.compile(r"^(?:publishers/google/)?(?:models|google)/")
 _COMPACT_DATE: Final = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)")
 # Tiers that the plain price is for, as vendors call them. OpenAI's "auto" is what was asked, never what was served.
-# OpenRouter says "provisioned" of a model that it pays for by time, and bills as usual.
-_PLAIN: Final = frozenset({"", "default", "standard", "auto", "on_demand", "provisioned"})
+# OpenRouter says "provisioned" of a model that it pays for by time, and bills as usual. Who pays for capacity by time
+# himself gets "scale" (OpenAI) or "reserved" (Bedrock): its tokens have no price, and count as they would cost without.
+PLAIN_TIERS: Final = frozenset({"", "default", "standard", "auto", "on_demand", "provisioned", "scale", "reserved"})
 # Velox's providers by the table's names, where they differ. Of Bedrock's and Vertex's models the vendors' names differ,
 # too, and the table knows them; what it has none of, it looks for at the models' makers.
 _NAMES: Final = {
@@ -95,16 +96,16 @@ class Table:
         own = variants if home == _NAMES.get(provider, provider) else ()
         matching = [each for each in own if each[0] == (tier or "default")]
         plain = [self._dated(source, when, rates, takes_bill=takes_bill) for when, rates in reversed(prices)]
-        if tier in _PLAIN and not matching:
+        if tier in PLAIN_TIERS and not matching:
             return _with_first(plain)
         others = []
         for _, when, rates in matching:
             for base_when, base in reversed(prices):
-                named = source if tier in _PLAIN else f"{source} ({tier})"
+                named = source if tier in PLAIN_TIERS else f"{source} ({tier})"
                 dated = self._dated(named, base_when, {**base, **rates}, takes_bill=takes_bill)
                 begins = max(dated.begins_s, self._dated(source, when, rates).begins_s)
                 others.append(dated._replace(begins_s=begins))
-        return tuple(others) if tier not in _PLAIN else (*others, *_with_first(plain))
+        return tuple(others) if tier not in PLAIN_TIERS else (*others, *_with_first(plain))
 
     def provider_of(self, url: str) -> str | None:
         """Return the provider whose address this is."""

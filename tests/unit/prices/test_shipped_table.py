@@ -162,3 +162,17 @@ def test_what_xai_bills_counts_before_the_rates_of_its_tokens(table: Table) -> N
     for seller in (Seller("up", "openrouter"), Seller("mine", "xai")):
         model = "x-ai/grok-4.5" if seller.provider == "openrouter" else "grok-4.5"
         assert nano(seller, model, told) == nano(seller, model, plain) != 5_123_456_789
+
+
+@pytest.mark.parametrize("tier", ["scale", "reserved"])
+def test_capacity_that_is_paid_for_by_time_counts_as_without(book: PriceBook, table: Table, tier: str) -> None:
+    """Else nothing of it would be known, and its budgets would count a guess."""
+    plain, found = (book.find(Seller("up", "openai"), "gpt-5", "", each, NOW) for each in ("", tier))
+    assert plain is not None and found is not None and found.bands == plain.bands
+    own = read_overrides(
+        [{"model": "gpt-5", "input": "1", "tiers": {tier: {"input": "0"}}}, {"model": "o*", "input": "2"}]
+    )
+    mine = PriceBook(table, own)
+    for model, price in (("gpt-5", 0), ("o9", 2_000_000)):
+        given = mine.find(Seller("up", "openai"), model, "", tier, NOW)
+        assert given is not None and given.bands[0].input == price
