@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 from velox.ledger.record import Call
 from velox.ledger.store import Dimension, Sums, Total
 
-__all__ = ["FORMATS", "Format", "call_rows", "lines", "total_rows"]
+__all__ = ["CALL_NAMES", "FORMATS", "Format", "call_rows", "lines", "total_names", "total_rows"]
 
 Format: TypeAlias = Literal["table", "csv", "jsonl"]
 FORMATS: Final[Sequence[Format]] = ("table", "csv", "jsonl")
@@ -23,6 +23,20 @@ Row: TypeAlias = dict[str, str | int | None]
 # Programs that open CSV take a cell for a formula if it begins so. A key's or a model's name is a stranger's text.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _NANO: Final = 1_000_000_000
+# The columns of call_rows(), and those of total_rows() beside what it groups by.
+CALL_NAMES: Final = (
+    *("id", "attempt", "started_us", "key", "team", "user", "tags", "route", "upstream", "model", "upstream_model"),
+    *("status", "reason", "flags", "first_byte_ms", "duration_ms", "input_tokens", "output_tokens", "cached_tokens"),
+    *("reasoning_tokens", "cost_usd"),
+)
+_SUM_NAMES: Final = (
+    *("calls", "errors", "estimated", "input_tokens", "output_tokens", "cached_tokens", "unpriced", "cost_usd"),
+)
+
+
+def total_names(by: Sequence[Dimension]) -> Sequence[str]:
+    """Return the columns of total_rows()."""
+    return (*by, *_SUM_NAMES)
 
 
 def total_rows(by: Sequence[Dimension], totals: Iterable[Total]) -> Iterator[Row]:
@@ -71,27 +85,37 @@ def call_rows(calls: Iterable[Call]) -> Iterator[Row]:
         }
 
 
-def lines(rows: Iterable[Row], form: Format) -> Iterator[str]:
-    """Return what is printed, line by line; a table only when all rows are there."""
+def lines(rows: Iterable[Row], form: Format, names: Sequence[str] = ()) -> Iterator[str]:
+    """Return what is printed, line by line; a table only when all rows are there.
+
+    names: of the columns, for CSV without a row: who reads it wants to know them then, too.
+    """
     if form == "jsonl":
         yield from (json.dumps(row, ensure_ascii=False) for row in rows)
         return
     if form == "csv":
-        yield from _csv(rows)
+        yield from _csv(rows, names)
         return
     yield from _table(list(rows))
 
 
-def _csv(rows: Iterable[Row]) -> Iterator[str]:
+def _csv(rows: Iterable[Row], names: Sequence[str] | None) -> Iterator[str]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="")
-    for n, row in enumerate(rows):
-        head: list[list[str | int | None]] = [] if n else [list(row)]
-        for values in (*head, list(row.values())):
-            text.seek(0)
-            text.truncate()
-            writer.writerow([_safe(value) for value in values])
-            yield text.getvalue()
+
+    def line(values: Iterable[str | int | None]) -> str:
+        text.seek(0)
+        text.truncate()
+        writer.writerow([_safe(value) for value in values])
+        return text.getvalue()
+
+    for row in rows:
+        if names is not None:
+            yield line(row)
+        names = None
+        yield line(row.values())
+    if names:
+        yield line(names)
 
 
 def _safe(value: str | int | None) -> str | int:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from velox.ledger.asked import FOREVER_S, check_kept, parse_dimensions, parse_time
-from velox.ledger.report import Format, call_rows, lines, total_rows
+from velox.ledger.report import CALL_NAMES, Format, call_rows, lines, total_names, total_rows
 from velox.ledger.store import Dimension, Question, Store
 
 __all__ = ["ArgumentError", "UsageArguments", "usage_lines"]
@@ -49,12 +49,12 @@ def usage_lines(store: Store, asked: UsageArguments, now: datetime.datetime) -> 
         tuple(_where(asked)),
     )
     if asked.calls:
-        return lines(call_rows(store.calls(question)), asked.form)
+        return lines(call_rows(store.calls(question)), asked.form, CALL_NAMES)
     try:
         check_kept(question, now)
     except ValueError as exc:
         raise ArgumentError(f"--since, --until: {exc}") from None
-    return lines(total_rows(question.by, store.totals(question)), asked.form)
+    return lines(total_rows(question.by, store.totals(question)), asked.form, total_names(question.by))
 
 
 def _where(asked: UsageArguments) -> Iterator[tuple[Dimension, str]]:

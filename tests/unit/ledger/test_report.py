@@ -54,6 +54,15 @@ def test_table_is_aligned_and_safe_for_a_terminal(store: SqliteStore) -> None:
     assert len({len(line) for line in (first, *others)}) == 1
 
 
+@pytest.mark.parametrize("more", [{"by": "day,key"}, {"by": ""}, {"calls": True}])
+def test_csv_tells_its_columns_also_of_a_time_without_calls(store: SqliteStore, more: dict[str, object]) -> None:
+    """Who loads a file each night would fail at one without a line."""
+    head, *rows = usage_lines(store, asked(form="csv", **more), NOW)
+    assert rows
+    assert list(usage_lines(store, asked(form="csv", since="2026-01-01", until="2026-01-02", **more), NOW)) == [head]
+    assert not list(usage_lines(store, asked(form="jsonl", since="2026-01-01", until="2026-01-02", **more), NOW))
+
+
 def test_csv_holds_no_formula(store: SqliteStore) -> None:
     """A spreadsheet shows the name, and does not run it."""
     rows = list(csv.DictReader(usage_lines(store, asked(form="csv"), NOW)))
@@ -132,9 +141,9 @@ def test_wrong_arguments_are_named(store: SqliteStore, more: dict[str, str], mes
 
 
 def test_nothing_is_said(store: SqliteStore) -> None:
-    """Where nothing is there a table says so; the others are empty."""
+    """Where nothing is there a table says so; CSV has its head alone, and JSON lines are none."""
     assert list(usage_lines(store, asked(model="none"), NOW)) == ["nothing is recorded of this time"]
-    assert list(usage_lines(store, asked(model="none", form="csv"), NOW)) == []
+    assert len(list(usage_lines(store, asked(model="none", form="csv"), NOW))) == 1
 
 
 def test_flags_and_negative_amounts() -> None:
