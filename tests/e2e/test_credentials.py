@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
@@ -14,6 +17,7 @@ from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import MESSAGES, Entry, routed
 from tests.e2e.watching import until
+from tests.patience import PATIENCE_S
 from tests.recorded import recorded
 
 AWS_PLAIN = next(each for each in recorded("bedrock", "/converse", stream=False) if b'"text"' in each.reply)
@@ -26,12 +30,14 @@ KEY_ID, SECRET_KEY = "ASIAEXAMPLE", "secret-key-example"
 class Cloud:
     """Gives tokens, and is the upstream that takes the newest of them only.
 
-    gives: False: it gives no tokens, and says why. shows: errors repeat the token. n_given: tokens so far; n_refused:
-    requests that came with an old one, or with any while refuses_all.
+    gives: False: it gives no tokens, and says why. may_give: it gives none before this is set. shows: errors repeat the
+    token. n_given: tokens so far; n_refused: requests that came with an old one, or with any while refuses_all.
     """
 
     def __init__(self) -> None:
         self.gives = True
+        self.may_give = threading.Event()
+        self.may_give.set()
         self.shows = False
         self.refuses_all = False
         self.least = 1  # the oldest token that is taken
@@ -57,6 +63,7 @@ class Cloud:
             await call.reply(200, JSON, plain.reply)
 
     async def _give(self, call: Call) -> None:
+        await asyncio.to_thread(self.may_give.wait, PATIENCE_S)
         if not self.gives:
             await call.reply(403, JSON, b'{"Code": "NoRole", "Message": "this task has no <role>"}')
             return
@@ -157,3 +164,19 @@ def test_a_token_that_is_refused_is_renewed_and_the_request_sent_again(
         assert reply.status == error.status_code and b"token-example" not in reply.body
         # Renewed a moment ago: not once more for each request that is refused.
         assert (state.n_given, state.n_refused) == (2, 3)
+
+
+@pytest.mark.parametrize("provider", ["bedrock", "vertex"])
+def test_requests_wait_for_the_first_token_of_a_gateway_that_has_just_started(
+    cloud: tuple[Cloud, RecordingUpstream], provider: str, tmp_path: Path
+) -> None:
+    state, upstream = cloud
+    state.may_give.clear()
+    file, variables = serving(upstream, provider, tmp_path)
+
+    with routed(file, **variables) as velox, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, velox)
+        velox.wait_metric("velox_inflight_requests", lambda n: n == 1.0)
+        state.may_give.set()
+
+        assert asked.result(PATIENCE_S)

@@ -210,3 +210,53 @@ def test_all_that_are_refused_at_once_wait_for_one_fetch() -> None:
         assert source.renewed(2) is None and n_fetches == 2
 
     asyncio.run(main())
+
+
+# -- what holds nothing yet -----------------------------------------------------------------------------
+
+
+def test_first_fetch_is_what_requests_wait_for() -> None:
+    async def main() -> None:
+        given, n_fetches = asyncio.Event(), 0
+
+        async def fetch() -> Fetched[str]:
+            nonlocal n_fetches
+            n_fetches += 1
+            await given.wait()
+            return Fetched("a", _NOW + 3600.0)
+
+        source = RenewedSource("a token", fetch, clock=lambda: _NOW)
+        first = source.coming(_NOW)
+        renewing = asyncio.create_task(source.run())
+        assert first is not None and source.coming(_NOW) is first
+
+        given.set()
+        await first
+        assert source.current(_NOW) == "a" and source.coming(_NOW) is None and n_fetches == 1
+        renewing.cancel()
+
+    asyncio.run(main())
+
+
+def test_after_a_failure_nobody_waits() -> None:
+    world = _World(FetchError("refused"))
+    source = world.source()
+    asyncio.run(source.fetch())
+
+    assert source.coming(_NOW) is None
+
+
+def test_what_expired_while_the_machine_slept_is_fetched_for_the_request_that_finds_it() -> None:
+    async def main() -> None:
+        world = _World(Fetched("a", _NOW + 3600.0), Fetched("b", _NOW + 9000.0))
+        source = world.source()
+        await source.fetch()
+        assert source.coming(_NOW + 3599.0) is None
+
+        world.now_s = _NOW + 5000.0
+        coming = source.coming(world.now_s)
+        assert coming is not None
+        await coming
+        assert source.current(world.now_s) == "b"
+
+    asyncio.run(main())

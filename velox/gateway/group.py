@@ -41,7 +41,7 @@ from velox.policy.retry import RetryRules, retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
 from velox.protocol.token_usage import TokenUsage
-from velox.providers.authority import NO_PROOF
+from velox.providers.authority import NO_PROOF, Authority
 from velox.types import BodyFields
 
 __all__ = [
@@ -64,6 +64,8 @@ _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
 _MOST_REST_S: Final = 300.0
+# For the first credentials of a cloud, which come within a few round trips.
+_CREDENTIALS_S: Final = 5.0
 
 
 class Group:
@@ -485,8 +487,7 @@ class Attempt(ReplyListener):
             concurrency.n_begun += 1
         try:
             if self.forwarder.authority is not None:
-                self.proof = self.forwarder.authority.proof(time.time())
-                self.secret = self.proof.secret
+                await self._sign_in(host, self.forwarder.authority)
             request = host.build(self)
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.
@@ -533,6 +534,14 @@ class Attempt(ReplyListener):
         host.recorder.attempt_answered(member, status)
         self.answered(status, now_s)
         return None
+
+    async def _sign_in(self, host: AttemptHost, authority: Authority) -> None:
+        coming = authority.coming(time.time())
+        if coming is not None:
+            host.phase = "renewal"
+            await asyncio.wait((coming,), timeout=_CREDENTIALS_S)
+        self.proof = authority.proof(time.time())
+        self.secret = self.proof.secret
 
     def _given_up(self, host: AttemptHost) -> None:
         """Account for an attempt that was ended from outside."""

@@ -6,7 +6,8 @@
 
 headers() is called in the request's way: it waits for nothing. run() renews what the fields are made of; who owns the
 authority runs it as a task beside. Without something that holds, headers() raises NoCredentialsError with the reason.
-Where an upstream refuses what holds, refused() fetches anew ahead of time.
+While the first fetch runs, coming() returns what to wait for before that. Where an upstream refuses what holds,
+refused() fetches anew ahead of time.
 
 Knows: which fields. Does not know: where tokens and credentials come from (renewal.py, aws.py, google.py, entra.py).
 """
@@ -81,6 +82,12 @@ class Authority(Protocol):
     def proof(self, now_s: float) -> Proof:
         """Return what headers() signs in with now; NO_PROOF: there is nothing. now_s: Unix time."""
 
+    def coming(self, now_s: float) -> asyncio.Future[None] | None:
+        """Return what is done once there may be something to sign in with; None: there is, or why not is known.
+
+        now_s: Unix time.
+        """
+
     def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
         """Look at an error of the upstream: is it about what a request signed in with?
 
@@ -112,6 +119,9 @@ class Source(Protocol[T_co]):
     def renewed(self, version: int) -> asyncio.Future[None] | None:
         """Renew it ahead of time: `version` was refused. Returns as Authority.refused()."""
 
+    def coming(self, now_s: float) -> asyncio.Future[None] | None:
+        """As of Authority."""
+
     async def run(self) -> None:
         """Renew it, for as long as this runs."""
 
@@ -134,6 +144,9 @@ class StaticHeader:
 
     def proof(self, now_s: float) -> Proof:
         return NO_PROOF
+
+    def coming(self, now_s: float) -> asyncio.Future[None] | None:
+        return None
 
     def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
         return None
@@ -171,6 +184,9 @@ class BearerAuthority:
     def proof(self, now_s: float) -> Proof:
         return _proof(self._source, now_s, lambda token: token)
 
+    def coming(self, now_s: float) -> asyncio.Future[None] | None:
+        return self._source.coming(now_s)
+
     def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
         return self._source.renewed(version) if status == _UNAUTHORIZED else None
 
@@ -202,6 +218,9 @@ class SigV4Authority:
     def proof(self, now_s: float) -> Proof:
         # The secret key itself goes nowhere. An error about a signature shows the fields that were signed.
         return _proof(self._source, now_s, lambda credentials: credentials.session_token)
+
+    def coming(self, now_s: float) -> asyncio.Future[None] | None:
+        return self._source.coming(now_s)
 
     def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
         if status not in (_UNAUTHORIZED, _FORBIDDEN):

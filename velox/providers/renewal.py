@@ -5,7 +5,8 @@
 
 A fetch is made half a lifetime, but at most ten minutes, before the expiry. When it fails, what was fetched before
 stays in use until it expires, the next tries wait longer and longer, and the reason is told. What an upstream refuses
-before its time is fetched anew at once, but not more often than twice a minute.
+before its time is fetched anew at once, but not more often than twice a minute. A request that comes before the first
+fetch has ended, or finds what holds expired though no fetch has failed (the machine slept), can wait for the fetch.
 
 A fetch asks through `Outside`, which the composition root implements: so what is asked and how an answer is read has no
 socket in it. No error, repr or log has a secret: replies and bodies stay out of them.
@@ -167,6 +168,11 @@ class Renewal(Generic[T]):
         self._early_s = now_s
         return True
 
+    def is_missing(self, now_s: float) -> bool:
+        """Say whether nothing holds, and no fetch has said why."""
+        has_expired = self._expires_at_s is not None and now_s >= self._expires_at_s
+        return self.problem is None and (self._value is None or has_expired)
+
     def current(self, now_s: float) -> T:
         """Return what holds. Raises NoCredentialsError."""
         if self._value is None:
@@ -199,7 +205,7 @@ class RenewedSource(Generic[T]):
         self._on_problem: Final = on_problem
         self._sleep: Final = sleep
         self._renewal: Final[Renewal[T]] = Renewal(random)
-        self._early: asyncio.Task[None] | None = None  # a fetch ahead of time, while it runs
+        self._fetching: asyncio.Task[None] | None = None  # the last fetch
         self.current: Final = self._renewal.current  # without a frame: asked for each request
 
     def __repr__(self) -> str:
@@ -225,11 +231,23 @@ class RenewedSource(Generic[T]):
             done = loop.create_future()
             done.set_result(None)
             return done
-        if self._early is None or self._early.done():
-            if not self._renewal.hurries(self._clock()):
-                return None
-            self._early = loop.create_task(self.fetch(), name=f"refused: {self._name}")
-        return self._early
+        if (self._fetching is None or self._fetching.done()) and not self._renewal.hurries(self._clock()):
+            return None
+        return self._fetched()
+
+    def coming(self, now_s: float) -> asyncio.Future[None] | None:
+        """Return the fetch that is worth waiting for, as nothing holds; None: something does, or the last one failed.
+
+        now_s: Unix time.
+        """
+        return self._fetched() if self._renewal.is_missing(now_s) else None
+
+    def _fetched(self) -> asyncio.Task[None]:
+        """Return the fetch that runs; it begins now if none does."""
+        if self._fetching is None or self._fetching.done():
+            loop = asyncio.get_running_loop()
+            self._fetching = loop.create_task(self.fetch(), name=f"fetch: {self._name}")
+        return self._fetching
 
     async def run(self) -> None:
         """Fetch as often as it takes, for as long as this runs; return where it is never needed again."""
@@ -238,7 +256,7 @@ class RenewedSource(Generic[T]):
             if wait_s > 0.0:
                 await self._sleep(min(wait_s, _MOST_SLEEP_S))
             else:
-                await self.fetch()
+                await self._fetched()
 
     async def fetch(self) -> None:
         """Fetch once, now. Raises nothing: whether it failed is in `problem`."""
@@ -273,6 +291,9 @@ class FixedSource(Generic[T]):
         return self._value
 
     def renewed(self, version: int) -> asyncio.Future[None] | None:
+        return None
+
+    def coming(self, now_s: float) -> asyncio.Future[None] | None:
         return None
 
     async def run(self) -> None:
