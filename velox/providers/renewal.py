@@ -52,6 +52,7 @@ _MOST_SLEEP_S: Final = 60.0
 # Who refuses what was fetched ahead of time will refuse the next one, too.
 _EARLY_S: Final = 30.0
 _MOST_REASON: Final = 300  # characters of what a server said
+_EXPIRED: Final = "what came had expired already: is the clock of this machine right?"
 
 
 class FetchError(Exception):
@@ -140,14 +141,18 @@ class Renewal(Generic[T]):
         return self._next_s
 
     def took(self, fetched: Fetched[T], now_s: float) -> None:
-        """A fetch has succeeded."""
+        """A fetch has succeeded, unless what it brought holds no more."""
+        expires_at_s = fetched.expires_at_s
+        if expires_at_s is not None and not now_s < expires_at_s:  # also of a time that is no number
+            self.failed(_EXPIRED, now_s)
+            return
         if fetched.value != self._value:
             self.version += 1
-        self._value, self._expires_at_s = fetched.value, fetched.expires_at_s
+        self._value, self._expires_at_s = fetched.value, expires_at_s
         self._pause_s, self.problem = 0.0, None
         waits = [] if fetched.again_s is None else [fetched.again_s]
-        if fetched.expires_at_s is not None:
-            left_s = fetched.expires_at_s - now_s
+        if expires_at_s is not None:
+            left_s = expires_at_s - now_s
             waits.append(left_s - min(_AHEAD_S, left_s / 2.0))
         if not waits:
             self._next_s = None
