@@ -60,11 +60,28 @@ def test_bedrock_takes_marks_and_pictures_from_few_models_only() -> None:
     assert (claude.cache_marks, nova.cache_marks, other.cache_marks) == (True, True, False)
     # The recordings have marks of Nova behind texts; behind tools and results they are a 400.
     assert {"tools.cache_control", "tool_results.cache_control", "top_k"} <= set(nova.refused)
-    assert claude.refused == () and other.refused == ("top_k",)
+    assert claude.refused == ("tools.strict",) and other.refused == ("top_k",)
     assert (claude.images_in_results, nova.images_in_results, other.images_in_results) == (True, True, False)
     assert {claude.call_ids, nova.call_ids, other.call_ids} == {"bedrock"}
     assert facts("bedrock", "openai.gpt-oss-120b-1:0").thinking == "reasoning_effort"
     assert facts("bedrock", "us.amazon.nova-2-lite-v1:0").thinking == "nova"
+
+
+@pytest.mark.parametrize(
+    ("model", "takes_strict"),
+    [
+        ("us.anthropic.claude-opus-4-6-v1", True),
+        ("eu.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        ("anthropic.claude-haiku-4-5-20251001-v1:0", True),
+        ("global.anthropic.claude-opus-4-7", False),
+        ("anthropic.claude-sonnet-5", False),
+        ("anthropic.claude-sonnet-4-20250514-v1:0", False),
+    ],
+)
+def test_converse_takes_strict_tools_of_few_versions_of_claude_only(model: str, takes_strict: bool) -> None:
+    """Others answer 400 to the field: "tools.0.custom.strict: Extra inputs are not permitted"."""
+    assert ("tools.strict" not in facts("bedrock", model).refused) == takes_strict
+    assert facts("anthropic", model).refused == ()
 
 
 @pytest.mark.parametrize(

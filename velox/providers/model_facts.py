@@ -35,6 +35,9 @@ _WITH_BUDGET: Final = (
     *("*claude-sonnet-4-0*", "*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-opus-4", "*claude-sonnet-4"),
     *("*claude-3-7*", "*claude-3.7*"),
 )
+_STRICT_BY_CONVERSE: Final = (
+    *("*claude-opus-4-5*", "*claude-opus-4-6*", "*claude-sonnet-4-5*", "*claude-sonnet-4-6*", "*claude-haiku-4-5*"),
+)
 _OPUS_4: Final = ("*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*", "*claude-opus-4")
 _WITHOUT_SCHEMAS: Final = (
     *(*_OPUS_4, "*claude-sonnet-4-0*"),
@@ -82,7 +85,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
         refused=(),
     ),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
-    _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS),
+    # Converse passes strict tools on in a form that Claude's own API refuses, but for these versions.
+    _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS, refused=("tools.strict",)),
+    _rule(*_STRICT_BY_CONVERSE, providers=("bedrock",), refused=()),
     # Bedrock asks for it as the others do.
     _rule("*claude-fable*", "*claude-mythos*", providers=("bedrock",), thinking="adaptive"),
     _rule(*_WITH_SAMPLING, sampling=True, efforts=_CLAUDE_4_6_EFFORTS),

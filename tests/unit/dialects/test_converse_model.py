@@ -760,6 +760,22 @@ def test_schemas_are_fitted_for_claude() -> None:
 
 
 @pytest.mark.parametrize(
+    "facts", [ModelFacts(thinking="adaptive", refused=("tools.strict",)), ModelFacts(json_schema=False)]
+)
+def test_strict_is_left_out_where_the_model_refuses_it(facts: ModelFacts) -> None:
+    """Agents' SDKs set it on each tool: a 400 to it would be one to each of their requests."""
+    schema, losses = b'{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}', Losses()
+    body, _ = written(user("a"), facts=facts, losses=losses, tools=[Tool("a", None, schema, strict=True)])
+
+    tool = {"name": "a", "inputSchema": {"json": json.loads(schema)}}
+    assert body["toolConfig"]["tools"] == [{"toolSpec": tool}] and losses.dropped == ("strict",)
+
+    losses = Losses()
+    body, _ = written(user("a"), facts=facts, losses=losses, tools=[Tool("a", None, schema, strict=False)])
+    assert body["toolConfig"]["tools"] == [{"toolSpec": tool}] and losses.dropped == ()
+
+
+@pytest.mark.parametrize(
     ("facts", "schema"), [(PLAIN, None), (ModelFacts(thinking="none", json_schema=False), b'{"a":1}')]
 )
 def test_json_object_is_a_tool_whose_arguments_are_the_answer(facts: ModelFacts, schema: bytes | None) -> None:

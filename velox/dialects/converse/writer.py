@@ -71,6 +71,7 @@ _USER_TURN: Final = b'{"role":"user","content":[%b]}'
 _ASSISTANT_TURN: Final = b'{"role":"assistant","content":[%b]}'
 _REASONING: Final = b'{"reasoningContent":'
 _ANY_OBJECT: Final = b'{"type":"object"}'
+_STRICT: Final = "tools.strict"  # among the facts' `refused`
 _MOST_MARKS: Final = 4  # Claude's; the top-level one is left out where there are as many
 
 _TIERS: Final = {"default": b"default", "flex": b"flex", "priority": b"priority"}
@@ -316,7 +317,7 @@ class RequestWriter:
         description = b'"The answer."'
         if wanted.description is not None and not is_blank(wanted.description):
             description = wanted.description
-        return b"", _tool(quoted(FORMAT_TOOL), description, wanted.schema, None)
+        return b"", _tool(quoted(FORMAT_TOOL), description, wanted.schema)
 
     # -- tools ------------------------------------------------------------------------------------------
 
@@ -337,15 +338,15 @@ class RequestWriter:
             schema, strict = tool.parameters, tool.strict
             if strict and not takes_strict:
                 self._losses.drop("strict", "tools")
-                strict = None
+                strict = False
             elif strict and self._is_claude:
                 schema = fitted_schema(object_schema(schema), "tools")
-            written.append(_tool(quoted(self.names.fit(tool.name)), description, schema, strict))
+            written.append(_tool(quoted(self.names.fit(tool.name)), description, schema, is_strict=strict is True))
             if tool.cache is not None:
                 written += self._mark(tool.cache, "tools")
         if not written:
             # A history with calls needs some declared; no other dialect does.
-            written = [_tool(quoted(name), None, None, None) for name in self._used]
+            written = [_tool(quoted(name), None, None) for name in self._used]
         if not written:
             return b""
         inside = b'"tools":[' + b",".join(written) + b"]"
@@ -366,6 +367,8 @@ class RequestWriter:
 
     def _takes_strict(self, tools: list[Tool]) -> bool:
         """Tell whether the model takes the tools that are strict as such; only Claude's limits are known."""
+        if not self._facts.json_schema or _STRICT in self._facts.refused:
+            return False
         strict = [object_schema(tool.parameters) for tool in tools if tool.strict] if self._is_claude else []
         wanted = self._request.format
         return not strict or are_strict_taken(strict, wanted.schema if wanted is not None else None)
@@ -576,10 +579,10 @@ def _is_base64(text: str) -> bool:
         return False
 
 
-def _tool(name: JsonText, description: JsonText | None, schema: JsonValue | None, strict: bool | None) -> bytes:
+def _tool(name: JsonText, description: JsonText | None, schema: JsonValue | None, *, is_strict: bool = False) -> bytes:
     inside = b'"name":%b,"inputSchema":{"json":%b}' % (name, _ANY_OBJECT if schema is None else object_schema(schema))
     if description is not None:
         inside += b',"description":' + description
-    if strict is not None:
-        inside += b',"strict":true' if strict else b',"strict":false'
+    if is_strict:  # false is what it is anyway, and many models answer 400 to the field
+        inside += b',"strict":true'
     return b'{"toolSpec":{%b}}' % inside
