@@ -9,7 +9,9 @@ from velox.gateway.forward import Forwarder
 from velox.heads import Headers
 from velox.net.upstream.interface import PlainFields
 from velox.protocol.head_template import HeadTemplate
-from velox.providers.rows import OPENAI
+from velox.providers.authority import BearerAuthority
+from velox.providers.renewal import FixedSource
+from velox.providers.rows import OPENAI, PROVIDERS
 from velox.types import BodyFields
 
 
@@ -36,6 +38,30 @@ def test_own_key_replaces_every_client_credential() -> None:
     request = forwarder(key="sk-ours").build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), BodyFields(), None)
 
     assert request.headers == [(b"authorization", b"Bearer sk-ours")]
+
+
+@pytest.mark.parametrize("passes", [False, True])
+@pytest.mark.parametrize("provider", ["vertex", "gemini"])
+def test_project_that_pays_is_not_a_clients_to_say_beside_our_token(provider: str, passes: bool) -> None:
+    """Google's SDKs send the quota project of a developer's own login: another account's token may not use it."""
+    authority = BearerAuthority(FixedSource("tok"), [(b"x-goog-user-project", b"ours")])
+    google = Forwarder(
+        PROVIDERS[provider],
+        base_path="",
+        root_path="/",
+        key=None,
+        client_keys_are_ours=True,
+        account_headers_pass=passes,
+        authority=authority,
+    )
+    asked = head(b"POST", b"/v1beta/models/gemini-3:generateContent", [(b"x-goog-user-project", b"theirs")])
+
+    request = google.build(asked, BodyFields(), b"{}")
+
+    assert [value for name, value in request.headers if name == b"x-goog-user-project"] == [
+        b"theirs" if passes else b"ours"
+    ]
+    assert google.names_account(asked) == passes
 
 
 def test_key_of_ours_never_goes_up() -> None:

@@ -160,7 +160,7 @@ class StaticHeader:
 
 
 class BearerAuthority:
-    """A token that is renewed. more: fields that go with it, as Google's `x-goog-user-project`."""
+    """A token that is renewed. more: fields that go with it where there are none so, as `x-goog-user-project`."""
 
     __slots__ = ("_field", "_known", "_more", "_source")
 
@@ -179,7 +179,10 @@ class BearerAuthority:
         token = self._source.current(now_s)
         if token is not self._known:
             self._known, self._field = token, (b"authorization", b"Bearer " + token.encode("latin-1"))
-        return [self._field, *self._more]
+        if not self._more:
+            return [self._field]
+        names = {name for name, _ in headers}
+        return [self._field, *(field for field in self._more if field[0] not in names)]
 
     def proof(self, now_s: float) -> Proof:
         return _proof(self._source, now_s, lambda token: token)

@@ -22,6 +22,8 @@ __all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS"]
 
 _S: Final = Surface
 _GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+# The client's own account, and whose quota is used and who pays, which is not for clients to say beside our token.
+_GOOGLE_ACCOUNTS: Final = frozenset({b"openai-organization", b"openai-project", b"x-goog-user-project"})
 _ENTRA_SCOPE: Final = "https://cognitiveservices.azure.com/.default"
 _FOUNDRY_SCOPE: Final = "https://ai.azure.com/.default"
 _CLAUDE: Final = ("*claude*",)
@@ -202,6 +204,7 @@ _VERTEX_AI: Final = Provider(
     ),
     keyless=Keyless.GOOGLE,
     scope=_GOOGLE_SCOPE,
+    account_headers=_GOOGLE_ACCOUNTS,
     passes=False,
     facts=ModelFacts(thinking="level", efforts=_EFFORTS, call_ids="none", max_tokens_name="max_tokens"),
     model_start="models/",
@@ -298,6 +301,7 @@ _GEMINI: Final = Provider(
     ),
     credential_header=b"x-goog-api-key",
     credential_prefix=b"",
+    account_headers=_GOOGLE_ACCOUNTS,
     facts=ModelFacts(thinking="level"),
     key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     model_start="models/",

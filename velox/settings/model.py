@@ -241,7 +241,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     upstream_account_headers: Literal["drop", "pass"] = setting(
         "drop",
-        "the client's `OpenAI-Organization` and `OpenAI-Project` if its key is replaced: `drop` or `pass`",
+        "the client's `OpenAI-Organization`, `OpenAI-Project` and, to Google, `x-goog-user-project` if its key is"
+        " replaced: `drop` or `pass`",
     )
     unknown_objects: Literal["pass", "refuse"] = setting(
         "pass",
