@@ -100,6 +100,44 @@ def test_profile_that_is_not_there_is_an_error_only_where_it_was_wished() -> Non
     assert "has no credentials" in _reason({"AWS_PROFILE": "default"}, FakeOutside(_INSTANCE, files))
 
 
+@pytest.mark.parametrize("section", ["profile default", 'profile "default"', "profile  default"])
+def test_default_profile_may_be_named_as_the_others_are(section: str) -> None:
+    """As AWS's SDKs read it; it comes before [default]."""
+    keys = "aws_access_key_id = {}\naws_secret_access_key = sec/ret\n"
+    config = f"[default]\n{keys.format('AKID1')}[{section}]\n{keys.format('AKID2')}"
+
+    assert _fetch({}, FakeOutside(_INSTANCE, {"/home/me/.aws/config": config})).value.access_key_id == "AKID2"
+
+
+def test_name_of_a_profile_may_stand_in_quotes() -> None:
+    config = '[profile "w x"]\naws_access_key_id = AKIDW\naws_secret_access_key = sec/ret\n[profile "open]\n'
+    outside = FakeOutside({}, {"/home/me/.aws/config": config})
+
+    assert _fetch({"AWS_PROFILE": "w x"}, outside).value.access_key_id == "AKIDW"
+
+
+@pytest.mark.parametrize("content", [None, "", "[default]\nregion = eu-west-1\n"])
+def test_profile_that_is_written_over_does_not_give_way_to_the_instances_role(content: str | None) -> None:
+    """It is empty for a moment: who is signed as must not change by that, for hours."""
+
+    async def main() -> None:
+        outside = FakeOutside(_INSTANCE, {"/home/me/.aws/credentials": _CREDENTIALS})
+        chain = AwsChain({"HOME": "/home/me"}, outside, clock=lambda: _NOW, region="eu-central-1")
+        assert (await chain()).value.access_key_id == "AKIDD"
+
+        outside.files.clear()
+        if content is not None:
+            outside.files["/home/me/.aws/credentials"] = content
+        with pytest.raises(FetchError, match="'default' had credentials and has none any more"):
+            await chain()
+        assert outside.asked == []
+
+        outside.files["/home/me/.aws/credentials"] = _CREDENTIALS
+        assert (await chain()).value.access_key_id == "AKIDD"
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("lines", "what"),
     [

@@ -7,7 +7,9 @@
     5  instance metadata    IMDSv2 only
 
 One that is configured and does not work is an error: the next ones are not tried, so that nobody signs as somebody
-else. SSO, credential processes and chains of roles need AWS's own tools and are refused with what to do instead.
+else. Nor are they when the profile has given credentials once and its files have none any more: files that are written
+over, and not replaced, are empty for a moment. SSO, credential processes and chains of roles need AWS's own tools and
+are refused with what to do instead.
 AWS_BEARER_TOKEN_BEDROCK comes before all of these: it is a key like any other (rows.py).
 
 Knows: what to ask whom, and how an answer is read. Does not know: sockets, files, when to ask again (renewal.py).
@@ -19,6 +21,7 @@ import configparser
 import html
 import ipaddress
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
@@ -97,6 +100,7 @@ class AwsChain:
         self._clock: Final = clock
         self._region: Final = region
         self._profile: Final = profile
+        self._had_profile = False
 
     def __repr__(self) -> str:
         return f"<AwsChain {self._profile or ''}>"
@@ -113,7 +117,10 @@ class AwsChain:
                 )
         found = await self._of_profile()
         if found is not None:
+            self._had_profile = True
             return found
+        if self._had_profile:
+            raise FetchError("the AWS profile 'default' had credentials and has none any more; restart to use others")
         if env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") or env.get("AWS_CONTAINER_CREDENTIALS_FULL_URI"):
             return await self._of_container()
         return await self._of_instance()
@@ -135,8 +142,11 @@ class AwsChain:
         keys_path = env.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials"
         config_path = env.get("AWS_CONFIG_FILE") or f"{home}/.aws/config"
         section = "default" if name == "default" else f"profile {name}"
-        keys = await self._section(keys_path, name)
-        config = await self._section(config_path, section)
+        keys = await self._section(keys_path, lambda found: found == name)
+        # As in AWS's SDKs, [profile default] comes before [default], and a name may stand in quotes.
+        config = await self._section(config_path, lambda found: _profile_of(found) == name)
+        if config is None and name == "default":
+            config = await self._section(config_path, lambda found: found == name)
         if keys is None and config is None:
             if wanted is None:
                 return None
@@ -162,7 +172,7 @@ class AwsChain:
             return None  # a region, an output format
         raise FetchError(f"the AWS profile {name!r} has no credentials")
 
-    async def _section(self, path: str, name: str) -> dict[str, str] | None:
+    async def _section(self, path: str, is_meant: Callable[[str], bool]) -> dict[str, str] | None:
         content = await self._outside.read(path)
         if content is None:
             return None
@@ -172,7 +182,8 @@ class AwsChain:
         except (configparser.Error, UnicodeDecodeError):
             # The error would show the line, which may be a key.
             raise FetchError(f"{path} can't be read as an AWS configuration file") from None
-        return dict(parser[name]) if name in parser else None
+        name = next(filter(is_meant, parser.sections()), None)
+        return None if name is None else dict(parser[name])
 
     # -- web identity -------------------------------------------------------------------------------------
 
@@ -275,6 +286,15 @@ class AwsChain:
             expires_at_s = now_s + _IMDS_EXTENSION_S
         made = _checked(found.access_key_id, found.secret_access_key, found.token, expires_at_s, who)
         return Fetched(made, expires_at_s, _FILE_AGAIN_S if expires_at_s is None else None)
+
+
+def _profile_of(section: str) -> str | None:
+    """Return the name of the profile that a section of AWS's config file is of; None: it is of something else."""
+    try:
+        kind, *name = shlex.split(section)
+    except ValueError:  # also of an empty one
+        return None
+    return " ".join(name) if kind == "profile" else None
 
 
 def _check_profile(name: str, fields: Mapping[str, str], refused: Mapping[str, str]) -> None:
