@@ -134,11 +134,41 @@ def test_models_of_openai_take_sampling_or_effort() -> None:
         ("openrouter", "any", "none minimal low medium high xhigh max"),
         ("vllm", "any", "none low medium high"),
         ("groq", "openai/gpt-oss-120b", "low medium high"),
+        ("openai", "o3-deep-research-2025-06-26", "medium"),
+        ("azure", "o4-mini-deep-research", "medium"),
+        ("xai", "grok-4.3", "none low medium high"),
+        ("xai", "grok-4.5", "low medium high"),
+        ("xai", "grok-4.6", "low medium high xhigh"),
+        ("xai", "grok-4.20-multi-agent-0309", "low medium high xhigh"),
     ],
 )
 def test_efforts_are_those_of_the_version(provider: str, model: str, efforts: str) -> None:
     """An unknown model of OpenAI takes all of them; a server of others the usual ones."""
     assert facts(provider, model).efforts == tuple(efforts.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "refuses"),
+    [
+        ("grok-3", "none", False),
+        ("grok-3-mini", "effort", True),
+        ("grok-4-0709", "none", True),
+        ("grok-4-fast-reasoning", "none", True),
+        ("grok-4-1-fast-non-reasoning", "none", False),
+        ("grok-code-fast-1", "none", True),
+        ("grok-4.3", "effort", True),
+    ],
+)
+def test_grok_refuses_stops_and_penalties_where_it_reasons(model: str, thinking: str, refuses: bool) -> None:
+    """With a 400; only some models take an effort."""
+    found = facts("xai", model)
+    assert (found.thinking, {"stop", "presence_penalty"} <= set(found.refused)) == (thinking, refuses)
+
+
+def test_qwen_at_groq_has_no_efforts_but_a_switch() -> None:
+    """It answers 400 to any other: "`reasoning_effort` must be one of `none` or `default`"."""
+    assert facts("groq", "qwen/qwen3-32b").thinking == "switch"
+    assert facts("groq", "openai/gpt-oss-20b").thinking == "effort"
 
 
 @pytest.mark.parametrize(

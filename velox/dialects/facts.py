@@ -22,7 +22,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     sampling: it takes temperature, top_p and top_k.
     thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "budget" (older ones),
     "level" (Gemini 3), "thinking_budget" (2.5), "effort" (OpenAI's way), "toggle" (the same, and `thinking` of type
-    enabled or disabled: DeepSeek, Z.ai), "none".
+    enabled or disabled: DeepSeek, Z.ai), "switch" (an effort of "default" or "none": Qwen at Groq), "none".
     efforts: those that it takes by name; the nearest one is asked for in place of another. For Gemini it is not read.
     forced_choice: a tool may be forced while it reasons.
     cache_marks: it takes them.

@@ -65,6 +65,8 @@ _BEDROCK_BETAS: Final = (
 _CLAUDE_EFFORTS: Final = ("none", "low", "medium", "high", "xhigh", "max")
 _CLAUDE_4_6_EFFORTS: Final = ("none", "low", "medium", "high", "max")
 _THREE_EFFORTS: Final = ("low", "medium", "high")
+_UP_TO_XHIGH: Final = (*_THREE_EFFORTS, "xhigh")
+_GROK_REFUSES: Final = ("stop", "presence_penalty", "frequency_penalty")
 # The version that made the field, and the effort "max": 5.6.
 _WITH_BREAKPOINTS: Final = ("gpt-5.6*", "gpt-5.7*", "gpt-5.8*", "gpt-5.9*", "gpt-6*")
 
@@ -124,11 +126,12 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Which efforts they take changes from version to version; "minimal" was in the first one alone.
     _rule("o1*", "o3*", "o4*", providers=_OPENAIS, efforts=_THREE_EFFORTS),
     _rule("gpt-5", "gpt-5-*", providers=_OPENAIS, efforts=("minimal", *_THREE_EFFORTS)),
+    _rule("*-deep-research*", providers=_OPENAIS, efforts=("medium",)),
     _rule("gpt-5-codex*", providers=_OPENAIS, efforts=_THREE_EFFORTS),
     _rule("gpt-5-pro*", providers=_OPENAIS, efforts=("high",)),
     _rule("gpt-5.*", providers=_OPENAIS, efforts=("none", *_THREE_EFFORTS, "xhigh")),
     _rule("gpt-5.1*", providers=_OPENAIS, efforts=("none", *_THREE_EFFORTS)),
-    _rule("gpt-5.1-codex-max*", providers=_OPENAIS, efforts=(*_THREE_EFFORTS, "xhigh")),
+    _rule("gpt-5.1-codex-max*", providers=_OPENAIS, efforts=_UP_TO_XHIGH),
     _rule("gpt-5.*-pro*", providers=_OPENAIS, efforts=("medium", "high", "xhigh")),
     _rule(*_WITH_BREAKPOINTS, providers=_OPENAIS, efforts=("none", *_THREE_EFFORTS, "xhigh", "max")),
     _rule(
@@ -170,8 +173,15 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Servers that answer 400 to an effort for a model that does not reason.
     _rule("*", providers=("groq", "cerebras", "xai", "mistral", "perplexity"), thinking="none"),
     _rule("*gpt-oss*", "*qwen3*", providers=("groq", "cerebras"), thinking="effort", json_schema=True),
+    _rule("*qwen3*", providers=("groq",), thinking="switch"),
     _rule("*llama-4*", "*kimi*", providers=("groq",), json_schema=True),
+    # All that reason answer 400 to these; not to an effort, where they have several.
+    _rule("grok-3-mini*", "grok-4*", "grok-code*", providers=("xai",), refused=_GROK_REFUSES),
+    _rule("*non-reasoning*", providers=("xai",), refused=()),
     _rule("grok-3-mini*", providers=("xai",), thinking="effort", efforts=("low", "high")),
+    _rule("grok-4.3*", providers=("xai",), thinking="effort", efforts=("none", *_THREE_EFFORTS)),
+    _rule("grok-4.5*", providers=("xai",), thinking="effort", efforts=_THREE_EFFORTS),
+    _rule("grok-4.6*", "grok-4.20-multi-agent*", providers=("xai",), thinking="effort", efforts=_UP_TO_XHIGH),
     _rule("*deep-research*", providers=("perplexity",), thinking="effort"),
 )
 

@@ -32,7 +32,7 @@ FIELDS: Final = ("models", "providers", *_KINDS)
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "thinking": (
-            *("none", "adaptive", "always", "budget", "level", "thinking_budget", "effort", "toggle"),
+            *("none", "adaptive", "always", "budget", "level", "thinking_budget", "effort", "toggle", "switch"),
             *("reasoning_effort", "reasoning_config", "nova"),
         ),
         "max_tokens_name": ("max_tokens", "max_completion_tokens"),

@@ -636,6 +636,25 @@ def test_reasoning_is_switched_where_a_server_has_a_switch() -> None:
         assert body["thinking"] == {"type": kind}
 
 
+@pytest.mark.parametrize(
+    ("fields", "effort", "dropped"),
+    [
+        ({"reasoning_effort": "low"}, "default", ("reasoning",)),
+        ({"reasoning_effort": "none"}, "none", ()),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "default", ()),
+        ({"thinking": {"type": "disabled"}}, "none", ()),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "none", ()),
+        ({}, None, ()),
+    ],
+)
+def test_effort_is_a_switch_for_some(fields: dict[str, Any], effort: str | None, dropped: tuple[str, ...]) -> None:
+    """Of Qwen at Groq reasoning is on or off: it takes no other words."""
+    losses = Losses()
+    body, _ = _write(_read(**fields), ModelFacts(thinking="switch"), losses)
+
+    assert (body.get("reasoning_effort"), losses.dropped, "thinking" in body) == (effort, dropped, False)
+
+
 def test_structured_output_is_written_with_its_schema() -> None:
     """Byte by byte; where a server has no schemas, the model is told."""
     schema = b'{"type":"object","properties":{"a":{"const":12345678901234567890}}}'

@@ -161,6 +161,12 @@ class ChatModel:
                 self._losses.drop("reasoning")
             return
         effort = reasoning.effort
+        if self._facts.thinking == "switch":
+            is_on = effort_of(reasoning) != "none"
+            if is_on and effort is not None:
+                self._losses.drop("reasoning", problem="the effort of reasoning can't be chosen for this model")
+            self._add(fields, "reasoning_effort", b'"default"' if is_on else b'"none"')
+            return
         if effort is None and (reasoning.budget_tokens is not None or reasoning.enabled is False):
             effort = effort_of(reasoning)
         is_off = effort == "none" and reasoning.effort is None
