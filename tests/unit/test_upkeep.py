@@ -13,6 +13,7 @@ from tests.sockets.composed import Counted, Stand, member_of, upstream_of
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from velox.errors import Reason, VeloxError
+from velox.gateway.forward import Forwarder
 from velox.gateway.member import Member
 from velox.gateway.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.interface import UpstreamConnection
@@ -20,6 +21,9 @@ from velox.net.upstream.pool import UpstreamPool
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes import ProbeEntry
+from velox.providers.authority import BearerAuthority
+from velox.providers.renewal import FixedSource
+from velox.providers.rows import PROVIDERS
 
 VLLM: Final = b"vllm:num_requests_running 7\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.9\n"
 EVERY_S: Final = 1.0
@@ -161,6 +165,34 @@ def test_answer_to_the_key_says_nothing_of_the_member(status: int) -> None:
         servers[1].status = 500
         await setup.go_on(30)
         assert members[1].health.state(setup.loop.time()) is State.OUT
+
+    run(talk)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_answer_to_a_probe_without_the_clouds_credentials_says_nothing(status: int) -> None:
+    """Requests are signed in and a probe is not: a member that refuses it would be out for good."""
+
+    async def talk(setup: Setup) -> None:
+        server = Server(status=status)
+        made = setup.member(server, probe="/openai/v1/models")
+        authority = BearerAuthority(FixedSource("token"))
+        entra = Forwarder(
+            PROVIDERS["azure"],
+            base_path="",
+            root_path="/",
+            key=None,
+            client_keys_are_ours=True,
+            authority=authority,
+        )
+        member = dataclasses.replace(made, forwarders=(entra,))
+        setup.upkeep.replace([member])
+        await setup.go_on(30)
+        assert server.asked and member.health.state(setup.loop.time()) is State.IN
+
+        server.status = 500
+        await setup.go_on(30)
+        assert member.health.state(setup.loop.time()) is State.OUT
 
     run(talk)
 

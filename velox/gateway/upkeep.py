@@ -42,7 +42,8 @@ _LOAD_BYTES: Final = 4 * 1024 * 1024  # pages have 50 to 500 KB
 # Questions that one tick begins: after a stop of the loop all may be due.
 _PER_TICK: Final = 80
 
-_OF_KEYS: Final = frozenset({401, 403, 429})  # of a member with keys they say nothing
+# Of a member with keys they say nothing, nor where credentials of a cloud sign in, which no probe carries.
+_OF_KEYS: Final = frozenset({401, 403, 429})
 
 
 def load_every_s(n_workers: int) -> float:
@@ -160,7 +161,8 @@ class MemberUpkeep:
             status, problem = 0, failure.message
         except VeloxError:
             return  # it was never asked
-        if status in _OF_KEYS and member.health.keys is not None:
+        signs_in = member.health.keys is not None or member.forwarders[0].authority is not None
+        if status in _OF_KEYS and signs_in:
             return
         now_s = self._loop.time()
         was_up, was_out = active.is_up, member.health.state(now_s) is State.OUT
