@@ -234,6 +234,18 @@ def test_member_that_does_not_answer_leaves_it_to_the_next() -> None:
             assert [model.id for model in velox.openai().models.list().data] == ["llama"]
 
 
+def test_models_of_gemini_are_listed_as_routes_and_clients_name_them() -> None:
+    """Its own list in OpenAI's shape says models/gemini-9."""
+    with RecordingUpstream(script=listing({"id": "models/gemini-9", "object": "model"})) as upstream:
+        gemini = {"provider": "gemini", "origin": upstream.upstream.url, "key": "env:GEMINI_API_KEY"}
+        routes = [{"name": "google", "match": {"models": ["gemini-*"]}, "to": "gemini"}]
+        with routed({"upstreams": [gemini], "routes": routes}, GEMINI_API_KEY="upstream-key-1") as velox:
+            assert [model.id for model in velox.openai().models.list().data] == ["gemini-9"]
+            options = types.HttpOptions(base_url=velox.base_url, timeout=20_000)
+            google = genai.Client(api_key="x", http_options=options)
+            assert [model.name for model in google.models.list()] == ["models/gemini-9"]
+
+
 def test_gateway_of_one_upstream_passes_the_list_through() -> None:
     """Without a file nothing changes: every byte is the upstream's."""
     body = b'{"object": "list",  "data": [ {"id": "x"} ], "more": 1}'

@@ -126,6 +126,15 @@ def test_list_for_an_openai_client_is_untouched() -> None:
     assert page_for(Dialect.OPENAI, PAGE) is PAGE
 
 
+def test_what_names_begin_with_at_a_provider_is_no_part_of_them() -> None:
+    """Google's list in OpenAI's shape has `models/` in front of each, which no client and no route writes."""
+    body = b'{"object":"list","data":[{"id":"models/gemini-9","owned_by":"google"},{"id":"gemini-8"},{"id":"models/"}]}'
+    found = finished(reading_models(body, "gemini", "models/"))
+
+    assert list(found) == ["gemini-9", "gemini-8"]
+    assert json.loads(found["gemini-9"])["id"] == "gemini-9"
+
+
 def test_google_list_is_read() -> None:
     """Of an upstream that has Google's API."""
     body = b'{"models":[{"name":"models/gemini-9","displayName":"Gemini 9"},{"name":7}]}'

@@ -139,6 +139,11 @@ class Lanes:
         return self._row.model_list
 
     @property
+    def model_start(self) -> str:
+        """Return what names of models may begin with in that list that is no part of them."""
+        return self._row.model_start
+
+    @property
     def takes_sockets(self) -> bool:
         """True where the provider itself takes the WebSocket of Responses."""
         return self._row.sockets

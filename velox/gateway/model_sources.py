@@ -243,7 +243,9 @@ class ModelSources:
         """Remember an answer. Raises ValueError if it is none."""
         digest = hash(body)
         if source.told is None or source.digest != digest:
-            models = await in_steps(reading_models(body, source.entry.name))
+            lanes = source.members[0].lanes
+            start = "" if lanes is None else lanes.model_start
+            models = await in_steps(reading_models(body, source.entry.name, start))
             source.n_bytes = 0
             kept = sum(each.n_bytes for sources in self._by_prefix.values() for each in sources.values())
             if kept + len(body) > _KEPT_BYTES:

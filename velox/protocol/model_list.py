@@ -35,11 +35,12 @@ _YEAR_3000_S: Final = 32_503_680_000
 _PER_STEP: Final = 128  # of them, with 1 KB each: 0.5 ms
 
 
-def reading_models(body: bytes, owner: str) -> Generator[None, None, dict[str, bytes]]:
+def reading_models(body: bytes, owner: str, start: str = "") -> Generator[None, None, dict[str, bytes]]:
     """Return the models of a list by name, each as an object of JSON; yields between steps of the work.
 
-    owner: where one names none. Raises ValueError for what is no list. What in it is no model, or has a name that no
-    request may have, is left out. The first step takes 5 ms for each MB.
+    owner: where one names none. start: what names may begin with that is no part of them. Raises ValueError for what is
+    no list. What in it is no model, or has a name that no request may have, is left out. The first step takes 5 ms for
+    each MB.
     """
     document = orjson.loads(body)
     entries = document.get("data", document.get("models")) if isinstance(document, dict) else None
@@ -50,6 +51,8 @@ def reading_models(body: bytes, owner: str) -> Generator[None, None, dict[str, b
         if n % _PER_STEP == 0:
             yield
         name = (entry.get("id") or _google_name(entry)) if isinstance(entry, dict) else None
+        if isinstance(name, str):
+            name = name.removeprefix(start)
         if isinstance(name, str) and 1 <= len(name) <= _NAME_CHARS and not _UNFIT.search(name):
             found[name] = orjson.dumps({**entry, "id": name, **_missing(entry, owner)})
             if len(found) == _MOST_MODELS:
