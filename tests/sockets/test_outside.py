@@ -94,6 +94,9 @@ def test_question_without_answer_says_which_host_and_why() -> None:
         for url in ("nonsense", "ftp://127.0.0.1/", "http://"):
             with pytest.raises(FetchError, match="is no http or https URL"):
                 await outside.ask(Question(b"GET", url))
+        for url in ("http://h:99999/", "http://h:x/", "http://[::1/"):
+            with pytest.raises(FetchError, match="is no URL that can be asked: "):
+                await outside.ask(Question(b"GET", url))
         with pytest.raises(FetchError):
             await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}/", [(b"a", b"x\r\ny: z")]))
 

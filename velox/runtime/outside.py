@@ -43,10 +43,14 @@ class NetOutside:
 
     async def ask(self, question: Question) -> Reply:
         """Send a request. Raises FetchError."""
-        url = urlsplit(question.url)
-        host, port = url.hostname, url.port or _PORTS.get(url.scheme)
+        shown = question.url.partition("?")[0]
+        try:
+            url = urlsplit(question.url)
+            host, port = url.hostname, url.port or _PORTS.get(url.scheme)
+        except ValueError as exc:
+            raise FetchError(f"{shown} is no URL that can be asked: {exc}") from None
         if not host or port is None:
-            raise FetchError(f"{question.url.partition('?')[0]} is no http or https URL")
+            raise FetchError(f"{shown} is no http or https URL")
         try:
             context = await self._context(host) if url.scheme == "https" else None
             target = DialTarget(
