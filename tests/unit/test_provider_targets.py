@@ -254,7 +254,9 @@ def test_origin_of_vertex_depends_on_the_location() -> None:
 
 def test_key_is_presented_as_the_provider_wants_it() -> None:
     """Nobody else gets it as a bearer token."""
-    shown = {name: PROVIDERS[name].credential("k") for name in ("openai", "anthropic", "gemini", "azure", "bedrock")}
+    names = ("openai", "anthropic", "gemini", "azure", "bedrock")
+    shown = {name: dict(PROVIDERS[name].credentials("k")).popitem() for name in names}
+    assert PROVIDERS["foundry"].credentials("k") == ((b"api-key", b"k"), (b"x-api-key", b"k"))
 
     assert shown == {
         "openai": (b"authorization", b"Bearer k"),

@@ -89,7 +89,7 @@ class Forwarder:
         # What no reply may show; None where the client's own key passes, or `authority` knows it.
         self.secret: Final = None if key is None else key.encode("latin-1")
         self._provider: Final = provider
-        self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
+        self._credential: Final[tuple[Header, ...]] = () if key is None else provider.credentials(key)
         self._client_key_passes: Final = key is None and not client_keys_are_ours and authority is None
         self._added: Final = added
         self._usual: Final = tuple(field for field in usual if all(field[0] != name for name, _ in added))
@@ -202,9 +202,8 @@ class Forwarder:
         chosen = filled(self._chosen_call(head.headers, headers, rules), ())
         key = presented_key(head)
         if key:
-            credential = self._provider.credential(key.decode("latin-1"))
-            if all(name != credential[0] for name, _ in chosen):  # else the upstream's entry sets it
-                chosen.append(credential)
+            names = {name for name, _ in chosen}  # of what the upstream's entry sets
+            chosen += (field for field in self._provider.credentials(key.decode("latin-1")) if field[0] not in names)
         return chosen
 
     def _chosen_call(

@@ -99,7 +99,8 @@ class Provider:
     origin: a template with {region}, {resource}, {location}; "": the upstream must name its own. origins: other
     templates for some values of the first parameter that `origin` has. needs: parameters without which no path is
     whole; those of the origin are needed only where the upstream names none.
-    credential_header, credential_prefix: how a key is presented. keyless: what goes up without one.
+    credential_header, credential_prefix: how a key is presented. credential_also: another header that has it, as it is,
+    where some of its APIs read that one; b"": none. keyless: what goes up without one.
     aws_service: what signatures are for. scope: what a token of Google or Entra is asked for.
     account_headers: the client's headers that belong to its own key, and mean nothing beside another one.
     key_protocol, account_protocols: how the protocols begin in which a browser's WebSocket, which can't set headers,
@@ -121,6 +122,7 @@ class Provider:
     needs: tuple[str, ...] = ()
     credential_header: bytes = b"authorization"
     credential_prefix: bytes = b"Bearer "
+    credential_also: bytes = b""
     keyless: Keyless = Keyless.CLIENT
     aws_service: str = ""
     scope: str = ""
@@ -137,9 +139,11 @@ class Provider:
     own_models: tuple[str, ...] = ()
     sockets: bool = False
 
-    def credential(self, key: str) -> tuple[bytes, bytes]:
-        """Return the header that presents `key`."""
-        return (self.credential_header, self.credential_prefix + key.encode("latin-1"))
+    def credentials(self, key: str) -> tuple[Header, ...]:
+        """Return the headers that present `key`."""
+        plain = key.encode("latin-1")
+        usual = (self.credential_header, self.credential_prefix + plain)
+        return (usual, (self.credential_also, plain)) if self.credential_also else (usual,)
 
     def key_in(self, protocol: bytes) -> bytes:
         """Return the key that an offered protocol presents, b"" for every other protocol."""

@@ -278,6 +278,7 @@ _FOUNDRY: Final = Provider(
     families=(Family(_messages_paths("/anthropic"), _S.MESSAGES, _CLAUDE), *_like_openai(_AZURE_V1)),
     credential_header=b"api-key",
     credential_prefix=b"",
+    credential_also=b"x-api-key",  # which Claude's API reads there
     keyless=Keyless.ENTRA,
     scope=_FOUNDRY_SCOPE,
     before=b"/openai",
