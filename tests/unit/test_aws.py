@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from tests.unit.outside import FakeOutside, run
-from velox.providers.aws import AwsChain, region_of
+from velox.providers.aws import AwsChain, domain_of, region_of
 from velox.providers.renewal import Fetched, FetchError
 from velox.providers.sigv4 import AwsCredentials
 
@@ -207,6 +207,24 @@ def test_web_identity_of_a_profile_and_another_partition() -> None:
 
     assert _fetch({"AWS_PROFILE": "w", "AWS_REGION": "cn-north-1"}, outside) == _MADE
     assert b"RoleSessionName=me" in (outside.asked[0].body or b"")
+
+
+@pytest.mark.parametrize(
+    ("region", "domain"),
+    [
+        ("eu-central-1", "amazonaws.com"),
+        ("us-gov-west-1", "amazonaws.com"),
+        ("cn-north-1", "amazonaws.com.cn"),
+        ("eusc-de-east-1", "amazonaws.eu"),
+        ("us-iso-east-1", "c2s.ic.gov"),
+        ("us-isob-east-1", "sc2s.sgov.gov"),
+    ],
+)
+def test_each_partition_has_its_domain(region: str, domain: str) -> None:
+    outside = FakeOutside({f"POST https://sts.{region}.{domain}/": (200, _STS)}, {"/token": "web-token"})
+
+    assert _fetch({**_ROLE, "AWS_REGION": region}, outside) == _MADE
+    assert domain_of(region) == domain
 
 
 def test_web_identity_that_fails_says_why() -> None:

@@ -252,6 +252,14 @@ def test_origin_of_vertex_depends_on_the_location() -> None:
     assert origin_of(row, {}) == ""
 
 
+def test_origin_of_bedrock_depends_on_the_partition() -> None:
+    """AWS's cloud for Europe alone is none of amazonaws.com."""
+    row = PROVIDERS["bedrock"]
+
+    assert origin_of(row, {"region": "us-gov-west-1"}) == "https://bedrock-runtime.us-gov-west-1.amazonaws.com"
+    assert origin_of(row, {"region": "eusc-de-east-1"}) == "https://bedrock-runtime.eusc-de-east-1.amazonaws.eu"
+
+
 def test_key_is_presented_as_the_provider_wants_it() -> None:
     """Nobody else gets it as a bearer token."""
     names = ("openai", "anthropic", "gemini", "azure", "bedrock")

@@ -33,7 +33,7 @@ from velox.heads import Headers
 from velox.providers.renewal import Fetched, FetchError, Outside, Question, Reply, one_line
 from velox.providers.sigv4 import AwsCredentials
 
-__all__ = ["AwsChain", "region_of", "xml_text"]
+__all__ = ["AwsChain", "domain_of", "region_of", "xml_text"]
 
 # Files are read again: keys in them may be rotated.
 _FILE_AGAIN_S: Final = 60.0
@@ -55,6 +55,12 @@ _NO_KEYS_COUNT: Final = {
     "sso_account_id": "SSO",
 }
 _AFTER_KEYS: Final = {"credential_process": "credential_process"}
+_DOMAINS: Final = {
+    "cn-": "amazonaws.com.cn",
+    "eusc-": "amazonaws.eu",
+    "us-iso-": "c2s.ic.gov",
+    "us-isob-": "sc2s.sgov.gov",
+}
 _TAG: Final = r"<{0}>([^<]*)</{0}>"
 
 
@@ -77,6 +83,11 @@ _DOCUMENT: Final = msgspec.json.Decoder(_Document)
 def region_of(environment: Mapping[str, str]) -> str | None:
     """Return the region that the environment names."""
     return environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None
+
+
+def domain_of(region: str) -> str:
+    """Return the domain of the services in a region: each partition of AWS has its own."""
+    return next((domain for start, domain in _DOMAINS.items() if region.startswith(start)), "amazonaws.com")
 
 
 class AwsChain:
@@ -201,7 +212,7 @@ class AwsChain:
             "RoleSessionName": session or "velox",
             "WebIdentityToken": token.decode("utf-8", "replace").strip(),
         }
-        domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        domain = domain_of(region)
         headers: Headers = [(b"content-type", b"application/x-www-form-urlencoded"), (b"accept", b"text/xml")]
         body = urlencode(form).encode("ascii")
         reply = await self._outside.ask(Question(b"POST", f"https://sts.{region}.{domain}/", headers, body))

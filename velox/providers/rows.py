@@ -215,6 +215,7 @@ _BEDROCK: Final = Provider(
     title="AWS Bedrock",
     model_list="",
     origin="https://bedrock-runtime.{region}.amazonaws.com",
+    origins=MappingProxyType({"eusc-de-east-1": "https://bedrock-runtime.{region}.amazonaws.eu"}),  # AWS's for Europe
     needs=("region",),
     families=(
         Family(

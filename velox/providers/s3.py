@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from velox.providers.aws import region_of, xml_text
+from velox.providers.aws import domain_of, region_of, xml_text
 from velox.providers.renewal import Fetched, FetchError, Outside, Question, Reply, one_line
 from velox.providers.sigv4 import AwsCredentials, Signer
 
@@ -78,7 +78,7 @@ def s3_place(text: str, environment: Mapping[str, str]) -> S3Place:
                 "expected AWS_ENDPOINT_URL_S3 without a user: credentials are AWS_ACCESS_KEY_ID and others"
             )
         return S3Place(f"{endpoint.rstrip('/')}/{bucket}/{path}", region)
-    domain = f"s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+    domain = f"s3.{region}.{domain_of(region)}"
     # A name with a dot would not be in the certificate.
     if _DNS_BUCKET.fullmatch(bucket):
         return S3Place(f"https://{bucket}.{domain}/{path}", region)
