@@ -29,6 +29,11 @@ _OTHERS: Final = "others"
 # A model of each family, by the first of its patterns; the others by provider.
 _MODELS: Final = {
     "*-codex*": "gpt-5-codex",
+    "openai.gpt-oss*": "openai.gpt-oss-120b",
+    "openai.gpt-5*": "openai.gpt-5.5",
+    "openai.*": "openai.gpt-6-astra",
+    "xai.*": "xai.grok-4.3",
+    "bedrock-mantle": "moonshotai.kimi-k2.5",
     "gpt-5*": "gpt-5.2",
     "*claude*": "claude-opus-4-7",
     "*anthropic.claude*": "anthropic.claude-opus-4-7-v1:0",

@@ -165,6 +165,14 @@ def test_grok_refuses_stops_and_penalties_where_it_reasons(model: str, thinking:
     assert (found.thinking, {"stop", "presence_penalty"} <= set(found.refused)) == (thinking, refuses)
 
 
+def test_models_of_openai_at_aws_take_no_sampling() -> None:
+    """As at OpenAI, by AWS's names; its open ones do."""
+    closed, open_ = facts("bedrock-mantle", "openai.gpt-5.5"), facts("bedrock-mantle", "openai.gpt-oss-120b")
+
+    assert (closed.sampling, closed.efforts) == (False, ("none", "low", "medium", "high", "xhigh"))
+    assert (open_.sampling, open_.efforts) == (True, ("low", "medium", "high"))
+
+
 def test_qwen_at_groq_has_no_efforts_but_a_switch() -> None:
     """It answers 400 to any other: "`reasoning_effort` must be one of `none` or `default`"."""
     assert facts("groq", "qwen/qwen3-32b").thinking == "switch"

@@ -146,6 +146,16 @@ RULES: Final[tuple[ModelRule, ...]] = (
         sampling=True,
         verbosity=False,
     ),
+    # The same models at AWS, by its names.
+    _rule(
+        *("openai.gpt-5*", "openai.gpt-6*", "openai.gpt-daybreak*"),
+        providers=("bedrock-mantle",),
+        sampling=False,
+        verbosity=True,
+        efforts=("none", *_UP_TO_XHIGH),
+        reasoning_field="",
+        refused=("top_k",),
+    ),
     _rule("gpt-3*", "gpt-4-*", "gpt-4", "o1-mini*", providers=_OPENAIS, json_schema=False),
     _rule("gpt-4o*", "chatgpt-4o*", "gpt-5-chat*", "gpt-5.*-chat*", providers=_OPENAIS, most_output=16_384),
     _rule("gpt-4.1*", providers=_OPENAIS, most_output=32_768),

@@ -255,6 +255,9 @@ _BEDROCK: Final = Provider(
     passes=False,
     key_variables=("AWS_BEARER_TOKEN_BEDROCK",),
 )
+# By the model, not by the API: the other prefix answers 400 ("isn't supported on this route").
+_MANTLE_USUAL: Final = _openai_paths(responses=True, embeddings=False)
+_MANTLE_OPENAI: Final = _openai_paths("/openai/v1", responses=True, embeddings=False)
 _MANTLE: Final = Provider(
     name="bedrock-mantle",
     title="AWS Bedrock (OpenAI's and Anthropic's APIs)",
@@ -263,7 +266,11 @@ _MANTLE: Final = Provider(
     needs=("region",),
     families=(
         Family(_messages_paths("/anthropic"), _S.MESSAGES, _CLAUDE),
-        Family(_openai_paths("/openai/v1", responses=True, embeddings=False), _S.CHAT),
+        Family(_MANTLE_USUAL, _S.CHAT, ("openai.gpt-oss*",)),
+        Family({_S.RESPONSES: _MANTLE_OPENAI[_S.RESPONSES]}, _S.RESPONSES, ("openai.gpt-5*", "openai.gpt-daybreak*")),
+        Family(_MANTLE_OPENAI, _S.RESPONSES, ("openai.*",)),
+        Family(_MANTLE_OPENAI, _S.CHAT, ("xai.*", "google.gemma-4*")),
+        Family(_MANTLE_USUAL, _S.CHAT),
     ),
     keyless=Keyless.AWS,
     aws_service="bedrock-mantle",
