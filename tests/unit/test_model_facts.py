@@ -173,6 +173,13 @@ def test_models_of_openai_at_aws_take_no_sampling() -> None:
     assert (open_.sampling, open_.efforts) == (True, ("low", "medium", "high"))
 
 
+def test_groq_takes_reasoning_back_from_models_that_reason_alone() -> None:
+    """Others answer 400: "`messages[3].reasoning`: reasoning is not supported with this model"."""
+    fields = {name: facts("groq", name).reasoning_field for name in ("openai/gpt-oss-20b", "qwen/qwen3-32b", "llama-4")}
+
+    assert fields == {"openai/gpt-oss-20b": "reasoning", "qwen/qwen3-32b": "reasoning", "llama-4": ""}
+
+
 def test_qwen_at_groq_has_no_efforts_but_a_switch() -> None:
     """It answers 400 to any other: "`reasoning_effort` must be one of `none` or `default`"."""
     assert facts("groq", "qwen/qwen3-32b").thinking == "switch"

@@ -182,6 +182,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
     # Servers that answer 400 to an effort for a model that does not reason.
     _rule("*", providers=("groq", "cerebras", "xai", "mistral", "perplexity"), thinking="none"),
+    # Nor does Groq take back, from models that do not reason, what another has reasoned.
+    _rule("*", providers=("groq",), reasoning_field=""),
+    _rule("*gpt-oss*", "*qwen3*", providers=("groq",), reasoning_field="reasoning"),
     _rule("*gpt-oss*", "*qwen3*", providers=("groq", "cerebras"), thinking="effort", json_schema=True),
     _rule("*qwen3*", providers=("groq",), thinking="switch"),
     _rule("*llama-4*", "*kimi*", providers=("groq",), json_schema=True),
