@@ -114,6 +114,8 @@ def test_claude_on_vertex_stays_messages(client: anthropic.Anthropic, upstream: 
     sent = json.loads(plain.body)
     assert "model" not in sent and sent["anthropic_version"] == "vertex-2023-10-16"
     assert plain.header("authorization") == "Bearer key-0123456789" and plain.header("x-api-key") is None
+    # Vertex answers 400 to a beta that it does not know, and Claude Code sends many.
+    assert (plain.header("anthropic-beta"), stream.header("anthropic-beta")) == (None, "context-1m-2025-08-07")
 
 
 def test_claude_on_bedrock_is_taken_out_of_its_frames(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:

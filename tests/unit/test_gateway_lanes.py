@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
-from velox.gateway.lanes import Lanes, Sides
+from velox.gateway.lanes import LaneAttempt, Lanes, Sides
 from velox.heads import RequestHead
-from velox.policy.routes import NO_RULES
+from velox.net.upstream.interface import UpstreamRequest
+from velox.policy.routes import NO_RULES, HeaderRules
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
@@ -32,26 +35,79 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
 
     found = Lanes(sides(), PROVIDERS["openai"], {}, facts)
     for model in ("m", "m", "n", "m"):
-        asked = Asked(
-            surface=Surface.COUNT_MESSAGES,
-            head=RequestHead.of(b"POST", b"/v1/messages/count_tokens"),
-            fields=BodyFields(model=model),
-            body=b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
-            model=model,
-            rules=NO_RULES,
-            id="1",
-            now_s=0,
-            strict=False,
-            has_limits=False,
-            to_be_read=False,
-            on_bug=lambda _: None,
-            on_tokens=None,
-            on_translated=lambda *_: None,
-            on_lost=lambda *_: None,
-        )
+        asked = asked_of(Surface.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model)
         assert b"input_tokens" in found.estimate(asked).body
 
     assert asked_for == ["m", "n"]
+
+
+class Sent:
+    """An attempt whose upstream has these headers of its own."""
+
+    translation = worked = secret = None
+
+    def __init__(self, row: str, *added: tuple[bytes, bytes]) -> None:
+        self.forwarder = Forwarder(
+            PROVIDERS[row], base_path="", root_path="/", key="k", client_keys_are_ours=True, added=added
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "rules", "added", "sent"),
+    [
+        ("context-1m-2025-08-07,oauth-2025-04-20", NO_RULES, (), b"context-1m-2025-08-07"),
+        ("oauth-2025-04-20", NO_RULES, (), None),
+        ("oauth-2025-04-20", HeaderRules(remove=(b"x-a",)), (), None),
+        ("", NO_RULES, (), None),
+        ("oauth-2025-04-20", HeaderRules(set=((b"anthropic-beta", b"own"),)), (), b"own"),
+        ("oauth-2025-04-20", NO_RULES, ((b"anthropic-beta", b"own"),), b"own"),
+        (None, NO_RULES, (), None),
+    ],
+)
+def test_betas_that_vertex_refuses_do_not_go_there(
+    given: str | None, rules: HeaderRules, added: tuple[tuple[bytes, bytes], ...], sent: bytes | None
+) -> None:
+    """It answers 400 to those; what the operator sets is sent as it is."""
+    found = request_of("vertex", given, rules, *added)
+
+    assert [value for name, value in found.headers if name == b"anthropic-beta"] == ([] if sent is None else [sent])
+
+
+def test_betas_go_to_anthropic_as_they_came() -> None:
+    found = request_of("anthropic", "oauth-2025-04-20, new", NO_RULES)
+
+    assert (b"anthropic-beta", b"oauth-2025-04-20, new") in found.headers
+
+
+def request_of(row: str, betas: str | None, rules: HeaderRules, *added: tuple[bytes, bytes]) -> UpstreamRequest:
+    """Return what is sent for a client of Messages with such betas."""
+    headers = [(b"x-a", b"1")] if betas is None else [(b"x-a", b"1"), (b"anthropic-beta", betas.encode())]
+    parameters = {"project": "p", "location": "eu"}
+    found = Lanes(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model))
+    call = found.call(Surface.MESSAGES, "claude-x", stream=False, query=b"")
+    assert call is not None
+    asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
+    return found.request(call, cast(LaneAttempt, Sent(row, *added)), asked)
+
+
+def asked_of(surface: Surface, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
+    return Asked(
+        surface=surface,
+        head=head,
+        fields=BodyFields(model=model),
+        body=b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+        model=model,
+        rules=rules,
+        id="1",
+        now_s=0,
+        strict=False,
+        has_limits=False,
+        to_be_read=False,
+        on_bug=lambda _: None,
+        on_tokens=None,
+        on_translated=lambda *_: None,
+        on_lost=lambda *_: None,
+    )
 
 
 def test_other_paths_go_below_the_providers_own_beginning() -> None:

@@ -40,9 +40,9 @@ __all__ = [
     "ClaudeOnBedrock",
     "ClaudeOnVertex",
     "InvokeStream",
-    "bedrock_betas",
     "bedrock_body",
     "bedrock_error",
+    "taken_betas",
     "vertex_body",
 ]
 
@@ -94,8 +94,8 @@ def bedrock_body(body: bytes | bytearray, betas: Collection[str] = ()) -> bytes:
     return _with(text, fields)
 
 
-def bedrock_betas(headers: Iterable[str], known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the betas that Bedrock takes, and the others; each once, in their order.
+def taken_betas(headers: Iterable[str], known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the betas that a model takes, and the others; each once, in their order.
 
     headers: the values of anthropic-beta: a client may send several. known: patterns.
     """

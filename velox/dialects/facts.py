@@ -39,7 +39,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     renamed: fields of Chat Completions that are called otherwise there. Cache marks are written only where there is a
     name for `prompt_cache_breakpoint`: itself (OpenAI), or `cache_control` (OpenRouter).
     verbosity: it takes OpenAI's field of that name.
-    betas: patterns of names in the header anthropic-beta that Claude takes by Bedrock's invoke: others are a 400 there.
+    betas: patterns of names in the header anthropic-beta that Claude takes by Bedrock's invoke and at Vertex: others
+    are a 400 there. None: all go up, but to Bedrock.
     allowed_tools: Chat Completions' tool_choice of that type is known there; else the other tools are not sent.
     text_parts: a message's content may be a list of texts; else they are joined.
     """

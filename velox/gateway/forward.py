@@ -148,6 +148,10 @@ class Forwarder:
         request = UpstreamRequest(shape.method, up, fields, values, body)
         return request if self.authority is None else self._signed(request, self.authority)
 
+    def sets(self, name: bytes) -> bool:
+        """Say whether a field goes up as the upstream's entry has it, whatever the client sends."""
+        return any(name == each for each, _ in self._added)
+
     def names_account(self, head: RequestHead, rules: HeaderRules = NO_RULES) -> bool:
         """Say whether an account of the client's goes up beside our key: the upstream may refuse either of them."""
         accounts = self._accounts - rules.names

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, Protocol
 from velox.dialects.claude_envelope import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
-    bedrock_betas,
     bedrock_body,
+    taken_betas,
     vertex_body,
 )
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
@@ -40,6 +40,7 @@ from velox.gateway.translation import Crossing, Instead, TranslatedHeads, Transl
 from velox.heads import Headers, ReplyHead
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
+from velox.policy.routes import HeaderRules
 from velox.protocol.body_edit import naming_model, with_model
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.provider import Envelope, Provider
@@ -73,6 +74,9 @@ _ERRORS_OF: Final = {
 }
 _OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {Surface.GENERATE, Surface.COUNT_GENERATE}
 _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
+_OF_CLAUDE: Final = frozenset({Surface.MESSAGES, Surface.COUNT_MESSAGES})
+_BETA: Final = b"anthropic-beta"
+_NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
 
@@ -194,9 +198,29 @@ class Lanes:
             body = vertex_body(body)
         elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
             body = _vertex_count(body, model or "")
+        rules = asked.rules if asked.surface not in _OF_CLAUDE else self._with_own_betas(attempt, asked)
         return attempt.forwarder.build(
-            asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=asked.rules, target=call.target
+            asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
         )
+
+    def _with_own_betas(self, attempt: LaneAttempt, asked: Asked) -> HeaderRules:
+        """Return the rules for a client's headers, with those of its betas that the model takes where not all are.
+
+        What a route or an upstream sets is sent as it says.
+        """
+        rules = asked.rules
+        known = self._facts_of(asked.model or "").betas
+        if not known or _BETA in rules.names or attempt.forwarder.sets(_BETA) or asked.head.header(_BETA) is None:
+            return rules
+        try:
+            betas = self._betas(asked, Losses(strict=asked.strict))
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        if asked.surface is Surface.COUNT_MESSAGES:
+            betas = tuple(beta for beta in betas if beta not in _NOT_COUNTED)
+        if not betas:
+            return HeaderRules(rules.set, (*rules.remove, _BETA))
+        return HeaderRules((*rules.set, (_BETA, ",".join(betas).encode("latin-1"))), rules.remove)
 
     def _for_google(self, body: bytes | bytearray, asked: Asked, *, is_renamed: bool) -> bytes | bytearray:
         """Return a body of Gemini's own, whose path names the model, with the names of it inside changed as well."""
@@ -222,9 +246,9 @@ class Lanes:
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
 
     def _betas(self, asked: Asked, losses: Losses) -> tuple[str, ...]:
-        """Return the betas of a client's header that Bedrock takes. Raises BadRequestError."""
-        given = (value.decode("latin-1") for name, value in asked.head.headers if name == b"anthropic-beta")
-        betas, unknown = bedrock_betas(given, self._facts_of(asked.model or "").betas)
+        """Return the betas of a client's header that the model takes there. Raises BadRequestError."""
+        given = (value.decode("latin-1") for name, value in asked.head.headers if name == _BETA)
+        betas, unknown = taken_betas(given, self._facts_of(asked.model or "").betas)
         if unknown:
             losses.drop("anthropic-beta")
         return betas

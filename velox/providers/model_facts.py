@@ -61,6 +61,21 @@ _BEDROCK_BETAS: Final = (
     "tool-examples-2025-10-29",
     "tool-search-tool-2025-10-19",
 )
+# And what Vertex takes.
+_VERTEX_BETAS: Final = (
+    "compact-2026-01-12",
+    "compact-2026-09-04",
+    "computer-use-2025-01-24",
+    "computer-use-2025-11-24",
+    "context-1m-2025-08-07",
+    "context-management-2025-06-27",
+    "interleaved-thinking-2025-05-14",
+    "per-turn-control-2026-07-01",
+    "thinking-binding-controls-2026-08-01",
+    "thinking-display-updates-2026-08-18",
+    "tool-search-tool-2025-10-19",
+    "web-search-2025-03-05",
+)
 # Their names, as of each version; those before 4.6 take a budget.
 _CLAUDE_EFFORTS: Final = ("none", "low", "medium", "high", "xhigh", "max")
 _CLAUDE_4_6_EFFORTS: Final = ("none", "low", "medium", "high", "max")
@@ -106,7 +121,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         most_output=4096,
     ),
     # Structured output is off by the default policy of an organization there.
-    _rule("*claude*", providers=("vertex",), json_schema=False),
+    _rule("*claude*", providers=("vertex",), json_schema=False, betas=_VERTEX_BETAS),
     # Google.
     _rule("*gemini-3-pro*", refused=("thinking_level.minimal", "thinking_level.medium")),
     _rule("*gemini-3.*-pro*", refused=("thinking_level.minimal",)),

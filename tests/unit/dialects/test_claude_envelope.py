@@ -19,9 +19,9 @@ from velox.dialects.claude_envelope import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
     InvokeStream,
-    bedrock_betas,
     bedrock_body,
     bedrock_error,
+    taken_betas,
     vertex_body,
 )
 from velox.dialects.facts import ModelFacts
@@ -140,12 +140,12 @@ def test_pitfall_41_only_betas_that_bedrock_takes_go_there() -> None:
         "claude-code-20250219",
     ]
 
-    known, others = bedrock_betas(given, betas)
+    known, others = taken_betas(given, betas)
 
     assert known == ("context-1m-2025-08-07", "effort-2025-11-24")
     assert others == ("oauth-2025-04-20", "claude-code-20250219")
-    assert bedrock_betas([""], betas) == ((), ())
-    assert bedrock_betas(["mine-2026"], ["mine-*"]) == (("mine-2026",), ())
+    assert taken_betas([""], betas) == ((), ())
+    assert taken_betas(["mine-2026"], ["mine-*"]) == (("mine-2026",), ())
 
 
 # -- frames ----------------------------------------------------------------------------------------
