@@ -79,7 +79,25 @@ def test_betas_go_to_anthropic_as_they_came() -> None:
     assert (b"anthropic-beta", b"oauth-2025-04-20, new") in found.headers
 
 
-def request_of(row: str, betas: str | None, rules: HeaderRules, *added: tuple[bytes, bytes]) -> UpstreamRequest:
+@pytest.mark.parametrize(
+    ("row", "passes"), [("anthropic", True), ("vertex", False), ("foundry", False), ("bedrock-mantle", False)]
+)
+def test_scope_of_a_cache_mark_is_for_anthropics_own_api(row: str, passes: bool) -> None:
+    """Others answer 400: "cache_control.ephemeral.scope: Extra inputs are not permitted"."""
+    mark = b'{"type":"ephemeral","scope":"global"}'
+    body = b'{"model":"claude-x","system":[{"type":"text","text":"a","cache_control":%b}]}' % mark
+    sent = request_of(row, None, NO_RULES, body=body).body
+
+    assert sent is not None and (b"scope" in sent, b"ephemeral" in sent) == (passes, True)
+
+
+def request_of(
+    row: str,
+    betas: str | None,
+    rules: HeaderRules,
+    *added: tuple[bytes, bytes],
+    body: bytes = b'{"model":"claude-x","messages":[{"role":"user","content":"hi"}]}',
+) -> UpstreamRequest:
     """Return what is sent for a client of Messages with such betas."""
     headers = [(b"x-a", b"1")] if betas is None else [(b"x-a", b"1"), (b"anthropic-beta", betas.encode())]
     parameters = {"project": "p", "location": "eu"}
@@ -87,6 +105,7 @@ def request_of(row: str, betas: str | None, rules: HeaderRules, *added: tuple[by
     call = found.call(Surface.MESSAGES, "claude-x", stream=False, query=b"")
     assert call is not None
     asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
+    asked = asked._replace(body=body)
     return found.request(call, cast(LaneAttempt, Sent(row, *added)), asked)
 
 

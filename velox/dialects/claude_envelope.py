@@ -44,6 +44,7 @@ __all__ = [
     "bedrock_error",
     "taken_betas",
     "vertex_body",
+    "without_scopes",
 ]
 
 _VERTEX_VERSION: Final = b"vertex-2023-10-16"
@@ -57,6 +58,8 @@ _CACHE: Final = Field("cache_control")
 _VALUE: Final = re.compile(STRING + rb"|\[[^\[\]]*+\]|\{[^{}]*+\}|[^,}\s]++", re.DOTALL)
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
+_SCOPE: Final = b'"scope"'
+_MARK: Final = re.compile(rb'("cache_control"\s*+:\s*+)(\{[^{}]*+\})')  # in a text its quotes would be escaped
 # What has no cache mark.
 _UNMARKED: Final = (b'"thinking"', b'"redacted_thinking"')
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -92,6 +95,19 @@ def bedrock_body(body: bytes | bytearray, betas: Collection[str] = ()) -> bytes:
         text = _without(text, _BETAS)
         fields += b',"anthropic_beta":[%b]' % b",".join(map(quoted, betas))
     return _with(text, fields)
+
+
+def without_scopes(body: bytes | bytearray) -> bytes | bytearray:
+    """Return a request whose cache marks have no `scope`; the same one where none has."""
+    return body if _SCOPE not in body else _MARK.sub(_without_scope, body)
+
+
+def _without_scope(mark: re.Match[bytes]) -> bytes:
+    try:
+        fields = _FIELDS.decode(mark[2])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return mark[0]
+    return mark[0] if fields.pop("scope", None) is None else mark[1] + _object(fields)
 
 
 def taken_betas(headers: Iterable[str], known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

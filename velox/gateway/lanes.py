@@ -21,6 +21,7 @@ from velox.dialects.claude_envelope import (
     bedrock_body,
     taken_betas,
     vertex_body,
+    without_scopes,
 )
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
 from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
@@ -76,6 +77,7 @@ _OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {Surface.GENERATE, Surface.COUNT_GENERAT
 _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
 _OF_CLAUDE: Final = frozenset({Surface.MESSAGES, Surface.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
+_SCOPES: Final = "cache_control.scope"  # among the facts' `refused`
 _NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
@@ -176,6 +178,8 @@ class Lanes:
 
     def request(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
+        if asked.surface in _OF_CLAUDE and asked.body and _SCOPES in self._facts_of(asked.model or "").refused:
+            asked = asked._replace(body=without_scopes(asked.body))
         if call.api is not asked.surface:
             return self._crossing(call, attempt, asked)
         if asked.body and asked.model is not None:

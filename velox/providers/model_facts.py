@@ -61,6 +61,7 @@ _BEDROCK_BETAS: Final = (
     "tool-examples-2025-10-29",
     "tool-search-tool-2025-10-19",
 )
+_SCOPE: Final = "cache_control.scope"
 # And what Vertex takes.
 _VERTEX_BETAS: Final = (
     "compact-2026-01-12",
@@ -103,8 +104,10 @@ RULES: Final[tuple[ModelRule, ...]] = (
     ),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
     # Converse passes strict tools on in a form that Claude's own API refuses, but for these versions.
-    _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS, refused=("tools.strict",)),
-    _rule(*_STRICT_BY_CONVERSE, providers=("bedrock",), refused=()),
+    _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS, refused=("tools.strict", _SCOPE)),
+    _rule(*_STRICT_BY_CONVERSE, providers=("bedrock",), refused=(_SCOPE,)),
+    # Of Claude Code; of Anthropic's own API alone.
+    _rule("*claude*", providers=("bedrock-mantle", "foundry", "vertex"), refused=(_SCOPE,)),
     # Bedrock asks for it as the others do.
     _rule("*claude-fable*", "*claude-mythos*", providers=("bedrock",), thinking="adaptive"),
     _rule(*_WITH_SAMPLING, sampling=True, efforts=_CLAUDE_4_6_EFFORTS),

@@ -23,6 +23,7 @@ from velox.dialects.claude_envelope import (
     bedrock_error,
     taken_betas,
     vertex_body,
+    without_scopes,
 )
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call, End, ErrorKind, Failed
@@ -129,6 +130,32 @@ def test_pitfall_20_cache_mark_of_the_request_goes_to_its_last_block() -> None:
     ]
     assert "cache_control" not in {**text, **blocks, **null}
     assert null["messages"][0]["content"] == "hi"
+
+
+def test_marks_lose_their_scope_and_nothing_else() -> None:
+    """Claude Code sets it, and only Anthropic's own API takes it."""
+    text = json.dumps('{"cache_control":{"type":"ephemeral","scope":"global"}}')
+    body = (
+        b'{"scope":1,"system":[{"type":"text","text":%b,"cache_control": {"type":"ephemeral","scope":"global"}}],'
+        b'"tools":[{"name":"a","input_schema":{"properties":{"scope":{"type":"string"}}},'
+        b'"cache_control":{"scope":"global","ttl":"1h","type":"ephemeral"}}],"n":1.0e2}'
+    ) % text.encode()
+
+    changed = without_scopes(body)
+
+    assert (
+        changed
+        == (
+            b'{"scope":1,"system":[{"type":"text","text":%b,"cache_control": {"type":"ephemeral"}}],'
+            b'"tools":[{"name":"a","input_schema":{"properties":{"scope":{"type":"string"}}},'
+            b'"cache_control":{"ttl":"1h","type":"ephemeral"}}],"n":1.0e2}'
+        )
+        % text.encode()
+    )
+    assert without_scopes(changed) == changed
+    plain = bytearray(b'{"cache_control":{"type":"ephemeral"}}')
+    assert without_scopes(plain) is plain
+    assert without_scopes(b'{"cache_control":{"scope"}}') == b'{"cache_control":{"scope"}}'
 
 
 def test_pitfall_41_only_betas_that_bedrock_takes_go_there() -> None:
