@@ -17,6 +17,7 @@ from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, Script
 from tests.unit.dialects.converse_shapes import faults
 from tests.unit.dialects.test_converse_frames import frame_of
+from tests.untrusting import NO_TRUST
 
 FRAMES: Final = (("content-type", "application/vnd.amazon.eventstream"),)
 THOUGHT: Final = {"text": "Ask twice."}
@@ -103,7 +104,7 @@ async def _invoke(call: Call, model: str, messages_url: str) -> None:
     assert asked.pop("anthropic_version") == "bedrock-2023-05-31"
     assert "model" not in asked and "stream" not in asked
     is_stream = call.target.endswith("-with-response-stream")
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(verify=NO_TRUST, trust_env=False) as client:
         body = {**asked, "model": model, "stream": is_stream}
         reply = await client.post(messages_url, json=body, headers={"anthropic-version": "2023-06-01"})
     if not is_stream or reply.status_code != 200:

@@ -37,6 +37,7 @@ from tests.e2e.raw_http import RawReply, is_closed, read_reply
 from tests.e2e.watching import LineLog, socket_inodes, start_time, until
 from tests.patience import PATIENCE_S
 from tests.secret_watch import WATCH
+from tests.untrusting import NO_TRUST
 
 __all__ = [
     "KEY",
@@ -283,7 +284,7 @@ class VeloxProcess:
         """Return the real SDK pointed at this gateway; closed when the gateway is stopped."""
         # trust_env False: no proxy of the machine stands between.
         hooks = {"response": [_keep_error]}
-        transport = openai.DefaultHttpxClient(trust_env=False, timeout=timeout_s, event_hooks=hooks)
+        transport = openai.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=timeout_s, event_hooks=hooks)
         WATCH.secret(api_key, "the key of an SDK")
         client = openai.OpenAI(
             base_url=f"{self.base_url}/v1", api_key=api_key, max_retries=max_retries, http_client=transport

@@ -25,6 +25,7 @@ from tests.e2e.recorded_call import Call
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.routed import named, routed
 from tests.e2e.test_bedrock import ACCESS, SECRET, TOKEN, signature_of
+from tests.untrusting import NO_TRUST
 from velox.sim.shapes import Text
 
 LOCAL: Final = "qwen3-sim-tools-2"
@@ -160,7 +161,7 @@ def test_responses(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
 def test_messages(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
     """The blocks go back, thinking first, as Claude Code sends them."""
-    http = anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0)
+    http = anthropic.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20.0)
     with anthropic.Anthropic(base_url=velox.base_url, api_key=KEY, max_retries=0, http_client=http) as client:
         sdk: Any = client.messages
 
@@ -254,7 +255,7 @@ def test_claude_code(velox: VeloxProcess, model: str) -> None:
         {"role": "user", "content": [{"type": "text", "text": "<system-reminder>Tabs.</system-reminder>"}]},
         {"role": "user", "content": [{"type": "text", "text": "Go.", "cache_control": {"type": "ephemeral"}}]},
     ]
-    http = anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0)
+    http = anthropic.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20.0)
     with anthropic.Anthropic(base_url=velox.base_url, auth_token=KEY, max_retries=0, http_client=http) as client:
 
         def ask() -> Any:

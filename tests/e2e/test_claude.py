@@ -16,6 +16,7 @@ from tests.e2e.recording import JSON, SSE, RecordingUpstream
 from tests.e2e.routed import MESSAGES, routed
 from tests.e2e.test_translation import CHAT, CHAT_STREAM, replays
 from tests.recorded import recorded
+from tests.untrusting import NO_TRUST
 
 KEY = "sk-ant-0123456789"
 PLAIN = next(e for e in recorded("anthropic", "/v1/messages", stream=False) if b'"tool_use"' not in e.reply)
@@ -71,7 +72,7 @@ def client(velox: VeloxProcess) -> Iterator[anthropic.Anthropic]:
         base_url=velox.base_url,
         api_key="vk-client-0123456789",
         max_retries=0,
-        http_client=anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0),
+        http_client=anthropic.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20.0),
     ) as made:
         yield made
 

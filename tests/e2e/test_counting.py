@@ -20,6 +20,7 @@ from tests.e2e.routed import routed
 from tests.e2e.test_claude import PLAIN, STREAM
 from tests.e2e.test_translation import replays
 from tests.unit.dialects.converse_shapes import faults
+from tests.untrusting import NO_TRUST
 
 FRAMES = (("content-type", "application/vnd.amazon.eventstream"),)
 
@@ -86,7 +87,7 @@ def client(velox: VeloxProcess) -> Iterator[anthropic.Anthropic]:
         base_url=velox.base_url,
         api_key="sk-ant-client",
         max_retries=0,
-        http_client=anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0),
+        http_client=anthropic.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20.0),
     ) as made:
         yield made
 
@@ -252,7 +253,10 @@ def test_where_bedrock_can_not_count_it_is_an_estimate(
         await call.reply(status, (*JSON, ("x-amzn-errortype", name)), json.dumps({"message": message}).encode())
 
     body = {"model": model, "messages": [{"role": "user", "content": "hi there " * 40}]}
-    with upstream.playing(refuse), httpx.Client(base_url=velox.base_url, trust_env=False, timeout=30.0) as http:
+    with (
+        upstream.playing(refuse),
+        httpx.Client(verify=NO_TRUST, base_url=velox.base_url, trust_env=False, timeout=30.0) as http,
+    ):
         replies = [http.post("/v1/messages/count_tokens", json=body) for _ in range(3)]
     assert [reply.status_code for reply in replies] == [200, 200, 200]
     assert len({reply.text for reply in replies}) == 1 and 60 < replies[0].json()["input_tokens"] < 200
@@ -328,7 +332,10 @@ def test_whole_request_of_google_names_the_model_that_is_asked(
         await call.reply(200, JSON, b'{"totalTokens":5}')
 
     whole = {"contents": [{"parts": [{"text": "hi"}]}], "tools": [{"functionDeclarations": [{"name": "f"}]}]}
-    with upstream.playing(count), httpx.Client(base_url=velox.base_url, trust_env=False, timeout=30.0) as http:
+    with (
+        upstream.playing(count),
+        httpx.Client(verify=NO_TRUST, base_url=velox.base_url, trust_env=False, timeout=30.0) as http,
+    ):
         for model in ("gemini-c", "vertexai-c"):
             body = {"generateContentRequest": {"model": f"models/{model}", **whole}}
             assert http.post(f"/v1beta/models/{model}:countTokens", json=body).json() == {"totalTokens": 5}

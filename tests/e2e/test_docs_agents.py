@@ -14,6 +14,7 @@ import yaml
 from tests.e2e.harness import KEY
 from tests.e2e.routed import named, routed
 from tests.markdown import ROOT, blocks
+from tests.untrusting import NO_TRUST
 
 PAGE: Final = ROOT / "docs/dialects.md"
 CODEX_ASKS: Final = Path(__file__).parents[1] / "unit/dialects/codex_request.json"
@@ -46,7 +47,7 @@ def test_claude_code_as_shown() -> None:
         routed(aimed(file, sims["openai"]["origin"]), OPENAI_API_KEY="sk-0123456789", VELOX_API_KEYS=KEY) as velox,
     ):
         assert variables["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080"
-        http = anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0)
+        http = anthropic.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20.0)
         with anthropic.Anthropic(base_url=velox.base_url, auth_token=KEY, max_retries=0, http_client=http) as client:
             for name in ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"):
                 asked: Any = {

@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.conftest import Wall
 from tests.e2e.recording import JSON, SSE, Call, Script
 from tests.e2e.upstreams import chat_chunk
+from tests.untrusting import NO_TRUST
 
 
 async def cut_between(call: Call) -> None:
@@ -62,7 +63,7 @@ def test_stream_that_was_cut_never_looks_whole(wall: Wall, script: Script) -> No
     request = {"model": "m", "messages": [], "stream": True}
     with (
         wall.upstream.playing(script) as upstream,
-        httpx.Client(trust_env=False) as client,
+        httpx.Client(verify=NO_TRUST, trust_env=False) as client,
         client.stream("POST", url, json=request) as reply,
     ):
         upstream.step()

@@ -22,6 +22,7 @@ from tests.e2e.recording import JSON, SSE, Call, RecordingUpstream
 from tests.e2e.tools import CHAT, CHAT_STREAM, covers, settled
 from tests.e2e.upstreams import CHAT_SSE, Certificates, chat_chunk, find_tool
 from tests.sockets.core_http2 import NOTICE, PeerClient
+from tests.untrusting import NO_TRUST
 from velox.heads import Header
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR
 
@@ -116,7 +117,7 @@ def test_request_goes_up_as_the_same_request_of_http1_does(wall: Wall) -> None:
     url = f"{wall.velox.base_url}/v1/chat/completions?x=1&y=%20"
     headers = {"x-mine": "1", "cookie": "a=b", "te": "trailers", "content-type": "application/json"}
     wall.upstream.forget()
-    for client in (httpx.Client(), httpx.Client(http1=False, http2=True)):
+    for client in (httpx.Client(verify=NO_TRUST), httpx.Client(http1=False, http2=True)):
         with client:
             assert client.post(url, content=CHAT, headers=headers).status_code == 200
 

@@ -18,6 +18,7 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import JSON, Call, RecordingUpstream, Script
 from tests.e2e.routed import Entry, routed
 from tests.e2e.tools import free_port
+from tests.untrusting import NO_TRUST
 
 KEYS = {"everything": "sk-key-of-everything-1", "some": "sk-key-of-some-000001", "few": "sk-key-of-few-0000001"}
 VLLM = {"id": "llama", "object": "model", "created": 7, "owned_by": "vllm", "root": "/l", "max_model_len": 4096}
@@ -89,7 +90,7 @@ def test_sdk_lists_by_key(velox: VeloxProcess) -> None:
 def test_other_sdks_list_and_retrieve_in_their_own_shape(velox: VeloxProcess) -> None:
     """Anthropic's and Google's: the same models, pages and fields as they know them; and their own error for none."""
     key, names = KEYS["everything"], ["fast", "gpt-4o", "gpt-5", "llama", "mistral"]
-    http = anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0)
+    http = anthropic.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20.0)
     with anthropic.Anthropic(base_url=velox.base_url, auth_token=key, max_retries=0, http_client=http) as claude:
         listed = list(claude.models.list())
         assert [(model.id, model.type) for model in listed] == [(name, "model") for name in names]

@@ -11,6 +11,7 @@ from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEven
 
 from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.upstreams import Upstream
+from tests.untrusting import NO_TRUST
 
 
 @pytest.fixture(scope="module", params=["http1", "h2c"])
@@ -86,7 +87,7 @@ def test_many_at_once_all_arrive(velox: VeloxProcess) -> None:
             base_url=f"{velox.base_url}/v1",
             api_key=KEY,
             max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=False, timeout=20),
+            http_client=openai.DefaultAsyncHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20),
         ) as client:
             return await asyncio.gather(*(ask(client) for _ in range(100)))
 

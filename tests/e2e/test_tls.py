@@ -22,6 +22,7 @@ from tests.e2e.tls_clients import TlsFiles, resident_bytes, tls_connect, tls_sdk
 from tests.e2e.tools import covers, run_velox
 from tests.e2e.upstreams import start_sim
 from tests.e2e.websocket_upstreams import WebSocketUpstream, connect
+from tests.untrusting import NO_TRUST
 
 SIM = ("serve", "--sim")
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -164,7 +165,7 @@ def test_plain_http_is_told_to_use_https(velox: VeloxProcess) -> None:
         base_url=f"http://127.0.0.1:{velox.port}/v1",
         api_key=KEY,
         max_retries=0,
-        http_client=openai.DefaultHttpxClient(trust_env=False),
+        http_client=openai.DefaultHttpxClient(verify=NO_TRUST, trust_env=False),
     )
     with plain, pytest.raises(openai.BadRequestError) as raised:
         plain.chat.completions.create(model="m", messages=MESSAGES)

@@ -18,6 +18,7 @@ from tests.e2e.recording import JSON, SSE, RecordingUpstream, Script
 from tests.e2e.routed import MESSAGES, routed
 from tests.e2e.upstreams import chat_chunk
 from tests.recorded import Exchange, recorded
+from tests.untrusting import NO_TRUST
 
 GEMINI_KEY = "gk-0123456789"
 PLAIN = next(e for e in recorded("gemini", ":generateContent", stream=False) if "text" in e.reply.decode())
@@ -181,7 +182,7 @@ def test_stream_that_asks_for_no_events_is_an_array(velox: VeloxProcess, other: 
     body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     url = f"{velox.base_url}/v1beta/models/gpt-4o:streamGenerateContent"
     headers = {"authorization": f"Bearer {KEY}"}
-    with httpx.Client(timeout=20, headers=headers) as client:
+    with httpx.Client(verify=NO_TRUST, timeout=20, headers=headers) as client:
         with other.playing(says):
             reply = client.post(url, json=body)
         with other.playing(cut), client.stream("POST", url, json=body) as broken:
@@ -366,7 +367,9 @@ def test_one_text_is_embedded_as_several_are(
         await call.reply(200, JSON, told)
 
     body = {"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 256}
-    client = httpx.Client(base_url=velox.base_url, headers={"x-goog-api-key": KEY}, trust_env=False, timeout=30.0)
+    client = httpx.Client(
+        verify=NO_TRUST, base_url=velox.base_url, headers={"x-goog-api-key": KEY}, trust_env=False, timeout=30.0
+    )
     with upstream.playing(embed), other.playing(embed), client as http:
         translated = http.post("/v1beta/models/gpt-embed:embedContent", json=body)
         passed = http.post("/v1beta/models/strict:embedContent", json={"model": "models/strict", **body})

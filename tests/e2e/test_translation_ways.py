@@ -12,6 +12,7 @@ from tests.e2e.recording import RecordingUpstream
 from tests.e2e.routed import MESSAGES, routed
 from tests.e2e.test_claude import PLAIN, STREAM
 from tests.e2e.test_translation import replays
+from tests.untrusting import NO_TRUST
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_answer_is_whole_and_counted(
     before = velox.metrics()[name]
     with (
         upstream.playing(replays(PLAIN, STREAM)),
-        httpx.Client(http2=http2, http1=not http2, trust_env=False) as client,
+        httpx.Client(verify=NO_TRUST, http2=http2, http1=not http2, trust_env=False) as client,
     ):
         replies = [client.post(f"{velox.base_url}/v1/chat/completions", json=body) for _ in range(4)]
         velox.wait_metric(name, lambda n: n > before)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.sockets.sim_harness import FAST, Peer, wait_until, with_sim
+from tests.untrusting import NO_TRUST
 from velox.sim.options import DownAs, SimOptions
 from velox.sim.server import SimServer, start
 
@@ -25,7 +26,7 @@ def test_down_with_a_status_fails_everything(flap_as: DownAs, status: int) -> No
     """Work, listings and metrics get it in OpenAI's shape; the health is 503 either way."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             for path in ("/v1/models", "/metrics", "/nothing"):
                 assert (await client.get(path)).status_code == status
             reply = await client.post("/v1/completions", json=ASK)
@@ -40,7 +41,7 @@ def test_up_is_as_without_a_flap(flap_as: DownAs) -> None:
     """While it is up, nothing is to be seen of it."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             assert (await client.post("/v1/completions", json=ASK)).status_code == 200
             assert (await client.get("/health")).status_code == 200
 
@@ -115,7 +116,7 @@ def test_down_as_refused_lets_a_stream_go_on_to_its_end() -> None:
     """Only who comes is refused: an answer that has begun is said to its end."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             async with client.stream("POST", "/v1/completions", json={**ASK, "stream": True}) as reply:
                 pieces = reply.aiter_text()
                 text = await anext(pieces)
@@ -131,7 +132,7 @@ def test_down_and_up_again_with_a_status() -> None:
     """A kept connection sees both, again and again."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             for status in (503, 200, 503, 200):
                 while (await client.get("/health")).status_code != status:
                     await asyncio.sleep(0.005)

@@ -13,6 +13,7 @@ from google import genai
 from google.genai import errors, types
 
 from tests.sockets.sim_harness import FAST, with_sim
+from tests.untrusting import NO_TRUST
 from velox.sim.options import SimOptions
 from velox.sim.server import SimServer
 
@@ -173,7 +174,7 @@ def test_stream_without_sse_is_one_array() -> None:
 
     async def talk(sim: SimServer) -> None:
         tools = [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": SCHEMA}]}]
-        async with httpx.AsyncClient(base_url=sim.url, trust_env=False) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url, trust_env=False) as client:
             for extra in ({}, {"tools": tools}):
                 body = {"contents": [{"role": "user", "parts": [{"text": ASKED}]}], **extra}
                 reply = await client.post("/v1beta/models/m:streamGenerateContent", json=body)

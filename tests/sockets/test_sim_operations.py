@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletionUserMessageParam
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.sockets.sim_harness import FAST, Peer, wait_until, with_sdk, with_sim
+from tests.untrusting import NO_TRUST
 from velox.sim.options import SimOptions
 from velox.sim.server import SimServer
 
@@ -41,7 +42,7 @@ def test_metrics_tell_who_runs_and_who_waits(options: SimOptions, usage: float) 
         for _ in range(3):
             peer.ask()
         n_running = 2 if options.capacity == 2 else 3
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             await wait_until(lambda: sim.statistics().n_requests == 3)
             found = await load(client)
 
@@ -63,7 +64,7 @@ def test_metrics_count_the_tokens_looked_for_and_found() -> None:
     """As vLLM does: of all prompts, in tokens."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             for _ in range(3):
                 await client.post("/v1/completions", json={"model": "m", "prompt": "x" * 65})
             found = await load(client)
@@ -79,7 +80,7 @@ def test_metrics_have_the_names_of_one_server_where_it_was_chosen() -> None:
     """A client that reads the other's names finds none."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             assert {name.partition(":")[0] for name in await load(client)} == {"sglang"}
 
     with_sim(replace(FAST, load_metrics="sglang"), talk)
@@ -89,7 +90,7 @@ def test_health_is_asked_with_get() -> None:
     """200 without a body, as vLLM has it, also when all work fails; no other method, no other path."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             health = await client.get("/health")
             assert (health.status_code, health.content) == (200, b"")
             assert (await client.head("/metrics")).content == b""
@@ -104,7 +105,7 @@ def test_path_may_have_more_before_its_v1() -> None:
     """As some providers have it; what comes behind it is what counts."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             ask = {"model": "m", "prompt": ""}
             for path in ("/completions", "/v1/completions", "/openai/v1/completions", "/a/b/v1/completions?x=/v1/"):
                 assert (await client.post(path, json=ask)).status_code == 200
@@ -119,7 +120,7 @@ def test_name_is_in_every_reply() -> None:
     """A test that asks several simulators sees which one answered; without a name there is no header."""
 
     async def talk(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             replies = await asyncio.gather(
                 client.get("/health"),
                 client.get("/nothing"),
@@ -130,7 +131,7 @@ def test_name_is_in_every_reply() -> None:
         assert {reply.headers["x-sim-name"] for reply in replies} == {"left.1"}
 
     async def talk_without(sim: SimServer) -> None:
-        async with httpx.AsyncClient(base_url=sim.url) as client:
+        async with httpx.AsyncClient(verify=NO_TRUST, base_url=sim.url) as client:
             assert "x-sim-name" not in (await client.get("/health")).headers
 
     with_sim(replace(FAST, name="left.1"), talk)

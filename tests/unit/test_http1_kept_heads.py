@@ -195,7 +195,7 @@ def twisted(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=1500, deadline=None)
 @given(head=twisted())
-@pytest.mark.slow
+@pytest.mark.more
 def test_head_that_is_nearly_known_is_read_as_by_a_new_reader(head: bytes) -> None:
     """Property: also where it differs in one byte from those that are found by their lines."""
     reader = trained(*map(sdk, range(8)))
@@ -262,7 +262,7 @@ def with_fields(head: bytes, at: int, lines: list[bytes]) -> bytes:
     stream=st.booleans(),
     added=st.sampled_from([(), ((b"x-new-0", b"ours"),)]),
 )
-@pytest.mark.slow
+@pytest.mark.more
 def test_invented_fields_change_nothing_else(
     extras: list[tuple[bytes, bytes, bytes]],
     at: list[int],
@@ -581,7 +581,7 @@ def test_hostile_heads_leave_memory_bounded_and_others_alone(kind: str) -> None:
     assert reader.read(sdk(9)).shape is shape
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_many_hostile_callers_together_leave_those_in_use_alone() -> None:
     """Each adds its part, and all of it is put aside again and again; what is asked for comes back from there."""
     reader = trained(*map(sdk, range(8)))

@@ -122,7 +122,7 @@ def twisted(draw: st.DrawFn) -> Headers:
 
 @settings(max_examples=1500, deadline=None)
 @given(head=twisted(), dropped=st.sampled_from([frozenset[bytes](), DROPPED, frozenset({b"date", b"x-request-id"})]))
-@pytest.mark.slow
+@pytest.mark.more
 def test_head_that_is_nearly_known_says_what_it_says_to_others(head: Headers, dropped: frozenset[bytes]) -> None:
     """Property: read, and passed to the client, as by a gateway that has seen nothing."""
     known, fields = trained(map(provider, range(8))), ReplyFields()

@@ -208,7 +208,7 @@ def test_names_models_and_limits_change_too(watched: Watched) -> None:
     assert (found.rates, found.priority) == (Rates(rpm=60, burst=10, concurrency=3), Priority.LOW)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
     """A child begins with the keys of its fork, then sees each table as its parent wrote it, or a later one."""
     contents = [

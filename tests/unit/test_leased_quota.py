@@ -518,7 +518,7 @@ def test_gateways_together_never_use_more_than_the_limit(
             gateways[of].quotas[by].give_back(n, waiting=False)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 2), min_size=300, max_size=300), st.sampled_from([1, 3]))
 def test_gateways_together_get_what_the_limit_gives(turns: list[int], replicas: int) -> None:

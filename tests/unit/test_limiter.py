@@ -159,7 +159,7 @@ def test_key_whose_rate_changes_keeps_what_it_has_used() -> None:
     assert list(house.table.quotas) == ["rpm/VELOX_KEY/k/"]
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_memo_of_limits_is_bounded_whatever_models_clients_make_up() -> None:
     """Each model of a client's has a set of limits, and a quota in it: only the last ones are known."""
     house = House(rule(Scope.MODEL, rpm=600))

@@ -250,7 +250,7 @@ def test_any_file_is_taken_or_told_of_and_never_a_crash(content: bytes) -> None:
     assert all("\n" not in str(problem) for problem in told)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_number_of_keys_is_bounded() -> None:
     """All processes hold them: at the limit they pass, one more is told."""
     keys = [KeyEntry(n.to_bytes(32, "big")) for n in range(500_001)]

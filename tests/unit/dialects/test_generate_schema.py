@@ -290,7 +290,7 @@ _JSON = st.recursive(
 @given(
     st.dictionaries(st.sampled_from(["type", "anyOf", "allOf", "$ref", "properties", "items", "$defs", "enum"]), _JSON)
 )
-@pytest.mark.slow
+@pytest.mark.more
 def test_any_json_is_rewritten_or_refused(schema: dict[str, Any]) -> None:
     """Nothing else is raised, and what comes out is the subset's."""
     text = json.dumps(schema).encode()

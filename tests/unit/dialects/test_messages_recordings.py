@@ -220,6 +220,7 @@ def _reader() -> StreamReader:
     return MessagesModel(ModelFacts(), Losses()).stream()
 
 
+@pytest.mark.more
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_garbage_raises_nothing_else(data: bytes) -> None:
     """Bytes of any kind are a bad request, or a broken reply."""

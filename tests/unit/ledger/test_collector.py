@@ -345,7 +345,7 @@ def test_name_that_is_being_written_waits_for_its_rest(tmp_path: Path) -> None:
     assert list(store.calls(ALL)) == [made_call(1)]
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_more_names_than_a_writer_remembers(tmp_path: Path) -> None:
     """A client that makes up models pushes nobody's name out for long."""
     path = tmp_path / "0.ring"
