@@ -264,7 +264,9 @@ class RecordingUpstream:
 
     async def _stop(self) -> None:
         self._server.close()
-        # Among them are asyncio's own, of connections whose TLS handshake is under way.
+        # Among them are asyncio's own, of connections whose TLS handshake is under way: each must have begun, or nobody
+        # would close its socket.
+        await asyncio.sleep(0)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

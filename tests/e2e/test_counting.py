@@ -149,7 +149,7 @@ def test_exception_among_the_frames_is_an_error(client: anthropic.Anthropic, ups
             max_tokens=9,
             messages=[{"role": "user", "content": "hi"}],
             stream=True,
-            extra_headers={"x-request-timeout-ms": "200"},
+            extra_headers={"x-request-timeout-ms": "3000"},
         )
     assert "Too many tokens" in str(raised.value)
 
