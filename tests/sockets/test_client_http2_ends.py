@@ -256,9 +256,9 @@ def test_connection_that_is_over_is_freed_without_the_collector(engine: Name, ho
                 await client.whole(stream_id)
             connection = connection_of(server)
             watched, kind = weakref.ref(connection), type(connection.engine)
-            n_engines = number_of(kind)
             del connection
-            gc.collect()
+            gc.collect()  # those of other tests are not to go meanwhile
+            n_engines = number_of(kind)
             gc.disable()
             try:
                 if how == "fatal":
