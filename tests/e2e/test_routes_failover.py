@@ -233,7 +233,7 @@ def test_canary_that_fails_is_not_seen(backup: Entry) -> None:
 KEYS = {"UPSTREAM_KEY_1": "sk-upstream-key-one-1", "UPSTREAM_KEY_2": "sk-upstream-key-two-2"}
 
 
-def keyed(origin: str) -> Mapping[str, object]:
+def keyed(origin: str) -> Mapping[str, Any]:
     """Return a file with one upstream that has two keys."""
     return {"upstreams": [{"name": "up", "origin": origin, "keys": [f"env:{name}" for name in KEYS]}]}
 
@@ -339,6 +339,27 @@ def test_account_that_a_client_names_puts_no_key_out(broken: RecordingUpstream, 
         assert asked <= 8 * (2 if status == 429 else 1), "none is tried with every key"
         assert velox.metric('velox_upstream_keys_unused{state="out",upstream="up"}') == 0
         assert velox.metric('velox_upstream_keys_unused{state="resting",upstream="up"}') == 0
+
+
+def test_account_that_a_client_names_puts_no_key_of_a_mirror_out(broken: RecordingUpstream, backup: Entry) -> None:
+    """Its copies go up with the account, too, and clients of other routes may need the keys."""
+    upstreams = [*keyed(broken.upstream.url)["upstreams"], backup]
+    route = {"name": "all", "to": "backup", "mirror": {"to": "up", "percent": 100}}
+    settings = {**KEYS, "upstream_account_headers": "pass"}
+    with (
+        routed({"upstreams": upstreams, "routes": [route]}, **settings) as velox,
+        broken.playing(answers(401)),
+    ):
+        wrong = velox.openai().with_options(organization="org-wrong")
+        for n in range(1, 13):
+            assert ask(wrong).sim == "backup"
+            until(lambda n=n: len(chats(broken)) == n, "the copy")
+        assert len(chats(broken)) == 12
+        assert velox.metric('velox_upstream_keys_unused{state="out",upstream="up"}') == 0
+
+        for _ in range(12):  # of a client that names none, they tell of the key
+            ask(velox.openai())
+        velox.wait_metric('velox_upstream_keys_unused{state="out",upstream="up"}', lambda n: n == 2)
 
 
 def test_keys_with_something_left_are_used_more(broken: RecordingUpstream) -> None:

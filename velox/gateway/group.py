@@ -414,14 +414,15 @@ class Attempt(ReplyListener):
     observer: who follows it beside others; None for most. late_s: of a probe: when its silence says that the member is
     not back. is_sent: as far as it is known; it may have failed as it was.
     may_have_worked: it ended without an answer, and nothing says that the upstream did not take it. worked: of one that
-    is several calls; tells what those took that were answered, None where none was.
+    is several calls; tells what those took that were answered, None where none was. copied: the head of the request
+    that a mirror's is a copy of; such a one is not run().
     """
 
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
-        *("forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer", "proof"),
-        "worked",
+        *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
+        *("proof", "worked"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -440,6 +441,7 @@ class Attempt(ReplyListener):
         self.is_sent = False
         self.may_have_worked = False
         self.worked: Callable[[], TokenUsage | None] | None = None
+        self.copied: RequestHead | None = None
         self._host: AttemptHost | None = None  # while it runs
         self._began_s = _NOT_BEGUN
         self._sent_s = 0.0
@@ -610,12 +612,12 @@ class Attempt(ReplyListener):
 
     @property
     def names_account(self) -> bool:
-        """True while it runs with an account that the client names: an error may be about that, and not our key."""
-        host = self._host
+        """True for one with an account that the client names: an error may be about that, and not our key."""
+        head = self.copied if self._host is None else self._host.head
         return (
-            host is not None
+            head is not None
             and self.translation is None
-            and self.forwarder.names_account(host.head, self._group.request_rules)
+            and self.forwarder.names_account(head, self._group.request_rules)
         )
 
     def on_head(self, head: ReplyHead, now_s: float) -> None:

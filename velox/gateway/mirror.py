@@ -141,6 +141,7 @@ class Mirrors:
             attempt = self._pick(group, fields)
             if attempt is None:
                 return Mirrored.DROPPED
+            attempt.copied = head
             try:
                 if build is None:
                     request = attempt.build(head, fields, body, to_be_read=calls is not None)
