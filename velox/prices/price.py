@@ -63,10 +63,10 @@ class Price:
     def __init__(self, bands: tuple[Band, ...], source: str, version: str, *, takes_bill: bool = False) -> None:
         """bands: by `above`, the first above -1. version: of the table or file, for the record of a call.
 
-        takes_bill: what a reply says that it is billed counts before the rates.
+        takes_bill: what a reply says that it is billed counts before the rates; without bands it is all that counts.
         """
-        assert bands and bands[0].above < 0, "a price without a first band"
-        self._first: Final = bands[0]
+        assert bands[0].above < 0 if bands else takes_bill, "a price without a first band"
+        self._first: Final = bands[0] if bands else None
         self._bands: Final = bands
         self.source: Final = source
         self.version: Final = version
@@ -77,7 +77,7 @@ class Price:
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """Return the rates by the length of the prompt."""
+        """Return the rates by the length of the prompt; none: only a reply can tell."""
         return self._bands
 
     def cost(self, usage: TokenUsage) -> Cost | None:
@@ -89,9 +89,9 @@ class Price:
         prompt, answer = usage.input, usage.output
         if usage.billed is not None and self._takes_bill:
             return Cost(usage.billed)
-        if prompt is None or answer is None or usage.has_others:
-            return None
         band = self._first
+        if prompt is None or answer is None or usage.has_others or band is None:
+            return None
         if len(self._bands) > 1:
             for each in self._bands:
                 if prompt > each.above:

@@ -84,7 +84,7 @@ class Table:
         """Return the prices of a model, the later ones before the earlier ones; none: the table has no such price.
 
         provider: Velox's name, or the table's. tier: as the reply tells it. A tier that the entry has no price for has
-        none: it is not known what it costs.
+        none, or no rates where replies tell what is billed: it is not known what it costs.
         """
         found = self._entry(_NAMES.get(provider, provider), model)
         if found is None:
@@ -98,6 +98,8 @@ class Table:
         plain = [self._dated(source, when, rates, takes_bill=takes_bill) for when, rates in reversed(prices)]
         if tier in PLAIN_TIERS and not matching:
             return _with_first(plain)
+        if not matching and takes_bill:
+            return (Dated(Price((), f"{source} ({tier})", self.version, takes_bill=True)),)
         others = []
         for _, when, rates in matching:
             for base_when, base in reversed(prices):

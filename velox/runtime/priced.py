@@ -89,6 +89,8 @@ def price_lines(answers: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _answer(upstream: str, model: str, tier: str, price: Price | None) -> dict[str, Any]:
+    if price is not None and not price.bands:
+        price = None  # nobody but a reply can tell
     known = None if price is None else [_rates(band) for band in price.bands]
     source, version = (None, None) if price is None else (price.source, price.version)
     return {

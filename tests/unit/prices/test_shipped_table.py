@@ -176,3 +176,19 @@ def test_capacity_that_is_paid_for_by_time_counts_as_without(book: PriceBook, ta
     for model, price in (("gpt-5", 0), ("o9", 2_000_000)):
         given = mine.find(Seller("up", "openai"), model, "", tier, NOW)
         assert given is not None and given.bands[0].input == price
+
+
+@pytest.mark.parametrize("tier", ["priority", "flex"])
+def test_what_xai_bills_counts_in_a_tier_without_a_price_too(table: Table, tier: str) -> None:
+    """It tells a premium that is in no table; where it does not tell, the cost is as unknown as anybody's."""
+    book = PriceBook(table, ())
+    told = TokenUsage(1_000_000, 0, billed=5_123_456_789_000)
+
+    price = book.find(Seller("up", "xai"), "grok-4.5", "", tier, NOW)
+
+    assert price is not None and price.source == f"x-ai/grok-4.5 ({tier})"
+    assert not price.bands, "`velox prices` shows no rates for it"
+    cost = price.cost(told)
+    assert cost is not None and cost.nano == 5_123_456_789
+    assert price.cost(told._replace(billed=None)) is None
+    assert book.find(Seller("up", "openrouter"), "x-ai/grok-4.5", "", tier, NOW) is None
