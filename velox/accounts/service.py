@@ -35,6 +35,8 @@ Guard: TypeAlias = Callable[[Account], None]
 MOST_GRACE_S: Final = 90 * 86_400
 # Of one key at a time: each counts as a key in every worker.
 _MOST_SECRETS: Final = 20
+# Of a key: its owners, and what these bound.
+_OF_OWNERS: Final = ("team", "user", "models", "endpoints")
 _MOST_PAGE: Final = 1000
 _TYPES: Final[Mapping[Kind, type[Account]]] = {"key": Key, "team": Team, "user": User}
 _RETRIES: Final = 100  # each time somebody else has made a change
@@ -233,7 +235,7 @@ class Accounts:
             values = _read(kind, fields, account)
             after = msgspec.structs.replace(account, **values)
             if isinstance(after, Key):
-                self._check_owners(after)
+                self._check_owners(after, account)
             return after
 
         return self._change("update", kind, id, _guarded(changed, guard), actor)
@@ -332,10 +334,15 @@ class Accounts:
             raise _conflict(exc.what, kind) from None
         return True
 
-    def _check_owners(self, key: Key) -> None:
-        """Check that a key asks for nothing that its team may not use, and may use something. Raises AccountsError."""
+    def _check_owners(self, key: Key, before: Account | None = None) -> None:
+        """Check that a key asks for nothing that its team may not use, and may use something. Raises AccountsError.
+
+        before: the key as it was. Its owners may have been narrowed since: what does not change is not checked again.
+        """
         if key.role and not key.team:
             raise AccountsError("invalid", f"role: expected a team with {key.role}", "role")
+        if before is not None and all(getattr(key, each) == getattr(before, each) for each in _OF_OWNERS):
+            return
         team, user = self._owner("team", key.team, Team), self._owner("user", key.user, User)
         if team is not None:
             for name, own, most, holds in (

@@ -353,6 +353,20 @@ def test_key_that_could_use_nothing_is_not_made(house: House) -> None:
     assert house.refused("update", "key", key.id, {"user": "ben"}, ME).field == "user"
 
 
+def test_key_whose_owners_were_narrowed_since_can_be_changed(house: House) -> None:
+    """Its limits can be lowered without a change of its models first, by whoever manages it."""
+    house.accounts.create_team({"id": "red"}, ME)
+    house.accounts.create_user({"id": "ann"}, ME)
+    key = house.accounts.create_key({"team": "red", "user": "ann", "models": ["o3"]}, ME).key
+    house.accounts.update("user", "ann", {"models": ["gpt-4o"]}, ME)
+    house.accounts.update("key", key.id, {"rpm": 1}, ME)
+    house.accounts.update("team", "red", {"models": ["gpt-4o"]}, ME)
+    changed = house.accounts.update("key", key.id, {"rpm": 2, "models": ["o3"], "team": "red"}, ME)
+    assert isinstance(changed, Key) and changed.rates.rpm == 2 and house.entries() == ()
+    assert house.refused("update", "key", key.id, {"models": ["o1"]}, ME).field == "models"
+    assert house.refused("update", "key", key.id, {"models": None, "team": "blue"}, ME).field == "team"
+
+
 def test_owner_with_keys_is_not_deleted(house: House) -> None:
     """The keys go first; then nothing is left of it but the record."""
     house.accounts.create_team({"id": "red"}, ME)
