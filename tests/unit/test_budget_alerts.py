@@ -83,6 +83,24 @@ def test_raised_limit_has_an_alert_of_its_own_and_no_refusal_of_before() -> None
     assert AlertBook().look(b"n", label, window, 2000, 2000)[0].id == second, "another gateway that shares it"
 
 
+def test_refusal_by_a_raised_limit_is_told() -> None:
+    """Of 100 alone nothing else would be heard: hardly ever just nothing is left."""
+    of = rule((100,))
+    label, book = BudgetLabel.of(of, "blue"), AlertBook()
+
+    def told(spent: int, limit: int, n_refused: int, at_s: float = NOON) -> list[bool]:
+        window = window_at(of.budget, at_s)
+        alerts = book.look(b"n", label, window, limit, spent, is_refusing=True, n_refused=n_refused)
+        return [each.is_refusing for each in alerts]
+
+    assert told(998, 1000, 1) == [True] and told(998, 1000, 5) == []
+    assert told(1000, 1000, 5) == [False]
+    assert told(1001, 2000, 7) == [], "by the limit before, as far as anybody knows"
+    assert told(1990, 2000, 7) == [] and told(1990, 2000, 8) == [True] and told(1990, 2000, 9) == []
+    assert told(1990, 1000, 10) == [] and told(1990, 2000, 11) == [], "it is no other limit"
+    assert told(5, 2000, 12, NOON + DAY) == [True]
+
+
 def test_case_23_restart_tells_nothing_again() -> None:
     book = AlertBook()
     assert percents(book, 600) == [50]

@@ -38,8 +38,8 @@ class Level(NamedTuple):
 class Told(NamedTuple):
     """Of one budget: a window's number and end (None: it has none), and the highest percentage told of it.
 
-    is_refusing: it was told that a request was refused before 100 % was spent. levels: what was told of which limit; of
-    a higher limit less was told.
+    is_refusing: it was told that a request was refused before 100 % of the highest limit was spent. levels: what was
+    told of which limit; of a higher limit less was told.
     """
 
     number: int
@@ -133,6 +133,8 @@ class AlertBook:
 
     def __init__(self, told: Mapping[str, Told] | None = None) -> None:
         self._told: Final[dict[str, Told]] = dict(told or {})
+        # How many requests had been refused when a limit was raised: these say nothing of the present one.
+        self._refused_before: Final[dict[str, int]] = {}
 
     def __repr__(self) -> str:
         return f"<AlertBook {len(self._told)}>"
@@ -151,11 +153,13 @@ class AlertBook:
         spent: int,
         *,
         is_refusing: bool = False,
+        n_refused: int = 0,
     ) -> list[Alert]:
         """Return the alerts of thresholds that are reached and were not told yet; now they are.
 
         is_refusing: in this window too little was left for a request. Who wants to know of 100 % is told of that, too:
         of a limit hardly ever just nothing is left. But one request may have been very large, so 100 % is told besides.
+        n_refused: requests for which too little was left, in all windows: what comes after a raise is of its limit.
         """
         if not label.soft or not (spent or is_refusing):
             return []
@@ -165,17 +169,21 @@ class AlertBook:
             return []  # the clock was set back
         is_same = before is not None and before.number == window.number
         told = before if before is not None and is_same else Told(window.number, window.end_s, 0)
+        if not is_same:
+            self._refused_before.pop(key, None)
         reached = [each for each in label.soft if spent * 100 >= limit * each]
         if is_same and all(each.limit < limit for each in told.levels):
             # It was raised, or an earlier Velox has written what was told, without the limit.
             known = told.percent if not told.levels else max((n for n in reached if n <= told.percent), default=0)
+            if told.levels:
+                told = told._replace(is_refusing=False)
+                self._refused_before[key] = n_refused
             told = self._told[key] = told.at(limit, known)
         percent = told.of(limit)
         alerts = [Alert(name, label, window, each, limit, spent) for each in reached if each > percent]
         percent = max(reached, default=percent)
-        refuses_now = (
-            is_refusing and not told.is_refusing and _WHOLE in label.soft and max(percent, told.percent) < _WHOLE
-        )
+        refuses_now = is_refusing and n_refused > self._refused_before.get(key, -1)
+        refuses_now = refuses_now and not told.is_refusing and _WHOLE in label.soft and percent < _WHOLE
         if refuses_now:
             alerts.append(Alert(name, label, window, _WHOLE, limit, spent, is_refusing=True))
         if alerts:
@@ -188,3 +196,4 @@ class AlertBook:
         over = [key for key, told in self._told.items() if told.end_s is not None and told.end_s + _KEPT_S < now_s]
         for key in over:
             del self._told[key]
+            self._refused_before.pop(key, None)

@@ -161,9 +161,12 @@ class AlertWatch:
         for row in self._memory.used_rows():
             state = self._memory.state(row, now_s)
             if state is not None and state.label.soft:
-                amounts = (state.window, state.limit, state.spent)
-                name = self._memory.name(row)
-                new += self._book.look(name, state.label, *amounts, is_refusing=state.has_refused)
+                new += self._book.look(
+                    self._memory.name(row),
+                    *(state.label, state.window, state.limit, state.spent),
+                    is_refusing=state.has_refused,
+                    n_refused=state.n_refused,
+                )
         for alert in new:
             self._memory.count_alert(AlertCount.REACHED)
             self._logger.warning("%s", alert.text, extra={"reason": "budget_threshold"})
