@@ -117,7 +117,7 @@ class ForkServer:
             pid = _PID.unpack(self._socket.recv(_PID.size))[0]
         for _, write in pipes:
             os.close(write)
-        return Forked(pid, ended, open(out, "rb", 0), open(err, "rb", 0))
+        return Forked(pid, ended, open(out, "rb"), open(err, "rb"))
 
 
 @functools.cache

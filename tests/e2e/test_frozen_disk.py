@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.test_ledger import usage
-from tests.e2e.tools import CHAT, Client, wait_warm
+from tests.e2e.tools import CHAT, Client, covers, wait_warm
 
 pytestmark = pytest.mark.more
 
@@ -40,6 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@covers("VELOX_LEDGER_RINGS")
 def test_requests_are_served_while_the_disk_hangs(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With rings in memory. With one in that file system a worker waits at its first record. All are recorded then."""
     ledger = disk / "ledger"
