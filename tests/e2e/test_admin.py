@@ -47,7 +47,8 @@ def load(velox: VeloxProcess) -> Iterator[None]:
             while not over.is_set():
                 assert client.ask("GET", "/v1/models").status == 200
 
-    threads = [threading.Thread(target=push) for _ in range(6)]
+    # By chance all connections of a few are one worker's.
+    threads = [threading.Thread(target=push) for _ in range(12)]
     for thread in threads:
         thread.start()
     try:

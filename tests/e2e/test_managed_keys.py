@@ -80,7 +80,7 @@ def test_case_10_changed_keys_hold_in_all_workers(upstream: RecordingUpstream, t
         assert statuses(clients, secret) == {200}, "it has its grace"
         _, third = accounts.rotate_key(key.id, 0, ACTOR)
         wait(second, 401)
-        assert statuses(clients, third) == {200}
+        wait(third, 200)  # what is revoked is gone first
 
         accounts.update(
             "key", key.id, {"expires": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))}, ACTOR
