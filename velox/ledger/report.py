@@ -41,48 +41,41 @@ def total_names(by: Sequence[Dimension]) -> Sequence[str]:
 
 def total_rows(by: Sequence[Dimension], totals: Iterable[Total]) -> Iterator[Row]:
     """Return one row for each group."""
+    names = total_names(by)
     for total in totals:
         sums = total.sums
-        yield {
-            **dict(zip(by, total.group, strict=True)),
-            "calls": sums.n,
-            "errors": sums.n_errors,
-            "estimated": sums.n_estimated,
-            "input_tokens": sums.input,
-            "output_tokens": sums.output,
-            "cached_tokens": sums.cached,
-            "unpriced": sums.n_unpriced,
-            "cost_usd": _cost_of(sums),
-        }
+        numbers = (sums.n, sums.n_errors, sums.n_estimated, sums.input, sums.output, sums.cached, sums.n_unpriced)
+        yield dict(zip(names, (*total.group, *numbers, _cost_of(sums)), strict=True))
 
 
 def call_rows(calls: Iterable[Call]) -> Iterator[Row]:
     """Return one row for each call."""
     for call in calls:
         tokens = call.tokens
-        yield {
-            "id": call.id,
-            "attempt": call.attempt,
-            "started_us": call.started_us,
-            "key": call.key,
-            "team": call.team,
-            "user": call.user,
-            "tags": ",".join(call.tags),
-            "route": call.route,
-            "upstream": call.upstream,
-            "model": call.model,
-            "upstream_model": call.upstream_model,
-            "status": call.status,
-            "reason": call.reason,
-            "flags": "|".join(flag.name.lower() for flag in type(call.flags) if flag in call.flags and flag.name),
-            "first_byte_ms": None if call.first_byte_us is None else call.first_byte_us // 1000,
-            "duration_ms": call.duration_us // 1000,
-            "input_tokens": tokens.input,
-            "output_tokens": tokens.output,
-            "cached_tokens": tokens.cached,
-            "reasoning_tokens": tokens.reasoning,
-            "cost_usd": None if call.cost_nano is None else _usd(call.cost_nano),
-        }
+        values = (
+            call.id,
+            call.attempt,
+            call.started_us,
+            call.key,
+            call.team,
+            call.user,
+            ",".join(call.tags),
+            call.route,
+            call.upstream,
+            call.model,
+            call.upstream_model,
+            call.status,
+            call.reason,
+            "|".join(flag.name.lower() for flag in type(call.flags) if flag in call.flags and flag.name),
+            None if call.first_byte_us is None else call.first_byte_us // 1000,
+            call.duration_us // 1000,
+            tokens.input,
+            tokens.output,
+            tokens.cached,
+            tokens.reasoning,
+            None if call.cost_nano is None else _usd(call.cost_nano),
+        )
+        yield dict(zip(CALL_NAMES, values, strict=True))
 
 
 def lines(rows: Iterable[Row], form: Format, names: Sequence[str] = ()) -> Iterator[str]:

@@ -123,7 +123,7 @@ def bind_one(address: Address, *, reuse_port: bool = False, v6_only: bool = Fals
     """
     if address.kind == "unix":
         return _bind_unix(address, _OWNER_ONLY, None)
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -124,19 +124,24 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
         if name in given and rate not in given:
             yield given[name].problem(f"expected {rate} with it: a burst is how much of a rate may come at once")
     yield from uncounted(values)
-    if values.get("managed_keys") and values.get("ledger") is None:
-        expected = "expected VELOX_LEDGER with it: the folder that such keys are kept in"
-        yield given["VELOX_MANAGED_KEYS"].problem(expected)
-    if values.get("ledger_rings") is not None and values.get("ledger") is None:
-        yield given["VELOX_LEDGER_RINGS"].problem("expected VELOX_LEDGER with it: the folder that records end up in")
-    if values.get("ledger_database") is not None and values.get("ledger") is None:
-        expected = "expected VELOX_LEDGER with it: the folder in which records wait for the database"
-        yield Problem("VELOX_LEDGER_DATABASE", "", expected)
+    if values.get("ledger") is None:
+        yield from _without_ledger(values, given)
     yield from _shares(values, "upstream_concurrency")
     yield from extra_problems(values)
     yield from _sizes(values)
     yield from _shares(values, "queue_depth", "max_inflight", "max_connections", "max_tunnels")
     yield from _unprotected_listeners(values)
+
+
+def _without_ledger(values: Mapping[str, Any], given: Mapping[str, Given]) -> Iterator[Problem]:
+    """Report what needs the folder of a ledger, where there is none."""
+    expected = "expected VELOX_LEDGER with it: the folder "
+    if values.get("managed_keys"):
+        yield given["VELOX_MANAGED_KEYS"].problem(f"{expected}that such keys are kept in")
+    if values.get("ledger_rings") is not None:
+        yield given["VELOX_LEDGER_RINGS"].problem(f"{expected}that records end up in")
+    if values.get("ledger_database") is not None:  # it holds a password
+        yield Problem("VELOX_LEDGER_DATABASE", "", f"{expected}in which records wait for the database")
 
 
 def uncounted(values: Mapping[str, Any]) -> Iterator[Problem]:
