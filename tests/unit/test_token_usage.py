@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from velox.protocol.token_usage import Bill
 from velox.protocol.usage import GOOGLE_KEY, BodyUsage, StreamUsage, TokenUsage
 
 OPENAI = {
@@ -130,11 +131,32 @@ BODIES = [
                 "server_side_tool_usage_details": {"web_search_calls": 0, "x_search_calls": 3},
             }
         },
-        TokenUsage(9212, 3417, 3072, billed=31_831_900_000),
+        TokenUsage(9212, 3417, 3072, bill=Bill(31_831_900_000, "x-ai")),
     ),
     ({"usage": {**OPENAI, "cost_in_usd_ticks": 0}}, OPENAI_KINDS._replace(tier="")),
     ({"usage": {**OPENAI, "cost_in_usd_ticks": "1"}}, OPENAI_KINDS._replace(tier="")),
     ({"usage": {**OPENAI, "cost_in_usd_ticks": -1}}, OPENAI_KINDS._replace(tier="")),
+    # OpenRouter's, with its customer's key, too: its fee, and what the model's maker takes
+    ({"usage": {**OPENAI, "cost": 0.0133176}}, OPENAI_KINDS._replace(tier="", bill=Bill(13_317_600_000, "openrouter"))),
+    ({"usage": {**OPENAI, "cost": 0, "is_byok": False}}, OPENAI_KINDS._replace(tier="", bill=Bill(0, "openrouter"))),
+    (
+        {"usage": {**OPENAI, "cost": 0.95, "is_byok": True, "cost_details": {"upstream_inference_cost": 19}}},
+        OPENAI_KINDS._replace(tier="", bill=Bill(19_950_000_000_000, "openrouter")),
+    ),
+    (
+        {"usage": {**OPENAI, "cost": 0.5, "cost_in_usd_ticks": 7}},
+        OPENAI_KINDS._replace(tier="", bill=Bill(500_000_000_000, "openrouter")),
+    ),
+    *(
+        ({"usage": {**OPENAI, **told}}, OPENAI_KINDS._replace(tier=""))
+        for told in (
+            *({"cost": cost} for cost in (-0.1, "0.1", True, None, 1e300, {"total_cost": 0.1})),
+            *(
+                {"cost": 0.1, "is_byok": True, "cost_details": told}
+                for told in (None, {"upstream_inference_cost": None})
+            ),
+        )
+    ),
     ({"data": [], "model": "voyage-3", "usage": {"total_tokens": 12}}, TokenUsage(12, 0, model="voyage-3")),
     ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
     ({"error": {}}, TokenUsage()),
@@ -283,7 +305,7 @@ STREAMS = [
             {"choices": [{}], "usage": {**OPENAI, "cost_in_usd_ticks": 5}, "service_tier": "flex"},
             {"choices": [], "usage": {**OPENAI, "cost_in_usd_ticks": 70}},
         ),
-        OPENAI_KINDS._replace(billed=7000),
+        OPENAI_KINDS._replace(bill=Bill(7000, "x-ai")),
     ),
     (
         sse(

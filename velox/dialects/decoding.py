@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from velox.dialects.losses import BadRequestError, BrokenReplyError
+from velox.protocol.token_usage import Bill, bill_of
 
-__all__ = ["BOM", "checked_text", "decoded_reply", "decoded_request", "is_given", "reply_text"]
+__all__ = ["BOM", "bill_in", "checked_text", "decoded_reply", "decoded_request", "is_given", "reply_text"]
 
 _T = TypeVar("_T")
 BOM: Final = b"\xef\xbb\xbf"
@@ -69,3 +70,14 @@ def reply_text(data: bytes) -> bytes:
 def is_given(raw: msgspec.Raw) -> bool:
     """Tell whether a raw field is there, and not null."""
     return len(raw) > 0 and bytes(raw) != b"null"
+
+
+def bill_in(usage: msgspec.Raw) -> Bill | None:
+    """Return what a usage says that its call is billed; None: it does not."""
+    if bytes(usage).find(b'"cost') < 0:
+        return None
+    try:
+        told = msgspec.json.decode(usage)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return bill_of(told) if isinstance(told, dict) else None

@@ -21,6 +21,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from velox.protocol.token_usage import Bill
+
 __all__ = [
     "Answer",
     "ApiError",
@@ -337,7 +339,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     input: all of the prompt, those cached and written to the cache among them. output: all of the answer, reasoning
     among it. cache_written_1h: of cache_written, those for an hour. modalities: what is not text among input and
-    output. tier: that the request was served in. No client is told the last two: they are for who counts.
+    output. tier: that the request was served in. bill: what is taken for it. No client is told the last three: they are
+    for who counts.
     """
 
     input: int | None = None
@@ -348,6 +351,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     reasoning: int | None = None
     modalities: Modalities | None = None
     tier: str | None = None
+    bill: Bill | None = None
 
     def over(self, before: Usage) -> Usage:
         """Return these, and those of `before` where these say nothing: the last that was said counts, per field."""
@@ -361,6 +365,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             before.reasoning if self.reasoning is None else self.reasoning,
             self.modalities or before.modalities,
             self.tier or before.tier,
+            self.bill or before.bill,
         )
 
 

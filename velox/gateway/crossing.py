@@ -360,6 +360,7 @@ def _all_kinds(usage: Usage, model: str) -> TokenUsage:
         others.image_output,
         tier=tier,
         model=model,
+        bill=usage.bill,
     )
 
 

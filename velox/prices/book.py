@@ -99,6 +99,8 @@ class PriceBook:
             shipped = self._table.find(seller.provider, name, tier)
             if shipped:
                 break
+        if names and not shipped:
+            shipped = self._table.by_bill(seller.provider, names[0])
         return (*own, *shipped)
 
     def _by_precedence(self, seller: Seller, names: tuple[str, ...]) -> list[Override]:

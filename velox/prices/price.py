@@ -58,19 +58,19 @@ class Band(NamedTuple):
 class Price:
     """What calls of one model cost, at one upstream, in one tier, now. source: where it stands, for people."""
 
-    __slots__ = ("_bands", "_first", "_takes_bill", "source", "version")
+    __slots__ = ("_bands", "_biller", "_first", "source", "version")
 
-    def __init__(self, bands: tuple[Band, ...], source: str, version: str, *, takes_bill: bool = False) -> None:
+    def __init__(self, bands: tuple[Band, ...], source: str, version: str, *, biller: str | None = None) -> None:
         """bands: by `above`, the first above -1. version: of the table or file, for the record of a call.
 
-        takes_bill: what a reply says that it is billed counts before the rates; without bands it is all that counts.
+        biller: whose bill, where a reply tells it, counts before the rates; without bands it is all that counts.
         """
-        assert bands[0].above < 0 if bands else takes_bill, "a price without a first band"
+        assert bands[0].above < 0 if bands else biller, "a price without a first band"
         self._first: Final = bands[0] if bands else None
         self._bands: Final = bands
         self.source: Final = source
         self.version: Final = version
-        self._takes_bill: Final = takes_bill
+        self._biller: Final = biller
 
     def __repr__(self) -> str:
         return f"<Price {self.source}>"
@@ -87,8 +87,8 @@ class Price:
         are more than the whole are cut to it.
         """
         prompt, answer = usage.input, usage.output
-        if usage.billed is not None and self._takes_bill:
-            return Cost(usage.billed)
+        if usage.bill is not None and usage.bill.biller == self._biller:
+            return Cost(usage.bill.pico)
         band = self._first
         if prompt is None or answer is None or usage.has_others or band is None:
             return None

@@ -37,7 +37,7 @@ _NAMES: Final = {
     "xai": "x-ai",
 }
 # Their replies tell what a call is billed. Who resells their models may pass that on, and has other prices.
-_BILLING: Final = frozenset({"x-ai"})
+_BILLING: Final = frozenset({"openrouter", "x-ai"})
 
 
 class Dated(NamedTuple):
@@ -86,25 +86,26 @@ class Table:
         provider: Velox's name, or the table's. tier: as the reply tells it. A tier that the entry has no price for has
         none, or no rates where replies tell what is billed: it is not known what it costs.
         """
-        found = self._entry(_NAMES.get(provider, provider), model)
+        asked = _NAMES.get(provider, provider)
+        biller = asked if asked in _BILLING else None
+        found = self._entry(asked, model)
         if found is None:
             return ()
         home, (name, _, prices, variants) = found
-        takes_bill = _NAMES.get(provider, provider) in _BILLING
         source = f"{home}/{name}"
         # genai-prices has the prices of other tiers at the provider itself only, never at one that resells its models.
-        own = variants if home == _NAMES.get(provider, provider) else ()
+        own = variants if home == asked else ()
         matching = [each for each in own if each[0] == (tier or "default")]
-        plain = [self._dated(source, when, rates, takes_bill=takes_bill) for when, rates in reversed(prices)]
+        plain = [self._dated(source, when, rates, biller=biller) for when, rates in reversed(prices)]
         if tier in PLAIN_TIERS and not matching:
             return _with_first(plain)
-        if not matching and takes_bill:
-            return (Dated(Price((), f"{source} ({tier})", self.version, takes_bill=True)),)
+        if not matching and biller:
+            return (Dated(Price((), f"{source} ({tier})", self.version, biller=biller)),)
         others = []
         for _, when, rates in matching:
             for base_when, base in reversed(prices):
                 named = source if tier in PLAIN_TIERS else f"{source} ({tier})"
-                dated = self._dated(named, base_when, {**base, **rates}, takes_bill=takes_bill)
+                dated = self._dated(named, base_when, {**base, **rates}, biller=biller)
                 begins = max(dated.begins_s, self._dated(source, when, rates).begins_s)
                 others.append(dated._replace(begins_s=begins))
         return tuple(others) if tier not in PLAIN_TIERS else (*others, *_with_first(plain))
@@ -116,9 +117,16 @@ class Table:
                 return name
         return None
 
-    def _dated(self, source: str, when: list[Any] | None, rates: dict[str, Any], *, takes_bill: bool = False) -> Dated:
+    def by_bill(self, provider: str, model: str) -> tuple[Dated, ...]:
+        """Return the price of a model that find() has none for: replies of some providers tell what is billed."""
+        biller = _NAMES.get(provider, provider)
+        if biller not in _BILLING or len(model) > _LONGEST_NAME:
+            return ()
+        return (Dated(Price((), f"{biller}/{model}", self.version, biller=biller)),)
+
+    def _dated(self, source: str, when: list[Any] | None, rates: dict[str, Any], *, biller: str | None = None) -> Dated:
         bands = compiled({unit: rate for unit, rate in rates.items() if unit != "others"})
-        price = Price(bands, source, self.version, takes_bill=takes_bill) if bands else None
+        price = Price(bands, source, self.version, biller=biller) if bands else None
         if when is None:
             return Dated(price)
         return Dated(price, _seconds(when[1])) if when[0] == "from" else Dated(price, daily=(when[1], when[2]))

@@ -31,9 +31,23 @@ _MOST_TOKENS: Final = 1_000_000_000
 # xAI's: of 10^-10 $ each, a million dollars at most. https://docs.x.ai/developers/cost-tracking
 _TICKS: Final = "cost_in_usd_ticks"
 _PICO_PER_TICK: Final = 100
-_MOST_TICKS: Final = 10**16
+_MOST_PICO: Final = 10**18
+# OpenRouter's: what it takes, in dollars; where it asks with its customer's own key, a fee beside what the maker of the
+# model takes. https://openrouter.ai/docs/use-cases/usage-accounting
+_CREDITS: Final = "cost"
+_PICO_PER_DOLLAR: Final = 10**12
+# Whose bills are read, as the price table calls them.
+_XAI: Final = "x-ai"
+_OPENROUTER: Final = "openrouter"
 _LONGEST_TIER: Final = 32
 _LONGEST_MODEL: Final = 256
+
+
+class Bill(NamedTuple):
+    """What a call is billed, in pico-dollars, and by whom, as the price table calls it."""
+
+    pico: int
+    biller: str
 
 
 class TokenUsage(NamedTuple):
@@ -43,7 +57,7 @@ class TokenUsage(NamedTuple):
     `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that the vendor runs.
     tier: that the reply says it was served in, in lower case; "": not told. has_others: another model worked for the
     answer, too, which has another price, and its tokens are not among these. model: that answered, as the reply calls
-    it; "": not told. billed: pico-dollars that the vendor says the call costs, with the tools that it ran.
+    it; "": not told. bill: what the vendor says that it takes for the call, with the tools that it ran.
     """
 
     input: int | None = None
@@ -61,7 +75,7 @@ class TokenUsage(NamedTuple):
     tier: str = ""
     has_others: bool = False
     model: str = ""
-    billed: int | None = None
+    bill: Bill | None = None
 
     def over(self, before: TokenUsage) -> TokenUsage:
         """Return these, and those of `before` where these say nothing.
@@ -154,7 +168,7 @@ def token_usage(usage: dict[str, object], tier: object = None, model: object = N
         _tier(tier),
         False,
         _model(model),
-        _ticks(usage) if _TICKS in usage else None,
+        bill_of(usage) if _TICKS in usage or _CREDITS in usage else None,
     )
 
 
@@ -173,6 +187,7 @@ def _of_anthropic(usage: dict[str, object], made: int | None, tier: object, mode
         tier=_tier(tier),
         has_others="iterations" in usage and _has_others(usage),
         model=_model(model),
+        bill=bill_of(usage) if _CREDITS in usage else None,
     )
 
 
@@ -219,10 +234,31 @@ def _first(usage: dict[str, object], *names: str) -> int | None:
     return None
 
 
+def bill_of(usage: dict[str, object]) -> Bill | None:
+    """Return what a call is billed; None: that is not told. Who resells xAI's models may pass its bill on, too."""
+    pico, biller = (_credits(usage), _OPENROUTER) if _CREDITS in usage else (_ticks(usage), _XAI)
+    return None if pico is None else Bill(pico, biller)
+
+
 def _ticks(usage: dict[str, object]) -> int | None:
     """Return xAI's own cost of a call in pico-dollars; None: it is no amount. Of 0 it is not sure that it is one."""
     value = usage.get(_TICKS)
-    return value * _PICO_PER_TICK if type(value) is int and 0 < value <= _MOST_TICKS else None
+    return value * _PICO_PER_TICK if type(value) is int and 0 < value * _PICO_PER_TICK <= _MOST_PICO else None
+
+
+def _credits(usage: dict[str, object]) -> int | None:
+    """Return OpenRouter's own cost of a call in pico-dollars; None: it is no amount, or not all of it is told."""
+    parts = [usage.get(_CREDITS)]
+    if usage.get("is_byok"):
+        parts.append(_inside(usage, "cost_details").get("upstream_inference_cost"))
+    pico = 0
+    for dollars in parts:
+        if not isinstance(dollars, int | float) or isinstance(dollars, bool):
+            return None
+        if not 0 <= dollars * _PICO_PER_DOLLAR <= _MOST_PICO:
+            return None
+        pico += round(dollars * _PICO_PER_DOLLAR)
+    return pico
 
 
 def _tier(value: object) -> str:

@@ -140,7 +140,8 @@ def check_price_lines(settings: Settings, now_s: int) -> Iterator[str]:
                 )
                 continue
         for model, name in models:
-            if is_exact(model) and book.find(seller, model, "", "", now_s) is None:
+            price = book.find(seller, model, "", "", now_s) if is_exact(model) else None
+            if is_exact(model) and (price is None or not price.bands):
                 called = f"{model} at {entry.name}"
                 missing[called] = missing.get(called, False) or any(_counts(each, name) for each in budgets)
     if plain := [called for called, is_refused in missing.items() if not is_refused]:

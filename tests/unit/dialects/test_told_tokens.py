@@ -11,7 +11,7 @@ from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.form import Call
 from velox.dialects.losses import Losses
 from velox.gateway.crossing import Dialogue
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.token_usage import Bill, TokenUsage
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides
 from velox.types import Surface
@@ -41,6 +41,13 @@ CHAT_USAGE = {
     "completion_tokens_details": {"image_tokens": 15, "audio_tokens": 2},
 }
 CHAT_KINDS = TokenUsage(100, 20, 5, audio_input=90, audio_output=2, image_input=3, image_output=15, tier="priority")
+BILLED_CHAT = {
+    "id": "c",
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 100, "completion_tokens": 20, "cost": 0.0133176, "is_byok": False},
+}
+BILLED_KINDS = TokenUsage(100, 20, bill=Bill(13_317_600_000, "openrouter"))
 RESPONSE: dict[str, Any] = {
     "id": "r",
     "object": "response",
@@ -58,6 +65,7 @@ RESPONSE: dict[str, Any] = {
     ],
     "usage": {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120},
 }
+BILLED_RESPONSE = {**RESPONSE, "usage": {**RESPONSE["usage"], "cost_in_usd_ticks": 70}}
 MESSAGE: dict[str, Any] = {
     "id": "m",
     "type": "message",
@@ -113,7 +121,9 @@ PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
         },
         CHAT_KINDS,
     ),
+    (Surface.CHAT, BILLED_CHAT, BILLED_KINDS),
     (Surface.RESPONSES, RESPONSE, TokenUsage(100, 20, tier="flex")),
+    (Surface.RESPONSES, BILLED_RESPONSE, TokenUsage(100, 20, tier="flex", bill=Bill(7000, "x-ai"))),
     (Surface.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch")),
     (Surface.GENERATE, GEMINI, GEMINI_KINDS),
     (Surface.GENERATE, VERTEX, TokenUsage(100, 20, tier="priority")),
@@ -125,6 +135,11 @@ STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [
         sse({**CHUNK, "service_tier": "auto"}, {"choices": [], "usage": CHAT_USAGE, "service_tier": "priority"})
         + b"data: [DONE]\n\n",
         CHAT_KINDS,
+    ),
+    (
+        Surface.CHAT,
+        sse(CHUNK, {"choices": [], "usage": BILLED_CHAT["usage"]}) + b"data: [DONE]\n\n",
+        BILLED_KINDS,
     ),
     (
         Surface.RESPONSES,

@@ -12,7 +12,7 @@ import pytest
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import read_overrides
 from velox.prices.table import Table, shipped_table
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.token_usage import Bill, TokenUsage
 from velox.providers.rows import PROVIDERS
 
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "recorded_costs.jsonl").read_text().splitlines()]
@@ -146,7 +146,7 @@ def test_an_address_tells_the_provider(table: Table) -> None:
 
 def test_what_xai_bills_counts_before_the_rates_of_its_tokens(table: Table) -> None:
     """Its searches are in it, and its discounts. Who resells its models has other prices; so have those of the user."""
-    told = TokenUsage(1_000_000, 0, billed=5_123_456_789_000)
+    told = TokenUsage(1_000_000, 0, bill=Bill(5_123_456_789_000, "x-ai"))
     own = read_overrides([{"model": "grok-4.5", "upstream": "mine", "input": "1"}])
     book = PriceBook(table, own)
 
@@ -158,7 +158,7 @@ def test_what_xai_bills_counts_before_the_rates_of_its_tokens(table: Table) -> N
 
     assert nano(Seller("up", "xai"), "grok-4.5", told) == 5_123_456_789
     assert nano(Seller("up", "x-ai"), "grok-4.5", told) == 5_123_456_789
-    plain = told._replace(billed=None)
+    plain = told._replace(bill=None)
     for seller in (Seller("up", "openrouter"), Seller("mine", "xai")):
         model = "x-ai/grok-4.5" if seller.provider == "openrouter" else "grok-4.5"
         assert nano(seller, model, told) == nano(seller, model, plain) != 5_123_456_789
@@ -182,7 +182,7 @@ def test_capacity_that_is_paid_for_by_time_counts_as_without(book: PriceBook, ta
 def test_what_xai_bills_counts_in_a_tier_without_a_price_too(table: Table, tier: str) -> None:
     """It tells a premium that is in no table; where it does not tell, the cost is as unknown as anybody's."""
     book = PriceBook(table, ())
-    told = TokenUsage(1_000_000, 0, billed=5_123_456_789_000)
+    told = TokenUsage(1_000_000, 0, bill=Bill(5_123_456_789_000, "x-ai"))
 
     price = book.find(Seller("up", "xai"), "grok-4.5", "", tier, NOW)
 
@@ -190,5 +190,28 @@ def test_what_xai_bills_counts_in_a_tier_without_a_price_too(table: Table, tier:
     assert not price.bands, "`velox prices` shows no rates for it"
     cost = price.cost(told)
     assert cost is not None and cost.nano == 5_123_456_789
-    assert price.cost(told._replace(billed=None)) is None
-    assert book.find(Seller("up", "openrouter"), "x-ai/grok-4.5", "", tier, NOW) is None
+    assert price.cost(told._replace(bill=None)) is None
+    resold = book.find(Seller("up", "openrouter"), "x-ai/grok-4.5", "", tier, NOW)
+    assert resold is not None and resold.cost(told) is None
+
+
+@pytest.mark.parametrize("answered", ["", "maker/new-1-20261127"])
+@pytest.mark.parametrize(("provider", "biller"), [("openrouter", "openrouter"), ("xai", "x-ai")])
+def test_a_bill_is_the_cost_of_a_model_that_is_in_no_table(
+    book: PriceBook, provider: str, biller: str, answered: str
+) -> None:
+    """It is as new as the vendor's latest model; without a bill nothing is known of what a call costs."""
+    price = book.find(Seller("up", provider), "maker/new-1", answered, "", NOW)
+
+    assert price is not None and not price.bands
+    assert price.cost(TokenUsage(9, 1)) is None
+    cost = price.cost(TokenUsage(9, 1, bill=Bill(1_234_000, biller)))
+    assert cost is not None and cost.nano == 1_234
+    assert price.cost(TokenUsage(9, 1, bill=Bill(1_234_000, "somebody"))) is None
+
+
+def test_rates_of_the_model_that_was_asked_for_count_where_no_bill_is_told(book: PriceBook) -> None:
+    """Also when the reply calls the model by a name that is in no table."""
+    asked = book.find(Seller("up", "openrouter"), "openai/gpt-4o", "", "", NOW)
+    answered = book.find(Seller("up", "openrouter"), "openai/gpt-4o", "openai/gpt-4o-of-today", "", NOW)
+    assert asked is not None and answered is not None and answered.bands == asked.bands != ()

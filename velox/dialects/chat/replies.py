@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.chat import wire
-from velox.dialects.decoding import is_given
+from velox.dialects.decoding import bill_in, is_given
 from velox.dialects.form import (
     ApiError,
     ErrorKind,
@@ -108,7 +108,7 @@ def read_usage(raw: Raw, tier: str | None = None) -> Usage:
         written = given.prompt_tokens_details.cache_write_tokens
     for other in (given.prompt_cache_hit_tokens, given.num_cached_tokens, given.cached_tokens):
         cached = other if cached is None else cached
-    return Usage(prompt, completion, cached, written, None, reasoning, _modalities(given), tier)
+    return Usage(prompt, completion, cached, written, None, reasoning, _modalities(given), tier, bill_in(raw))
 
 
 def _modalities(given: wire.Usage) -> Modalities | None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.arguments import custom_arguments, read_arguments
-from velox.dialects.decoding import is_given
+from velox.dialects.decoding import bill_in, is_given
 from velox.dialects.form import (
     Answer,
     Block,
@@ -63,6 +63,7 @@ def usage_of(raw: Raw, tier: str | None = None) -> Usage:
         None,
         None if outputs is None else outputs.reasoning_tokens,
         tier=tier,
+        bill=bill_in(raw),
     )
 
 
