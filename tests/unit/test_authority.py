@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from email.utils import formatdate
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -19,6 +20,7 @@ from velox.providers.authority import (
 from velox.providers.sigv4 import AwsCredentials, Signer
 
 T = TypeVar("T")
+NOW = 1_790_000_000.0
 _SENT: Headers = [(b"content-type", b"application/json")]
 
 
@@ -46,7 +48,7 @@ class _Held(Generic[T]):
 
 
 def _fields(authority: Authority) -> Headers:
-    return authority.headers(b"POST", b"h", b"/model/a%3Ab/converse", _SENT, b"{}", now_s=1_790_000_000.0)
+    return authority.headers(b"POST", b"h", b"/model/a%3Ab/converse", _SENT, b"{}", now_s=NOW)
 
 
 def test_static_header_is_the_same_for_each_request() -> None:
@@ -122,13 +124,70 @@ def test_aws_says_by_a_name_that_credentials_are_refused(status: int, said: byte
     source = _Held(AwsCredentials("A", "s"))
     authority = SigV4Authority(source, "us-east-1", "bedrock")
 
-    assert authority.refused(3, status, [(b"x-amzn-errortype", said)] if said else []) is None
+    assert authority.refused(3, status, [(b"x-amzn-errortype", said)] if said else [], NOW) is None
     assert source.refused == ([3] if is_renewed else [])
+
+
+def _refusal(ahead_s: float, name: bytes = b"InvalidSignatureException", date: str | None = None) -> Headers:
+    told = formatdate(NOW + ahead_s, usegmt=True) if date is None else date
+    return [(b"x-amzn-errortype", name + b":http://internal.amazon.com/coral/"), (b"date", told.encode())]
+
+
+def _refused(authority: Authority, version: int, said: Headers) -> asyncio.Future[None] | None:
+    async def ask() -> asyncio.Future[None] | None:
+        return authority.refused(version, 403, said, NOW)
+
+    return asyncio.run(ask())
+
+
+def test_signatures_have_the_time_of_aws_where_this_clock_is_wrong() -> None:
+    """Also each request that was under way when that was found out is sent once more, and no other."""
+    source = _Held(AwsCredentials("A", "s"))
+    authority = SigV4Authority(source, "us-east-1", "bedrock")
+    before = authority.proof(NOW).version
+
+    for _ in range(2):
+        done = _refused(authority, before, _refusal(-3600.0))
+        assert done is not None and done.done()
+    assert dict(_fields(authority))[b"x-amz-date"] == b"20260921T131320Z"
+    after = authority.proof(NOW).version
+    assert after != before
+    assert _refused(authority, after, _refusal(-3590.0)) is None, "another reason"
+
+    done = _refused(authority, after, _refusal(0.0))  # somebody has set this clock
+    assert done is not None and dict(_fields(authority))[b"x-amz-date"] == b"20260921T141320Z"
+    assert source.refused == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(_refusal(119.0), _refusal(-119.0), _refusal(999.0, b"AccessDeniedException"), _refusal(0.0, date="")),
+        *(_refusal(0.0, date="yesterday"), _refusal(0.0, date="Fri, 99 Nov 2026 00:00:00 GMT"), _refusal(999.0)[:1]),
+    ],
+)
+def test_other_refusals_set_no_clock(said: Headers) -> None:
+    """Of another kind, at about the same time, or at a time that can't be read."""
+    authority = SigV4Authority(_Held(AwsCredentials("A", "s")), "us-east-1", "bedrock")
+
+    assert _refused(authority, 3, said) is None
+    assert authority.proof(NOW).version == 3
+
+
+def test_credentials_are_renewed_also_once_the_clock_was_set() -> None:
+    """The number of their renewal is told apart from that of the clock's."""
+    source = _Held(AwsCredentials("A", "s"))
+    authority = SigV4Authority(source, "us-east-1", "bedrock")
+    _refused(authority, 3, _refusal(3600.0))
+
+    _refused(authority, authority.proof(NOW).version, [(b"x-amzn-errortype", b"ExpiredToken")])
+
+    assert source.refused == [3]
 
 
 @pytest.mark.parametrize(("status", "is_renewed"), [(401, True), (403, False), (429, False), (500, False)])
 def test_a_token_is_refused_by_401(status: int, is_renewed: bool) -> None:
     source = _Held("one")
-    assert BearerAuthority(source).refused(3, status, []) is None
+    assert BearerAuthority(source).refused(3, status, [], NOW) is None
     assert source.refused == ([3] if is_renewed else [])
-    assert StaticHeader(b"api-key", b"k").refused(0, status, []) is None
+    assert StaticHeader(b"api-key", b"k").refused(0, status, [], NOW) is None

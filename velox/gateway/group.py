@@ -591,7 +591,9 @@ class Attempt(ReplyListener):
     def renewal(self, head: ReplyHead) -> asyncio.Future[None] | None:
         """Look whether an error is about what it signed in with. Return what is done once something newer may hold."""
         authority = self.forwarder.authority
-        return None if authority is None else authority.refused(self.proof.version, head.status, head.headers)
+        return (
+            None if authority is None else authority.refused(self.proof.version, head.status, head.headers, time.time())
+        )
 
     def reads_error(self, head: ReplyHead) -> bool:
         """Say whether an error that was not refused is read before it is passed on."""

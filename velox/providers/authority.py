@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from velox.heads import Headers
@@ -44,6 +45,12 @@ _AWS_REFUSALS: Final = frozenset(
         *(b"UnrecognizedClientException", b"InvalidClientTokenId"),
     }
 )
+# And what it calls a signature that is wrong, or was made at another time than now.
+_AWS_SIGNATURES: Final = frozenset({b"InvalidSignatureException", b"SignatureDoesNotMatch", b"RequestTimeTooSkewed"})
+# AWS takes signatures of five minutes around its own time. A clock that differs by less is not what was wrong.
+_LEAST_SKEW_S: Final = 120.0
+# Of a proof's version, those of its credentials'; above them how often the clock was set.
+_VERSION_BITS: Final = 32
 
 
 class NoCredentialsError(Exception):
@@ -88,11 +95,11 @@ class Authority(Protocol):
         now_s: Unix time.
         """
 
-    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+    def refused(self, version: int, status: int, headers: Headers, now_s: float) -> asyncio.Future[None] | None:
         """Look at an error of the upstream: is it about what a request signed in with?
 
-        version: of that. Return what is done once something newer holds, or could not be had; None: another error, or
-        nothing newer is to be had.
+        version: of that. now_s: Unix time. Return what is done once something newer holds, or could not be had; None:
+        another error, or nothing newer is to be had.
         """
 
     @property
@@ -148,7 +155,7 @@ class StaticHeader:
     def coming(self, now_s: float) -> asyncio.Future[None] | None:
         return None
 
-    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+    def refused(self, version: int, status: int, headers: Headers, now_s: float) -> asyncio.Future[None] | None:
         return None
 
     @property
@@ -190,7 +197,7 @@ class BearerAuthority:
     def coming(self, now_s: float) -> asyncio.Future[None] | None:
         return self._source.coming(now_s)
 
-    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+    def refused(self, version: int, status: int, headers: Headers, now_s: float) -> asyncio.Future[None] | None:
         return self._source.renewed(version) if status == _UNAUTHORIZED else None
 
     @property
@@ -202,13 +209,18 @@ class BearerAuthority:
 
 
 class SigV4Authority:
-    """A signature of each request. service: "bedrock"."""
+    """A signature of each request. service: "bedrock".
 
-    __slots__ = ("_signer", "_source")
+    Where this machine's clock is wrong, signatures have the time of AWS's, which its refusals tell.
+    """
+
+    __slots__ = ("_ahead_s", "_n_set", "_signer", "_source")
 
     def __init__(self, source: Source[AwsCredentials], region: str, service: str) -> None:
         self._source: Final = source
         self._signer: Final = Signer(region, service)
+        self._ahead_s = 0.0  # how much later AWS's clock is
+        self._n_set = 0  # how often that was found out
 
     def __repr__(self) -> str:
         return f"<SigV4Authority {self._signer!r} {self._source!r}>"
@@ -216,22 +228,41 @@ class SigV4Authority:
     def headers(
         self, method: bytes, host: bytes, target: bytes, headers: Headers, body: bytes | bytearray, now_s: float
     ) -> Headers:
-        return self._signer.sign(self._source.current(now_s), method, host, target, headers, body, now_s=now_s)
+        credentials = self._source.current(now_s)
+        return self._signer.sign(credentials, method, host, target, headers, body, now_s=now_s + self._ahead_s)
 
     def proof(self, now_s: float) -> Proof:
         # The secret key itself goes nowhere. An error about a signature shows the fields that were signed.
-        return _proof(self._source, now_s, lambda credentials: credentials.session_token)
+        proof = _proof(self._source, now_s, lambda credentials: credentials.session_token)
+        return proof._replace(version=proof.version | self._n_set << _VERSION_BITS) if self._n_set else proof
 
     def coming(self, now_s: float) -> asyncio.Future[None] | None:
         return self._source.coming(now_s)
 
-    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+    def refused(self, version: int, status: int, headers: Headers, now_s: float) -> asyncio.Future[None] | None:
         if status not in (_UNAUTHORIZED, _FORBIDDEN):
             return None
         said = next((value for name, value in headers if name == _AWS_ERROR), b"")
-        if said.partition(b":")[0].strip() not in _AWS_REFUSALS:
-            return None
-        return self._source.renewed(version)
+        name = said.partition(b":")[0].strip()
+        n_set, version = divmod(version, 1 << _VERSION_BITS)
+        if name in _AWS_SIGNATURES and (n_set < self._n_set or self._sets_clock(headers, now_s)):
+            done = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        return self._source.renewed(version) if name in _AWS_REFUSALS else None
+
+    def _sets_clock(self, headers: Headers, now_s: float) -> bool:
+        """Sign with AWS's time from now on. Return False where that would change nothing."""
+        date = next((value for name, value in headers if name == b"date"), b"")
+        try:
+            ahead_s = parsedate_to_datetime(date.decode("latin-1")).timestamp() - now_s
+        except (ValueError, OverflowError):
+            return False
+        if abs(ahead_s - self._ahead_s) < _LEAST_SKEW_S:
+            return False
+        self._ahead_s = ahead_s
+        self._n_set += 1
+        return True
 
     @property
     def problem(self) -> str | None:
