@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from email.utils import formatdate
 from pathlib import Path
 
 import openai
@@ -32,6 +35,7 @@ class Cloud:
 
     gives: False: it gives no tokens, and says why. may_give: it gives none before this is set. shows: errors repeat the
     token. n_given: tokens so far; n_refused: requests that came with an old one, or with any while refuses_all.
+    ahead_s: how much later its clock is. n_skewed: requests that were signed at another time.
     """
 
     def __init__(self) -> None:
@@ -42,6 +46,8 @@ class Cloud:
         self.refuses_all = False
         self.least = 1  # the oldest token that is taken
         self.n_given = self.n_refused = 0
+        self.ahead_s = 0.0
+        self.n_skewed = 0
         self.said: list[str] = []
 
     async def answer(self, call: Call) -> None:
@@ -50,7 +56,17 @@ class Cloud:
             await self._give(call)
             return
         token = call.header("x-amz-security-token") or (call.header("authorization") or "").removeprefix("Bearer ")
-        if self.refuses_all or int(token.rpartition("-")[2] or 0) < self.least:
+        signed = call.header("x-amz-date")
+        now_s = time.time() + self.ahead_s
+        if signed is not None and abs(datetime.strptime(signed, "%Y%m%dT%H%M%S%z").timestamp() - now_s) > 300.0:
+            self.n_skewed += 1
+            headers = (
+                *JSON,
+                ("x-amzn-errortype", "InvalidSignatureException"),
+                ("date", formatdate(now_s, usegmt=True)),
+            )
+            await call.reply(403, headers, b'{"message": "Signature expired"}')
+        elif self.refuses_all or int(token.rpartition("-")[2] or 0) < self.least:
             self.n_refused += 1
             text = f"it has expired: {token}" if self.shows else "it has expired"
             is_aws = call.header("x-amz-date") is not None
@@ -164,6 +180,21 @@ def test_a_token_that_is_refused_is_renewed_and_the_request_sent_again(
         assert reply.status == error.status_code and b"token-example" not in reply.body
         # Renewed a moment ago: not once more for each request that is refused.
         assert (state.n_given, state.n_refused) == (2, 3)
+
+
+def test_a_signature_has_the_time_of_aws_once_that_has_refused_it(
+    cloud: tuple[Cloud, RecordingUpstream], tmp_path: Path
+) -> None:
+    """A clock that is an hour wrong costs one request one more try, not all of them their answers."""
+    state, upstream = cloud
+    state.ahead_s = 3600.0
+    file, variables = serving(upstream, "bedrock", tmp_path)
+
+    with routed(file, **variables) as velox:
+        wait_for_token(velox, state)
+        assert ask(velox) and ask(velox)
+
+    assert (state.n_skewed, state.n_given) == (1, 1)
 
 
 @pytest.mark.parametrize("provider", ["bedrock", "vertex"])
