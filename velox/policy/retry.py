@@ -13,7 +13,7 @@ from typing import Final
 
 from velox.heads import Headers
 
-__all__ = ["RetryBudget", "RetryRules", "retry_after_s"]
+__all__ = ["RetryBudget", "RetryRules", "retry_after_s", "sent_at_s"]
 
 BACKOFF_FIRST_S: Final = 0.25
 _SECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,9})?")
@@ -155,8 +155,13 @@ def retry_after_s(headers: Headers, unix_s: float) -> float | None:
     until_s = _date_s(value)
     if until_s is None:
         return None
-    sent_s = _date_s(_value(headers, b"date") or b"")
+    sent_s = sent_at_s(headers)
     return max(0.0, until_s - (unix_s if sent_s is None else sent_s))
+
+
+def sent_at_s(headers: Headers) -> float | None:
+    """Return when a reply was made, by its own Date (Unix time); None: it has none that can be read."""
+    return _date_s(_value(headers, b"date") or b"")
 
 
 def _date_s(value: bytes) -> float | None:

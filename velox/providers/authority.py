@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from velox.heads import Headers
+from velox.policy.retry import sent_at_s
 from velox.providers.sigv4 import AwsCredentials, Signer
 
 __all__ = [
@@ -253,14 +253,10 @@ class SigV4Authority:
 
     def _sets_clock(self, headers: Headers, now_s: float) -> bool:
         """Sign with AWS's time from now on. Return False where that would change nothing."""
-        date = next((value for name, value in headers if name == b"date"), b"")
-        try:
-            ahead_s = parsedate_to_datetime(date.decode("latin-1")).timestamp() - now_s
-        except (ValueError, OverflowError):
+        sent_s = sent_at_s(headers)
+        if sent_s is None or abs(sent_s - now_s - self._ahead_s) < _LEAST_SKEW_S:
             return False
-        if abs(ahead_s - self._ahead_s) < _LEAST_SKEW_S:
-            return False
-        self._ahead_s = ahead_s
+        self._ahead_s = sent_s - now_s
         self._n_set += 1
         return True
 
