@@ -37,6 +37,8 @@ _MOST_BYTES: Final = 1 << 20
 _STATUS: Final = struct.Struct("i")
 _PID: Final = struct.Struct("i")
 _READY: Final = b"ready"
+# Tests start servers in threads, side by side: a second fork server would end with all that it has started.
+_MAKING: Final = threading.Lock()
 # What a gateway of one upstream loads, and nothing that it loads only for what is configured.
 _MODULES: Final = "velox.cli", "velox.settings", "velox.runtime.supervisor", "velox.runtime.reload"
 
@@ -120,9 +122,14 @@ class ForkServer:
         return Forked(pid, ended, open(out, "rb"), open(err, "rb"))
 
 
-@functools.cache
 def fork_server() -> ForkServer:
     """Return that of this process. It ends when this process does."""
+    with _MAKING:
+        return _only()
+
+
+@functools.cache
+def _only() -> ForkServer:
     return ForkServer()
 
 
