@@ -157,6 +157,35 @@ BODIES = [
             ),
         )
     ),
+    (  # Perplexity's, with what its tools cost
+        {
+            "model": "openai/gpt-6-luna",
+            "usage": {
+                "input_tokens": 3007,
+                "input_tokens_details": {"cache_creation_input_tokens": 1224, "cached_tokens": 1780},
+                "output_tokens": 36,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": 3043,
+                "cost": {"currency": "USD", "output_cost": 0.00002, "tool_calls_cost": 0.001, "total_cost": 0.00119},
+            },
+        },
+        TokenUsage(
+            *(3007, 36, 1780, 1224),
+            reasoning=0,
+            model="openai/gpt-6-luna",
+            bill=Bill(1_190_000_000, "perplexity"),
+        ),
+    ),
+    *(
+        ({"usage": {**OPENAI, "cost": {"currency": "USD", **told}}}, OPENAI_KINDS._replace(tier=""))
+        for told in (
+            {"total_cost": None},
+            {"total_cost": "1"},
+            {"total_cost": -1},
+            {},
+            {"total_cost": 1, "currency": "EUR"},
+        )
+    ),
     ({"data": [], "model": "voyage-3", "usage": {"total_tokens": 12}}, TokenUsage(12, 0, model="voyage-3")),
     ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
     ({"error": {}}, TokenUsage()),

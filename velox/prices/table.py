@@ -37,7 +37,7 @@ _NAMES: Final = {
     "xai": "x-ai",
 }
 # Their replies tell what a call is billed. Who resells their models may pass that on, and has other prices.
-_BILLING: Final = frozenset({"openrouter", "x-ai"})
+_BILLING: Final = frozenset({"openrouter", "perplexity", "x-ai"})
 
 
 class Dated(NamedTuple):

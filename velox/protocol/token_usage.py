@@ -36,9 +36,13 @@ _MOST_PICO: Final = 10**18
 # model takes. https://openrouter.ai/docs/use-cases/usage-accounting
 _CREDITS: Final = "cost"
 _PICO_PER_DOLLAR: Final = 10**12
+# Perplexity's: an object in its place, with what it takes for tokens and for tools. It resells at the makers' prices.
+# https://docs.perplexity.ai/docs/agent-api/quickstart
+_TOTAL: Final = "total_cost"
 # Whose bills are read, as the price table calls them.
 _XAI: Final = "x-ai"
 _OPENROUTER: Final = "openrouter"
+_PERPLEXITY: Final = "perplexity"
 _LONGEST_TIER: Final = 32
 _LONGEST_MODEL: Final = 256
 
@@ -145,7 +149,7 @@ def token_usage(usage: dict[str, object], tier: object = None, model: object = N
     if inputs:
         cached, audio_input = count_of(inputs, "cached_tokens"), count_of(inputs, "audio_tokens")
         image_input = count_of(inputs, "image_tokens")
-        written = _first(inputs, "cache_write_tokens", "cache_creation_tokens")
+        written = _first(inputs, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
         audio_cached = count_of(_inside(inputs, "cached_tokens_details"), "audio_tokens")
     if outputs:
         reasoning = _first(outputs, "reasoning_tokens", "thinking_tokens")
@@ -236,7 +240,10 @@ def _first(usage: dict[str, object], *names: str) -> int | None:
 
 def bill_of(usage: dict[str, object]) -> Bill | None:
     """Return what a call is billed; None: that is not told. Who resells xAI's models may pass its bill on, too."""
-    pico, biller = (_credits(usage), _OPENROUTER) if _CREDITS in usage else (_ticks(usage), _XAI)
+    if isinstance(cost := usage.get(_CREDITS), dict):
+        pico, biller = _dollars(cost.get(_TOTAL)) if cost.get("currency") == "USD" else None, _PERPLEXITY
+    else:
+        pico, biller = (_credits(usage), _OPENROUTER) if _CREDITS in usage else (_ticks(usage), _XAI)
     return None if pico is None else Bill(pico, biller)
 
 
@@ -252,13 +259,19 @@ def _credits(usage: dict[str, object]) -> int | None:
     if usage.get("is_byok"):
         parts.append(_inside(usage, "cost_details").get("upstream_inference_cost"))
     pico = 0
-    for dollars in parts:
-        if not isinstance(dollars, int | float) or isinstance(dollars, bool):
+    for part in parts:
+        if (taken := _dollars(part)) is None:
             return None
-        if not 0 <= dollars * _PICO_PER_DOLLAR <= _MOST_PICO:
-            return None
-        pico += round(dollars * _PICO_PER_DOLLAR)
+        pico += taken
     return pico
+
+
+def _dollars(value: object) -> int | None:
+    """Return dollars in pico-dollars; None: it is no amount."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    pico = value * _PICO_PER_DOLLAR
+    return round(pico) if 0 <= pico <= _MOST_PICO else None
 
 
 def _tier(value: object) -> str:

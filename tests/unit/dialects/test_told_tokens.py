@@ -124,6 +124,11 @@ PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
     (Surface.CHAT, BILLED_CHAT, BILLED_KINDS),
     (Surface.RESPONSES, RESPONSE, TokenUsage(100, 20, tier="flex")),
     (Surface.RESPONSES, BILLED_RESPONSE, TokenUsage(100, 20, tier="flex", bill=Bill(7000, "x-ai"))),
+    (
+        Surface.RESPONSES,
+        {**RESPONSE, "usage": {**RESPONSE["usage"], "cost": {"currency": "USD", "total_cost": 0.00119}}},
+        TokenUsage(100, 20, tier="flex", bill=Bill(1_190_000_000, "perplexity")),
+    ),
     (Surface.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch")),
     (Surface.GENERATE, GEMINI, GEMINI_KINDS),
     (Surface.GENERATE, VERTEX, TokenUsage(100, 20, tier="priority")),

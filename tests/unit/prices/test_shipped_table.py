@@ -196,7 +196,9 @@ def test_what_xai_bills_counts_in_a_tier_without_a_price_too(table: Table, tier:
 
 
 @pytest.mark.parametrize("answered", ["", "maker/new-1-20261127"])
-@pytest.mark.parametrize(("provider", "biller"), [("openrouter", "openrouter"), ("xai", "x-ai")])
+@pytest.mark.parametrize(
+    ("provider", "biller"), [("openrouter", "openrouter"), ("perplexity", "perplexity"), ("xai", "x-ai")]
+)
 def test_a_bill_is_the_cost_of_a_model_that_is_in_no_table(
     book: PriceBook, provider: str, biller: str, answered: str
 ) -> None:
