@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import cast
 
 import pytest
@@ -11,7 +12,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
 from velox.gateway.lanes import LaneAttempt, Lanes, Sides
-from velox.heads import RequestHead
+from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.providers.model_facts import facts_of
@@ -50,6 +51,9 @@ class Sent:
         self.forwarder = Forwarder(
             PROVIDERS[row], base_path="", root_path="/", key="k", client_keys_are_ours=True, added=added
         )
+
+    def refuses(self, _head: ReplyHead) -> bool:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -109,6 +113,59 @@ def request_of(
     return found.request(call, cast(LaneAttempt, Sent(row, *added)), asked)
 
 
+SONAR = {"model": "perplexity/sonar"}
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("perplexity/sonar", SONAR),
+        ("anthropic/claude-x", {"model": "anthropic/claude-x"}),
+        ("sonar", {**SONAR, "preset": "fast"}),
+        ("sonar-pro", {**SONAR, "preset": "low"}),
+        ("sonar-reasoning-pro", {**SONAR, "preset": "low"}),
+        ("sonar-deep-research", {**SONAR, "preset": "medium"}),
+        ("preset/low", {"preset": "low"}),
+        ('preset/a"*', {"preset": 'a"*'}),
+    ],
+)
+@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.RESPONSES])
+def test_presets_of_perplexity_are_named_as_models(surface: Surface, model: str, named: dict[str, str]) -> None:
+    """By these names its models were asked until their API ended: it answers 400 to them now."""
+    field = "messages" if surface is Surface.CHAT else "input"
+    body = json.dumps({"stream": True, "model": "m", field: [{"role": "user", "content": "hi"}]}).encode()
+
+    sent = json.loads(perplexity_body(surface, model, body))
+
+    assert {name: sent[name] for name in ("model", "preset") if name in sent} == named
+    assert sent["input"][0]["content"] == "hi"
+
+
+def test_preset_of_the_clients_own_stays() -> None:
+    """What it says itself counts, and no field is there twice."""
+    body = b'{"preset": "high", "model": "%b", "input": "hi"}'
+
+    assert perplexity_body(Surface.RESPONSES, "sonar", body % b"sonar") == (
+        b'{"preset": "high", "model":"perplexity/sonar", "input": "hi"}'
+    )
+    assert perplexity_body(Surface.RESPONSES, "preset/low", body % b"preset/low") == body % b"preset/low"
+    assert perplexity_body(Surface.RESPONSES, "openai/gpt-6", body % b"openai/gpt-6") == body % b"openai/gpt-6"
+
+
+def perplexity_body(surface: Surface, model: str, body: bytes) -> bytes:
+    """Return what is sent for a client's body."""
+    row = PROVIDERS["perplexity"]
+    found = Lanes(sides(), row, {}, lambda name: facts_of(row, name))
+    call = found.call(surface, model, stream=False, query=b"")
+    assert call is not None
+    asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
+        fields=BodyFields(model="m"), body=body
+    )
+    sent = found.request(call, cast(LaneAttempt, Sent("perplexity")), asked).body
+    assert sent is not None
+    return bytes(sent)
+
+
 def asked_of(surface: Surface, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
     return Asked(
         surface=surface,
@@ -150,7 +207,7 @@ def test_path_that_a_provider_has_nothing_at_is_refused_here() -> None:
 
 def test_list_of_models_is_where_the_provider_has_it() -> None:
     """Nowhere at those that list what no caller may use as it is."""
-    found = {name: lanes(name).model_list for name in ("openai", "gemini", "bedrock", "azure", "zai")}
+    found = {name: lanes(name).model_list for name in ("openai", "gemini", "bedrock", "azure", "zai", "perplexity")}
 
     assert found == {
         "openai": "/v1/models",
@@ -158,4 +215,5 @@ def test_list_of_models_is_where_the_provider_has_it() -> None:
         "bedrock": "",
         "azure": "",
         "zai": "/paas/v4/models",
+        "perplexity": "/v1/models",
     }

@@ -84,6 +84,10 @@ CASES: list[tuple[dict[str, Any], str, str, dict[str, str], str, list[str]]] = [
         "sonar",
         ["env:PERPLEXITYAI_API_KEY"],
     ),
+    (
+        {"model": "perplexity/preset/low", "api_base": "https://api.perplexity.ai/v1"},
+        *("perplexity", "https://api.perplexity.ai", {}, "preset/low", ["env:PERPLEXITYAI_API_KEY"]),
+    ),
     ({"model": "zai/glm-5"}, "zai", "https://api.z.ai/api", {}, "glm-5", ["env:ZAI_API_KEY"]),
     ({"model": "hosted_vllm/q", "api_base": "http://v:8000/v1"}, "vllm", "http://v:8000", {}, "q", []),
     ({"model": "groq/q", "api_key": "none"}, "groq", "https://api.groq.com/openai", {}, "q", []),

@@ -128,7 +128,8 @@ TARGETS = {
     ("deepseek", Surface.RESPONSES, "deepseek-chat"): (Surface.RESPONSES, "/responses", None),
     ("openrouter", Surface.MESSAGES, "anthropic/claude-opus-5"): (Surface.MESSAGES, "/v1/messages", None),
     ("zai", Surface.CHAT, "glm-5"): (Surface.CHAT, "/paas/v4/chat/completions", None),
-    ("perplexity", Surface.MESSAGES, "sonar"): (Surface.CHAT, "/chat/completions", None),
+    ("perplexity", Surface.MESSAGES, "sonar"): (Surface.RESPONSES, "/v1/responses", None),
+    ("perplexity", Surface.RESPONSES, "openai/gpt-6"): (Surface.RESPONSES, "/v1/responses", None),
     ("vllm", Surface.MESSAGES, "qwen"): (Surface.CHAT, "/v1/chat/completions", None),
 }
 

@@ -17,7 +17,8 @@ __all__ = ["UNKNOWN_MODEL", "ModelFacts"]
 class ModelFacts(msgspec.Struct, frozen=True):
     """Facts of one model at one provider. The defaults are those of a model that nobody knows: a current, capable one.
 
-    max_output: what max_tokens is where the client names none and the dialect needs one.
+    max_output: what max_tokens is where the client names none and the dialect needs one. needs_max_tokens: so does the
+    model in OpenAI Responses.
     most_output: max_tokens may not be more; 0: not known.
     sampling: it takes temperature, top_p and top_k.
     thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "budget" (older ones),
@@ -37,7 +38,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     "thinking": parts of its content are of that type (Mistral); "": it is not sent.
     refused: fields that get a 400 there; "name": of messages.
     renamed: fields of Chat Completions that are called otherwise there. Cache marks are written only where there is a
-    name for `prompt_cache_breakpoint`: itself (OpenAI), or `cache_control` (OpenRouter).
+    name for `prompt_cache_breakpoint`: itself (OpenAI), or `cache_control` (OpenRouter). Of Responses: "text.format"
+    where it is called "response_format", and has the form that it has in Chat Completions.
     verbosity: it takes OpenAI's field of that name.
     betas: patterns of names in the header anthropic-beta that Claude takes by Bedrock's invoke and at Vertex: others
     are a 400 there. None: all go up, but to Bedrock.
@@ -65,6 +67,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     allowed_tools: bool = False
     text_parts: bool = True
     verbosity: bool = False
+    needs_max_tokens: bool = False
     betas: tuple[str, ...] = ()
 
 

@@ -42,7 +42,7 @@ from velox.heads import Headers, ReplyHead
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import HeaderRules
-from velox.protocol.body_edit import naming_model, with_model
+from velox.protocol.body_edit import Field, instead_of_model, naming_model, with_model
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
@@ -198,6 +198,9 @@ class Lanes:
             body = self._for_google(body, asked, is_renamed=is_renamed)
         elif is_renamed and body:
             body = naming_model(body, model or "") if asked.fields.is_model_in_path else with_model(body, model or "")
+        if body and call.fields:
+            fields = [(name, value) for name, value in call.fields if name == "model" or Field(name).find(body) < 0]
+            body = instead_of_model(body, fields) if fields else body
         if body and call.envelope is Envelope.CLAUDE_VERTEX:
             body = vertex_body(body)
         elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
@@ -394,6 +397,8 @@ class Lanes:
             body = crossing.request(asked.body or b"", asked.model or "")
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        if call.fields:
+            body = bytes(instead_of_model(body, call.fields))
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         self._translate(crossing, attempt, asked)
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote, unquote_plus
 
@@ -24,7 +25,7 @@ import orjson
 from velox.errors import Reason, VeloxError
 from velox.types import BodyFields
 
-__all__ = ["STRING", "Field", "ask_for_usage", "naming_model", "with_model", "with_query_model"]
+__all__ = ["STRING", "Field", "ask_for_usage", "instead_of_model", "naming_model", "with_model", "with_query_model"]
 
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
@@ -191,6 +192,18 @@ def naming_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
     rest = body[begin:]
     comma = b"" if rest.lstrip().startswith(b"}") else b","
     return b"".join((body[:begin], b'"model":', orjson.dumps(model), comma, rest))
+
+
+def instead_of_model(body: bytes | bytearray, fields: Iterable[tuple[str, str]]) -> bytes | bytearray:
+    """Return `body` with other fields, which it must not have, where its model stood; otherwise as with_model()."""
+    begin = _MODEL.find(body)
+    value = None if begin < 0 else _STRING.match(body, begin)
+    if value is None:
+        return body
+    colon = body.rindex(b":", 0, begin)
+    key = body.rindex(b'"', 0, body.rindex(b'"', 0, colon))  # a key has no quote in it
+    with memoryview(body) as view:
+        return b"".join((view[:key], orjson.dumps(dict(fields))[1:-1], view[value.end() :]))
 
 
 def with_query_model(query: bytes, model: str) -> bytes:

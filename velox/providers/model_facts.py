@@ -83,6 +83,10 @@ _CLAUDE_4_6_EFFORTS: Final = ("none", "low", "medium", "high", "max")
 _THREE_EFFORTS: Final = ("low", "medium", "high")
 _UP_TO_XHIGH: Final = (*_THREE_EFFORTS, "xhigh")
 _GROK_REFUSES: Final = ("stop", "presence_penalty", "frequency_penalty")
+_PERPLEXITY_REFUSES: Final = (
+    *("include", "user", "service_tier", "prompt_cache_key", "reasoning.summary", "json_object", "allowed_tools"),
+    *("detail", "file"),
+)
 # The version that made the field, and the effort "max": 5.6.
 _WITH_BREAKPOINTS: Final = ("gpt-5.6*", "gpt-5.7*", "gpt-5.8*", "gpt-5.9*", "gpt-6*")
 
@@ -199,7 +203,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Recorded with a schema.
     _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
     # Servers that answer 400 to an effort for a model that does not reason.
-    _rule("*", providers=("groq", "cerebras", "xai", "mistral", "perplexity"), thinking="none"),
+    _rule("*", providers=("groq", "cerebras", "xai", "mistral"), thinking="none"),
     # Nor does Groq take back, from models that do not reason, what another has reasoned.
     _rule("*", providers=("groq",), reasoning_field=""),
     _rule("*gpt-oss*", "*qwen3*", providers=("groq",), reasoning_field="reasoning"),
@@ -213,7 +217,20 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("grok-4.3*", providers=("xai",), thinking="effort", efforts=("none", *_THREE_EFFORTS)),
     _rule("grok-4.5*", providers=("xai",), thinking="effort", efforts=_THREE_EFFORTS),
     _rule("grok-4.6*", "grok-4.20-multi-agent*", providers=("xai",), thinking="effort", efforts=_UP_TO_XHIGH),
-    _rule("*deep-research*", providers=("perplexity",), thinking="effort"),
+    # Models of many vendors in one API, which is Responses, but answers 400 to each field that it has not.
+    _rule(
+        "*",
+        providers=("perplexity",),
+        thinking="effort",
+        efforts=("minimal", *_UP_TO_XHIGH, "max"),
+        text_parts=False,
+        images_in_results=False,
+        json_schema=True,
+        renamed=(("text.format", "response_format"),),
+        refused=_PERPLEXITY_REFUSES,
+    ),
+    _rule("*sonar*", providers=("perplexity",), thinking="none"),
+    _rule("anthropic/*", providers=("perplexity",), needs_max_tokens=True),
 )
 
 

@@ -111,6 +111,8 @@ class Provider:
     facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
     model_start: what model names may begin with that its paths have already.
     own_models: patterns of the names that its own models have, as against those that it serves for others.
+    model_fields: names of models, or patterns that end with `*`, and what a body has in place of `model` for them:
+    fields and their values, in which `*` stands for the rest of the name. The first that matches counts.
     sockets: it takes the WebSocket of Responses, which passes as it came.
     """
 
@@ -137,6 +139,7 @@ class Provider:
     key_variables: tuple[str, ...] = ()
     model_start: str = ""
     own_models: tuple[str, ...] = ()
+    model_fields: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     sockets: bool = False
 
     def credentials(self, key: str) -> tuple[Header, ...]:

@@ -328,6 +328,7 @@ def _compatible(
     facts: ModelFacts = _COMPATIBLE_FACTS,
     model_list: str = "/v1/models",
     own_models: tuple[str, ...] = (),
+    model_fields: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType({}),
 ) -> Provider:
     """Return the row of a provider with OpenAI's API and a bearer key."""
     return Provider(
@@ -340,6 +341,7 @@ def _compatible(
         key_variables=key_variables,
         model_list=model_list,
         own_models=own_models,
+        model_fields=model_fields,
     )
 
 
@@ -347,6 +349,18 @@ _LOCAL: Final = _chat(_openai_paths(), {**_openai_paths(responses=True), **_mess
 _REASONING_FIELD: Final = ModelFacts(max_tokens_name="max_tokens", efforts=_EFFORTS, reasoning_field="reasoning")
 # They reason unless they are told not to, know JSON objects but no schemas, and take texts as plain strings.
 _SWITCHED: Final = ModelFacts(max_tokens_name="max_tokens", thinking="toggle", json_schema=False, text_parts=False)
+# Perplexity's: a model with tools and a prompt, among them the search in the web that its models had by themselves
+# until their API ended in September 2026. The old names ask for what the vendor recommends in their place, and name
+# its own model: a preset may have another vendor's.
+_PRESETS: Final = MappingProxyType(
+    {
+        "preset/*": (("preset", "*"),),
+        **{
+            name: (("model", "perplexity/sonar"), ("preset", preset))
+            for name, preset in (("sonar", "fast"), ("sonar-deep-research", "medium"), ("sonar-*", "low"))
+        },
+    }
+)
 _OTHERS: Final = (
     _compatible(
         *("mistral", "Mistral", "https://api.mistral.ai", _chat(_openai_paths()), "MISTRAL_API_KEY"),
@@ -422,10 +436,11 @@ _OTHERS: Final = (
     ),
     _compatible(
         *("perplexity", "Perplexity", "https://api.perplexity.ai"),
-        _chat(_openai_paths("", embeddings=False)),
+        (Family({_S.RESPONSES: CallPath("/v1/responses")}, _S.RESPONSES),),
         *("PERPLEXITY_API_KEY", "PERPLEXITYAI_API_KEY"),
-        model_list="",
+        facts=ModelFacts(),  # those of all its models are rules
         own_models=("sonar", "sonar-*"),
+        model_fields=_PRESETS,
     ),
     _compatible("ollama", "Ollama", "http://localhost:11434", _LOCAL, facts=_REASONING_FIELD),
     _compatible("vllm", "vLLM", "http://localhost:8000", _LOCAL, facts=_REASONING_FIELD),

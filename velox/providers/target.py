@@ -56,13 +56,15 @@ class TargetCall:
     """One call of an API.
 
     api: the API that it is sent to: another one than the client's is a translation. target: path and query, under the
-    base path of the origin. headers: where the client sends none of that name; in a translation always.
+    base path of the origin. headers: where the client sends none of that name; in a translation always. fields: what
+    the body has in place of `model`; none: nothing else.
     """
 
     api: Surface
     target: bytes
     envelope: Envelope = Envelope.NONE
     headers: tuple[Header, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 def origin_of(row: Provider, parameters: Mapping[str, str]) -> str:
@@ -154,7 +156,8 @@ def target_call(
     parts = _kept(query, {name.encode() for name, _ in fixed}) if is_as_sent else []
     parts += [f"{name}={quote(text, safe='')}".encode("ascii") for name, text in fixed]
     target = template.format_map(values).encode("ascii")
-    return TargetCall(api, target + (b"?" + b"&".join(parts) if parts else b""), path.envelope, row.headers)
+    query = b"?" + b"&".join(parts) if parts else b""
+    return TargetCall(api, target + query, path.envelope, row.headers, _fields(row, model))
 
 
 def _crossing(family: Family, native: Collection[Surface], surface: Surface) -> Surface | None:
@@ -176,6 +179,15 @@ def _segment(row: Provider, model: str) -> str:
         return quote(name, safe="@", errors="strict")
     except UnicodeEncodeError:
         raise TargetError("expected a model's name in valid Unicode") from None
+
+
+def _fields(row: Provider, model: str) -> tuple[tuple[str, str], ...]:
+    """Return what a body has in place of a model; none: the model."""
+    for pattern, fields in row.model_fields.items():
+        if matches(pattern, model):
+            rest = model.removeprefix(pattern.removesuffix("*"))
+            return tuple((name, value.replace("*", rest)) for name, value in fields)
+    return ()
 
 
 def _has_all(text: str, parameters: Collection[str]) -> bool:

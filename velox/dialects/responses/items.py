@@ -29,11 +29,13 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
-from velox.dialects.text import EMPTY, is_blank, quoted
+from velox.dialects.responses.replies import THOUGHT
+from velox.dialects.text import EMPTY, NEWLINES, is_blank, joined, quoted
 
 __all__ = ["ItemWriter"]
 
 _MARK: Final = "prompt_cache_breakpoint"
+_FILES_FOLLOW: Final = b'"The files of this result are in the next message."'
 _LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
 _PLAIN: Final = b'{"type":"message","role":"%b","content":%b}'
 _ROLES: Final = {Role.SYSTEM: b"system", Role.USER: b"user", Role.ASSISTANT: b"assistant"}
@@ -43,6 +45,7 @@ class ItemWriter:
     """Writes the items of one request."""
 
     def __init__(self, facts: ModelFacts, losses: Losses, provider: str, names: FittedNames, ids: FittedNames) -> None:
+        self._facts: Final = facts
         self._losses: Final = losses
         self._provider: Final = provider
         self._names: Final = names
@@ -75,6 +78,7 @@ class ItemWriter:
         """Write a message: the parts between calls, results and reasoning are one item each time."""
         role = message.role
         parts: list[Block] = []
+        moved: list[Block] = []
         blocks = message.blocks
         if blocks and isinstance(blocks[-1], Thinking):
             blocks = self._without_last_thoughts(blocks)
@@ -85,13 +89,13 @@ class ItemWriter:
                     written.append(self._call(block))
                 case ToolResult():
                     self._said(role, parts, path, written)
-                    written.append(self._result(block, f"{path}.content[{k}]"))
+                    written.append(self._result(block, f"{path}.content[{k}]", moved))
                 case Thinking():
                     self._said(role, parts, path, written)
                     self._think(block, written)
                 case _:
                     parts.append(block)
-        self._said(role, parts, path, written)
+        self._said(role, [*moved, *parts], path, written)
 
     def _without_last_thoughts(self, blocks: list[Block]) -> list[Block]:
         """Leave reasoning out that led to nothing: OpenAI refuses it."""
@@ -115,11 +119,20 @@ class ItemWriter:
         if len(blocks) == 1 and isinstance(only, Text) and (only.cache is None or not self._has_marks):
             self._marks(only.cache)
             content = only.text
+        elif not self._facts.text_parts and all(isinstance(block, Text | Refusal) for block in blocks):
+            content = self._joined(blocks, b"" if role is Role.ASSISTANT else NEWLINES)
         else:
             parts = [self._part(block, role, f"{path}.content[{k}]") for k, block in enumerate(blocks)]
             content = b"[" + b",".join(parts) + b"]"
         written.append(_PLAIN % (_ROLES[role], content))
         blocks.clear()
+
+    def _joined(self, blocks: Sequence[Block], between: bytes) -> JsonText:
+        texts = [block for block in blocks if isinstance(block, Text | Refusal)]
+        for block in texts:
+            if isinstance(block, Text):
+                self._marks(block.cache)
+        return joined([block.text for block in texts], between)
 
     def _part(self, block: Block, role: Role, path: str) -> bytes:
         match block:
@@ -133,6 +146,9 @@ class ItemWriter:
                 return b'{"type":"refusal","refusal":%b}' % block.text
             case Image():
                 detail = b"" if block.detail is None else b',"detail":' + quoted(block.detail)
+                if detail and "detail" in self._facts.refused:
+                    self._losses.drop("detail", path)
+                    detail = b""
                 form = b'{"type":"input_image","image_url":%b%b%b}'
                 return form % (quoted(_image_url(block.source, path)), detail, self._marks(block.cache))
             case Document():
@@ -150,6 +166,8 @@ class ItemWriter:
         match source.kind:
             case MediaKind.TEXT:
                 return b'{"type":"input_text","text":%b%b}' % (document_text(document), mark)
+            case _ if "file" in self._facts.refused:
+                raise BadRequestError("the model of this route takes no files; send their text", path)
             case MediaKind.URL if source.value.startswith(("http:", "https:")):
                 return b'%b{"type":"input_file","file_url":%b%b}' % (before, quoted(source.value), mark)
             case MediaKind.DATA:
@@ -183,17 +201,22 @@ class ItemWriter:
         written.append(form % (own_id, summary, quoted(signature.value)))
 
     def _call(self, call: ToolUse) -> bytes:
-        if call.signature is not None:
+        signature, thought = call.signature, b""
+        if signature is not None and signature.provider == self._provider and signature.value.startswith(THOUGHT):
+            thought = b',"thought_signature":' + quoted(signature.value.removeprefix(THOUGHT))
+        elif signature is not None:
             self._losses.drop("reasoning_signature")
         if call.cache is not None:
             self._losses.drop("cache")
-        return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b}' % (
+        return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (
             quoted(self._call_id(call)),
             quoted(self._names.fit(call.name)),
             quoted(call.arguments.decode("utf-8", "surrogatepass")),
+            thought,
         )
 
-    def _result(self, result: ToolResult, path: str) -> bytes:
+    def _result(self, result: ToolResult, path: str, moved: list[Block]) -> bytes:
+        """Write the result of a tool. moved: files that go into the next message, where results are texts."""
         if result.is_error:
             self._losses.drop("is_error")
         if result.cache is not None:
@@ -205,6 +228,10 @@ class ItemWriter:
         elif isinstance(only, Text) and (only.cache is None or not self._has_marks):
             self._marks(only.cache)
             output = only.text
+        elif not self._facts.text_parts:
+            moved += [part for part in parts if not isinstance(part, Text)]
+            texts = [part for part in parts if isinstance(part, Text)]
+            output = self._joined(texts, b"\\n") if texts else _FILES_FOLLOW
         else:
             written = [self._part(part, Role.USER, f"{path}[{k}]") for k, part in enumerate(parts)]
             output = b"[" + b",".join(written) + b"]"

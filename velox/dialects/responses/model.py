@@ -21,6 +21,7 @@ from velox.dialects.form import (
     ApiError,
     Choice,
     Format,
+    JsonValue,
     Reasoning,
     Request,
     StreamReader,
@@ -28,6 +29,7 @@ from velox.dialects.form import (
     ToolChoice,
     Written,
 )
+from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import read_error
@@ -49,6 +51,7 @@ _CALL_ID: Final = re.compile(r"[\x21-\x7e]+")
 _MOST_NAME: Final = 64
 _MOST_ID: Final = 64
 _LEAST_TOKENS: Final = 16  # fewer are refused
+_OBJECT: Final = b'{"type":"json_object"}'
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
@@ -64,6 +67,7 @@ class ResponsesModel:
         self._facts: Final = facts
         self._losses: Final = losses
         self._provider: Final = provider
+        self._is_format_outside: Final = ("text.format", "response_format") in facts.renamed
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
         self._ids: Final = FittedNames(_CALL_ID, _MOST_ID)
 
@@ -79,6 +83,10 @@ class ResponsesModel:
             raise BadRequestError(message, "stop")
         items = ItemWriter(self._facts, self._losses, self._provider, self._names, self._ids)
         instructions, written = items.write(request.messages)
+        wanted = request.format
+        if wanted is not None and wanted.schema is None and "json_object" in self._facts.refused:
+            written = b'{"type":"message","role":"system","content":%b},%b' % (json_note(None), written)
+            wanted = None
         fields: list[bytes] = [b'{"model":', quoted(model)]
         if instructions is not None:
             fields += [b',"instructions":', instructions]
@@ -86,13 +94,13 @@ class ResponsesModel:
         if request.stream:
             fields.append(b',"stream":true')
         if request.tools:
-            fields += [b',"tools":[', b",".join([self._tool(tool) for tool in request.tools]), b"]"]
+            fields += [b',"tools":[', b",".join([self._tool(tool) for tool in self._sent(request)]), b"]"]
             if request.tool_choice is not None:
                 self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
             if request.parallel_tools is not None:
                 self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
         self._limits(fields, request)
-        self._text(fields, request)
+        self._text(fields, wanted, request.verbosity)
         self._reasoning(fields, request.reasoning)
         if request.user is not None:
             self._add(fields, "user", quoted(short_key(request.user)))
@@ -113,18 +121,25 @@ class ResponsesModel:
         else:
             fields.append(b',"%b":%b' % (name.encode(), value))
 
-    def _text(self, fields: list[bytes], request: Request) -> None:
-        parts = [] if request.format is None else [b'"format":' + _format(request.format, self._losses)]
-        if request.verbosity is not None:
+    def _text(self, fields: list[bytes], wanted: Format | None, verbosity: str | None) -> None:
+        parts = []
+        if wanted is not None and self._is_format_outside:
+            fields += [b',"response_format":', _chat_format(wanted, self._losses)]
+        elif wanted is not None:
+            parts.append(b'"format":' + _format(wanted, self._losses))
+        if verbosity is not None:
             if self._facts.verbosity:
-                parts.append(b'"verbosity":' + quoted(request.verbosity))
+                parts.append(b'"verbosity":' + quoted(verbosity))
             else:
                 self._losses.drop("verbosity")
         if parts:
             self._add(fields, "text", b"{%b}" % b",".join(parts))
 
     def _limits(self, fields: list[bytes], request: Request) -> None:
-        most = taken_max_tokens(request.max_tokens, self._facts, self._losses)
+        asked = request.max_tokens
+        if asked is None and self._facts.needs_max_tokens:
+            asked = self._facts.max_output
+        most = taken_max_tokens(asked, self._facts, self._losses)
         if most is not None:
             if most < _LEAST_TOKENS:
                 self._losses.drop("max_tokens")
@@ -161,6 +176,9 @@ class ResponsesModel:
         if effort is not None:
             effort = taken_effort(effort, self._facts.efforts, self._losses)
         summary = _SUMMARIES.get(reasoning.summary or "")
+        if summary is not None and "reasoning.summary" in self._facts.refused:
+            self._losses.drop("reasoning")
+            summary = None
         values = [
             b'"%b":%b' % (name, quoted(value))
             for name, value in ((b"effort", effort), (b"summary", summary))
@@ -168,6 +186,16 @@ class ResponsesModel:
         ]
         if values:
             self._add(fields, "reasoning", b"{" + b",".join(values) + b"}")
+
+    def _sent(self, request: Request) -> list[Tool]:
+        """Return the tools: where the choice is among some, and the API has no way to say so, those alone."""
+        choice = request.tool_choice
+        if choice is None or not choice.allowed or "allowed_tools" not in self._facts.refused:
+            return request.tools
+        tools = [tool for tool in request.tools if tool.name in choice.allowed]
+        if not tools:
+            raise BadRequestError("the tools that may be called are not among the tools", "tool_choice")
+        return tools
 
     def _tool(self, tool: Tool) -> bytes:
         if tool.cache is not None:
@@ -186,7 +214,7 @@ class ResponsesModel:
         form = b'{"type":"function","name":%b}'
         if choice.choice is Choice.TOOL:
             return form % quoted(self._names.fit(choice.name or ""))
-        if choice.allowed:
+        if choice.allowed and "allowed_tools" not in self._facts.refused:
             tools = b",".join([form % quoted(self._names.fit(name)) for name in choice.allowed])
             return b'{"type":"allowed_tools","mode":%b,"tools":[%b]}' % (_CHOICES[choice.choice], tools)
         return _CHOICES[choice.choice]
@@ -210,10 +238,18 @@ class ResponsesModel:
 
 
 def _format(wanted: Format, losses: Losses) -> bytes:
+    return _OBJECT if wanted.schema is None else b'{"type":"json_schema",%b}' % _schema(wanted, wanted.schema, losses)
+
+
+def _chat_format(wanted: Format, losses: Losses) -> bytes:
+    """Write a format as Chat Completions has it."""
     if wanted.schema is None:
-        return b'{"type":"json_object"}'
+        return _OBJECT
+    return b'{"type":"json_schema","json_schema":{%b}}' % _schema(wanted, wanted.schema, losses)
+
+
+def _schema(wanted: Format, given: JsonValue, losses: Losses) -> bytes:
     name = _OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    schema, strict = taken_strict(wanted.schema, wanted.strict, losses, "response_format")
-    form = b'{"type":"json_schema","name":%b%b,"schema":%b%b}'
-    return form % (quoted(name), description, schema, strict_field(strict))
+    schema, strict = taken_strict(given, wanted.strict, losses, "response_format")
+    return b'"name":%b%b,"schema":%b%b' % (quoted(name), description, schema, strict_field(strict))

@@ -31,7 +31,10 @@ from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.text import EMPTY, joined, raw_text
 
-__all__ = ["answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
+__all__ = ["THOUGHT", "answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
+
+# How the value of a call's signature begins, which is not one of reasoning. Perplexity passes Google's on.
+THOUGHT: Final = "thought_signature:"
 
 _USAGE: Final = msgspec.json.Decoder(wire.Usage)
 _STOPS: Final = {
@@ -55,11 +58,15 @@ def usage_of(raw: Raw, tier: str | None = None) -> Usage:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _NO_USAGE
     inputs, outputs = given.input_tokens_details, given.output_tokens_details
+    written = None
+    if inputs is not None:
+        written = inputs.cache_write_tokens
+        written = inputs.cache_creation_input_tokens if written is None else written
     return Usage(
         given.input_tokens,
         given.output_tokens,
         None if inputs is None else inputs.cached_tokens,
-        None if inputs is None else inputs.cache_write_tokens,
+        written,
         None,
         None if outputs is None else outputs.reasoning_tokens,
         tier=tier,
@@ -90,7 +97,9 @@ def reasoning_of(item: wire.OutputItem) -> JsonText:
 
 
 def signature_of(item: wire.OutputItem, provider: str) -> Signature | None:
-    """Return the signature of reasoning, which is bound to the item's id."""
+    """Return the signature of reasoning, which is bound to the item's id; or of a call."""
+    if item.thought_signature:
+        return Signature(provider, THOUGHT + item.thought_signature)
     return Signature(provider, item.encrypted_content, item.id) if item.encrypted_content else None
 
 
@@ -110,7 +119,8 @@ def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[Block]:
                 if text != EMPTY or signature is not None:
                     blocks.append(Thinking(text, signature))
             case "function_call":
-                blocks.append(ToolUse(item.call_id or "", item.name or "", read_arguments(bytes(item.arguments))))
+                arguments = read_arguments(bytes(item.arguments))
+                blocks.append(ToolUse(item.call_id or "", item.name or "", arguments, signature_of(item, provider)))
             case "custom_tool_call":
                 arguments = custom_arguments(raw_text(item.input) or EMPTY)
                 blocks.append(ToolUse(item.call_id or "", item.name or "", arguments))

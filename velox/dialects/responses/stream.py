@@ -74,6 +74,7 @@ class EventReader:
         self._blocks: Final[dict[tuple[int, int], _Block]] = {}  # by output_index, content_index
         self._spoken: Final[set[int]] = set()  # items, not done yet, of which a part is whole
         self._n_blocks = 0
+        self._held: Final[set[int]] = set()  # items that are calls, whose arguments came with their beginning
         self._has_begun = False
         self._has_calls = False
         self._is_over = False
@@ -138,7 +139,9 @@ class EventReader:
                 self._part_done(event, found)
             case "response.output_item.done":
                 self._done(event, found)
-            case "response.completed" | "response.incomplete" | "response.failed":
+            case "response.failed" if is_given(event.error) and not is_given(event.response):
+                self._fail(api_error(event.error), found)
+            case "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled":
                 self._stop(event, found)
             case "error" | "response.error":
                 self._fail(api_error(event.error if is_given(event.error) else text), found)
@@ -199,8 +202,15 @@ class EventReader:
         found.append(Delta(block.n, text))
 
     def _added(self, event: wire.Event, found: list[Event]) -> None:
+        """Open a call. One that is whole at once may be of a tool that the upstream runs itself: its end says that."""
         item = decoded_reply(_ITEM, event.item)
-        if item.type == "function_call" and (event.output_index, 0) not in self._blocks:
+        if item.type != "function_call" or (event.output_index, 0) in self._blocks:
+            return
+        if (raw_text(item.arguments) or EMPTY) != EMPTY:
+            if len(self._held) >= _MOST_OPEN:
+                raise BrokenReplyError(f"the upstream's stream has more than {_MOST_OPEN} calls open")
+            self._held.add(event.output_index)
+        else:
             self._has_calls = True
             self._open((event.output_index, 0), Kind.TOOL, found, item.call_id or "", item.name or "")
 
@@ -218,9 +228,16 @@ class EventReader:
         index = event.output_index
         match item.type:
             case "function_call":
-                if (index, 0) not in self._blocks:
+                call = self._blocks.get((index, 0))
+                if call is None and index not in self._held:
                     return
-                self._whole(self._blocks[index, 0], raw_text(item.arguments) or EMPTY, found)
+                if call is None:
+                    self._has_calls = True
+                    call = self._open((index, 0), Kind.TOOL, found, item.call_id or "", item.name or "")
+                self._whole(call, raw_text(item.arguments) or EMPTY, found)
+                signature = signature_of(item, self._provider)
+                if signature is not None:
+                    found.append(Sign(call.n, signature))
             case "message":
                 if index not in self._spoken and all(key[0] != index for key in self._blocks):
                     self._message(index, item, found)
@@ -234,6 +251,7 @@ class EventReader:
                     if signature is not None:
                         found.append(Sign(block.n, signature))
         self._spoken.discard(index)
+        self._held.discard(index)
         found += map(Lost, lost(item))
         for key in [key for key in self._blocks if key[0] == index]:
             self._close(self._blocks.pop(key), found)

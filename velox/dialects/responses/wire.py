@@ -213,6 +213,7 @@ class AskedTools(msgspec.Struct, gc=False):
 class _InputDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
 
 
 class _OutputDetails(msgspec.Struct, gc=False):
@@ -247,6 +248,7 @@ class OutputItem(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Raw = ABSENT
     input: Raw = ABSENT
+    thought_signature: str | None = None
 
 
 class _Incomplete(msgspec.Struct, gc=False):
