@@ -25,6 +25,10 @@ def facts(provider: str, model: str) -> ModelFacts:
         ("claude-sonnet-5-20260901", "adaptive", False, False, True),
         ("claude-of-tomorrow-9", "adaptive", False, False, True),
         ("claude-fable-5", "always", False, False, True),
+        ("claude-opus-5-5", "always", False, False, True),
+        ("anthropic/claude-opus-5.5", "always", False, False, True),
+        ("claude-sonnet-5-5", "between_tools", False, False, True),
+        ("claude-haiku-5-5", "adaptive", False, False, True),
         ("claude-opus-4-6", "adaptive", True, False, True),
         ("anthropic/claude-opus-4.6", "adaptive", True, False, True),
         ("claude-opus-4-5-20251101", "budget", True, True, True),
@@ -43,7 +47,7 @@ def test_claude_is_known_by_its_version(model: str, thinking: str, sampling: boo
     found = facts("anthropic", model)
 
     assert (found.thinking, found.sampling, found.prefill, found.json_schema) == (thinking, sampling, prefill, schema)
-    assert found.forced_choice == (thinking not in ("budget", "always") and "claude" in model.lower())
+    assert found.forced_choice == (thinking in ("adaptive", "none"))
     assert 4096 <= found.max_output <= 32_000 and found.cache_marks
 
 
@@ -51,6 +55,14 @@ def test_fable_is_asked_on_bedrock_as_others_are() -> None:
     """Converse has one way for all that adapt."""
     assert facts("bedrock", "anthropic.claude-fable-5-v1:0").thinking == "adaptive"
     assert facts("anthropic", "claude-mythos-5").thinking == "always"
+
+
+def test_claude_5_5_is_asked_on_bedrock_as_elsewhere() -> None:
+    """There, too, thinking of type "disabled" is a 400."""
+    opus, sonnet = facts("bedrock", "us.anthropic.claude-opus-5-5"), facts("bedrock", "anthropic.claude-sonnet-5-5")
+
+    assert (opus.thinking, sonnet.thinking) == ("always", "between_tools")
+    assert not opus.forced_choice and not sonnet.forced_choice
 
 
 def test_bedrock_takes_marks_and_pictures_from_few_models_only() -> None:

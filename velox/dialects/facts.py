@@ -11,7 +11,10 @@ import msgspec
 
 from velox.dialects.efforts import EFFORTS
 
-__all__ = ["UNKNOWN_MODEL", "ModelFacts"]
+__all__ = ["ALWAYS_THINKING", "UNKNOWN_MODEL", "ModelFacts"]
+
+# Of `thinking`: Claude's models that can't be told not to.
+ALWAYS_THINKING: Final = ("always", "between_tools")
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -21,7 +24,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     model in OpenAI Responses.
     most_output: max_tokens may not be more; 0: not known.
     sampling: it takes temperature, top_p and top_k.
-    thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "budget" (older ones),
+    thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "always" (the same, but it
+    can't be switched off), "between_tools" (it can, but for notes between calls of tools), "budget" (older ones),
     "level" (Gemini 3), "thinking_budget" (2.5), "effort" (OpenAI's way), "toggle" (the same, and `thinking` of type
     enabled or disabled: DeepSeek, Z.ai), "switch" (an effort of "default" or "none": Qwen at Groq), "none".
     efforts: those that it takes by name; the nearest one is asked for in place of another. For Gemini it is not read.

@@ -114,6 +114,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*claude*", providers=("bedrock-mantle", "foundry", "vertex"), refused=(_SCOPE,)),
     # Bedrock asks for it as the others do.
     _rule("*claude-fable*", "*claude-mythos*", providers=("bedrock",), thinking="adaptive"),
+    # Everywhere: they answer 400 to thinking of type "disabled", and to a forced choice.
+    _rule("*claude-opus-5-5*", "*claude-opus-5.5*", thinking="always", forced_choice=False),
+    _rule("*claude-sonnet-5-5*", "*claude-sonnet-5.5*", thinking="between_tools", forced_choice=False),
     _rule(*_WITH_SAMPLING, sampling=True, efforts=_CLAUDE_4_6_EFFORTS),
     _rule(*_WITH_BUDGET, thinking="budget", sampling=True, prefill=True, forced_choice=False),
     _rule(*_WITHOUT_SCHEMAS, json_schema=False),

@@ -32,8 +32,8 @@ FIELDS: Final = ("models", "providers", *_KINDS)
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "thinking": (
-            *("none", "adaptive", "always", "budget", "level", "thinking_budget", "effort", "toggle", "switch"),
-            *("reasoning_effort", "reasoning_config", "nova"),
+            *("none", "adaptive", "always", "between_tools", "budget", "level", "thinking_budget", "effort", "toggle"),
+            *("switch", "reasoning_effort", "reasoning_config", "nova"),
         ),
         "max_tokens_name": ("max_tokens", "max_completion_tokens"),
         "call_ids": ("any", "mistral", "bedrock", "none"),

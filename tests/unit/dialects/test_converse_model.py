@@ -14,6 +14,7 @@ from tests.recorded import Exchange, recorded
 from tests.unit.dialects.converse_shapes import request_faults
 from velox.dialects.claude_schema import fitted_schema
 from velox.dialects.converse.model import ConverseModel
+from velox.dialects.converse.writer import is_claude
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -73,7 +74,7 @@ def written(
     """Write a request; return its JSON, in which the service would find no fault."""
     request = Request(model="m", messages=list(messages), **fields)
     found = ConverseModel(facts, losses or Losses()).write(request, "m")
-    assert request_faults(found.body, is_claude=facts.thinking in ("adaptive", "always", "budget")) == []
+    assert request_faults(found.body, is_claude=is_claude(facts)) == []
     return json.loads(found.body), found
 
 
@@ -461,6 +462,21 @@ def test_model_that_always_thinks_is_not_told_to_stop() -> None:
     assert "additionalModelRequestFields" not in body and losses.dropped == ("reasoning_effort", "temperature")
     body, _ = written(user("a"), facts=facts, reasoning=Reasoning(effort="low"))
     assert body["additionalModelRequestFields"]["output_config"] == {"effort": "low"}
+
+
+def test_model_that_thinks_between_tools_is_told_so_in_place_of_off() -> None:
+    """Its service answers 400 to "disabled", and to a forced choice in any case."""
+    facts, tools = ModelFacts(thinking="between_tools", forced_choice=False), [Tool("f")]
+    for asked, fields in (
+        (None, None),
+        (Reasoning(effort="none"), {"thinking": {"type": "between_tools"}}),
+        (Reasoning(effort="max"), {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}),
+    ):
+        losses = Losses()
+        forced = ToolChoice(Choice.REQUIRED)
+        body, _ = written(user("a"), facts=facts, losses=losses, tools=tools, tool_choice=forced, reasoning=asked)
+        assert body.get("additionalModelRequestFields") == fields
+        assert body["toolConfig"]["toolChoice"] == {"auto": {}} and losses.dropped == ("tool_choice",)
 
 
 def test_reasoning_is_dropped_where_the_model_has_none() -> None:

@@ -460,6 +460,8 @@ def test_sampling_of_older_models() -> None:
             {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "max"}},
         ),
         (Reasoning("high", summary="omitted"), "always", {"thinking": {"type": "adaptive", "display": "omitted"}}),
+        (Reasoning("none"), "between_tools", {"thinking": {"type": "between_tools"}}),
+        (Reasoning("max"), "between_tools", {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}),
         (Reasoning(budget_tokens=3000), "budget", {"thinking": {"type": "enabled", "budget_tokens": 3000}}),
         (Reasoning(enabled=True), "budget", {"thinking": {"type": "enabled", "budget_tokens": 4096}}),
     ],
@@ -531,11 +533,19 @@ def test_allowed_tools_are_the_only_ones_that_are_sent() -> None:
     assert found["tool_choice"] == {"type": "any"}
 
 
-@pytest.mark.parametrize("facts", [{"thinking": "budget", "max_output": 9000}, {"thinking": "always"}])
-def test_forced_choice_is_auto_while_the_model_reasons(facts: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("facts", "effort"),
+    [
+        ({"thinking": "budget", "max_output": 9000}, "low"),
+        ({"thinking": "always"}, ""),
+        ({"thinking": "between_tools"}, ""),
+        ({"thinking": "between_tools"}, "none"),
+    ],
+)
+def test_forced_choice_is_auto_while_the_model_reasons(facts: dict[str, Any], effort: str) -> None:
     """A budget and a forced choice are a 400, and so it is for models that always reason."""
     losses = Losses()
-    reasoning = Reasoning("low") if facts["thinking"] == "budget" else None
+    reasoning = Reasoning(effort) if effort else None
 
     found = _choice(ToolChoice(Choice.REQUIRED), losses, facts={**facts, "forced_choice": False}, reasoning=reasoning)
 
@@ -771,6 +781,13 @@ def test_claude_code_request_is_read() -> None:
     assert request.reasoning == Reasoning("medium", enabled=True)
     assert (request.user, request.stream, request.max_tokens) == ("user_1", True, 9)
     assert losses.dropped == ("context_management", "server_tools")
+
+
+def test_thinking_between_tools_is_read_as_off() -> None:
+    """As Claude has it that can't be told "disabled"; other models have nothing nearer."""
+    asked = {"thinking": {"type": "between_tools"}, "messages": [{"role": "user", "content": "hi"}]}
+
+    assert _read(asked).reasoning == Reasoning(enabled=False)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import msgspec
 from velox.dialects.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block, is_film
 from velox.dialects.efforts import effort_of, taken_effort
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.form import (
     Audio,
     Block,
@@ -83,7 +83,7 @@ _NOVA_EFFORT: Final = b'"reasoningConfig":{"type":"enabled","maxReasoningEffort"
 
 def is_claude(facts: ModelFacts) -> bool:
     """True for models that reason as Anthropic's do: only they sign."""
-    return facts.thinking in ("adaptive", "always", "budget")
+    return facts.thinking in ("adaptive", "budget", *ALWAYS_THINKING)
 
 
 # The numbers of a message and of its block, for errors.
@@ -233,15 +233,17 @@ class RequestWriter:
 
     def _reasoning(self) -> tuple[list[bytes], bool]:
         """Return the model's own fields, and whether it thinks."""
-        asked, always = self._request.reasoning, self._facts.thinking == "always"
+        asked = self._request.reasoning
         if asked is None:
-            return [], always
+            return [], self._facts.thinking in ALWAYS_THINKING
         is_off = asked.enabled is False or asked.effort == "none" or asked.budget_tokens == 0
         match self._facts.thinking:
             case "always" if is_off:
                 self._losses.drop("reasoning_effort")
                 return [], True
-            case "adaptive" | "always":
+            case "between_tools" if is_off:
+                return [b'"thinking":{"type":"between_tools"}'], True
+            case "adaptive" | "always" | "between_tools":
                 return self._adaptive(asked, is_off=is_off)
             case "budget":
                 return self._budget(asked, is_off=is_off)

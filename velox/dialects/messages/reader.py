@@ -423,7 +423,7 @@ def _reasoning(found: RequestIn, losses: Losses) -> Reasoning | None:
     if thinking is None:
         return Reasoning(effort) if effort is not None else None
     match thinking.type:
-        case "disabled":
+        case "disabled" | "between_tools":
             return Reasoning(effort, enabled=False)
         case "adaptive":
             return Reasoning(effort, enabled=True, summary=thinking.display)
@@ -431,4 +431,4 @@ def _reasoning(found: RequestIn, losses: Losses) -> Reasoning | None:
             budget = _needed(thinking.budget_tokens, "thinking.budget_tokens")
             return Reasoning(effort, budget, summary=thinking.display)
         case _:
-            raise BadRequestError("the type must be enabled, adaptive or disabled", "thinking.type")
+            raise BadRequestError("the type must be enabled, adaptive, disabled or between_tools", "thinking.type")

@@ -128,7 +128,7 @@ class ToolChoiceIn(Struct, gc=False):
 
 
 class Thinking(Struct, gc=False):
-    """How the model is to reason. type: enabled, adaptive, disabled."""
+    """How the model is to reason. type: enabled, adaptive, disabled, between_tools."""
 
     type: str
     budget_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None

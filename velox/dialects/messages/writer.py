@@ -17,7 +17,7 @@ import msgspec
 
 from velox.dialects.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.efforts import budget_of, effort_of, taken_effort
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.form import (
     Audio,
     Block,
@@ -143,7 +143,7 @@ class RequestWriter:
         is_reasoning = False
         if request.reasoning is not None:
             is_reasoning = self._write_reasoning(max_tokens, turns, config)
-        elif self._facts.thinking == "always":
+        elif self._facts.thinking in ALWAYS_THINKING:
             is_reasoning = True
         if schema is not None:
             config.append(b'"format":{"type":"json_schema","schema":' + schema + b"}")
@@ -210,19 +210,22 @@ class RequestWriter:
             if way == "always":
                 losses.drop("reasoning")
                 return True
+            if way == "between_tools":
+                self._option("thinking", b'{"type":"between_tools"}', "reasoning")
+                return True
             self._option("thinking", b'{"type":"disabled"}', "reasoning")
             return False
-        if self._is_json_forced and way != "always":
+        if self._is_json_forced and way not in ALWAYS_THINKING:
             losses.drop("reasoning")
             return False
         display = b""
         if reasoning.summary is not None:
             display = b',"display":"omitted"' if reasoning.summary == "omitted" else b',"display":"summarized"'
-        if way in ("adaptive", "always"):
+        if way == "adaptive" or way in ALWAYS_THINKING:
             is_taken = self._option("thinking", b'{"type":"adaptive"' + display + b"}", "reasoning")
             if reasoning.effort is not None or reasoning.budget_tokens is not None:
                 config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, losses)))
-            return is_taken or way == "always"
+            return is_taken or way != "adaptive"
         budget = self._budget(budget_of(reasoning), max_tokens, turns)
         if budget is None:
             losses.drop("reasoning")
