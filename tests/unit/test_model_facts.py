@@ -142,6 +142,8 @@ def test_models_of_openai_take_sampling_or_effort() -> None:
         ("openai", "gpt-5.2", "none low medium high xhigh"),
         ("openai", "gpt-5.2-pro", "medium high xhigh"),
         ("openai", "gpt-5.6-sol", "none low medium high xhigh max"),
+        ("openai", "gpt-6.1-sol", "low medium high xhigh max"),
+        ("azure", "gpt-6.1-terra", "none low medium high xhigh max"),
         ("openai", "gpt-7", "none minimal low medium high xhigh max"),
         ("openrouter", "any", "none minimal low medium high xhigh max"),
         ("vllm", "any", "none low medium high"),
