@@ -145,6 +145,8 @@ def test_models_of_openai_take_sampling_or_effort() -> None:
         ("openai", "gpt-6.1-sol", "low medium high xhigh max"),
         ("azure", "gpt-6.1-terra", "none low medium high xhigh max"),
         ("openai", "gpt-7", "none minimal low medium high xhigh max"),
+        ("zai", "glm-5.3", "low high max"),
+        ("zai", "glm-5.2", "none minimal low medium high xhigh max"),
         ("openrouter", "any", "none minimal low medium high xhigh max"),
         ("vllm", "any", "none low medium high"),
         ("groq", "openai/gpt-oss-120b", "low medium high"),
@@ -198,6 +200,11 @@ def test_qwen_at_groq_has_no_efforts_but_a_switch() -> None:
     """It answers 400 to any other: "`reasoning_effort` must be one of `none` or `default`"."""
     assert facts("groq", "qwen/qwen3-32b").thinking == "switch"
     assert facts("groq", "openai/gpt-oss-20b").thinking == "effort"
+
+
+def test_newest_glm_is_not_told_to_stop_reasoning() -> None:
+    """It can't, and takes efforts of three names; the ones before are switched on and off."""
+    assert (facts("zai", "glm-5.3-flash").thinking, facts("zai", "glm-5.2").thinking) == ("effort", "toggle")
 
 
 @pytest.mark.parametrize(
