@@ -96,6 +96,31 @@ def test_converse_takes_strict_tools_of_few_versions_of_claude_only(model: str, 
     assert facts("anthropic", model).refused == ()
 
 
+PENALTIES = ("presence_penalty", "frequency_penalty")
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "is_newer", "refused"),
+    [
+        ("gemini", "gemini-3-flash-preview", False, ()),
+        ("gemini", "gemini-3.1-flash-lite", False, ()),
+        ("vertex", "gemini-3.5-flash", False, ()),
+        ("gemini", "gemini-3.5-flash", True, PENALTIES),
+        ("vertex", "gemini-3.5-flash-lite", True, PENALTIES),
+        ("vertex", "gemini-3.6-flash", True, PENALTIES),
+        ("gemini", "gemini-3.7-flash", True, ("thinking_level.minimal", *PENALTIES)),
+        ("openrouter", "google/gemini-3.8-flash", True, ("thinking_level.minimal", *PENALTIES)),
+        ("gemini", "gemini-flash-latest", True, ("thinking_level.minimal", *PENALTIES)),
+    ],
+)
+def test_newer_flash_takes_no_sampling(provider: str, model: str, is_newer: bool, refused: tuple[str, ...]) -> None:
+    """It ignores it; penalties, an end with the model's words and, since 3.7, the level "minimal" are a 400."""
+    found = facts(provider, model)
+
+    assert (found.sampling, found.prefill) == (not is_newer, not is_newer)
+    assert found.refused == refused
+
+
 @pytest.mark.parametrize(
     ("model", "thinking", "refused"),
     [
