@@ -138,6 +138,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Google.
     _rule("*gemini-3-pro*", refused=("thinking_level.minimal", "thinking_level.medium")),
     _rule("*gemini-3.*-pro*", refused=("thinking_level.minimal",)),
+    # Vertex knows ids of calls, too, since the models match results by them; 2 and 1 refuse them there.
+    _rule("*gemini*", providers=("vertex",), call_ids="any"),
+    _rule("*gemini-2*", "*gemini-1*", providers=("vertex",), call_ids="none"),
     # They ignore sampling; penalties, and an end with a message of the model, are a 400.
     _rule(*_NEWER_FLASH, *_FLASH_WITHOUT_MINIMAL, sampling=False, prefill=False, refused=_PENALTIES),
     # Google answers requests for it with 3.6, but at Vertex.
