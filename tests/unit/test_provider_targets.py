@@ -205,6 +205,11 @@ def test_apis_of_an_upstream_stand_in_place_of_the_usual_ones() -> None:
     assert messages is not None and messages.api is Surface.MESSAGES
     assert responses is not None and responses.api is Surface.RESPONSES
     assert target_call(row, {}, Surface.EMBEDDINGS, "m", apis=[Surface.RESPONSES]) is None
+    for surface, path in ((Surface.RESPONSES, "/v1/responses"), (Surface.MESSAGES, "/v1/messages")):
+        usual = target_call(PROVIDERS["together"], {}, surface, "m")
+        own = target_call(PROVIDERS["together"], {}, surface, "m", apis=[Surface.CHAT, surface])
+        assert usual is not None and usual.api is Surface.CHAT
+        assert own is not None and (own.api, own.target) == (surface, path.encode())
     # OpenAI's form can't be put into Google's, which no model has alone.
     gemini = PROVIDERS["gemini"]
     assert target_call(gemini, {}, Surface.EMBEDDINGS, "m", apis=[Surface.EMBED_CONTENTS]) is None

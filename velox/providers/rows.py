@@ -404,7 +404,13 @@ _OTHERS: Final = (
             renamed=(("prompt_cache_breakpoint", "cache_control"),),
         ),
     ),
-    _compatible(*("together", "Together AI", "https://api.together.xyz", _chat(_openai_paths()), "TOGETHER_API_KEY")),
+    # Only some of its models answer well by the other two.
+    _compatible(
+        *("together", "Together AI", "https://api.together.xyz"),
+        _chat(_openai_paths(), {**_openai_paths(responses=True), **_messages_paths(counts=False)}),
+        "TOGETHER_API_KEY",
+        headers=_ANTHROPIC_VERSION,
+    ),
     _compatible(
         *("fireworks", "Fireworks AI", "https://api.fireworks.ai/inference"),
         _chat(_openai_paths(), _openai_paths(responses=True)),
