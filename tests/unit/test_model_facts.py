@@ -221,6 +221,20 @@ def test_groq_takes_reasoning_back_from_models_that_reason_alone() -> None:
     assert fields == {"openai/gpt-oss-20b": "reasoning", "qwen/qwen3-32b": "reasoning", "llama-4": ""}
 
 
+def test_mistral_reasons_where_it_is_adjustable() -> None:
+    """Its newer Small and Medium know "none" and "high"; others answer 400 to the field."""
+    for name, thinking in (
+        ("mistral-small-latest", "effort"),
+        ("mistral-small-2603", "effort"),
+        ("mistral-medium-3-5", "effort"),
+        ("mistral-small-2506", "none"),
+        ("mistral-large-2512", "none"),
+        ("codestral-latest", "none"),
+    ):
+        assert facts("mistral", name).thinking == thinking
+    assert facts("mistral", "mistral-medium-3-5").efforts == ("none", "high")
+
+
 def test_qwen_at_groq_has_no_efforts_but_a_switch() -> None:
     """It answers 400 to any other: "`reasoning_effort` must be one of `none` or `default`"."""
     assert facts("groq", "qwen/qwen3-32b").thinking == "switch"

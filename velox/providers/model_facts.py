@@ -219,6 +219,12 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
     # Servers that answer 400 to an effort for a model that does not reason.
     _rule("*", providers=("groq", "cerebras", "xai", "mistral"), thinking="none"),
+    _rule(
+        *("mistral-small-2603*", "mistral-small-latest", "mistral-medium-3-5*"),
+        providers=("mistral",),
+        thinking="effort",
+        efforts=("none", "high"),
+    ),
     # Nor does Groq take back, from models that do not reason, what another has reasoned.
     _rule("*", providers=("groq",), reasoning_field=""),
     _rule("*gpt-oss*", "*qwen3*", providers=("groq",), reasoning_field="reasoning"),
