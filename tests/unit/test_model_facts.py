@@ -180,6 +180,7 @@ def test_models_of_openai_take_sampling_or_effort() -> None:
         ("xai", "grok-4.3", "none low medium high"),
         ("xai", "grok-4.5", "low medium high"),
         ("xai", "grok-4.6", "low medium high xhigh"),
+        ("xai", "grok-4.7", "low medium high xhigh"),
         ("xai", "grok-4.20-multi-agent-0309", "low medium high xhigh"),
     ],
 )
@@ -198,6 +199,7 @@ def test_efforts_are_those_of_the_version(provider: str, model: str, efforts: st
         ("grok-4-1-fast-non-reasoning", "none", False),
         ("grok-code-fast-1", "none", True),
         ("grok-4.3", "effort", True),
+        ("grok-4.7", "effort", True),
     ],
 )
 def test_grok_refuses_stops_and_penalties_where_it_reasons(model: str, thinking: str, refuses: bool) -> None:

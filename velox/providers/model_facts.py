@@ -237,7 +237,12 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("grok-3-mini*", providers=("xai",), thinking="effort", efforts=("low", "high")),
     _rule("grok-4.3*", providers=("xai",), thinking="effort", efforts=("none", *_THREE_EFFORTS)),
     _rule("grok-4.5*", providers=("xai",), thinking="effort", efforts=_THREE_EFFORTS),
-    _rule("grok-4.6*", "grok-4.20-multi-agent*", providers=("xai",), thinking="effort", efforts=_UP_TO_XHIGH),
+    _rule(
+        *("grok-4.6*", "grok-4.7*", "grok-4.20-multi-agent*"),
+        providers=("xai",),
+        thinking="effort",
+        efforts=_UP_TO_XHIGH,
+    ),
     # It can't be told not to reason: "none" and `thinking` of type disabled are as good as the effort "max".
     _rule("glm-5.3*", providers=("zai",), thinking="effort", efforts=("low", "high", "max")),
     # Models of many vendors in one API, which is Responses, but answers 400 to each field that it has not.
