@@ -51,18 +51,20 @@ def test_claude_is_known_by_its_version(model: str, thinking: str, sampling: boo
     assert 4096 <= found.max_output <= 32_000 and found.cache_marks
 
 
-def test_fable_is_asked_on_bedrock_as_others_are() -> None:
-    """Converse has one way for all that adapt."""
-    assert facts("bedrock", "anthropic.claude-fable-5-v1:0").thinking == "adaptive"
-    assert facts("anthropic", "claude-mythos-5").thinking == "always"
-
-
-def test_claude_5_5_is_asked_on_bedrock_as_elsewhere() -> None:
+@pytest.mark.parametrize(
+    ("model", "thinking"),
+    [
+        ("claude-fable-5", "always"),
+        ("claude-fable-5-2", "always"),
+        ("claude-mythos-5", "always"),
+        ("claude-opus-5-5", "always"),
+        ("claude-sonnet-5-5", "between_tools"),
+    ],
+)
+def test_claude_that_always_thinks_does_so_on_bedrock(model: str, thinking: str) -> None:
     """There, too, thinking of type "disabled" is a 400."""
-    opus, sonnet = facts("bedrock", "us.anthropic.claude-opus-5-5"), facts("bedrock", "anthropic.claude-sonnet-5-5")
-
-    assert (opus.thinking, sonnet.thinking) == ("always", "between_tools")
-    assert not opus.forced_choice and not sonnet.forced_choice
+    for found in (facts("anthropic", model), facts("bedrock", f"us.anthropic.{model}")):
+        assert (found.thinking, found.forced_choice) == (thinking, False)
 
 
 def test_bedrock_takes_marks_and_pictures_from_few_models_only() -> None:

@@ -115,9 +115,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule(*_STRICT_BY_CONVERSE, providers=("bedrock",), refused=(_SCOPE,)),
     # Of Claude Code; of Anthropic's own API alone.
     _rule("*claude*", providers=("bedrock-mantle", "foundry", "vertex"), refused=(_SCOPE,)),
-    # Bedrock asks for it as the others do.
-    _rule("*claude-fable*", "*claude-mythos*", providers=("bedrock",), thinking="adaptive"),
-    # Everywhere: they answer 400 to thinking of type "disabled", and to a forced choice.
+    # They answer 400 to thinking of type "disabled", and to a forced choice.
     _rule("*claude-opus-5-5*", "*claude-opus-5.5*", thinking="always", forced_choice=False),
     _rule("*claude-sonnet-5-5*", "*claude-sonnet-5.5*", thinking="between_tools", forced_choice=False),
     _rule(*_WITH_SAMPLING, sampling=True, efforts=_CLAUDE_4_6_EFFORTS),
