@@ -339,6 +339,21 @@ def test_every_fact_can_be_said() -> None:
     assert set(FIELDS) == {"models", "providers", *ModelFacts.__struct_fields__}
 
 
+def test_betas_of_bedrock_are_those_of_the_model() -> None:
+    """It answers 400 "invalid beta flag" where the model has not what one asks for."""
+    binding = "thinking-binding-controls-2026-08-01"
+    for model, is_taken in (
+        ("us.anthropic.claude-opus-5-5", True),
+        ("anthropic.claude-haiku-5-5", True),
+        ("anthropic.claude-fable-5-2", True),
+        ("anthropic.claude-fable-5", False),
+        ("anthropic.claude-sonnet-4-5-20250929-v1:0", False),
+    ):
+        betas = facts("bedrock", model).betas
+        assert (binding in betas) == is_taken
+        assert {"compact-2026-01-12", "context-1m-2025-08-07"} <= set(betas)
+
+
 def test_betas_of_bedrock_are_the_users_to_say(tmp_path: Path) -> None:
     """The table ages; a pattern takes all of a family."""
     assert "context-1m-2025-08-07" in facts("bedrock", "us.anthropic.claude-opus-5").betas

@@ -47,6 +47,7 @@ _OPENAIS: Final = ("openai", "azure", "foundry")
 
 # Of the header anthropic-beta, what Bedrock takes by its invoke.
 _BEDROCK_BETAS: Final = (
+    "compact-2026-01-12",
     "computer-use-2024-10-22",
     "computer-use-2025-01-24",
     "computer-use-2025-11-24",
@@ -61,6 +62,12 @@ _BEDROCK_BETAS: Final = (
     "tool-examples-2025-10-29",
     "tool-search-tool-2025-10-19",
 )
+# Only models that check what stands before their reasoning take it; others answer 400.
+_BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
+_WITH_BINDING: Final = (
+    *("*claude-opus-5-5*", "*claude-sonnet-5-5*", "*claude-haiku-5-5*"),
+    *("*claude-fable-5-1*", "*claude-fable-5-2*", "*claude-mythos-5-1*", "*claude-mythos-5-2*"),
+)
 _SCOPE: Final = "cache_control.scope"
 # And what Vertex takes.
 _VERTEX_BETAS: Final = (
@@ -72,7 +79,7 @@ _VERTEX_BETAS: Final = (
     "context-management-2025-06-27",
     "interleaved-thinking-2025-05-14",
     "per-turn-control-2026-07-01",
-    "thinking-binding-controls-2026-08-01",
+    _BINDING_BETA,
     "thinking-display-updates-2026-08-18",
     "tool-search-tool-2025-10-19",
     "web-search-2025-03-05",
@@ -113,6 +120,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Converse passes strict tools on in a form that Claude's own API refuses, but for these versions.
     _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS, refused=("tools.strict", _SCOPE)),
     _rule(*_STRICT_BY_CONVERSE, providers=("bedrock",), refused=(_SCOPE,)),
+    _rule(*_WITH_BINDING, providers=("bedrock",), betas=(*_BEDROCK_BETAS, _BINDING_BETA)),
     # Of Claude Code; of Anthropic's own API alone.
     _rule("*claude*", providers=("bedrock-mantle", "foundry", "vertex"), refused=(_SCOPE,)),
     # They answer 400 to thinking of type "disabled", and to a forced choice.
