@@ -176,7 +176,11 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("gpt-5.1-codex-max*", providers=_OPENAIS, efforts=_UP_TO_XHIGH),
     _rule("gpt-5.*-pro*", providers=_OPENAIS, efforts=("medium", "high", "xhigh")),
     _rule(*_WITH_BREAKPOINTS, providers=_OPENAIS, efforts=("none", *_THREE_EFFORTS, "xhigh", "max")),
-    _rule("gpt-6.1-sol*", providers=_OPENAIS, efforts=(*_UP_TO_XHIGH, "max")),
+    _rule(
+        *("gpt-6-astra*", "gpt-6.1-sol*", "gpt-6.2-astra*", "gpt-6.2-sol*"),
+        providers=_OPENAIS,
+        efforts=(*_UP_TO_XHIGH, "max"),
+    ),
     _rule(
         *_WITH_BREAKPOINTS,
         providers=_OPENAIS,
