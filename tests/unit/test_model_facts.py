@@ -112,10 +112,11 @@ PENALTIES = ("presence_penalty", "frequency_penalty")
         ("vertex", "gemini-3.6-flash", True, PENALTIES),
         ("gemini", "gemini-3.7-flash", True, ("thinking_level.minimal", *PENALTIES)),
         ("openrouter", "google/gemini-3.8-flash", True, ("thinking_level.minimal", *PENALTIES)),
+        ("vertex", "gemini-4-argon", True, ("thinking_level.minimal", *PENALTIES)),
         ("gemini", "gemini-flash-latest", True, ("thinking_level.minimal", *PENALTIES)),
     ],
 )
-def test_newer_flash_takes_no_sampling(provider: str, model: str, is_newer: bool, refused: tuple[str, ...]) -> None:
+def test_newer_gemini_takes_no_sampling(provider: str, model: str, is_newer: bool, refused: tuple[str, ...]) -> None:
     """It ignores it; penalties, an end with the model's words and, since 3.7, the level "minimal" are a 400."""
     found = facts(provider, model)
 
@@ -129,7 +130,8 @@ def test_newer_flash_takes_no_sampling(provider: str, model: str, is_newer: bool
         ("gemini-3-pro-preview", "level", ("thinking_level.minimal", "thinking_level.medium")),
         ("gemini-3.1-pro-preview", "level", ("thinking_level.minimal",)),
         ("gemini-3-flash-preview", "level", ()),
-        ("gemini-4-ultra", "level", ()),
+        ("gemini-4-argon", "level", ("thinking_level.minimal", "presence_penalty", "frequency_penalty")),
+        ("gemini-5", "level", ()),
         ("gemini-2.5-pro", "thinking_budget", ("thinking_budget.0",)),
         ("gemini-2.5-flash-lite", "thinking_budget", ()),
         ("gemini-2.0-flash", "none", ()),

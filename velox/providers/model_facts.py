@@ -91,8 +91,8 @@ _THREE_EFFORTS: Final = ("low", "medium", "high")
 _UP_TO_XHIGH: Final = (*_THREE_EFFORTS, "xhigh")
 _PENALTIES: Final = ("presence_penalty", "frequency_penalty")
 _GROK_REFUSES: Final = ("stop", *_PENALTIES)
-_FLASH_WITHOUT_MINIMAL: Final = ("*gemini-3.7-flash*", "*gemini-3.8-flash*", "*gemini-flash-latest*")
-_NEWER_FLASH: Final = ("*gemini-3.5-flash-lite*", "*gemini-flash-lite-latest*", "*gemini-3.6-flash*")
+_WITHOUT_MINIMAL: Final = ("*gemini-3.7-flash*", "*gemini-3.8-flash*", "*gemini-flash-latest*", "*gemini-4*")
+_WITHOUT_SAMPLING: Final = ("*gemini-3.5-flash-lite*", "*gemini-flash-lite-latest*", "*gemini-3.6-flash*")
 _PERPLEXITY_REFUSES: Final = (
     *("include", "user", "service_tier", "prompt_cache_key", "reasoning.summary", "json_object", "allowed_tools"),
     *("detail", "file"),
@@ -148,10 +148,10 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*gemini*", providers=("vertex",), call_ids="any"),
     _rule("*gemini-2*", "*gemini-1*", providers=("vertex",), call_ids="none"),
     # They ignore sampling; penalties, and an end with a message of the model, are a 400.
-    _rule(*_NEWER_FLASH, *_FLASH_WITHOUT_MINIMAL, sampling=False, prefill=False, refused=_PENALTIES),
+    _rule(*_WITHOUT_SAMPLING, *_WITHOUT_MINIMAL, sampling=False, prefill=False, refused=_PENALTIES),
     # Google answers requests for it with 3.6, but at Vertex.
     _rule("gemini-3.5-flash*", providers=("gemini",), sampling=False, prefill=False, refused=_PENALTIES),
-    _rule(*_FLASH_WITHOUT_MINIMAL, refused=("thinking_level.minimal", *_PENALTIES)),
+    _rule(*_WITHOUT_MINIMAL, refused=("thinking_level.minimal", *_PENALTIES)),
     _rule("*gemini-2.5*", thinking="thinking_budget", images_in_results=False),
     _rule("*gemini-2.5-pro*", refused=("thinking_budget.0",)),
     _rule(
