@@ -541,7 +541,7 @@ def test_pitfall_38_a_blocked_prompt_has_no_candidates() -> None:
     ("reason", "stop"),
     [
         ("MAX_TOKENS", Stop(StopReason.LENGTH)),
-        ("CONTINUATION", Stop(StopReason.PAUSE)),
+        ("CONTINUATION", Stop(StopReason.LENGTH)),
         ("OTHER", Stop(StopReason.END, unknown="OTHER")),
         ("SOMETHING_NEW", Stop(StopReason.END, unknown="SOMETHING_NEW")),
     ],

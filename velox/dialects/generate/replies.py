@@ -41,6 +41,8 @@ _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 _STOPS: Final = {
     "STOP": StopReason.END,
     "MAX_TOKENS": StopReason.LENGTH,
+    # What one request may give is given. Only a token of Google's continues the answer, which no other dialect has.
+    "CONTINUATION": StopReason.LENGTH,
     "SAFETY": StopReason.FILTER,
     "RECITATION": StopReason.FILTER,
     "LANGUAGE": StopReason.FILTER,
@@ -54,7 +56,6 @@ _STOPS: Final = {
     "MODEL_ARMOR": StopReason.FILTER,
     "ESCALATION": StopReason.FILTER,
     "PUP_LIMITED_DISABLED": StopReason.FILTER,
-    "CONTINUATION": StopReason.PAUSE,
 }
 # The model said nothing that is of use: an error, not an end.
 _BROKEN: Final = frozenset(
