@@ -1,6 +1,6 @@
 """What Velox wrote into a client's history for one provider, taken out where the next request goes to another.
 
-    Messages, Responses   reasoning whose signature is tagged (signatures.py): left out
+    Messages, Responses   reasoning whose signature is tagged (signatures.py), or that nobody signed: left out
     Gemini                a tagged signature: left out with its thought; of a call, replaced where the model checks it
     Chat                  a signature in the id of a call; reasoning in fields that the provider does not know
 
@@ -40,6 +40,16 @@ _ROUTER: Final = "openrouter"
 # Nobody knows which fields such a server takes: it may be another gateway, which reads the signatures.
 _ANY_SERVER: Final = "openai-compatible"
 _DISABLED: Final = msgspec.Raw(b'{"type":"disabled"}')
+# How Messages' clients send the signature of reasoning back that has none.
+_UNSIGNED: Final = (b'"signature":""', b'"signature": ""')
+# Facts.thinking of models that check signatures (Claude).
+_SIGNING: Final = frozenset({"adaptive", "always", "budget"})
+# How the ids of items begin that are made here: OpenAI's own have digits of hexadecimal numbers only.
+_OWN_ITEM: Final = "rs_vx"
+_OWN_ITEM_BYTES: Final = _OWN_ITEM.encode()
+# How Codex sends reasoning back that nobody signed: without an id, too.
+_UNSEALED: Final = (b'"encrypted_content":null', b'"encrypted_content": null')
+_OPENAIS: Final = frozenset({"openai", "azure", "foundry"})
 
 
 class _Place(NamedTuple):
@@ -92,16 +102,18 @@ def _raw(value: object) -> msgspec.Raw:
 # -- Anthropic Messages -----------------------------------------------------------------------------
 
 
-def _change_messages(fields: _Fields, _: _Place) -> bool:
+def _change_messages(fields: _Fields, place: _Place) -> bool:
     is_in_loop = False  # since the last thing that the user said, something was left out
+    is_signing = place.facts.thinking in _SIGNING
+    marks = (_TAG, *_UNSIGNED) if is_signing else (_TAG,)
 
     def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
         nonlocal is_in_loop
-        if bytes(raw).find(_TAG) < 0:
+        if all(bytes(raw).find(mark) < 0 for mark in marks):
             is_in_loop = is_in_loop and not _is_said_by_user(raw)
             return raw
         message = _FIELDS.decode(raw)
-        if not _changed_items(message, "content", _own_block):
+        if not _changed_items(message, "content", lambda block: _own_block(block, is_signing=is_signing)):
             return raw
         is_in_loop = True
         return _raw(message) if _items(message["content"]) else None
@@ -114,12 +126,15 @@ def _change_messages(fields: _Fields, _: _Place) -> bool:
     return is_changed
 
 
-def _own_block(raw: msgspec.Raw) -> msgspec.Raw | None:
-    if bytes(raw).find(_TAG) < 0:
+def _own_block(raw: msgspec.Raw, *, is_signing: bool) -> msgspec.Raw | None:
+    if bytes(raw).find(_TAG) < 0 and not (is_signing and _type_of(raw) == "thinking"):
         return raw
     block = _FIELDS.decode(raw)
     name = {"thinking": "signature", "redacted_thinking": "data"}.get(_text(block, "type"))
-    return None if name is not None and is_tagged(_text(block, name)) else raw
+    if name is None:
+        return raw
+    signature = _text(block, name)
+    return None if is_tagged(signature) or (is_signing and not signature) else raw
 
 
 def _is_said_by_user(raw: msgspec.Raw) -> bool:
@@ -137,15 +152,23 @@ def _type_of(raw: msgspec.Raw | None) -> str:
 # -- OpenAI Responses -------------------------------------------------------------------------------
 
 
-def _change_responses(fields: _Fields, _: _Place) -> bool:
-    return _changed_items(fields, "input", _own_item)
+def _change_responses(fields: _Fields, place: _Place) -> bool:
+    return _changed_items(fields, "input", lambda item: _own_item(item, place))
 
 
-def _own_item(raw: msgspec.Raw) -> msgspec.Raw | None:
-    if bytes(raw).find(_TAG) < 0:
+def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
+    if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.RESPONSES]):
         return raw
     item = _FIELDS.decode(raw)
-    is_foreign = _text(item, "type") == "reasoning" and is_tagged(_text(item, "encrypted_content"))
+    if _text(item, "type") != "reasoning":
+        return raw
+    value, item_id = _text(item, "encrypted_content"), _text(item, "id")
+    if value:
+        is_foreign = is_tagged(value)
+    elif item_id:
+        is_foreign = item_id.startswith(_OWN_ITEM)  # OpenAI looks for what it has kept under the id
+    else:
+        is_foreign = place.provider in _OPENAIS and not _items(item.get("content"))
     return None if is_foreign else raw
 
 
@@ -246,5 +269,6 @@ _CHANGES: Final[Mapping[Surface, Callable[[_Fields, _Place], bool]]] = {
 _MARKS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
     Surface.CHAT: (_THOUGHT, _TEXT, _DETAILS),
     **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (_TAG_BASE64,)),
-    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES, Surface.RESPONSES, Surface.COUNT_RESPONSES), (_TAG,)),
+    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (_TAG, *_UNSIGNED)),
+    **dict.fromkeys((Surface.RESPONSES, Surface.COUNT_RESPONSES), (_TAG, _OWN_ITEM_BYTES, *_UNSEALED)),
 }

@@ -53,6 +53,46 @@ def test_message_of_foreign_thinking_alone_goes() -> None:
     assert own(Surface.MESSAGES, body) == {"messages": [USER, USER]}
 
 
+CLAUDE = ModelFacts(thinking="adaptive")
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_claude_gets_no_thinking_that_nobody_signed(separators: tuple[str, str]) -> None:
+    """Most models of Chat Completions don't sign: their thinking has an empty signature, which Anthropic refuses."""
+    unsigned = {"type": "thinking", "thinking": "hm", "signature": ""}
+    signed = {"type": "thinking", "thinking": "", "signature": "EqAB"}
+    said = {"type": "text", "text": '"signature":"" is what I say', "signature": ""}
+    messages = [
+        USER,
+        {"role": "assistant", "content": [unsigned, said]},
+        USER,
+        {"role": "assistant", "content": [said]},
+    ]
+    body = {"messages": [*messages, USER, {"role": "assistant", "content": [signed, unsigned, CALL]}, RESULT]}
+    text = json.dumps(body, separators=separators).encode()
+
+    found = json.loads(without_foreign(text, Surface.MESSAGES, CLAUDE, "anthropic"))
+    assert [message["content"] for message in found["messages"] if message["role"] == "assistant"] == [
+        [said],
+        [said],
+        [signed, CALL],
+    ]
+    # Others that speak the dialect do not sign themselves.
+    assert without_foreign(text, Surface.MESSAGES, ModelFacts(thinking="toggle"), "zai") is text
+
+
+def test_thinking_with_a_budget_is_off_while_calls_stand_after_thinking_that_nobody_signed() -> None:
+    unsigned = {"type": "thinking", "thinking": "hm", "signature": ""}
+    body = {
+        "thinking": {"type": "enabled", "budget_tokens": 2000},
+        "messages": [USER, {"role": "assistant", "content": [unsigned, CALL]}, RESULT],
+    }
+
+    found = own(Surface.MESSAGES, body, ModelFacts(thinking="budget"), "anthropic")
+    assert found["thinking"] == {"type": "disabled"}
+    assert found["messages"][1]["content"] == [CALL]
+
+
 @pytest.mark.parametrize(
     ("after", "thinking"), [([], "disabled"), ([RESULT], "disabled"), ([RESULT, USER], "enabled"), ([USER], "enabled")]
 )
@@ -89,6 +129,21 @@ def test_openai_gets_only_its_own_reasoning(surface: Surface) -> None:
     body = {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, foreign, openais, call]}
 
     assert own(surface, body) == {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, openais, call]}
+
+
+def test_openai_gets_no_reasoning_of_others_that_nobody_signed() -> None:
+    """It answers 404 to an id that is not its own, and 400 to an item with neither an id nor a signature."""
+    summary = [{"type": "summary_text", "text": "hm"}]
+    unsigned = {"type": "reasoning", "id": "rs_vx0a1b2c0", "summary": summary}
+    codexs = {"type": "reasoning", "summary": summary, "content": None, "encrypted_content": None}
+    shown = {**codexs, "content": [{"type": "reasoning_text", "text": "hm"}]}
+    kept = {"type": "reasoning", "id": "rs_0a1b", "summary": [], "encrypted_content": None}
+    said = {"role": "user", "content": 'rs_vx and "encrypted_content":null'}
+    body = {"input": [said, unsigned, codexs, shown, kept, said]}
+
+    assert own(Surface.RESPONSES, body) == {"input": [said, shown, kept, said]}
+    # Others may read a summary.
+    assert own(Surface.RESPONSES, body, provider="deepseek") == {"input": [said, codexs, shown, kept, said]}
 
 
 def test_input_that_is_a_text_stays() -> None:
