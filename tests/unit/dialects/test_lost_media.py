@@ -168,6 +168,29 @@ def test_what_is_empty_is_no_loss(api: Surface, answer: dict[str, Any]) -> None:
     assert model(api).answer(json.dumps(answer).encode()).lost == ()
 
 
+PNG = "iVBORw0K" * 250_000  # 2 MB: a picture has that in base64
+
+
+@pytest.mark.parametrize(
+    ("api", "stream"),
+    [
+        (Surface.GENERATE, lines(generated({"inlineData": {"mimeType": "image/png", "data": PNG}}))),
+        (
+            Surface.CHAT,
+            lines(chunk(content="Hi"), chunk(images=[{"type": "image_url", "image_url": {"url": PNG}}]), CHAT_END),
+        ),
+    ],
+)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_picture_of_usual_size_is_left_out_of_a_stream(api: Surface, stream: bytes, end: bytes) -> None:
+    """It comes in one event: the answer must not fail because of it."""
+    stream = stream.replace(b"\n", end)
+    found = assembled(read_events(model(api).stream(), stream, [65536] * (len(stream) // 65536)))
+
+    assert found.lost == ("answer.image",)
+    assert [block.text for block in found.blocks if isinstance(block, Text)] == [b'"Hi"']
+
+
 @pytest.mark.parametrize(("api", "stream", "field"), STREAMS)
 def test_stream_names_it(api: Surface, stream: bytes, field: str) -> None:
     """Where it stands; its text is whole."""
