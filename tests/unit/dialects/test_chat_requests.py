@@ -488,6 +488,10 @@ def test_pitfall_23_calls_of_two_messages_are_one() -> None:
         ("uas", "user assistant system"),
         ("uAsra", "user assistant tool system assistant"),
         ("uas" + "u" * 3, "user assistant user user user system"),
+        ("uauur", "user assistant tool user"),
+        ("uAurur", "user assistant tool tool user"),
+        ("uArurus", "user assistant tool tool user user system"),
+        ("uAruusr", "user assistant tool tool user system"),
     ],
 )
 def test_system_message_among_calls_and_results_comes_after_them(kinds: str, roles: str) -> None:

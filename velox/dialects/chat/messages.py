@@ -39,6 +39,7 @@ __all__ = ["MessageWriter"]
 _MOST_ID: Final = 40
 _SYSTEM: Final = Role.SYSTEM
 _ASSISTANT: Final = Role.ASSISTANT
+_USER: Final = Role.USER
 _PLAIN: Final = {
     Role.SYSTEM: b'{"role":"system","content":%b}',
     Role.USER: b'{"role":"user","content":%b}',
@@ -355,6 +356,8 @@ def _turns(messages: Sequence[Message]) -> list[Message]:
             n_open += _n_calls(message)
         if turns and turns[-1].role is message.role and _continues(turns[-1].blocks, message):
             turns[-1] = Message(message.role, [*turns[-1].blocks, *message.blocks], turns[-1].name)
+            if message.role is _USER:
+                _join_before(turns)
         elif held and message.role is _ASSISTANT:
             turns += [*held, message]  # those calls have no results
             held = []
@@ -364,6 +367,17 @@ def _turns(messages: Sequence[Message]) -> list[Message]:
             turns += held
             held = []
     return turns + held
+
+
+def _join_before(turns: list[Message]) -> None:
+    """Put what the user said in several messages between a call and the last turn, which has its result, into that."""
+    while len(turns) > 1 and turns[-2].role is _USER and not _has_only_results(turns[-2].blocks):
+        last = turns.pop()
+        turns[-1] = Message(_USER, [*turns[-1].blocks, *last.blocks], turns[-1].name)
+
+
+def _has_only_results(blocks: Sequence[Block]) -> bool:
+    return all(isinstance(block, ToolResult) for block in blocks)
 
 
 def _n_open(turns: Sequence[Message]) -> int:
@@ -387,4 +401,4 @@ def _continues(before: Sequence[Block], message: Message) -> bool:
     if message.role is _ASSISTANT:
         return any(isinstance(block, ToolUse) for block in before)
     has_results = any(isinstance(block, ToolResult) for block in message.blocks)
-    return has_results and not all(isinstance(block, ToolResult) for block in before)
+    return has_results and not _has_only_results(before)
