@@ -821,6 +821,38 @@ def test_tools_that_the_client_runs_are_functions(kind: str, name: str, argument
     assert ("undo_edit" in schema["properties"]["command"].get("enum", ())) is (kind == "text_editor_20250124")
 
 
+def test_blocks_of_fallbacks_and_listings_refuse_no_conversation() -> None:
+    """They are in what Claude answered once, and stay in the history: another model is asked without them."""
+    hop = {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}
+    listing = {"type": "mcp_tool_listing", "mcp_server_name": "s", "tools": []}
+    call = {"type": "tool_use", "id": "t", "name": "click", "input": {}}
+    state = {"type": "browser_state", "tabs": []}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "ok"}, state]}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [hop, {"type": "text", "text": "b"}]},
+        {"role": "user", "content": "c"},
+    ]
+    losses = Losses()
+
+    request = _read({"model": "m", "messages": messages}, losses)
+    assert request.messages[1].blocks == [Text(b'"b"')]
+    assert losses.dropped == ()
+
+    messages += [{"role": "assistant", "content": [listing, call]}, {"role": "user", "content": [result]}]
+    request = _read({"model": "m", "messages": messages}, losses)
+    assert request.messages[3].blocks == [ToolUse("t", "click", b"{}")]
+    assert request.messages[4].blocks == [ToolResult("t", [Text(b'"ok"')])]
+    assert losses.dropped == ("server_tools",)
+
+
+def test_thinking_between_tools_is_off() -> None:
+    """It is a kind of `disabled` that only some Claudes have."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "thinking": {"type": "between_tools"}}
+
+    assert _read(body).reasoning == Reasoning(enabled=False)
+
+
 def test_server_tools_and_their_blocks_are_dropped() -> None:
     """Anthropic runs them; a choice of one of them too."""
     losses = Losses()

@@ -81,6 +81,8 @@ _DROPPED: Final = (
 _RARE: Final = attrgetter(*_REFUSED, *_DROPPED)
 _NO_RARE: Final = _RARE(RequestIn("", []))
 _OF_SERVER_TOOLS: Final = "server_tools"
+# Blocks of tools that Anthropic runs, or that Claude alone is trained for.
+_SERVER_TOOLS: Final = frozenset({"server_tool_use", "mcp_tool_use", "mcp_tool_listing", "browser_state"})
 # Who signs calls and texts.
 _GOOGLE: Final = "google"
 
@@ -300,8 +302,10 @@ def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
             losses.drop("defer_loading", "type")  # the model has all of the tools all the time
         case "container_upload":
             raise BadRequestError("a file in a container of Anthropic's can't be read elsewhere", "type")
-        case kind if kind.endswith("_tool_result") or kind in ("server_tool_use", "mcp_tool_use"):
+        case kind if kind.endswith("_tool_result") or kind in _SERVER_TOOLS:
             losses.drop(_OF_SERVER_TOOLS, "type")
+        case "fallback":
+            pass  # it says which model spoke from here on, and no model reads it
         case "compaction":
             raise BadRequestError("a compacted conversation can be read by Anthropic only", "type")
         case _:
@@ -423,7 +427,7 @@ def _reasoning(found: RequestIn, losses: Losses) -> Reasoning | None:
     if thinking is None:
         return Reasoning(effort) if effort is not None else None
     match thinking.type:
-        case "disabled" | "between_tools":
+        case "disabled" | "between_tools":  # the latter is off, too, but for progress updates
             return Reasoning(effort, enabled=False)
         case "adaptive":
             return Reasoning(effort, enabled=True, summary=thinking.display)
