@@ -17,6 +17,7 @@ from velox.dialects.form import (
     Call,
     Choice,
     Document,
+    Format,
     Image,
     Media,
     MediaKind,
@@ -76,6 +77,30 @@ def test_pitfall_40_codex_tools_become_functions_and_hosted_ones_are_dropped() -
         "tools.namespace.description",
     }
     assert request.verbosity == "low"
+
+
+def test_input_changes_the_configuration() -> None:
+    """An item of the input sets the effort or the form of the answer from there on: the last one counts."""
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    said = {"role": "user", "content": "a"}
+    items = [
+        said,
+        {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}},
+        {"type": "configuration_update", "text": {"format": schema}},
+        said,
+    ]
+    losses = Losses()
+
+    request = _read(losses, input=items, reasoning={"effort": "high", "summary": "auto"}, text={"verbosity": "low"})
+    assert request.reasoning == Reasoning("low", summary="auto")
+    assert request.format == Format(b'{"type": "object"}', "n")
+    assert (request.verbosity, len(request.messages), losses.dropped) == ("low", 2, ())
+
+    back = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
+    assert _read(input=[said, back], text={"format": schema}).format is None
+    with pytest.raises(BadRequestError) as info:
+        _read(input=[said, {"type": "configuration_update", "text": {"format": 1}}])
+    assert info.value.param == "input[1].text.format"
 
 
 def test_codex_history_is_one_message_a_turn() -> None:

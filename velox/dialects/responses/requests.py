@@ -55,6 +55,8 @@ _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _TOOLS: Final = msgspec.json.Decoder(list[wire.Tool])
 _CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_REASONING: Final = msgspec.json.Decoder(wire.ReasoningConfig)
+_TEXT: Final = msgspec.json.Decoder(wire.TextConfig)
 _UNKNOWN: Final = "Object contains unknown field"
 
 _USER: Final = Role.USER  # an enum's member costs more to look up than a message to make
@@ -105,6 +107,9 @@ class RequestReader:
         self.body = b"{}"
         self._messages: list[Message] = []
         self._signatures: dict[str, Thinking] = {}  # by id: some are of calls, which have items of their own for them
+        # As the input has changed them last; None: it has not.
+        self._effort: str | None = None
+        self._text: wire.TextConfig | None = None
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
@@ -143,8 +148,8 @@ class RequestReader:
             max_tokens=given.max_output_tokens,
             temperature=given.temperature,
             top_p=given.top_p,
-            format=_format(given),
-            reasoning=_reasoning(given),
+            format=_format(self._text or given.text),
+            reasoning=_reasoning(given.reasoning, self._effort),
             user=given.safety_identifier if given.user is None else given.user,
             tier=given.service_tier,
             cache_key=given.prompt_cache_key,
@@ -198,6 +203,7 @@ class RequestReader:
         if items is None:
             raise BadRequestError("a request has an input: a string or a list of items", "input")
         self._signatures = {}
+        self._effort = self._text = None
         for n, item in enumerate(items):
             kind = item.type
             if kind is None or kind == "message":
@@ -255,6 +261,11 @@ class RequestReader:
                 self._said(ToolUse(item.call_id, function, read_arguments(bytes(item.arguments))))
             case "tool_search_output" | "additional_tools":
                 self._found_tools(item, path)
+            case "configuration_update":
+                if is_given(item.reasoning):
+                    self._effort = decoded_request(_REASONING, item.reasoning, f"{path}.reasoning").effort
+                if is_given(item.text):
+                    self._text = decoded_request(_TEXT, item.text, f"{path}.text")
             case _:
                 if kind in _SEALED:
                     raise BadRequestError(_SEALED[kind], path)
@@ -446,8 +457,8 @@ def _texts(raw: Raw, path: str) -> list[JsonText]:
     return [text for part in decoded_request(_PARTS, raw, path) if (text := raw_text(part.text)) is not None]
 
 
-def _format(given: wire.RequestBody) -> Format | None:
-    wanted = None if given.text is None else given.text.format
+def _format(text: wire.TextConfig | None) -> Format | None:
+    wanted = None if text is None else text.format
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
@@ -460,14 +471,15 @@ def _format(given: wire.RequestBody) -> Format | None:
     return Format(schema, wanted.name, raw_text(wanted.description), wanted.strict)
 
 
-def _reasoning(given: wire.RequestBody) -> Reasoning | None:
-    wanted = given.reasoning
+def _reasoning(wanted: wire.ReasoningConfig | None, changed: str | None) -> Reasoning | None:
+    """Read how much is to be reasoned. changed: the effort, by the input."""
     if wanted is None:
-        return None
-    if wanted.effort is not None and wanted.effort not in _EFFORTS:
+        wanted = wire.ReasoningConfig()
+    effort = wanted.effort if changed is None else changed
+    if effort is not None and effort not in _EFFORTS:
         message = "reasoning.effort is none, minimal, low, medium, high, xhigh or max"
         raise BadRequestError(message, "reasoning.effort")
     summary = wanted.summary or wanted.generate_summary
-    if wanted.effort is None and summary is None:
+    if effort is None and summary is None:
         return None
-    return Reasoning(wanted.effort, summary=summary)
+    return Reasoning(effort, summary=summary)

@@ -23,9 +23,11 @@ __all__ = [
     "LenientRequest",
     "OutputItem",
     "Part",
+    "ReasoningConfig",
     "Reply",
     "RequestBody",
     "StringInput",
+    "TextConfig",
     "TextFormat",
     "Tool",
     "ToolChoice",
@@ -65,6 +67,9 @@ class InputItem(msgspec.Struct, gc=False):
     operation: Raw = ABSENT
     execution: str | None = None
     tools: Raw = ABSENT
+    # configuration_update
+    reasoning: Raw = ABSENT
+    text: Raw = ABSENT
 
 
 class _InputAudio(msgspec.Struct, gc=False):
@@ -133,12 +138,16 @@ class TextFormat(msgspec.Struct, gc=False):
     strict: bool | None = None
 
 
-class _TextConfig(msgspec.Struct, gc=False):
+class TextConfig(msgspec.Struct, gc=False):
+    """What the text of the answer is like."""
+
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class _Reasoning(msgspec.Struct, gc=False):
+class ReasoningConfig(msgspec.Struct, gc=False):
+    """How much is to be reasoned, and shown of it."""
+
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
@@ -158,8 +167,8 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
-    text: _TextConfig | None = None
-    reasoning: _Reasoning | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
     include: list[str] | None = None
     tools: list[Tool] | None = None
     tool_choice: Raw = ABSENT
