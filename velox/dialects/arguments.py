@@ -26,8 +26,10 @@ def read_arguments(raw: bytes) -> JsonValue:
     """Return the arguments of a call, a JSON string of an object, as an object. Others are wrapped, never refused."""
     if raw[:1] == b"{":
         return raw  # some servers send an object
-    if raw[:1] != b'"' or raw == EMPTY:
+    if raw in (b"", b"null", EMPTY):
         return _NO_ARGUMENTS
+    if raw[:1] != b'"':
+        return b'{"_invalid_arguments":%b}' % quoted(raw.decode("utf-8", "replace"))
     text = decoded(raw)
     value = text.encode("utf-8", "backslashreplace").strip()
     if not value or value == b"null":

@@ -7,8 +7,13 @@ import json
 import pytest
 
 from velox.dialects.arguments import custom_input, read_arguments
+from velox.dialects.converse.model import ConverseModel
+from velox.dialects.facts import UNKNOWN_MODEL
+from velox.dialects.form import ToolUse
 from velox.dialects.generate.client_stream import arguments_of
 from velox.dialects.generate.wire import as_object
+from velox.dialects.losses import Losses
+from velox.dialects.messages.model import MessagesModel
 
 # A string may hold what no decoder takes: only the body around it was checked.
 _DEEP = '{"a":' + "[" * 2000 + "]" * 2000 + "}"
@@ -30,3 +35,27 @@ def test_arguments_that_are_nested_too_deeply_are_told_as_a_text() -> None:
 )
 def test_input_of_a_custom_tool_is_the_only_text_or_all_there_is(arguments: bytes, text: bytes) -> None:
     assert custom_input(arguments) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        (None, {}),
+        ("", {}),
+        ('{"a":1}', {"a": 1}),
+        ({"a": 1}, {"a": 1}),
+        ([1], {"_invalid_arguments": "[1]"}),
+        ("ls", {"_invalid_arguments": "ls"}),
+    ],
+)
+def test_arguments_of_an_answer_are_an_object(given: object, arguments: dict[str, object]) -> None:
+    """Also where the model's API has objects: what a model wrote there may be none, and no SDK reads that."""
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": given}
+    claudes = {"type": "message", "id": "m", "model": "m", "content": [call], "stop_reason": "tool_use"}
+    use = {"toolUseId": "t", "name": "f", "input": given}
+    bedrocks = {"output": {"message": {"role": "assistant", "content": [{"toolUse": use}]}}, "stopReason": "tool_use"}
+
+    for model, answer in ((MessagesModel, claudes), (ConverseModel, bedrocks)):
+        (block,) = model(UNKNOWN_MODEL, Losses()).answer(json.dumps(answer).encode()).blocks
+        assert isinstance(block, ToolUse) and json.loads(block.arguments) == arguments
+    assert json.loads(read_arguments(json.dumps(given).encode())) == arguments

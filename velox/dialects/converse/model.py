@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from velox.dialects.arguments import read_arguments
 from velox.dialects.converse.meaning import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
 from velox.dialects.converse.stream import ConverseStream
 from velox.dialects.converse.wire import ANSWER, Content, Reasoning
@@ -95,7 +96,7 @@ class ConverseModel:
             return Text(text)
         tool = content.tool_use
         if tool is not None:
-            arguments = bytes(tool.input)
+            arguments = read_arguments(bytes(tool.input))
             if tool.type == "server_tool_use":
                 return None  # the service has run it
             if tool.name == self._unwrapped:

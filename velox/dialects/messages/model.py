@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from velox.dialects.arguments import read_arguments
 from velox.dialects.decoding import decoded_reply, reply_text
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
@@ -96,7 +97,7 @@ class MessagesModel:
             case "redacted_thinking":
                 return Thinking(EMPTY, Signature(PROVIDER, block.data or ""), is_redacted=True)
             case "tool_use":
-                arguments = bytes(block.input) or b"{}"
+                arguments = read_arguments(bytes(block.input))
                 if self._json_tool is not None and block.name == self._json_tool:
                     return Text(quoted(arguments.decode("utf-8", "surrogatepass")))
                 return ToolUse(block.id or "", block.name or "", arguments)
