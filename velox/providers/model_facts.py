@@ -211,6 +211,20 @@ RULES: Final[tuple[ModelRule, ...]] = (
         providers=_OPENAIS,
         most_output=4096,
     ),
+    # Their template, and Mistral's own library, take nothing but the assistant's after results.
+    _rule(
+        *(
+            "*mistral*",
+            "*ministral*",
+            "*magistral*",
+            "*mixtral*",
+            "*codestral*",
+            "*devstral*",
+            "*pixtral*",
+            "*voxtral*",
+        ),
+        user_after_results=False,
+    ),
     # Their prompts know these alone: reasoning can't be switched off.
     _rule("*gpt-oss*", efforts=_THREE_EFFORTS),
     # Others on Bedrock: how much they reason is a field of their own.

@@ -36,6 +36,8 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
 
 _HELLO = {"role": "user", "content": "Hello"}
 _MARKS = ModelFacts(renamed=(("prompt_cache_breakpoint", "cache_control"),))
@@ -552,6 +554,37 @@ def test_pitfall_30_mistral_gets_ids_of_nine_letters_and_digits() -> None:
         "abcdef",
     ]
     assert all(len(call["id"]) <= 40 for call in other["messages"][0]["tool_calls"])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "roles"),
+    [
+        ("uAru", "user assistant tool tool assistant user"),
+        ("uArs", "user assistant tool tool assistant system"),
+        ("uAr", "user assistant tool tool"),
+        ("uAraru", "user assistant tool tool assistant tool tool assistant user"),
+    ],
+)
+def test_mistral_gets_a_message_of_the_assistants_between_results_and_the_users(kinds: str, roles: str) -> None:
+    """Claude Code puts notes behind results, and users stop a call to say something else: else it answers 400."""
+    results: list[Block] = [ToolResult("1", [Text(b'"r"')]), ToolResult("2", [Text(b'"r"')])]
+    calls: list[Block] = [ToolUse("1", "f", b"{}"), ToolUse("2", "f", b"{}")]
+    messages = {
+        "u": Message(Role.USER, [Text(b'"u"')]),
+        "s": Message(Role.SYSTEM, [Text(b'"s"')]),
+        "A": Message(Role.ASSISTANT, calls),
+        "a": Message(Role.ASSISTANT, calls),
+        "r": Message(Role.USER, results),
+    }
+    facts = facts_of(PROVIDERS["mistral"], "mistral-medium-latest")
+
+    body, _ = _write(Request("m", [messages[each] for each in kinds]), facts)
+    assert " ".join(message["role"] for message in body["messages"]) == roles
+    one_turn = [messages["u"], messages["A"], Message(Role.USER, [*results, Text(b'"u"')])]
+    body, _ = _write(Request("m", one_turn), facts)
+    assert [message["role"] for message in body["messages"][-2:]] == ["assistant", "user"]
+    other, _ = _write(Request("m", one_turn))
+    assert [message["role"] for message in other["messages"][-2:]] == ["tool", "user"]
 
 
 def test_calls_without_ids_get_some_and_their_results_the_same() -> None:

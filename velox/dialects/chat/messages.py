@@ -48,6 +48,9 @@ _PLAIN: Final = {
 _N_MISTRAL: Final = 9
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
+_AFTER_RESULTS: Final = b'{"role":"assistant","content":"I have the results."}'
+_RESULT: Final = b'{"role":"tool"'
+_OF_ASSISTANT: Final = b'{"role":"assistant"'
 _PICTURES_FOLLOW: Final = b'"The files of this result are in the next message."'
 
 
@@ -85,6 +88,8 @@ class MessageWriter:
         if messages and messages[-1].role is _ASSISTANT and not self._facts.prefill:
             text = "the model of this route can't go on with a message of the assistant; end with the user's"
             raise BadRequestError(text, f"messages[{len(messages) - 1}]")
+        if not self._facts.user_after_results:
+            written = _answered(written)
         return b",".join(written)
 
     # -- user and system ------------------------------------------------------------------------------
@@ -335,6 +340,16 @@ class MessageWriter:
         fitted = "".join(letters) if is_mistral else "call_" + "".join(letters)
         self.ids[fitted] = call_id
         return fitted
+
+
+def _answered(messages: Sequence[bytes]) -> list[bytes]:
+    """Return written messages, with one of the assistant's between results and what others say."""
+    found: list[bytes] = []
+    for message in messages:
+        if found and found[-1].startswith(_RESULT) and not message.startswith((_RESULT, _OF_ASSISTANT)):
+            found.append(_AFTER_RESULTS)
+        found.append(message)
+    return found
 
 
 def _turns(messages: Sequence[Message]) -> list[Message]:
