@@ -24,6 +24,7 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import Losses
+from velox.dialects.messages.call_ids import shown_id
 from velox.dialects.messages.client_stream import MessagesWriter, error_body, signed, stop_fields
 from velox.dialects.messages.meaning import served_tier, written_usage
 from velox.dialects.messages.reader import read_request
@@ -112,7 +113,7 @@ class MessagesClient:
                     blocks.append(_thinking(EMPTY, bound))
                 blocks.append(
                     b'{"type":"tool_use","id":%b,"name":%b,"input":%b}'
-                    % (quoted(tool_id), quoted(block.name), block.arguments or b"{}")
+                    % (quoted(shown_id(tool_id, self._call.id)), quoted(block.name), block.arguments or b"{}")
                 )
             case _:
                 pass  # a model says nothing else

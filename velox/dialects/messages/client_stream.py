@@ -33,6 +33,7 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
+from velox.dialects.messages.call_ids import shown_id
 from velox.dialects.messages.meaning import error_type, stop_word, written_usage
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.signatures import tagged
@@ -176,7 +177,7 @@ class MessagesWriter:
         self._is_told = True
         if opened.kind is Kind.TOOL:
             block = b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (
-                quoted(self._tool_id(opened)),
+                quoted(shown_id(self._tool_id(opened), self._call.id)),
                 quoted(opened.name),
             )
         else:

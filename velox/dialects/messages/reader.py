@@ -35,6 +35,7 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.call_ids import given_id
 from velox.dialects.messages.client_tools import client_tool
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import (
@@ -257,7 +258,7 @@ def _tool_use(block: BlockIn) -> ToolUse:
         arguments = b"{}"
     if block.id is None or block.name is None:
         raise BadRequestError("the field is missing", "id" if block.id is None else "name")
-    return ToolUse(block.id, block.name, arguments, None, block.cache_control)
+    return ToolUse(given_id(block.id), block.name, arguments, None, block.cache_control)
 
 
 def _tool_result(block: BlockIn, losses: Losses) -> ToolResult:
@@ -271,7 +272,7 @@ def _tool_result(block: BlockIn, losses: Losses) -> ToolResult:
                 raise BadRequestError("a tool's result has texts, images and documents only", "content")
             parts.append(found)
     return ToolResult(
-        _needed(block.tool_use_id, "tool_use_id"),
+        given_id(_needed(block.tool_use_id, "tool_use_id")),
         parts,
         is_error=bool(block.is_error),
         cache=block.cache_control,
