@@ -31,6 +31,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
+from velox.dialects.open_calls import OpenCalls
 from velox.dialects.text import EMPTY, is_blank, joined, quoted
 
 __all__ = ["MessageWriter"]
@@ -64,7 +65,7 @@ class MessageWriter:
         self._names: Final = names
         self._mark_name: Final = dict(facts.renamed).get("prompt_cache_breakpoint") if facts.cache_marks else None
         self.ids: Final[dict[str, str]] = {}
-        self._unanswered: Final[list[tuple[str, str]]] = []  # name and id of calls that the client gave no id
+        self._unanswered: Final = OpenCalls[str]()  # ids of calls that the client gave none
         self._n_without_id = 0
 
     def write(self, messages: Sequence[Message], note: JsonText | None) -> bytes:
@@ -310,19 +311,15 @@ class MessageWriter:
             return self._fit(call.id)
         made = self._fit(f"call_{self._n_without_id}")
         self._n_without_id += 1
-        self._unanswered.append((call.name, made))
+        self._unanswered.add("", call.name, made)
         return made
 
     def _result_id(self, result: ToolResult) -> str:
         """Return the id of the call that this is the result of; without one, the first of that name."""
         if result.id:
             return self._fit(result.id)
-        waiting = self._unanswered
-        found = next((each for each in waiting if each[0] == result.name), waiting[0] if waiting else None)
-        if found is None:
-            return self._fit(f"call_{result.name or ''}")
-        waiting.remove(found)
-        return found[1]
+        found = self._unanswered.take_named(result.name) or self._unanswered.take_named(None)
+        return found or self._fit(f"call_{result.name or ''}")
 
     def _fit(self, call_id: str) -> str:
         is_mistral = self._facts.call_ids == "mistral"
@@ -357,42 +354,79 @@ def _turns(messages: Sequence[Message]) -> list[Message]:
 
     Those of one turn are joined; a system message among calls and results comes after these.
     """
-    turns: list[Message] = []
+    turns = _Turns()
     held: list[Message] = []
     n_open = 0  # calls without a result, once a message is held
     for message in messages:
-        if message.role is _SYSTEM and turns:
+        if message.role is _SYSTEM and turns.found:
             if not held:
-                n_open = _n_open(turns)
+                n_open = _n_open(turns.found)
             if n_open > 0:
                 held.append(message)
                 continue
         elif held:
             n_open += _n_calls(message)
-        if turns and turns[-1].role is message.role and _continues(turns[-1].blocks, message):
-            turns[-1] = Message(message.role, [*turns[-1].blocks, *message.blocks], turns[-1].name)
-            if message.role is _USER:
-                _join_before(turns)
-        elif held and message.role is _ASSISTANT:
-            turns += [*held, message]  # those calls have no results
-            held = []
-        else:
-            turns.append(message)
+        if not turns.join(message):
+            if held and message.role is _ASSISTANT:
+                turns.add(*held)  # those calls have no results
+                held = []
+            turns.add(message)
         if held and n_open <= 0:
-            turns += held
+            turns.add(*held)
             held = []
-    return turns + held
+    turns.add(*held)
+    return turns.found
 
 
-def _join_before(turns: list[Message]) -> None:
-    """Put what the user said in several messages between a call and the last turn, which has its result, into that."""
-    while len(turns) > 1 and turns[-2].role is _USER and not _has_only_results(turns[-2].blocks):
-        last = turns.pop()
-        turns[-1] = Message(_USER, [*turns[-1].blocks, *last.blocks], turns[-1].name)
+class _Turns:
+    """The turns so far. Each message is looked at once: a turn may have thousands."""
+
+    __slots__ = ("_are_open", "_own", "found")
+
+    def __init__(self) -> None:
+        self.found: Final[list[Message]] = []
+        self._are_open: Final[list[bool]] = []  # of each: the next one of its role may belong to it
+        self._own: Final[set[int]] = set()  # those that are no messages of the request
+
+    def add(self, *messages: Message) -> None:
+        """Add turns."""
+        self.found.extend(messages)
+        self._are_open.extend([_is_open(message) for message in messages])
+
+    def join(self, message: Message) -> bool:
+        """Put a message to the last turn, if it is a part of that; say whether."""
+        found = self.found
+        if not found or found[-1].role is not message.role or not self._are_open[-1]:
+            return False
+        if message.role is _ASSISTANT:
+            self._put(message)
+            return True
+        if not any(isinstance(block, ToolResult) for block in message.blocks):
+            return False
+        self._put(message)
+        # What the user said in several messages between a call and its result.
+        while len(found) > 1 and found[-2].role is _USER and self._are_open[-2]:
+            self._own.discard(len(found) - 1)
+            self._are_open.pop()
+            self._put(found.pop())
+        return True
+
+    def _put(self, message: Message) -> None:
+        at = len(self.found) - 1
+        last = self.found[at]
+        if at not in self._own:
+            last = self.found[at] = Message(last.role, [*last.blocks], last.name)
+            self._own.add(at)
+        last.blocks += message.blocks
 
 
-def _has_only_results(blocks: Sequence[Block]) -> bool:
-    return all(isinstance(block, ToolResult) for block in blocks)
+def _is_open(message: Message) -> bool:
+    """Tell whether the next message of its role may be a part of the turn: after calls, or after other than results."""
+    if message.plain is not None:
+        return message.role is _USER
+    if message.role is _ASSISTANT:
+        return any(isinstance(block, ToolUse) for block in message.blocks)
+    return message.role is _USER and not all(isinstance(block, ToolResult) for block in message.blocks)
 
 
 def _n_open(turns: Sequence[Message]) -> int:
@@ -410,10 +444,3 @@ def _n_open(turns: Sequence[Message]) -> int:
 def _n_calls(message: Message) -> int:
     """Return how many calls a message has, less its results."""
     return sum((type(block) is ToolUse) - (type(block) is ToolResult) for block in message.blocks)
-
-
-def _continues(before: Sequence[Block], message: Message) -> bool:
-    if message.role is _ASSISTANT:
-        return any(isinstance(block, ToolUse) for block in before)
-    has_results = any(isinstance(block, ToolResult) for block in message.blocks)
-    return has_results and not _has_only_results(before)

@@ -61,16 +61,17 @@ class DocumentNames:
     __slots__ = ("_taken",)
 
     def __init__(self) -> None:
-        self._taken: Final[set[str]] = set()
+        self._taken: Final[dict[str, int]] = {}  # with the number that the next one of the name gets
 
     def fit(self, name: str | None) -> str:
         """Return the name as the service takes it; the same documents always have the same ones."""
         stem = _SPACES.sub(" ", _OTHER.sub("-", name or "")).strip(" -")[:_MOST_NAME].strip(" -") or "Document"
-        fitted, n = stem, 1
+        fitted, n = stem, self._taken.get(stem, 1)
         while fitted in self._taken:
             n += 1
             fitted = f"{stem} {n}"
-        self._taken.add(fitted)
+        self._taken[stem] = n
+        self._taken.setdefault(fitted, 1)
         return fitted
 
 

@@ -47,6 +47,7 @@ from velox.dialects.form import (
 from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames, UniqueIds
+from velox.dialects.open_calls import OpenCalls
 from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.text import is_blank, quoted
 from velox.dialects.tool_schema import object_schema
@@ -131,8 +132,8 @@ class RequestWriter:
         self._system: list[bytes] = []
         self._used: dict[str, None] = {}  # names of tools in the history, as written
         self._calls: Final = UniqueIds()
-        # Calls of the last turn that have no result yet: id as written, name, id as the client calls it, made to fit.
-        self._open: list[tuple[str, str, str]] = []
+        # Calls of the last turn that have no result yet: id as written, and name; by the client's ids, made to fit.
+        self._open: Final = OpenCalls[tuple[str, str]]()
         self._n_marks = 0
         self._max_tokens: Final = taken_max_tokens(request.max_tokens, facts, losses)
 
@@ -409,8 +410,9 @@ class RequestWriter:
             self._turns.insert(0, turn)
 
     def _check_answered(self) -> None:
-        if self._open:
-            name = self._open[0][1]
+        first = self._open.first()
+        if first is not None:
+            _, name = first
             number = next(turn.first for turn in reversed(self._turns) if turn.calls)
             raise BadRequestError(
                 f"the call of the tool {name!r} has no result in the next message; add one", f"messages[{number}]"
@@ -487,7 +489,7 @@ class RequestWriter:
         given = self.ids.fit(block.id) if block.id else f"call_{turn.first}_{len(turn.calls)}"
         call = self.ids.fit(self._calls.unique(given))
         turn.calls.append((call, block.name))
-        self._open.append((call, block.name, given))
+        self._open.add(given, block.name, (call, block.name))
         inside = b'"toolUseId":%b,"name":%b,"input":%b' % (quoted(call), quoted(name), block.arguments or b"{}")
         turn.add(b'{"toolUse":{%b}}' % inside)
         self._mark_part(turn, block.cache, "tool_calls")
@@ -518,11 +520,9 @@ class RequestWriter:
 
     def _answered(self, block: ToolResult, place: _Place) -> str:
         """Return the id of the call, which has its result now. Raises BadRequestError."""
-        fitted = self.ids.fit(block.id) if block.id else ""
-        for n, (call, name, given) in enumerate(self._open):
-            if given == fitted or (not fitted and block.name in (None, name)):
-                del self._open[n]
-                return call
+        found = self._open.take(self.ids.fit(block.id)) if block.id else self._open.take_named(block.name)
+        if found is not None:
+            return found[0]
         which = f"the id {block.id!r}" if block.id else f"the name {block.name!r}"
         raise BadRequestError(f"no call in the message before has {which}, or it has a result already", _path(place))
 

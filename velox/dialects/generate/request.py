@@ -14,7 +14,9 @@ Source: REST reference of v1beta; "Thought signatures", "Thinking", "Function ca
 from __future__ import annotations
 
 import re
+from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from velox.dialects.documents import document_text
@@ -163,11 +165,16 @@ class RequestWriter:
         if messages and messages[-1].role is _ASSISTANT and not self._facts.prefill:
             raise BadRequestError("this model can't continue an assistant's message; end with a user's", "messages")
         turns: list[tuple[bool, list[Block], JsonText | None]] = []
+        merged: list[Block] | None = None  # the blocks of the last turn, where it is of several messages
         for message in messages:
             is_model = message.role is _ASSISTANT
             if turns and turns[-1][0] is is_model:
-                turns[-1] = (is_model, [*turns[-1][1], *message.blocks], None)
+                if merged is None:
+                    merged = [*turns[-1][1]]
+                    turns[-1] = (is_model, merged, None)
+                merged += message.blocks
             else:
+                merged = None
                 turns.append((is_model, message.blocks, message.plain))
             if message.name is not None:
                 self._losses.drop("name", "messages")
@@ -237,18 +244,19 @@ class RequestWriter:
 
     def _results(self, results: list[ToolResult]) -> tuple[list[bytes], list[Block]]:
         """Write results in the order of their calls; return also the pictures that can't stand in them."""
-        by_id: dict[str, ToolResult] = {}
+        n_calls = Counter(self._step)
+        by_id: dict[str, deque[ToolResult]] = {}  # of more results than calls, the last ones count
         for result in results:
             self._lost_mark(result.cache is not None)
             if result.id not in self._tools and result.name is None:
                 raise BadRequestError("a tool result has the id of a call that no message before it made", "messages")
-            by_id[result.id] = result
-        if any(each not in by_id for each in self._step):
+            by_id.setdefault(result.id, deque(maxlen=n_calls.get(result.id, 1))).append(result)
+        if any(len(by_id.get(each, ())) < n for each, n in n_calls.items()):
             raise BadRequestError("a tool call has no result in the message after it; send one for each", "messages")
-        order = {each: n for n, each in enumerate(self._step)}
+        ordered = [by_id[each].popleft() for each in self._step]
         self._step = []
         parts, pictures = [], list[Block]()
-        for result in sorted(by_id.values(), key=lambda each: order.get(each.id, len(order))):
+        for result in chain(ordered, *by_id.values()):
             part, moved = self._result(result)
             parts.append(part)
             pictures += moved

@@ -55,6 +55,7 @@ from velox.dialects.generate.wire import (
     is_absent,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.open_calls import OpenCalls
 from velox.dialects.signatures import is_redacted, untagged
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, joined, quoted, raw_text
@@ -124,12 +125,14 @@ def camel(name: str) -> str:
 class RequestReader:
     """Reads one request. model, stream: of its path."""
 
-    __slots__ = ("_losses", "_n_calls", "_open")
+    __slots__ = ("_grown", "_losses", "_n_calls", "_open", "_pieces")
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
         self._n_calls = 0
-        self._open: Final[list[tuple[str, str]]] = []  # calls without a response: name, id
+        self._open: Final = OpenCalls[str]()  # ids of calls without a response
+        self._grown: Text | ThinkingBlock | None = None  # a block whose text comes in pieces
+        self._pieces: list[JsonText] = []
 
     def read(self, body: bytes | bytearray, model: str, stream: bool) -> Request:
         """Read the request. Raises BadRequestError."""
@@ -137,6 +140,7 @@ class RequestReader:
         def read(text: bytes) -> Request:
             self._n_calls = 0
             self._open.clear()
+            self._grown = None
             return self._request(text, model, stream)
 
         return keeping_surrogates(read, checked_text(body))
@@ -191,9 +195,36 @@ class RequestReader:
                 blocks = []
                 messages.append(Message(role, blocks))
             for number, part in enumerate(content.parts or ()):
-                if is_model and blocks and part.function_call is None and _joins(part, blocks[-1]):
+                if is_model and blocks and part.function_call is None and self._joins(part, blocks[-1]):
                     continue
                 self._part(part, blocks, f"contents[{n}].parts[{number}]")
+        self._join()
+
+    def _joins(self, part: Part, last: Block) -> bool:
+        """Put a part to the block before it, where both are one text or thought that came in pieces; say whether.
+
+        Google wants a part with its signature back as it was: one is never joined to another.
+        """
+        text = raw_text(part.text)
+        if text is None or not isinstance(last, Text | ThinkingBlock) or last.signature is not None:
+            return False
+        signature = _signature(part)
+        if isinstance(last, Text):
+            if part.thought or signature is not None:
+                return False
+        elif not part.thought or (signature is not None and signature.provider == GOOGLE):
+            return False
+        if self._grown is not last:
+            self._join()
+            self._grown, self._pieces = last, [last.text]
+        self._pieces.append(text)
+        last.signature = signature
+        return True
+
+    def _join(self) -> None:
+        """Make one text of the pieces: all at once, as there may be thousands."""
+        if self._grown is not None:
+            self._grown.text, self._grown = joined(self._pieces, b""), None
 
     def _part(self, part: Part, blocks: list[Block], path: str) -> None:
         """Read a part into the blocks of a message. path: its place, for an error."""
@@ -250,7 +281,7 @@ class RequestReader:
             raise BadRequestError("expected `object`", f"{path}.functionCall.args")
         self._n_calls += 1
         call_id = call.id or f"call_{self._n_calls}"
-        self._open.append((call.name, call_id))
+        self._open.add(call_id, call.name, call_id)
         return ToolUse(call_id, call.name, arguments, signature)
 
     def _response(self, response: FunctionResponse, path: str) -> ToolResult:
@@ -268,11 +299,8 @@ class RequestReader:
 
     def _call_id(self, response: FunctionResponse) -> str:
         """Return the id of the call that a response is for."""
-        for n, (name, call_id) in enumerate(self._open):
-            if call_id == response.id if response.id else name == response.name:
-                del self._open[n]
-                return call_id
-        return response.id or f"call_{response.name}"
+        found = self._open.take(response.id) if response.id else self._open.take_named(response.name or "")
+        return found or response.id or f"call_{response.name}"
 
     # -- tools -------------------------------------------------------------------------------------
 
@@ -345,24 +373,6 @@ class RequestReader:
             request.tier = _TIERS.get(name)
             if request.tier is None:
                 self._losses.drop("tier", "serviceTier")
-
-
-def _joins(part: Part, last: Block) -> bool:
-    """Put a part to the block before it, where both are one text or thought that came in pieces; say whether.
-
-    Google wants a part with its signature back as it was: one is never joined to another.
-    """
-    text = raw_text(part.text)
-    if text is None or not isinstance(last, Text | ThinkingBlock) or last.signature is not None:
-        return False
-    signature = _signature(part)
-    if isinstance(last, Text):
-        if part.thought or signature is not None:
-            return False
-    elif not part.thought or (signature is not None and signature.provider == GOOGLE):
-        return False
-    last.text, last.signature = joined((last.text, text), b""), signature
-    return True
 
 
 def _signature(part: Part) -> Signature | None:

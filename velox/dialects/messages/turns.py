@@ -30,6 +30,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import UniqueIds
+from velox.dialects.open_calls import OpenCalls
 from velox.dialects.text import is_blank, quoted
 
 __all__ = ["PROVIDER", "Turn", "system_texts", "turns_of"]
@@ -156,22 +157,23 @@ def _pair(turns: list[Turn]) -> None:
 def _answer(calls: list[ToolUse], given: dict[str, str], results: list[ToolResult]) -> None:
     if len(calls) == 1 and len(results) == 1 and calls[0].id == results[0].id:
         return
-    waiting = {call.id: call for call in calls}
+    waiting = OpenCalls[ToolUse]()
+    for call in calls:
+        waiting.add(given.get(call.id, call.id), call.name, call)
     for result in results:
-        if not result.id:
-            # Without ids, the first call of that name is meant: results come in the order of their calls.
-            named = (call.id for call in waiting.values() if result.name is None or call.name == result.name)
-            result.id = next(named, "")
-        elif given:
-            result.id = next((each for each in waiting if given.get(each, each) == result.id), result.id)
-        if waiting.pop(result.id, None) is None:
+        # Without ids, the first call of that name is meant: results come in the order of their calls.
+        found = waiting.take(result.id) if result.id else waiting.take_named(result.name)
+        if found is not None:
+            result.id = found.id
+        else:
             message = (
                 f"the tool result {result.id!r} has no tool call in the assistant's message before it; keep both in"
                 " the conversation, or leave both out"
             )
             raise BadRequestError(message, "messages")
-    for call in waiting.values():
-        _fail(call)
+    left = waiting.first()
+    if left is not None:
+        _fail(left)
 
 
 def _fail(call: ToolUse) -> None:

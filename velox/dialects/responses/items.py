@@ -29,6 +29,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
+from velox.dialects.open_calls import OpenCalls
 from velox.dialects.responses.replies import THOUGHT
 from velox.dialects.text import EMPTY, NEWLINES, is_blank, joined, quoted
 
@@ -51,7 +52,7 @@ class ItemWriter:
         self._names: Final = names
         self._ids: Final = ids
         self._has_marks: Final = facts.cache_marks and _MARK in dict(facts.renamed)
-        self._unanswered: Final[list[tuple[str, str]]] = []  # name and id of calls that the client gave no id
+        self._unanswered: Final = OpenCalls[str]()  # ids of calls that the client gave none
         self._n_without_id = 0
 
     def write(self, messages: Sequence[Message]) -> tuple[JsonText | None, bytes]:
@@ -243,19 +244,15 @@ class ItemWriter:
             return self._ids.fit(call.id)
         made = f"call_{self._n_without_id}"
         self._n_without_id += 1
-        self._unanswered.append((call.name, made))
+        self._unanswered.add("", call.name, made)
         return made
 
     def _result_id(self, result: ToolResult) -> str:
         """Return the id of the call that this is the result of; without one, the first of that name."""
         if result.id:
             return self._ids.fit(result.id)
-        waiting = self._unanswered
-        found = next((each for each in waiting if each[0] == result.name), waiting[0] if waiting else None)
-        if found is None:
-            return f"call_{self._names.fit(result.name or 'x')}"
-        waiting.remove(found)
-        return found[1]
+        found = self._unanswered.take_named(result.name) or self._unanswered.take_named(None)
+        return found or f"call_{self._names.fit(result.name or 'x')}"
 
 
 def _image_url(source: Media, path: str) -> str:

@@ -330,15 +330,15 @@ class RequestReader:
 
     def _sign_calls(self) -> None:
         """Give the calls their signatures; see outputs.py."""
-        found: list[Thinking] = []
+        found: set[int] = set()
         for message in self._messages:
             for block in message.blocks:
                 thinking = self._signatures.get(block.id) if isinstance(block, ToolUse) else None
                 if thinking is not None and thinking.signature is not None and isinstance(block, ToolUse):
                     block.signature = Signature(thinking.signature.provider, thinking.signature.value)
-                    found.append(thinking)
+                    found.add(id(thinking))
         for message in self._messages:
-            message.blocks = [block for block in message.blocks if not any(block is each for each in found)]
+            message.blocks = [block for block in message.blocks if id(block) not in found]
 
     # -- choice -----------------------------------------------------------------------------------------
 
