@@ -95,6 +95,21 @@ def test_scope_of_a_cache_mark_is_for_anthropics_own_api(row: str, passes: bool)
     assert sent is not None and (b"scope" in sent, b"ephemeral" in sent) == (passes, True)
 
 
+BILLING = b'{"type":"text","text":"x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=36ee5;"}'
+
+
+@pytest.mark.parametrize(
+    ("row", "passes"),
+    [("anthropic", True), ("vertex", False), ("foundry", False), ("deepseek", False), ("zai", False)],
+)
+def test_note_of_claude_code_for_anthropic_goes_there_alone(row: str, passes: bool) -> None:
+    """It is another one in each request, and stands before all else: no cache would find the prompt again."""
+    body = b'{"model":"claude-x","system":[%b,{"type":"text","text":"You"}],"messages":[]}' % BILLING
+    sent = request_of(row, None, NO_RULES, body=body).body
+
+    assert sent is not None and (b"x-anthropic-billing-header" in sent, b'"You"' in sent) == (passes, True)
+
+
 def request_of(
     row: str,
     betas: str | None,

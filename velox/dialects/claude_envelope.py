@@ -32,6 +32,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BrokenReplyError
+from velox.dialects.messages.wire import BILLING
 from velox.dialects.text import quoted
 from velox.policy.patterns import matches
 from velox.protocol.body_edit import STRING, Field
@@ -44,6 +45,7 @@ __all__ = [
     "bedrock_error",
     "taken_betas",
     "vertex_body",
+    "without_billing",
     "without_scopes",
 ]
 
@@ -100,6 +102,31 @@ def bedrock_body(body: bytes | bytearray, betas: Collection[str] = ()) -> bytes:
 def without_scopes(body: bytes | bytearray) -> bytes | bytearray:
     """Return a request whose cache marks have no `scope`; the same one where none has."""
     return body if _SCOPE not in body else _MARK.sub(_without_scope, body)
+
+
+def without_billing(body: bytes | bytearray) -> bytes | bytearray:
+    """Return a request without the note for Anthropic that Claude Code puts before its system prompt.
+
+    Bedrock answers 400 to it, and it breaks the cache of whoever takes it for a part of the prompt: no two are alike.
+    """
+    if BILLING not in body:
+        return body
+    try:
+        fields = _FIELDS.decode(body)
+        blocks = _ITEMS.decode(fields.get("system", b"[]"))
+        kept = [block for block in blocks if BILLING not in bytes(block) or not _is_billing(block)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body
+    if len(kept) == len(blocks):
+        return body
+    fields["system"] = msgspec.Raw(b"[" + b",".join(map(bytes, kept)) + b"]")
+    if not kept:
+        del fields["system"]
+    return _object(fields)
+
+
+def _is_billing(block: msgspec.Raw) -> bool:
+    return bytes(_FIELDS.decode(block).get("text", b"")).startswith(BILLING)
 
 
 def _without_scope(mark: re.Match[bytes]) -> bytes:

@@ -21,6 +21,7 @@ from velox.dialects.claude_envelope import (
     bedrock_body,
     taken_betas,
     vertex_body,
+    without_billing,
     without_scopes,
 )
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
@@ -78,6 +79,7 @@ _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a que
 _OF_CLAUDE: Final = frozenset({Surface.MESSAGES, Surface.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
 _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`
+_BILLED: Final = frozenset({"anthropic", "openai-compatible"})  # the latter may be another way to Anthropic
 _NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
@@ -180,6 +182,8 @@ class Lanes:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         if asked.surface in _OF_CLAUDE and asked.body and _SCOPES in self._facts_of(asked.model or "").refused:
             asked = asked._replace(body=without_scopes(asked.body))
+        if asked.surface in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
+            asked = asked._replace(body=without_billing(asked.body))
         if call.api is not asked.surface:
             return self._crossing(call, attempt, asked)
         if asked.body and asked.model is not None:

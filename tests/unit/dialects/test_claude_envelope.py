@@ -23,6 +23,7 @@ from velox.dialects.claude_envelope import (
     bedrock_error,
     taken_betas,
     vertex_body,
+    without_billing,
     without_scopes,
 )
 from velox.dialects.facts import ModelFacts
@@ -156,6 +157,29 @@ def test_marks_lose_their_scope_and_nothing_else() -> None:
     plain = bytearray(b'{"cache_control":{"type":"ephemeral"}}')
     assert without_scopes(plain) is plain
     assert without_scopes(b'{"cache_control":{"scope"}}') == b'{"cache_control":{"scope"}}'
+
+
+BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=36ee5;"}
+
+
+def test_note_of_claude_code_for_anthropic_is_left_out_and_nothing_else() -> None:
+    """Bedrock answers 400: "x-anthropic-billing-header is a reserved keyword"."""
+    said = {"type": "text", "text": 'You say "x-anthropic-billing-header: a"', "cache_control": _MARK}
+    user = {"role": "user", "content": [BILLING]}
+    body = {"model": "m", "n": 1, "system": [BILLING, said], "messages": [user]}
+
+    assert json.loads(without_billing(json.dumps(body).encode())) == {**body, "system": [said]}
+    alone = {"system": [BILLING], "messages": [user]}
+    assert json.loads(without_billing(json.dumps(alone).encode())) == {"messages": [user]}
+    for text in (
+        json.dumps({"system": [said], "messages": [user]}).encode(),
+        json.dumps({"messages": [user]}).encode(),
+        b'{"system":"x","a":"x-anthropic-billing-header:"}',
+        b'{"system":1,"a":"x-anthropic-billing-header:"}',
+        b'{"system":[1],"a":"x-anthropic-billing-header:',
+        b'{"system":[]}',
+    ):
+        assert without_billing(text) is text
 
 
 def test_pitfall_41_only_betas_that_bedrock_takes_go_there() -> None:

@@ -821,6 +821,18 @@ def test_tools_that_the_client_runs_are_functions(kind: str, name: str, argument
     assert ("undo_edit" in schema["properties"]["command"].get("enum", ())) is (kind == "text_editor_20250124")
 
 
+def test_note_of_claude_code_for_anthropic_is_no_part_of_the_prompt() -> None:
+    """It is another one in each request, and comes first: no cache would find what follows again."""
+    note = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=36ee5;"}
+    you = {"type": "text", "text": "You are Claude Code"}
+    losses = Losses()
+
+    request = _read({"system": [note, you], "messages": [{"role": "user", "content": "a"}]}, losses)
+    assert request.messages[0].blocks == [Text(b'"You are Claude Code"')]
+    assert _read({"system": [note], "messages": [{"role": "user", "content": "a"}]}).messages[0].role is Role.USER
+    assert losses.dropped == ()
+
+
 def test_blocks_of_fallbacks_and_listings_refuse_no_conversation() -> None:
     """They are in what Claude answered once, and stay in the history: another model is asked without them."""
     hop = {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}

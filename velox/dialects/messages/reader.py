@@ -39,6 +39,7 @@ from velox.dialects.messages.call_ids import given_id
 from velox.dialects.messages.client_tools import client_tool
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import (
+    BILLING,
     BLOCKS,
     CITATIONS,
     REQUEST,
@@ -175,6 +176,7 @@ def _messages(found: RequestIn, losses: Losses) -> list[Message]:
         messages.append(Message(Role.SYSTEM, [Text(system)], None, None if is_blank(system) else system))
     elif system not in _NOTHING:
         blocks = _blocks_of(found.system, "system", losses)
+        blocks = [block for block in blocks if not (isinstance(block, Text) and block.text.startswith(BILLING))]
         if blocks:
             messages.append(Message(Role.SYSTEM, blocks))
     for at, message in enumerate(found.messages):

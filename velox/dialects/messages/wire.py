@@ -17,6 +17,7 @@ from velox.dialects.form import CacheMark
 
 __all__ = [
     "ANSWER",
+    "BILLING",
     "BLOCKS",
     "CITATIONS",
     "ERROR",
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 NO_RAW: Final = Raw(b"")
+# How the first text of Claude Code's system prompt begins, as JSON: a note for Anthropic, another one in each request.
+BILLING: Final = b'"x-anthropic-billing-header:'
 
 
 # -- requests ---------------------------------------------------------------------------------------
