@@ -49,6 +49,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     are a 400 there. None: all go up, but to Bedrock.
     allowed_tools: Chat Completions' tool_choice of that type is known there; else the other tools are not sent.
     text_parts: a message's content may be a list of texts; else they are joined.
+    later_system: there may be several system messages, and later ones; else the first ones are one, and the user says
+    others.
     user_after_results: the user's message may follow on results of tools; else one of the assistant's goes between.
     """
 
@@ -71,6 +73,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     renamed: tuple[tuple[str, str], ...] = ()
     allowed_tools: bool = False
     text_parts: bool = True
+    later_system: bool = True
     user_after_results: bool = True
     verbosity: bool = False
     needs_max_tokens: bool = False

@@ -99,6 +99,10 @@ _PERPLEXITY_REFUSES: Final = (
 )
 # The version that made the field, and the effort "max": 5.6.
 _WITH_BREAKPOINTS: Final = ("gpt-5.6*", "gpt-5.7*", "gpt-5.8*", "gpt-5.9*", "gpt-6*")
+_MISTRALS: Final = (
+    *("*mistral*", "*ministral*", "*magistral*", "*mixtral*"),
+    *("*codestral*", "*devstral*", "*pixtral*", "*voxtral*"),
+)
 
 RULES: Final[tuple[ModelRule, ...]] = (
     # Converse passes it on by Claude's name for it: most other models refuse that.
@@ -211,20 +215,10 @@ RULES: Final[tuple[ModelRule, ...]] = (
         providers=_OPENAIS,
         most_output=4096,
     ),
-    # Their template, and Mistral's own library, take nothing but the assistant's after results.
-    _rule(
-        *(
-            "*mistral*",
-            "*ministral*",
-            "*magistral*",
-            "*mixtral*",
-            "*codestral*",
-            "*devstral*",
-            "*pixtral*",
-            "*voxtral*",
-        ),
-        user_after_results=False,
-    ),
+    # Their templates, and Mistral's own library, take nothing but the assistant's after results.
+    _rule(*_MISTRALS, later_system=False, user_after_results=False),
+    # Since 3.5: "System message must be at the beginning."
+    _rule("*qwen*", later_system=False),
     # Their prompts know these alone: reasoning can't be switched off.
     _rule("*gpt-oss*", efforts=_THREE_EFFORTS),
     # Others on Bedrock: how much they reason is a field of their own.

@@ -368,6 +368,7 @@ _OTHERS: Final = (
             max_tokens_name="max_tokens",
             efforts=_EFFORTS,
             call_ids="mistral",
+            later_system=False,
             user_after_results=False,
             reasoning_field="thinking",
             refused=("stream_options", "top_k", "user", "service_tier"),

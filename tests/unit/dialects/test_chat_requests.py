@@ -6,6 +6,7 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from velox.dialects.chat.client import ChatClient
@@ -560,7 +561,7 @@ def test_pitfall_30_mistral_gets_ids_of_nine_letters_and_digits() -> None:
     ("kinds", "roles"),
     [
         ("uAru", "user assistant tool tool assistant user"),
-        ("uArs", "user assistant tool tool assistant system"),
+        ("uArs", "user assistant tool tool assistant user"),
         ("uAr", "user assistant tool tool"),
         ("uAraru", "user assistant tool tool assistant tool tool assistant user"),
     ],
@@ -585,6 +586,42 @@ def test_mistral_gets_a_message_of_the_assistants_between_results_and_the_users(
     assert [message["role"] for message in body["messages"][-2:]] == ["assistant", "user"]
     other, _ = _write(Request("m", one_turn))
     assert [message["role"] for message in other["messages"][-2:]] == ["tool", "user"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ("ssu", "system:s|s user:u"),
+        ("sussu", "system:s user:u user:s user:s user:u"),
+        ("u", "user:u"),
+        ("us", "user:u user:s"),
+        ("suars", "system:s user:u assistant tool user:s"),
+        ("suasr", "system:s user:u assistant tool user:s"),
+    ],
+)
+def test_qwen_gets_one_system_message_at_the_beginning(kinds: str, said: str) -> None:
+    """Its template refuses others with 400. Codex begins with two: its instructions, and what the user may do."""
+    messages = {
+        "u": Message(Role.USER, [Text(b'"u"')], None, b'"u"'),
+        "s": Message(Role.SYSTEM, [Text(b'"s"')], None, b'"s"'),
+        "a": Message(Role.ASSISTANT, [ToolUse("1", "f", b"{}")]),
+        "r": Message(Role.USER, [ToolResult("1", [Text(b'"r"')])]),
+    }
+    facts = facts_of(PROVIDERS["vllm"], "Qwen/Qwen3.6-27B")
+
+    def shown(request: Request, facts: ModelFacts) -> str:
+        found = []
+        for each in _write(request, facts)[0]["messages"]:
+            content = each["content"] if each["role"] in ("user", "system") else None
+            text = "|".join(part["text"] for part in content) if isinstance(content, list) else content
+            found.append(each["role"] if text is None else f"{each['role']}:{text}")
+        return " ".join(found)
+
+    request = Request("m", [messages[each] for each in kinds])
+    assert shown(request, facts) == said
+    request.format = Format(b'{"type":"object"}')
+    noted = shown(request, msgspec.structs.replace(facts, json_schema=False))
+    assert noted.count("system:") == 1 and "JSON schema" in noted.partition(" user:")[0]
 
 
 def test_calls_without_ids_get_some_and_their_results_the_same() -> None:

@@ -71,6 +71,8 @@ class MessageWriter:
     def write(self, messages: Sequence[Message], note: JsonText | None) -> bytes:
         """Write them. note: what else the model is told, after the leading system messages."""
         written: list[bytes] = []
+        if not self._facts.later_system:
+            messages, note = _with_one_system(messages, note), None
         for n, message in enumerate(_turns(messages)):
             role = message.role
             if note is not None and role is not _SYSTEM:
@@ -337,6 +339,24 @@ class MessageWriter:
         fitted = "".join(letters) if is_mistral else "call_" + "".join(letters)
         self.ids[fitted] = call_id
         return fitted
+
+
+def _with_one_system(messages: Sequence[Message], note: JsonText | None) -> list[Message]:
+    """Return the messages with one of the system's at most, at the beginning; the user says what others there are.
+
+    note: stands behind it.
+    """
+    n_leading = next((n for n, message in enumerate(messages) if message.role is not _SYSTEM), len(messages))
+    leading = [*messages[:n_leading]]
+    if note is not None:
+        leading.append(Message(_SYSTEM, [Text(note)], None, note))
+    if len(leading) > 1:
+        leading = [Message(_SYSTEM, [block for message in leading for block in message.blocks])]
+    others = [
+        Message(_USER, message.blocks, message.name, message.plain) if message.role is _SYSTEM else message
+        for message in messages[n_leading:]
+    ]
+    return leading + others
 
 
 def _answered(messages: Sequence[bytes]) -> list[bytes]:
