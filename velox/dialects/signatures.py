@@ -2,6 +2,7 @@
 
     velox.PROVIDER.ITEM_ID.VALUE             item id: often empty; VALUE: the rest, as the provider wrote it
     velox.PROVIDER+redacted.ITEM_ID.VALUE    all that there is of a block of redacted reasoning
+    velox.none..                             a call that nobody signed
 
 A client keeps the signature as an opaque string and sends it back with its history. The tag says who can use it. Where
 a dialect wants base64 (Gemini), the whole of it is encoded once more; `untagged` takes both.
@@ -17,11 +18,13 @@ from typing import Final
 
 from velox.dialects.form import Signature
 
-__all__ = ["TAG", "TAG_BASE64", "is_redacted", "is_tagged", "tagged", "tagged_base64", "untagged"]
+__all__ = ["NOBODY", "TAG", "TAG_BASE64", "is_redacted", "is_tagged", "tagged", "tagged_base64", "untagged"]
 
 # How every tagged one begins. It has six bytes, and so is the same in base64, whatever follows.
 TAG: Final = "velox."
 TAG_BASE64: Final = "dmVsb3gu"
+# Who signed what has no signature, where that has to be said: Gemini refuses a call without one.
+NOBODY: Final = "none"
 _REDACTED: Final = "+redacted"
 # "-" and "_" stand for "+" and "/" where a client has read and written it as bytes (google-genai does).
 _STANDARD: Final = str.maketrans("-_", "+/")

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from velox.dialects.chat.details import id_with_thought, signature_detail, thinking_detail
+from velox.dialects.events import events_of
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.foreign_history import without_foreign
-from velox.dialects.form import Signature
+from velox.dialects.form import Answer, Block, Call, Signature, Stop, StopReason, ToolUse
+from velox.dialects.generate.client import GenerateClient
+from velox.dialects.losses import Losses
 from velox.dialects.signatures import tagged, tagged_base64
 from velox.types import Surface
 
@@ -178,6 +181,35 @@ def test_gemini_gets_only_its_own_signatures(name: str, thinking: str, left: dic
         "contents": [{"role": "model", "parts": wanted}],
         "model": "models/m",
     }
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(("thinking", "signature"), [("level", "skip_thought_signature_validator"), ("none", None)])
+def test_gemini_gets_calls_of_models_that_sign_none(is_stream: bool, thinking: str, signature: str | None) -> None:
+    """Gemini 3 answers 400 to a turn whose first call has no signature, and Claude does not sign calls."""
+    calls: list[Block] = [ToolUse("a", "f", b"{}"), ToolUse("b", "f", b"{}")]
+    answer = Answer("m", "claude", calls, Stop(StopReason.TOOLS))
+    client = GenerateClient(Call("vx1", 1, "m", stream=is_stream), Losses())
+    written = client.answer(answer)
+    if is_stream:
+        writer = client.stream()
+        written = b"".join(writer.write(event) for event in events_of(answer))
+    chunks = [line.removeprefix(b"data: ") for line in written.splitlines() if line]
+    parts = [part for each in chunks for part in json.loads(each)["candidates"][0]["content"]["parts"]]
+    parts = [part for part in parts if "functionCall" in part]
+    results = [{"functionResponse": {"id": each, "name": "f", "response": {}}} for each in "ab"]
+    body = {
+        "contents": [
+            {"role": "user", "parts": [{"text": "Hi"}]},
+            {"role": "model", "parts": parts},
+            {"role": "user", "parts": results},
+        ]
+    }
+
+    first, second = own(Surface.GENERATE, body, ModelFacts(thinking=thinking), "gemini")["contents"][1]["parts"]
+    assert (first.get("thoughtSignature"), second.get("thoughtSignature")) == (signature, None)
+    request = GenerateClient(Call("vx2", 1, "m"), Losses(strict=True)).read(json.dumps(body).encode())
+    assert request.messages[1].blocks == calls
 
 
 # -- Chat -------------------------------------------------------------------------------------------

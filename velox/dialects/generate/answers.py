@@ -23,7 +23,7 @@ from velox.dialects.form import (
     Usage,
 )
 from velox.dialects.generate.replies import GOOGLE
-from velox.dialects.signatures import tagged_base64
+from velox.dialects.signatures import NOBODY, tagged_base64
 from velox.dialects.surrogates import without_halves
 from velox.dialects.text import quoted
 
@@ -51,6 +51,7 @@ _STATUSES: Final = {
     ErrorKind.TIMEOUT: "DEADLINE_EXCEEDED",
     ErrorKind.OVERLOADED: "UNAVAILABLE",
 }
+_UNSIGNED: Final = Signature(NOBODY, "")
 _OVERLOADED: Final = 529  # Anthropic's own
 _TYPE: Final = b'"@type":"type.googleapis.com/google.rpc.'
 
@@ -62,8 +63,14 @@ def text_part(text: JsonText, *, is_thought: bool = False, signature: bytes = b"
     return b'{"text":' + text + (b',"thought":true' if is_thought else b"") + signature + b"}"
 
 
-def call_part(call_id: str, name: str, arguments: bytes, signature: Signature | None) -> bytes:
-    """Write a call. arguments: an object."""
+def call_part(
+    call_id: str, name: str, arguments: bytes, signature: Signature | None, *, is_first: bool = False
+) -> bytes:
+    """Write a call. arguments: an object. is_first: in its answer: Gemini wants a signature of that one, if it gets the
+    history. A mark says that there is none (foreign_history.py).
+    """
+    if signature is None and is_first:
+        signature = _UNSIGNED
     return b'{"functionCall":{"id":%b,"name":%b,"args":%b}%b}' % (
         quoted(call_id),
         without_halves(quoted(name)),
@@ -81,14 +88,16 @@ def signed(signature: Signature | None, *, is_redacted: bool = False) -> bytes:
     return b',"thoughtSignature":' + quoted(tagged_base64(signature, is_redacted=is_redacted))
 
 
-def part(block: Block, call_id: str) -> bytes | None:
-    """Write a block of an answer; None: it has no counterpart. call_id: for a call without an id."""
+def part(block: Block, call_id: str, *, is_first: bool = False) -> bytes | None:
+    """Write a block of an answer; None: it has no counterpart. call_id: for a call without an id. is_first: among
+    calls.
+    """
     if isinstance(block, Text):
         return text_part(block.text, signature=signed(block.signature))
     if isinstance(block, Thinking):
         return text_part(block.text, is_thought=True, signature=signed(block.signature, is_redacted=block.is_redacted))
     if isinstance(block, ToolUse):
-        return call_part(block.id or call_id, block.name, block.arguments, block.signature)
+        return call_part(block.id or call_id, block.name, block.arguments, block.signature, is_first=is_first)
     if isinstance(block, Refusal):
         return text_part(block.text)
     return None

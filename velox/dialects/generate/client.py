@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.form import Answer, ApiError, Call, Refusal, Request
+from velox.dialects.form import Answer, ApiError, Call, Refusal, Request, ToolUse
 from velox.dialects.generate.answers import EMPTY_PART, ending, error_body, part, usage_metadata
 from velox.dialects.generate.client_stream import GenerateArrayWriter, GenerateStreamWriter
 from velox.dialects.generate.request_reader import RequestReader
@@ -39,8 +39,10 @@ class GenerateClient:
     def answer(self, answer: Answer) -> bytes:
         """Return the body of a plain answer."""
         parts = []
+        has_calls = False
         for n, block in enumerate(answer.blocks):
-            written = part(block, f"call_{self._call.id}{n}")
+            written = part(block, f"call_{self._call.id}{n}", is_first=not has_calls)
+            has_calls = has_calls or isinstance(block, ToolUse)
             if written is not None:
                 parts.append(written)
         refusals = [block.text for block in answer.blocks if isinstance(block, Refusal)]

@@ -64,7 +64,7 @@ class _Opened:
 class GenerateStreamWriter:
     """One stream."""
 
-    __slots__ = ("_call", "_end", "_opened", "_refusal", "_stop", "_usage", "_waiting_bytes")
+    __slots__ = ("_call", "_end", "_has_calls", "_opened", "_refusal", "_stop", "_usage", "_waiting_bytes")
 
     def __init__(self, call: Call) -> None:
         self._call: Final = call
@@ -74,6 +74,7 @@ class GenerateStreamWriter:
         self._refusal: list[JsonText] = []
         self._usage = Usage()
         self._stop: Stop | None = None
+        self._has_calls = False
         self._start(Start("", ""))
 
     def __repr__(self) -> str:
@@ -142,7 +143,8 @@ class GenerateStreamWriter:
             call_id = begun.id or f"call_{self._call.id}{begun.n}"
             # Line ends are between the values only, and would end the event's line.
             arguments = arguments_of(joined(opened.texts, b"")).replace(b"\n", b" ").replace(b"\r", b" ")
-            return self._chunk(call_part(call_id, begun.name, arguments, signature))
+            is_first, self._has_calls = not self._has_calls, True
+            return self._chunk(call_part(call_id, begun.name, arguments, signature, is_first=is_first))
         rest = b'"' + opened.half + b'"'
         if signature is None and rest == EMPTY:
             return b""

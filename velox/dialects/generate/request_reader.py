@@ -56,7 +56,7 @@ from velox.dialects.generate.wire import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.open_calls import OpenCalls
-from velox.dialects.signatures import is_redacted, untagged
+from velox.dialects.signatures import NOBODY, is_redacted, untagged
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, joined, quoted, raw_text
 
@@ -379,7 +379,8 @@ def _signature(part: Part) -> Signature | None:
     value = part.thought_signature or part.thought_signature_
     if not value or value in _NO_SIGNATURE:
         return None
-    return untagged(value, GOOGLE)
+    signature = untagged(value, GOOGLE)
+    return None if signature.provider == NOBODY else signature
 
 
 def _is_redacted(part: Part) -> bool:
