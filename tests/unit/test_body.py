@@ -190,6 +190,20 @@ def test_body_large_read_within_bound(body: bytes) -> None:
     assert time.process_time() - started < 0.1 * len(body) / 1e6 + 0.05
 
 
+@pytest.mark.parametrize("field", [b'"n":0,', b'"store":0,'])
+def test_body_full_of_one_field_read_within_bound(field: bytes) -> None:
+    """B-35: a field that is there a hundred thousand times, behind as many others, is not looked for each time."""
+    body = b"{" + b'"a":0,' * 100_000 + field * 100_000 + b'"model":"m"}'
+    started = time.process_time()
+
+    try:
+        assert BodyReader().read(body) == BodyFields(model="m", stores=True)
+    except VeloxError as error:
+        assert (error.reason, error.param) == (Reason.DUPLICATE_KEY, "n")
+
+    assert time.process_time() - started < 0.1 * len(body) / 1e6 + 0.05
+
+
 def test_body_over_tolerant_limit_must_be_strict() -> None:
     """The tolerant parser makes objects of everything, and nothing else runs then: 1 MiB is as much as it gets."""
 

@@ -120,14 +120,15 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
     if type(document) is not simdjson.Object:
         return None
     values: dict[str, object] = {}
-    repeated = None
     for key in document:
         if key in _FIELDS:
             if key in values:
                 if key == _STORE:
                     values[key] = ...  # it is never read to refuse a request, so twice it means the worse
                     continue
-                repeated = key
+                # No further: a value is looked for from the first field on, so that a look for each of a hundred
+                # thousand fields of one name would take minutes.
+                return values, key
             value = document[key]
             if type(value) not in _COMPOUND:
                 values[key] = value
@@ -135,7 +136,7 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
                 values[key] = _asking(value.items())
             else:
                 values[key] = ...
-    return values, repeated
+    return values, None
 
 
 def _asking(options: Iterable[tuple[str, object]]) -> object:
