@@ -51,6 +51,8 @@ CONTENTS = {
     "four-byte characters, shifted": b"x" + "🙂".encode() * (LONG // 4),
     "escaped quote here and there": (b"x" * 5000 + b'\\"') * 600,
     "backslashes at the end": b"x" * LONG + b"\\\\" * 3,
+    "backslashes only": b"\\\\" * (LONG // 2),
+    "backslashes before a quote": b"\\\\" * (LONG // 4) + b'\\"' + b"\\\\" * (LONG // 4),
     "lone surrogate": b"x" * LONG + b"\\ud800" + b"y" * LONG,
     "escapes only": b"\\u00e4" * (LONG // 6),
 }
@@ -82,6 +84,24 @@ def test_long_string_is_walked_in_slices_and_left_out() -> None:
     skimmed, turns = run(skim(body, lambda _data, _offset: None))
 
     assert len(skimmed.data) < 200
+    assert turns >= LONG // (64 * 1024)
+
+
+@pytest.mark.parametrize("n_backslashes", range(120, 140))
+def test_end_of_a_string_behind_backslashes_is_found(n_backslashes: int) -> None:
+    """Whether a quote is escaped depends on all backslashes before it, in however many pieces they are counted."""
+    content = b"x" * LONG + b"\\" * n_backslashes + (b'"' if n_backslashes % 2 else b"")
+    body = chat(content, b',"user":"u"')
+
+    assert json.loads(body)["user"] == "u"
+    assert read(body) == BodyFields(model="m", stream=True, user="u")
+    assert len(run(skim(body, lambda _data, _offset: None))[0].data) < 200
+
+
+def test_backslashes_are_counted_in_slices() -> None:
+    """A string of nothing else, of megabytes, gives others their turns before its end is found."""
+    _, turns = run(skim(chat(CONTENTS["backslashes only"]), lambda _data, _offset: None))
+
     assert turns >= LONG // (64 * 1024)
 
 

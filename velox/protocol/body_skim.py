@@ -89,10 +89,9 @@ def _string_end(body: bytes | bytearray, content: int) -> Generator[None, None, 
     """Return where the string whose content begins at `content` has its closing quote; -1: give up."""
     at, n_quotes = content, 0
     while (quote := (yield from _find_quote(body, at))) >= 0:
-        last = quote
-        while last > content and body[last - 1] == _BACKSLASH:
-            last -= 1
-        if (quote - last) % 2 == 0:
+        if quote == content or body[quote - 1] != _BACKSLASH:
+            return quote
+        if (yield from _backslashes(body, content, quote)) % 2 == 0:
             return quote
         at = quote + 1  # escaped
         n_quotes += 1
@@ -101,6 +100,20 @@ def _string_end(body: bytes | bytearray, content: int) -> Generator[None, None, 
                 return -1  # a text full of quotes
             yield
     return -1
+
+
+def _backslashes(body: bytes | bytearray, start: int, end: int) -> Generator[None, None, int]:
+    """Return how many backslashes stand right before `end`, down to `start`. Mostly few: a short piece is enough."""
+    at, most = end, 64
+    while at > start:
+        piece = body[max(start, at - most) : at]
+        left = len(piece.rstrip(b"\\"))
+        at -= len(piece) - left
+        if left:
+            break
+        most = min(8 * most, _SLICE_BYTES)
+        yield
+    return end - at
 
 
 def _check_slices(body: bytes | bytearray, start: int, end: int, check: Check) -> Generator[None, None, bool]:
