@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -18,7 +19,8 @@ from velox.gateway.ownership import IdWatch
 from velox.gateway.steps import finished
 from velox.heads import Header, ReplyHead, RequestHead
 from velox.protocol.body import LARGE_BYTES, BodyReader
-from velox.protocol.named_objects import mentions_objects, named_ids
+from velox.protocol.named_models import DoubtError
+from velox.protocol.named_objects import looking_for_mentions, mentions_objects, named_ids
 from velox.shm.object_table import UNKNOWN, ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry
 
@@ -446,3 +448,44 @@ def test_every_id_of_a_body_is_found(body: dict[str, object], is_ascii: bool, is
     assert found <= {"file-1", "resp_2", "vs_3", "hello", "file", "file-1 ", "0b6d3c1e", "é"}
     if found & {"file-1", "resp_2", "vs_3"}:
         assert mentions_objects(data)
+
+
+FLOODS = {
+    "numbers": b'{"file_id":"file-1","a":[' + b"0," * 4_000_000 + b"0]}",
+    "in an object of many fields": b'{"file_id":"file-1",%b"a":[%b0]}'
+    % (b"".join(b'"k%d":0,' % n for n in range(100)), b"{}," * 3_000_000),
+    "fields": b'{"file_id":"file-1",' + b'"a":0,' * 2_000_000 + b'"b":0}',
+}
+
+
+@pytest.mark.parametrize("body", FLOODS.values(), ids=FLOODS.keys())
+def test_body_of_too_many_values_is_not_looked_through(body: bytes) -> None:
+    """No step of it takes long, and nothing is kept of what is looked at: 64 MiB of numbers were 3 GB."""
+    steps, longest = named_ids(body), 0.0
+
+    with pytest.raises(DoubtError, match="too many"):
+        while True:
+            started = time.process_time()
+            try:
+                next(steps)
+            finally:
+                longest = max(longest, time.process_time() - started)
+
+    assert longest < 0.3
+
+
+def test_id_in_an_object_of_many_fields_is_found() -> None:
+    """However many fields an object has, and whichever way it is gone through for that."""
+    for n_fields in (2, 100, 1_100, 20_000):
+        fields = {f"k{n}": "x" for n in range(n_fields)}
+        body = json.dumps({"input": {**fields, "file_id": FILE, "last": [{"file_ids": [STORE]}]}}).encode()
+
+        assert {each.text for each in finished(named_ids(body))} >= {FILE, STORE}
+
+
+def test_mention_is_found_wherever_slices_are_cut() -> None:
+    """A large body is searched in slices, none of which may cut a name in two."""
+    for at in range(65_536 - 30, 65_536 + 30):
+        body = b'{"a":"' + b"x" * at + b'","previous_response_id":"r"}'
+        assert finished(looking_for_mentions(body))
+        assert not finished(looking_for_mentions(body.replace(b"_id", b"_no")))

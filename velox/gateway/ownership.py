@@ -24,7 +24,7 @@ from velox.policy.api_table import ApiCall
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
-from velox.protocol.named_objects import ESCAPE, NamedId, mentions_objects, named_ids
+from velox.protocol.named_objects import ESCAPE, NamedId, looking_for_mentions, mentions_objects, named_ids
 from velox.protocol.top_fields import TopFields
 from velox.protocol.websocket import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
@@ -106,7 +106,7 @@ class OwnedCall:
             return
         if len(body) >= LARGE_BYTES:
             body = (yield from skim(body, _passes)).data
-        if not mentions_objects(body):
+        if not (yield from looking_for_mentions(body)):
             return
         try:
             ids = yield from named_ids(body)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -46,6 +47,8 @@ _TOOLS: Final = "tools"
 _REQUESTS: Final = "requests"
 _COUNTED: Final = "generatecontentrequest"
 _SCHEMAS: Final = frozenset({"parameters", "inputschema", "outputschema", "schema", "jsonschema"})
+_TOO_DEEP: Final = "the body is nested too deeply"
+_OF_BATCH: Final = frozenset({"url", "method", "body"})  # of each line
 _DEEPEST: Final = 32
 _MOST_FIELDS: Final = 100
 _WORD: Final = re.compile(r"[^a-z0-9]+")
@@ -64,7 +67,14 @@ _SPLITS: Final = re.compile(rb"[&;]")
 # As in body.py.
 _KEPT_BYTES: Final = 8 * 1024 * 1024
 _TOLERANT_BYTES: Final = 1024 * 1024
+_SHORT_BYTES: Final = 16 * 1024
 _MODEL_BYTES: Final = 1024
+# Names and values of one document that are looked at, each for up to a microsecond in which no other request moves.
+# Those of clients have some hundreds. Three bytes are enough for one, and 64 MiB of them would be 20 s and 3 GB.
+_MOST_LOOKS: Final = 100_000
+# The parser looks through all fields of an object for each: so many cost as much as a look.
+_FIELDS_OF_LOOK: Final = 512
+_NAME_CHARS: Final = 1024  # no server takes a longer one for any that counts
 
 
 class DoubtError(Exception):
@@ -91,10 +101,7 @@ def is_models(name: str) -> bool:
 
 
 class JsonScan:
-    """Reads the fields of JSON bodies; one per worker, whose parser's buffers are used again.
-
-    As in body.py, none of the parser's objects may outlive a scan.
-    """
+    """Reads the fields of JSON bodies; one per worker, whose parser's buffers are used again."""
 
     __slots__ = ("_parser",)
 
@@ -105,44 +112,108 @@ class JsonScan:
         """Return every model that a JSON body names. Raises DoubtError."""
         return body_models(self.fields(data, _may_choose))
 
-    def fields(self, data: bytes | bytearray, wants: Callable[[str], bool]) -> list[tuple[str, object]]:
-        """Return the top-level fields whose folded names are wanted. Raises DoubtError, also if one is there twice."""
-        parser = self._parser if len(data) <= _KEPT_BYTES else simdjson.Parser()
-        try:
-            found = _scan(parser, data, wants)
-        except KeyError:  # a NUL in a name
-            raise DoubtError("the body has a field whose name can't be read") from None
-        except (ValueError, RuntimeError):  # as most upstreams read it (body.py)
-            if len(data) > _TOLERANT_BYTES:
-                raise DoubtError("the body is no strict JSON") from None
-            found = [(name, value) for name, value in body_fields(data) if wants(folded(name))]
-        if found is None:
-            raise DoubtError("the body is no JSON object")
-        names = [folded(name) for name, _ in found]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DoubtError(f"the body has the field {_shown(twice)} twice, or in two spellings")
+    def fields(self, data: bytes | bytearray, wants: Callable[[str], bool]) -> Pairs:
+        """Return the fields whose folded names are wanted, of inner objects too.
+
+        Raises DoubtError, also if one of the document's own is there twice.
+        """
+        found = _read(self._parser if len(data) <= _KEPT_BYTES else simdjson.Parser(), data, wants)
+        seen: set[str] = set()
+        for name, _ in found:
+            word = folded(name)
+            if word in seen:
+                raise DoubtError(f"the body has the field {_shown(word)} twice, or in two spellings")
+            seen.add(word)
         return found
 
 
-def _scan(
-    parser: simdjson.Parser, data: bytes | bytearray, wants: Callable[[str], bool]
-) -> list[tuple[str, object]] | None:
-    document = parser.parse(data)
-    if type(document) is not simdjson.Object:
-        return None
-    return [(name, _plain(document[name])) for name in document if wants(folded(name))]
+class _Looks:
+    """What may still be looked at of a document, and why it can't be read; "": it can."""
+
+    __slots__ = ("left", "problem")
+
+    def __init__(self) -> None:
+        self.left = _MOST_LOOKS
+        self.problem = ""
+
+    def take(self, n: int = 1) -> bool:
+        """Take one or more; False: no further."""
+        self.left -= n
+        if self.left < 0:
+            self.problem = "the body has too many fields and values to be looked through"
+        return not self.problem
 
 
-def _plain(value: object) -> object:
-    """Return a value without the parser's objects."""
-    if type(value) is simdjson.Object:
-        return Pairs((name, _plain(inner)) for name, inner in value.items())
-    return [_plain(inner) for inner in value] if type(value) is simdjson.Array else value
+def _read(parser: simdjson.Parser, data: bytes | bytearray, wants: Callable[[str], bool]) -> Pairs:
+    """Return the fields of a document whose folded names are wanted, of inner objects too. Raises DoubtError.
+
+    As in body.py none of the parser's objects may outlive it, not even in the context of an error: so nothing is
+    raised below, or where an error of the parser is caught.
+    """
+    looks, found = _Looks(), None
+    is_strict = True
+    try:
+        found = _plain(parser.parse(data), wants, looks)
+    except KeyError:
+        looks.problem = "the body has a field whose name can't be read"  # it has a NUL
+    except RecursionError:
+        looks.problem = _TOO_DEEP
+    except (ValueError, RuntimeError):
+        is_strict = False
+    if not is_strict:  # as most upstreams read it (body.py)
+        if len(data) > _TOLERANT_BYTES:
+            raise DoubtError("the body is no strict JSON")
+        document = body_fields(data)
+        try:
+            found = _plain(document, wants, looks)
+        except RecursionError:
+            looks.problem = _TOO_DEEP
+    if looks.problem:
+        raise DoubtError(looks.problem)
+    if not isinstance(found, Pairs):
+        raise DoubtError("the body is no JSON object")
+    return found
+
+
+def _plain(value: object, wants: Callable[[str], bool], looks: _Looks) -> object:
+    """Return a value without the parser's objects, and of objects what is wanted."""
+    if type(value) is simdjson.Array or type(value) is list:
+        items = []
+        for inner in value:
+            if not looks.take():
+                break
+            items.append(_plain(inner, wants, looks))
+        return items
+    if type(value) is Pairs:
+        wanted = [(name, inner) for name, inner in value if looks.take() and _is_wanted(name, wants)]
+        return Pairs([(name, _plain(inner, wants, looks)) for name, inner in wanted])
+    if type(value) is not simdjson.Object:
+        return value
+    names, n_fields = [], 0
+    for name in value:
+        if not looks.take():
+            return Pairs()
+        n_fields += 1
+        if _is_wanted(name, wants):
+            names.append(name)
+    twice = next((name for name, n in Counter(names).items() if n > 1), None) if len(names) > 1 else None
+    if twice is not None:  # the parser gives the first one, and servers take the last
+        looks.problem = f"the body has the field {_shown(twice)} twice"
+    if not looks.take(len(names) * n_fields // _FIELDS_OF_LOOK):
+        return Pairs()
+    return Pairs([(name, _plain(value[name], wants, looks)) for name in names])
+
+
+def _is_wanted(name: str, wants: Callable[[str], bool]) -> bool:
+    return len(name) <= _NAME_CHARS and wants(folded(name))
 
 
 def _may_choose(name: str) -> bool:
     return name in (_TOOLS, _REQUESTS, _COUNTED) or is_models(name)
+
+
+def _may_be_of_batch(name: str) -> bool:
+    return name in _OF_BATCH or _may_choose(name)
 
 
 def body_fields(data: bytes | bytearray) -> Pairs:
@@ -192,13 +263,22 @@ def _tool_models(tools: object) -> list[str]:
 
 
 def message_models(data: bytes | bytearray) -> list[str]:
-    """Return every model that one message of a WebSocket names, at any depth but in a tool's schema and in content.
+    """Return every model that one message of a WebSocket names, at any depth but in a tool's schema.
 
     Raises DoubtError: it is no JSON object, or a name is not written plainly.
     """
     models: list[str] = []
-    _walk(body_fields(data), models, 0)
+    _walk(_message(data), models, 0)
     return models
+
+
+def _message(data: bytes | bytearray) -> Pairs:
+    # Of a short one the standard library's parser makes objects in half the time.
+    return body_fields(data) if len(data) <= _SHORT_BYTES else _read(simdjson.Parser(), data, _is_no_schema)
+
+
+def _is_no_schema(name: str) -> bool:
+    return name not in _SCHEMAS
 
 
 def response_models(data: bytes) -> list[str]:
@@ -206,7 +286,7 @@ def response_models(data: bytes) -> list[str]:
 
     Its own stands where a request by HTTP has it, or inside `response`.
     """
-    document = body_fields(data)
+    document = _message(data)
     own = [value for name, value in document if name == _MODEL]
     own += [
         inner
@@ -245,13 +325,12 @@ def line_models(line: bytes, *, is_batch: bool) -> tuple[str, list[str]]:
 
     Raises DoubtError. Of a batch each line is a request: its `body` is one of the API. Other files hold examples.
     """
-    fields = body_fields(line)
     if not is_batch:
-        return "", body_models(fields)
+        return "", body_models(_read(simdjson.Parser(), line, _may_choose))
     named: dict[str, object] = {}
-    for name, value in fields:
+    for name, value in _read(simdjson.Parser(), line, _may_be_of_batch):
         word = folded(name)
-        if word in ("url", "method", "body"):
+        if word in _OF_BATCH:
             if name != word or word in named:
                 raise DoubtError(f"a line has the field {_shown(name)} twice, or not written plainly")
             named[word] = value

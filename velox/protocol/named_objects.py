@@ -10,14 +10,15 @@ mentions_objects() sees without a parse.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice, repeat
 from typing import Final, NamedTuple
 
 import simdjson
 
 from velox.protocol.named_models import DoubtError, Pairs, body_fields, folded
 
-__all__ = ["ESCAPE", "NamedId", "mentions_objects", "named_ids"]
+__all__ = ["ESCAPE", "NamedId", "looking_for_mentions", "mentions_objects", "named_ids"]
 
 # Fields of the API. A list under a name holds ids; of an object under one, its `id` is one.
 _FIELDS: Final = (
@@ -32,13 +33,21 @@ _BEGINNINGS: Final = (
     *("cntr", "container", "eval", "video", "chatcmpl"),
 )
 _ID: Final = re.compile(rf"(?:{'|'.join(_BEGINNINGS)})[-_][A-Za-z0-9_.-]{{1,250}}")
-_MENTIONS: Final = re.compile(rf'"(?:(?:{"|".join(_BEGINNINGS)})[-_]|(?:{"|".join(_FIELDS)})")'.encode())
+_INITIALS: Final = "".join(sorted({word[0] for word in (*_BEGINNINGS, *_FIELDS)}))
+# To look for an initial first takes half the time: most texts have another one.
+_MENTIONS: Final = re.compile(
+    rf'"(?=[{_INITIALS}])(?:(?:{"|".join(_BEGINNINGS)})[-_]|(?:{"|".join(_FIELDS)})")'.encode()
+)
 # A character that need not be escaped, but is: it could be part of a name or an id.
 ESCAPE: Final = rb"\u00"
 _ESCAPED: Final = re.compile(rb"\\u00[2-7]")
 _MOST_CHARS: Final = 256
-_FEW: Final = 64  # fields of an object; simdjson looks through all of them for each
+_MANY: Final = 1024  # fields of an object; simdjson looks through all of them for each, in a millisecond
 _PER_STEP: Final = 500  # values, about half a millisecond
+# A request of agents has some thousands of them.
+_MOST_VALUES: Final = 100_000
+_SLICE_BYTES: Final = 64 * 1024
+_LONGEST_MENTION: Final = 64
 # As in body.py.
 _TOLERANT_BYTES: Final = 1024 * 1024
 
@@ -52,13 +61,26 @@ class NamedId(NamedTuple):
 
 def mentions_objects(body: bytes | bytearray) -> bool:
     """Say whether named_ids() may find anything."""
-    return _MENTIONS.search(body) is not None or (ESCAPE in body and _ESCAPED.search(body) is not None)
+    return _MENTIONS.search(body) is not None or _has_escapes(body)
+
+
+def looking_for_mentions(body: bytes | bytearray) -> Generator[None, None, bool]:
+    """Do what mentions_objects() does; yields between slices of the work."""
+    for at in range(0, len(body), _SLICE_BYTES):
+        if _MENTIONS.search(body, at, at + _SLICE_BYTES + _LONGEST_MENTION) is not None:
+            return True
+        yield
+    return _has_escapes(body)
+
+
+def _has_escapes(body: bytes | bytearray) -> bool:
+    return ESCAPE in body and _ESCAPED.search(body) is not None
 
 
 def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
     """Return every id that a body names, each once; yields between slices of the work.
 
-    Raises DoubtError: it is no JSON that every server reads the same way.
+    Raises DoubtError: it is no JSON that every server reads the same way, or has too much in it to be looked through.
     """
     try:
         # A parser of its own: its objects live from one step to the next, and forbid another parse.
@@ -72,33 +94,51 @@ def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
 def _walk(document: object) -> Generator[None, None, list[NamedId]]:
     found: dict[NamedId, None] = {}
     names: dict[str, str | None] = {}  # as they stand there, to the one that counts
-    todo: list[tuple[str | None, object]] = [(None, document)]
+    # What is being gone through, the innermost last. Not a list of all that is still to come, which would be 2 GB for
+    # the 64 MiB of an array of numbers.
+    todo: list[Iterator[tuple[str | None, object]]] = [iter([(None, document)])]
     n = 0
     while todo:
-        name, value = todo.pop()
+        pair = next(todo[-1], None)
+        if pair is None:
+            todo.pop()
+            continue
+        name, value = pair
         n += 1
+        if n > _MOST_VALUES:
+            raise DoubtError("the body has too many values to be looked through")
         if not n % _PER_STEP:
             yield
         if isinstance(value, str):
             if 0 < len(value) <= _MOST_CHARS and (name or _ID.fullmatch(value)):
                 found[NamedId(value, name)] = None
         elif (pairs := _pairs(value)) is not None:
-            for key, inner in pairs:
-                if key not in names:
-                    names[key] = key if folded(key) in _FOLDED else None
-                todo.append((name if key == "id" else names[key], inner))
+            todo.append(_named(pairs, name, names))
         elif type(value) is simdjson.Array or isinstance(value, list):
-            todo += [(name, inner) for inner in value]
+            todo.append(zip(repeat(name), value))
     return list(found)
 
 
+def _named(
+    pairs: Iterable[tuple[str, object]], name: str | None, names: dict[str, str | None]
+) -> Iterator[tuple[str | None, object]]:
+    """Yield the values of an object, each with the name that counts for it. name: of the object itself."""
+    for key, value in pairs:
+        if key not in names:
+            names[key] = key if folded(key) in _FOLDED else None
+        yield name if key == "id" else names[key], value
+
+
 def _pairs(value: object) -> Iterable[tuple[str, object]] | None:
-    """Return the fields of an object, the second one of a name, too; None: it is none."""
+    """Return the fields of an object, the second one of a name, too; None: it is none. Raises DoubtError."""
     if type(value) is simdjson.Object:
-        keys = list(value)
-        if len(keys) <= _FEW and len(set(keys)) == len(keys):
+        keys = list(islice(value, _MANY + 1))
+        if len(keys) <= _MANY and len(set(keys)) == len(keys):
             return [(key, value[key]) for key in keys]
-        return value.items()  # makes Python objects of all that is inside
+        # items() makes Python objects of all that is inside, up to 30 times as large.
+        if len(value.mini) > _TOLERANT_BYTES:
+            raise DoubtError("the body has too many fields in one object, or one of them twice")
+        return value.items()
     if isinstance(value, dict):
         return value.items()
     return value if isinstance(value, Pairs) else None
