@@ -38,6 +38,7 @@ _SOCKET: Final = "responses"
 _CHAT: Final = "chat/completions"
 # Of these a body has one that names an object at an endpoint without objects of its own.
 _MARKS: Final = (b'"file', b'"cntr', b'"container', ESCAPE)
+_WIDE: Final = b"\0"  # at the start of JSON that is not in UTF-8 (named_objects.py)
 _IDS_PER_STEP: Final = 50
 _MOST_BYTES: Final = 16 * 1024 * 1024
 # Where a reply tells the ids of what was made: one object, the events of a stream, the messages of a WebSocket. What
@@ -92,7 +93,7 @@ class OwnedCall:
 
     def may_concern(self, body: bytes | bytearray | None) -> bool:
         """Say whether a body may name an object of somebody. None: one that is large, and is looked at by check()."""
-        return body is None or any(mark in body for mark in _MARKS)
+        return body is None or any(mark in body for mark in _MARKS) or _WIDE in body[:4]
 
     def check(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
         """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices."""

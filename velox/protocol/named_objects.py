@@ -60,8 +60,8 @@ class NamedId(NamedTuple):
 
 
 def mentions_objects(body: bytes | bytearray) -> bool:
-    """Say whether named_ids() may find anything."""
-    return _MENTIONS.search(body) is not None or _has_escapes(body)
+    """Say whether named_ids() may find anything, or can't read it."""
+    return _MENTIONS.search(body) is not None or _is_hidden(body)
 
 
 def looking_for_mentions(body: bytes | bytearray) -> Generator[None, None, bool]:
@@ -70,11 +70,12 @@ def looking_for_mentions(body: bytes | bytearray) -> Generator[None, None, bool]
         if _MENTIONS.search(body, at, at + _SLICE_BYTES + _LONGEST_MENTION) is not None:
             return True
         yield
-    return _has_escapes(body)
+    return _is_hidden(body)
 
 
-def _has_escapes(body: bytes | bytearray) -> bool:
-    return ESCAPE in body and _ESCAPED.search(body) is not None
+def _is_hidden(body: bytes | bytearray) -> bool:
+    """Say whether names or ids may be written otherwise: escaped, or in UTF-16 or UTF-32 (RFC 4627 §3)."""
+    return b"\0" in body[:4] or (ESCAPE in body and _ESCAPED.search(body) is not None)
 
 
 def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
