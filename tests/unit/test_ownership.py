@@ -218,6 +218,17 @@ def test_body_that_can_not_be_read_is_refused_where_it_may_name_objects() -> Non
     account.ask(B, b"POST", b"/v1/files", b'--x\r\n"file-aaaaaaaa', ((b"content-type", b"multipart/form-data; x"),))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+@pytest.mark.parametrize("path", [b"/v1/vector_stores", b"/v1/something-new"])
+def test_body_in_another_encoding_hides_no_object(path: bytes, encoding: str) -> None:
+    """Servers that tell UTF-16 and UTF-32 by the first bytes, as Python's parser does, would read an id in it."""
+    body = json.dumps({"file_ids": [FILE]}).encode(encoding)
+    assert json.loads(body) == {"file_ids": [FILE]}
+    with pytest.raises(VeloxError) as caught:
+        Account().ask(B, b"POST", path, body)
+    assert caught.value.reason is Reason.BAD_REQUEST
+
+
 def test_unknown_objects_may_be_refused_in_bodies_too() -> None:
     """Under the names that are for ids; another text that looks like one is nobody's business."""
     account = Account(refuses_unknown=True)
@@ -274,6 +285,36 @@ def test_stored_chat_completion_belongs_to_its_caller(body: bytes, is_stored: bo
         reply = b'{"id":"chatcmpl-new","object":"chat.completion"}'
         each.feed(b"data: %b\n\n" % reply if is_sse else reply, end=not is_sse)
     assert (account.table.owner_of("chatcmpl-new") == account.table.number("b")) is is_stored
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "made"),
+    [
+        (b"/v1/videos", {"id": "video_new"}, ["video_new"]),
+        (b"/v1/videos/edits", {"id": "video_new"}, ["video_new"]),
+        (b"/v1/videos/extensions", {"id": "video_new"}, ["video_new"]),
+        (b"/v1/videos/characters", {"id": "char_new"}, ["char_new"]),
+        (b"/v1/videos/video_own/remix", {"id": "video_new", "remixed_from_video_id": "video_own"}, ["video_new"]),
+        (b"/v1/uploads/upload_own/complete", {"id": "upload_own", "file": {"id": "file-new"}}, ["file-new"]),
+    ],
+)
+def test_what_is_made_of_another_object_belongs_to_its_caller(
+    path: bytes, reply: dict[str, object], made: list[str]
+) -> None:
+    """A video of a video, the file of an upload: else nobody would own it, and all could use it."""
+    account = Account(refuses_unknown=True)
+    for own in ("video_own", "upload_own"):
+        account.table.remember(own, account.table.number("b"))
+    (recording,) = account.ask(B, b"POST", path, {"prompt": "p"})
+    told(recording, json.dumps(reply).encode(), is_sse=False, n_bytes=7)
+    assert [account.table.owner_of(each) for each in made] == [account.table.number("b")] * len(made)
+
+
+def test_character_of_a_video_is_an_object_of_its_own() -> None:
+    """The word before its id is none."""
+    account = Account(refuses_unknown=True)
+    account.table.remember("char_1", account.table.number("a"))
+    account.refused(b"GET", b"/v1/videos/characters/char_1")
 
 
 def test_list_of_stored_chat_completions_has_the_callers_own() -> None:

@@ -45,6 +45,8 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 # stands deeper may repeat the request, as metadata and tools do.
 _OF_OBJECT: Final = ("id", "output_file_id", "error_file_id", "thread_id")
 _OF_EVENT: Final = ("id", "response.id")
+# What is made of another object, by a POST below it: a video of a video, and of the parts of an upload its file.
+_MADE_OF: Final = {"videos": _OF_OBJECT, "uploads": (*_OF_OBJECT, "file.id")}
 _OF_RESPONSE: Final = "response.id"
 _TYPE: Final = "type"
 # Replies that are kept: they tell no other id.
@@ -146,7 +148,10 @@ class OwnedCall:
         if call is None or not call.collection:
             return ()
         if call.object_id:
-            return (Recording(self._table, self._owner),) if call.collection == "batches" else ()
+            fields: tuple[str, ...] = _OF_OBJECT if call.collection == "batches" else ()
+            if self._makes:
+                fields = _MADE_OF.get(call.collection, fields)
+            return (Recording(self._table, self._owner, fields=fields),) if fields else ()
         if head.method in _READS:
             return (ListFilter(self._table, self._owner),)
         is_made = self._makes and (call.collection != _CHAT or stores)
@@ -196,12 +201,16 @@ def _passes(_data: bytes, _offset: int) -> None:
 
 
 class Recording(ReplyFilter):
-    """Reads the id of a new object, and passes the reply on as it came. mark: what its id is remembered with."""
+    """Reads the id of a new object, and passes the reply on as it came.
 
-    __slots__ = ("_fields", "_is_sse", "_mark", "_owner", "_table")
+    mark: what its id is remembered with. fields: where a reply that is one object tells it.
+    """
 
-    def __init__(self, table: ObjectTable, owner: int, mark: str = "") -> None:
+    __slots__ = ("_fields", "_is_sse", "_mark", "_of_object", "_owner", "_table")
+
+    def __init__(self, table: ObjectTable, owner: int, mark: str = "", fields: tuple[str, ...] = _OF_OBJECT) -> None:
         super().__init__()
+        self._of_object: Final = fields
         self._mark: Final = mark
         self._table: Final = table
         self._owner: Final = owner
@@ -210,7 +219,7 @@ class Recording(ReplyFilter):
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
         """Read replies that tell of success."""
-        self._fields = TopFields(*_OF_EVENT, lead=_DATA) if is_sse else TopFields(*_OF_OBJECT)
+        self._fields = TopFields(*_OF_EVENT, lead=_DATA) if is_sse else TopFields(*self._of_object)
         self._is_sse = is_sse
         self.reads_body = is_plain and head.status < 300
         return head

@@ -184,6 +184,7 @@ _COLLECTIONS: Final = (
     (("fine_tuning", "jobs"), Group.FINE_TUNING),
     (("chat", "completions"), Group.INFERENCE),
     (("messages", "batches"), Group.BATCHES),
+    (("videos", "characters"), Group.VIDEOS),
     (("responses",), Group.INFERENCE),
     (("files",), Group.FILES),
     (("uploads",), Group.FILES),
@@ -200,7 +201,7 @@ _COLLECTIONS: Final = (
 _CHAT: Final = ("chat", "completions")
 _BEHIND_CHAT: Final = re.compile(rb"completions[^/\\]*[/\\]+[^/\\; ]")
 # Words that stand where an id may stand, and are none.
-_NO_IDS: Final = frozenset({"compact", "input_tokens", "runs"})
+_NO_IDS: Final = frozenset({"compact", "input_tokens", "runs", "edits", "extensions"})
 _FIRST_WORDS: Final = {
     "chat": Group.INFERENCE,
     "completions": Group.INFERENCE,
