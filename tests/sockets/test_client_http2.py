@@ -222,6 +222,28 @@ def test_trailers_are_dropped(engine: Name) -> None:
 
 
 @each_engine
+@pytest.mark.parametrize("body", [b"", b"cut"])
+def test_body_that_trailers_cut_short_reaches_nobody(engine: Name, body: bytes) -> None:
+    """B-49: a length that is not the sum of the DATA frames is malformed, whatever ends them (RFC 9113 §8.1.1)."""
+
+    async def main() -> None:
+        app = App(lambda exchange: exchange.answer())
+        async with serve(app, engine) as server:
+            client = await server.client()
+            stream_id = client.request([*POST, length(10)], end=False)
+            if body:
+                client.send(stream_id, body)
+            client.http2.send_headers(stream_id, [(b"x-late", b"1")], end_stream=True)
+            await client.until(lambda: stream_id in client.resets)
+            after = client.request(GET)
+            await client.whole(after)
+            assert client.resets == {stream_id: PROTOCOL_ERROR}
+            assert [exchange.head.method for exchange in app.exchanges] == [b"GET"]
+
+    run(main)
+
+
+@each_engine
 def test_client_that_waits_for_100_is_asked_for_its_body(engine: Name) -> None:
     """R-H1-9: after the head has passed; not when it was refused."""
 

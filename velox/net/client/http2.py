@@ -153,6 +153,9 @@ class ClientHttp2Stream(PairsOnly):
                 self._check_unannounced()
             elif self._n_received > head.content_length:
                 raise VeloxError(Reason.BAD_FRAMING, "the body is longer than announced")
+            elif end_stream and self._n_received < head.content_length:
+                self._is_malformed = True  # with trailers behind it h2 lets it pass
+                raise VeloxError(Reason.BAD_FRAMING, "the body is shorter than announced")
             if self._n_received > self._held_bytes and self._state is _BODY:
                 self._take_more()
         except VeloxError as error:
