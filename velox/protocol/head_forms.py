@@ -27,6 +27,9 @@ P = TypeVar("P")  # what the texts of a form find: a plan
 # The pattern of a form that does not fit has to fail before the next one is tried: early most often, for two client
 # libraries send different fields first.
 _MOST_FORMS: Final = 8
+# Where there are that many, of so many heads that no form is there for, one has it made in the place of the last: those
+# that come most often stay, however many other kinds a client sends.
+_REPLACED_SELDOM: Final = 16
 _LINE: Final = rb".*+\n"
 # Of extra fields: names without the characters that servers read in different ways.
 _EXTRA_LINE: Final = rb"[A-Za-z0-9.-]++: " + VALUE + rb"\r\n"
@@ -139,10 +142,11 @@ class HeadForms(Generic[P]):
         form = self._forms.get(layout)
         if form is None:
             self._n_without += 1
-            if self._n_without % self._made_seldom:
+            is_full = len(self._forms) >= _MOST_FORMS
+            if self._n_without % (max(self._made_seldom, _REPLACED_SELDOM) if is_full else self._made_seldom):
                 return
-            if len(self._forms) >= _MOST_FORMS:
-                self.clear()  # what is in use is found by its lines once more
+            if is_full:
+                self._drop_last()
             form = self._forms[layout] = _Form(layout)
             self._order.append(form)
         match = form.match(head)
@@ -156,3 +160,12 @@ class HeadForms(Generic[P]):
                 self._n_plans = 0
             self._n_plans += 1
         form.plans[texts] = plan
+
+    def _drop_last(self) -> None:
+        """Drop the form that is tried last: it has come most seldom, or not for a while."""
+        last = self._order.pop()
+        self._n_plans -= len(last.plans)
+        for layout, form in self._forms.items():
+            if form is last:
+                del self._forms[layout]
+                break
