@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.gateway.endpoints import Routes
+from velox.gateway.plan import runs_model
 from velox.policy.api_table import Group, call_of
 from velox.types import Dialect, Surface
 
@@ -32,6 +33,24 @@ def test_model_and_stream_stand_in_the_path(path: bytes, model: str, stream: boo
     assert facts.named is not None and (facts.named.model, facts.named.stream) == (model, stream)
     assert (facts.surface, facts.dialect) == (Surface.GENERATE, Dialect.GOOGLE)
     assert call is not None and (call.group, call.path_model) == (Group.INFERENCE, model)
+
+
+@pytest.mark.parametrize(
+    ("path", "runs"),
+    [
+        (b"/v1beta/models/imagen-4:predict", True),
+        (b"/v1beta/models/veo-3:predictLongRunning", True),
+        (b"/v1/projects/p/locations/l/publishers/anthropic/models/claude-x:streamRawPredict", True),
+        (b"/v1beta/models/gemini-a:generateContent", True),
+        (b"/v1/models/owner/name/predictions", True),
+        (b"/models/org/name", True),
+        (b"/v1beta/models/gemini-a:countTokens", False),
+        (b"/v1/files", False),
+    ],
+)
+def test_whatever_is_posted_to_a_model_counts(path: bytes, runs: bool) -> None:
+    """A verb that is not known may cost money, too: it is recorded, and stands under the key's budgets."""
+    assert runs_model(PATHS.facts(path)) is runs
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 62
 # Questions for how many tokens a request has: no model works for them.
 _COUNTS: Final = frozenset({Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE})
-# At these, things are put down; what works with them is asked elsewhere, or reports later.
-_IDLE: Final = frozenset({Endpoint.MODELS, Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES})
+# At these, things are put down; what works with them is asked elsewhere, or reports later. Models are not among them:
+# what is posted to one, as to `models/imagen-4:predict` or `models/OWNER/NAME/predictions`, is for it to work on.
+_IDLE: Final = frozenset({Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES})
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
 
 
