@@ -110,6 +110,30 @@ def test_note_of_claude_code_for_anthropic_goes_there_alone(row: str, passes: bo
     assert sent is not None and (b"x-anthropic-billing-header" in sent, b'"You"' in sent) == (passes, True)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[' + b'{"role":"user","content":"a"},' * 100_000 + b'{"role":"user","content":"a"}]}',
+        b'{"model":"m","messages":[{"role":"user","content":"a"}],"stop":[' + b'"a",' * 1_000_000 + b'"b"]}',
+    ],
+    ids=["messages", "texts"],
+)
+@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.COUNT_MESSAGES])
+def test_request_of_too_many_values_is_not_translated(surface: Surface, body: bytes) -> None:
+    """To read and write 64 MiB of them would hold up the others for twenty seconds, and take gigabytes."""
+    model = "gpt-4o" if surface is Surface.COUNT_MESSAGES else "claude-x"
+    row = PROVIDERS["openai" if surface is Surface.COUNT_MESSAGES else "anthropic"]
+    found = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
+    call = found.call(surface, model, stream=False, query=b"")
+    assert call is not None and call.api is not surface
+    asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
+
+    with pytest.raises(VeloxError, match="200,000") as caught:
+        found.request(call, cast(LaneAttempt, Sent("anthropic")), asked)
+
+    assert caught.value.reason is Reason.BAD_REQUEST
+
+
 def request_of(
     row: str,
     betas: str | None,
