@@ -218,6 +218,33 @@ def test_body_that_can_not_be_read_is_refused_where_it_may_name_objects() -> Non
     account.ask(B, b"POST", b"/v1/files", b'--x\r\n"file-aaaaaaaa', ((b"content-type", b"multipart/form-data; x"),))
 
 
+FORM = ((b"content-type", b"multipart/form-data; boundary=b"),)
+
+
+def form(*parts: tuple[str, str], line: str = "\r\n") -> bytes:
+    """Return a form: of each part the field of its head, and its content."""
+    text = "".join(f"--b{line}Content-Disposition: form-data; {name}{line}{line}{data}{line}" for name, data in parts)
+    return f"{text}--b--{line}".encode()
+
+
+@pytest.mark.parametrize("line", ["\r\n", "\n"])
+@pytest.mark.parametrize("n_before", [0, 65_536 - 150, 65_536 - 80, 65_536, 200_000])
+@pytest.mark.parametrize("name", ['name="file_id"', "name=file_id", 'name="video[id]"', 'name="x"; a=b'])
+def test_form_that_names_another_callers_object_gets_404(name: str, n_before: int, line: str) -> None:
+    """As `videos.edit()` of the SDK sends it: in a field of its own, wherever that stands."""
+    body = form(('name="prompt"', "p" * n_before), (name, FILE), ('name="last"', "x"), line=line)
+    for path in (b"/v1/videos/edits", b"/v1/containers/cntr_own/files"):
+        Account().refused(b"POST", path, body, FORM)
+
+
+@pytest.mark.parametrize("text", [f"what is in {FILE}?", f"{FILE}\r\n{FILE}", "file-own", "file-", ""])
+def test_text_of_a_form_that_speaks_of_an_id_is_not_one(text: str) -> None:
+    """A file may speak of anything."""
+    Account().ask(
+        B, b"POST", b"/v1/files", form(('name="purpose"', "batch"), ('name="file"; filename="a"', text)), FORM
+    )
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
 @pytest.mark.parametrize("path", [b"/v1/vector_stores", b"/v1/something-new"])
 def test_body_in_another_encoding_hides_no_object(path: bytes, encoding: str) -> None:

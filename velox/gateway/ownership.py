@@ -24,7 +24,7 @@ from velox.policy.api_table import ApiCall
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
-from velox.protocol.named_objects import ESCAPE, NamedId, looking_for_mentions, mentions_objects, named_ids
+from velox.protocol.named_objects import ESCAPE, NamedId, form_ids, looking_for_mentions, mentions_objects, named_ids
 from velox.protocol.top_fields import TopFields
 from velox.protocol.websocket import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
@@ -105,7 +105,10 @@ class OwnedCall:
             for word in call.words:
                 self._check_known(word)
         media = (head.header(b"content-type") or b"").lower()
-        if not body or media.startswith(b"multipart/"):
+        if not body:
+            return
+        if media.startswith(b"multipart/"):
+            yield from self._check_form(body)
             return
         if len(body) >= LARGE_BYTES:
             body = (yield from skim(body, _passes)).data
@@ -118,6 +121,13 @@ class OwnedCall:
                 return  # not JSON, and no endpoint that is known to take it
             raise _unread(exc) from None
         yield from self._check_all(ids)
+
+    def _check_form(self, body: bytes | bytearray) -> Generator[None, None, None]:
+        try:
+            ids = yield from form_ids(body)
+        except DoubtError as exc:
+            raise _unread(exc) from None
+        yield from self._check_all([NamedId(each, None) for each in ids])
 
     def check_message(self, message: bytes) -> None:
         """As check(), of one message of a WebSocket."""

@@ -18,7 +18,7 @@ import simdjson
 
 from velox.protocol.named_models import DoubtError, Pairs, body_fields, folded
 
-__all__ = ["ESCAPE", "NamedId", "looking_for_mentions", "mentions_objects", "named_ids"]
+__all__ = ["ESCAPE", "NamedId", "form_ids", "looking_for_mentions", "mentions_objects", "named_ids"]
 
 # Fields of the API. A list under a name holds ids; of an object under one, its `id` is one.
 _FIELDS: Final = (
@@ -40,12 +40,16 @@ _MENTIONS: Final = re.compile(
 )
 # A character that need not be escaped, but is: it could be part of a name or an id.
 ESCAPE: Final = rb"\u00"
+# A part of a form whose whole content is an id, whatever its head says: a field that names an object, as `video[id]`.
+_FORM_ID: Final = re.compile(rf"\n\r?\n((?:{'|'.join(_BEGINNINGS)})[-_][A-Za-z0-9_.-]{{1,250}})\r?\n--".encode())
+_LONGEST_FORM_ID: Final = 512
 _ESCAPED: Final = re.compile(rb"\\u00[2-7]")
 _MOST_CHARS: Final = 256
 _MANY: Final = 1024  # fields of an object; simdjson looks through all of them for each, in a millisecond
 _PER_STEP: Final = 500  # values, about half a millisecond
 # A request of agents has some thousands of them.
 _MOST_VALUES: Final = 100_000
+_MOST_FORM_IDS: Final = 1000
 _SLICE_BYTES: Final = 64 * 1024
 _LONGEST_MENTION: Final = 64
 # As in body.py.
@@ -90,6 +94,18 @@ def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
         if len(body) > _TOLERANT_BYTES:
             raise DoubtError("the body is no strict JSON") from None
     return (yield from _walk(body_fields(body)))
+
+
+def form_ids(body: bytes | bytearray) -> Generator[None, None, list[str]]:
+    """Return every id that a form has for a field; yields between slices of the work."""
+    found: dict[str, None] = {}
+    for at in range(0, len(body), _SLICE_BYTES):
+        piece = body[at : at + _SLICE_BYTES + _LONGEST_FORM_ID]
+        found |= dict.fromkeys(each.decode("ascii") for each in _FORM_ID.findall(piece))
+        if len(found) > _MOST_FORM_IDS:
+            raise DoubtError("the form has too many fields that name objects")
+        yield
+    return list(found)
 
 
 def _walk(document: object) -> Generator[None, None, list[NamedId]]:
