@@ -11,7 +11,7 @@ from velox.dialects.events import events_of
 from velox.dialects.form import Answer, ApiError, Call, ErrorKind, Message, Role, Stop, StopReason, Text, ToolUse
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.socket import Asked, SocketMessages, prepared
+from velox.dialects.responses.socket import Asked, SocketMessages, prepared, prepared_messages
 
 
 def _message(**fields: Any) -> bytes:
@@ -71,6 +71,20 @@ def test_conversations_are_kept_up_to_a_bound() -> None:
     _answered(socket, socket.asked(_message()), 4, b'"' + b"a" * 2000 + b'"')
     with pytest.raises(BadRequestError):
         socket.asked(_message(previous_response_id="resp_a4"))
+
+
+def test_message_of_too_many_values_is_refused() -> None:
+    """Alone, or with the conversation before it, which `generate: false` has read as a whole."""
+    many = [{"role": "user", "content": "a"}] * 40_000
+    with pytest.raises(BadRequestError, match="200,000"):
+        SocketMessages().asked(_message(metadata={f"k{n}": "" for n in range(200_001)}))
+    with pytest.raises(BadRequestError, match="200,000"):
+        SocketMessages().asked(_message(input=many * 2))
+
+    asked = SocketMessages().asked(_message(input=many, generate=False))
+    longer = Asked(asked.body.replace(b'"input":[', b'"input":[' + asked.items + b","), 2 * asked.n_items_bytes + 1)
+    with pytest.raises(BadRequestError, match="200,000"):
+        prepared_messages(SocketMessages(), longer, Call("1", 0, "m", stream=True))
 
 
 def test_lanes_are_told_in_each_event() -> None:

@@ -25,11 +25,13 @@ from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.stream_writer import EventWriter
+from velox.protocol.value_count import has_over
 
 __all__ = ["Asked", "SocketMessages", "is_last", "lane_of", "prepared", "prepared_messages", "type_of"]
 
 _MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
 _CREATE: Final = "response.create"
+_MOST_VALUES: Final = 200_000  # of a message: they are read at one go, and 16 MiB of fields would take three seconds
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _WHOLE: Final = frozenset({"response.completed", "response.incomplete"})
 _LAST_TYPES: Final = _WHOLE | {"response.failed", "error"}
@@ -95,6 +97,7 @@ class SocketMessages:
 
     def asked(self, message: bytes) -> Asked:
         """Read a client's message. Raises BadRequestError."""
+        _check_size(message)
         text = checked_text(message)
         given = decoded_request(_MESSAGE, text)
         if given.type != _CREATE:
@@ -174,6 +177,7 @@ def is_last(event_type: str) -> bool:
 
 def prepared_messages(messages: SocketMessages, asked: Asked, call: Call) -> list[bytes]:
     """Return the messages for a request that is not to be answered. Raises BadRequestError."""
+    _check_size(asked.body)  # of the whole conversation
     client = ResponsesClient(call, Losses())
     client.read(asked.body)
     return messages.messages(asked, prepared(client.events()))
@@ -197,3 +201,8 @@ def _items(raw: Raw) -> bytes:
     if text[:1] != b"[":
         raise BadRequestError("input is a string or a list of items", "input")
     return text[1:-1].strip()
+
+
+def _check_size(text: bytes) -> None:
+    if has_over(text, _MOST_VALUES):
+        raise BadRequestError(f"the message, or its conversation, has over {_MOST_VALUES:,} fields and values")
