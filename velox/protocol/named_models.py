@@ -262,19 +262,20 @@ def _tool_models(tools: object) -> list[str]:
     return models
 
 
-def message_models(data: bytes | bytearray) -> list[str]:
+def message_models(data: bytes) -> list[str]:
     """Return every model that one message of a WebSocket names, at any depth but in a tool's schema.
 
     Raises DoubtError: it is no JSON object, or a name is not written plainly.
     """
     models: list[str] = []
-    _walk(_message(data), models, 0)
+    _walk(_document(data, _is_no_schema), models, 0)
     return models
 
 
-def _message(data: bytes | bytearray) -> Pairs:
+def _document(data: bytes, wants: Callable[[str], bool]) -> Pairs:
+    """Return the fields of one of many documents, of inner objects too: at least those that are wanted."""
     # Of a short one the standard library's parser makes objects in half the time.
-    return body_fields(data) if len(data) <= _SHORT_BYTES else _read(simdjson.Parser(), data, _is_no_schema)
+    return body_fields(data) if len(data) <= _SHORT_BYTES else _read(simdjson.Parser(), data, wants)
 
 
 def _is_no_schema(name: str) -> bool:
@@ -286,7 +287,7 @@ def response_models(data: bytes) -> list[str]:
 
     Its own stands where a request by HTTP has it, or inside `response`.
     """
-    document = _message(data)
+    document = _document(data, _is_no_schema)
     own = [value for name, value in document if name == _MODEL]
     own += [
         inner
@@ -326,9 +327,9 @@ def line_models(line: bytes, *, is_batch: bool) -> tuple[str, list[str]]:
     Raises DoubtError. Of a batch each line is a request: its `body` is one of the API. Other files hold examples.
     """
     if not is_batch:
-        return "", body_models(_read(simdjson.Parser(), line, _may_choose))
+        return "", body_models(_document(line, _may_choose))
     named: dict[str, object] = {}
-    for name, value in _read(simdjson.Parser(), line, _may_be_of_batch):
+    for name, value in _document(line, _may_be_of_batch):
         word = folded(name)
         if word in _OF_BATCH:
             if name != word or word in named:
