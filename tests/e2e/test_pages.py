@@ -15,6 +15,7 @@ from tests.e2e.tools import reason
 
 FORM = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\ngpt-image-1\r\n--x--\r\n'
 BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"}
+DISGUISED = {"user-agent": "curl/8.0", "accept-language": "*"}
 OURS = {"OPENAI_API_KEY": "sk-of-the-gateway", "VELOX_WORKERS": "1"}
 
 
@@ -53,6 +54,7 @@ def test_name_of_a_page_is_no_name_of_ours(upstream: RecordingUpstream) -> None:
         for _ in range(4):
             for name, status in names.items():
                 assert form(velox, host=name, **BROWSER)[0] == status, name
+                assert form(velox, host=name, **DISGUISED)[0] == status, "Firefox lets a page choose this name"
                 assert form(velox, host=name)[0] == 200, "no browser, so no page"
 
 

@@ -678,9 +678,18 @@ def test_page_is_of_its_own_kind_however_many_came_before(n_trained: int) -> Non
     ],
 )
 @pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.parametrize("agent", ["Mozilla/5.0 (X11)", "OpenAI/Python 1.0"])
+@pytest.mark.parametrize(
+    ("agent", "is_browsers"),
+    [
+        ("Mozilla/5.0 (X11)", True),
+        ("OpenAI/Python 1.0", False),
+        ("curl/8\r\nAccept-Language: en", True),
+        ("curl/8\r\nAccept-Language:", True),
+        ("node\r\nAccept-Language: *\r\nSec-Fetch-Mode: cors", False),
+    ],
+)
 def test_head_tells_whether_a_page_of_elsewhere_may_have_sent_it(
-    line: str, host: str, is_own: bool, is_known: bool, agent: str
+    line: str, host: str, is_own: bool, is_known: bool, agent: str, is_browsers: bool
 ) -> None:
     """The same for one that is known: neither Host nor User-Agent is ever a line that may be new in each head."""
     reader = HeadReader(Http1Limits(hosts=frozenset({b"gateway.example"})))
@@ -688,5 +697,5 @@ def test_head_tells_whether_a_page_of_elsewhere_may_have_sent_it(
         serve(reader, f"{line}\r\n{host}\r\nUser-Agent: {agent}\r\nx-n: {n}\r\n\r\n".encode())
         serve(reader, f"GET / HTTP/1.1\r\nHost: h{n}.example\r\nUser-Agent: a{n}\r\nx-n: {n}\r\n\r\n".encode())
     read = serve(reader, f"{line}\r\n{host}\r\nUser-Agent: {agent}\r\nx-n: new\r\n\r\n".encode())
-    is_foreign = not is_own and agent.startswith("Mozilla/")
+    is_foreign = not is_own and is_browsers
     assert (read.shape.is_foreign_page, read.shape.is_shared) == (is_foreign, is_known)

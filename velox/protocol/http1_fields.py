@@ -88,6 +88,7 @@ _LOOKED_FOR: Final = (
     | HOP_BY_HOP
     | HANDSHAKE
     | {b"host", b"content-length", b"expect", b"x-request-id", b"anthropic-version"}
+    | {b"accept-language", b"sec-fetch-mode"}
 )
 _SUSPECT: Final = re.compile(
     rb"velox|stainless|websocket|forwarded|model|deployment|engine|override|rewrite|original|method"

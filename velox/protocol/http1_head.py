@@ -366,13 +366,25 @@ def check_host(host: bytes | None, *, http_1_0: bool) -> None:
 def asks_for_foreign_page(host: bytes | None, values: dict[bytes, bytes], limits: Http1Limits) -> bool:
     """Say whether a browser may ask for a page of elsewhere, which can have this host as its own name.
 
-    What a page asks for has the browser's name, too (RFC 9110 §10.1.5). host: as check_host() takes it.
+    host: as check_host() takes it.
     """
-    if host is None or not values.get(b"user-agent", b"").startswith(b"Mozilla/"):
+    if host is None or not _is_browsers(values):
         return False
     match = _HOST.fullmatch(host)
     name = host if match is None or match[1] is None else host[: match.start(1) - 1]
     return name.lower().removesuffix(b".") not in limits.hosts and not is_own(name.decode("ascii"), ())
+
+
+def _is_browsers(values: dict[bytes, bytes]) -> bool:
+    """Say whether a browser may have sent a head.
+
+    What a page asks for has the browser's name (RFC 9110 §10.1.5), which Firefox lets a page change; and languages, of
+    which a page can change the value, and not that there is one. Of other clients Node's fetch() sends some, with a
+    field that no page can send, and that browsers send only to where DNS rebinding does not lead.
+    """
+    if values.get(b"user-agent", b"").startswith(b"Mozilla/"):
+        return True
+    return b"accept-language" in values and b"sec-fetch-mode" not in values
 
 
 def body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:
