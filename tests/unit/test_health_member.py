@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -274,6 +276,42 @@ def test_member_whose_replies_were_cut_comes_back_slowly_too() -> None:
         now_s = until_probe(member, now_s)
         tell(member, Verdict.WELL, now_s)
     assert member.state(now_s) is State.IN and member.warmth(now_s) < 0.2
+
+
+@pytest.mark.parametrize("takes_s", [5.0, 12.0, 60.0])
+def test_member_whose_replies_were_cut_comes_back_though_streams_outlast_the_probes(takes_s: float) -> None:
+    """A server was restarted with five streams on it; there is always a request that could be the next probe."""
+    member, under_way, now_s = new(), deque[float](), 1.0
+    tell(member, Verdict.CUT, now_s, EJECTION.faults)
+    while member.state(now_s) is State.OUT and now_s < 200.0:
+        now_s += 0.5
+        if member.wants_probe(now_s):
+            member.begin(now_s)
+            member.answers(now_s, now_s)
+            under_way.append(now_s)
+        if under_way and under_way[0] + takes_s <= now_s:
+            member.ended(Verdict.WELL, under_way.popleft(), now_s, answered=True)
+    assert now_s <= takes_s + 15.0
+
+
+def test_probe_that_is_cut_counts_though_another_one_has_begun() -> None:
+    """And so do none of those that began before that."""
+    member, now_s, began = new(), 1.0, []
+    tell(member, Verdict.CUT, now_s, EJECTION.faults)
+    for _ in range(3):
+        now_s = until_probe(member, now_s)
+        member.begin(now_s)
+        member.answers(now_s, now_s)
+        began.append(now_s)
+    member.ended(Verdict.WELL, began[0], now_s, answered=True)
+    member.ended(Verdict.CUT, began[1], now_s + 1.0, answered=True)
+    member.ended(Verdict.WELL, began[2], now_s + 9.0, answered=True)
+    assert member.state(now_s + 9.0) is State.OUT
+    now_s += 9.0
+    for _ in range(EJECTION.probes):
+        now_s = until_probe(member, now_s)
+        tell(member, Verdict.WELL, now_s)
+    assert member.state(now_s) is State.IN
 
 
 def test_stream_that_begins_well_ends_a_row_of_refusals() -> None:

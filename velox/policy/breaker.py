@@ -58,6 +58,7 @@ class Breaker:
         self._since_s = 0.0  # when the first attempt of this run of faults ended
         self._pending = False
         self._probe_s = 0.0  # when the last probe began, or else it opened
+        self._fault_s = 0.0  # when it opened, or a probe failed since
         self._next_s = 0.0  # when the next may; while open
         self._is_heard = False  # the last probe began well; it may still be cut
         self._n_well = 0  # probes in a row
@@ -91,7 +92,7 @@ class Breaker:
 
     def succeeded(self, began_s: float) -> None:
         """An attempt was answered. began_s: as given to begin()."""
-        if self.n_faults and began_s >= (self._probe_s if self.is_open else self._since_s):
+        if self.n_faults and began_s >= (self._judged_from_s if self.is_open else self._since_s):
             self._well()
 
     def failed(self, began_s: float, now_s: float, *, cut: bool = False, random: float = 0.5) -> None:
@@ -103,8 +104,9 @@ class Breaker:
         if not self.is_open:
             if self.n_faults >= self._rules.faults:
                 self.open(now_s, random=random)
-        elif began_s >= self._probe_s and (self._pending or self._is_heard):
+        elif began_s >= self._judged_from_s and (self._pending or self._is_heard):
             self._n_well = 0
+            self._fault_s = now_s
             self._pending = self._is_heard = False
             self._next_s = max(self._probe_s + PROBE_EVERY_S, now_s + self._held_s(random))
 
@@ -129,9 +131,18 @@ class Breaker:
         self._n_well = 0
         self._n_well_wanted = probes or self._rules.probes
         self._pending = self._is_heard = False
-        self._probe_s = now_s
+        self._probe_s = self._fault_s = now_s
         self._next_s = now_s + max(PROBE_EVERY_S, hold_s, self._held_s(random))
         self.is_open = True
+
+    @property
+    def _judged_from_s(self) -> float:
+        """When an attempt began at the earliest whose end tells something while it is open.
+
+        Only a whole reply tells that replies are cut no more, and a probe's may take longer than it is to the next
+        probe: if only the last one counted, none would ever end in time.
+        """
+        return self._fault_s if self._cuts else self._probe_s
 
     def _held_s(self, random: float) -> float:
         """Return how long nobody is let through now, one time more."""
@@ -144,7 +155,7 @@ class Breaker:
     def _well(self) -> None:
         """Something tells that all is well now. Where one good sign is not enough, only probes count, and each once."""
         if self.is_open and self._n_well_wanted > 1:
-            if not self._pending:
+            if not self._pending and not self._cuts:  # where replies were cut, each attempt is told of only once
                 return
             self._n_well += 1
             if self._n_well < self._n_well_wanted:
