@@ -29,6 +29,7 @@ from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
 from velox.net.upstream.pool import PoolStatistics
 from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
+from velox.policy.health.keys import Keys
 from velox.policy.health.member import SILENT_S
 
 Way = Callable[[Attempt, float], None]
@@ -89,6 +90,16 @@ def breaks(reason: Reason, *, after: int = 0, unprocessed: Retry | None = None, 
     return way
 
 
+def turns_out(head: int, status: int) -> Way:
+    """Return the way of one whose body tells another status than its head; it is refused for another attempt."""
+
+    def way(pick: Attempt, now_s: float) -> None:
+        pick.answers(ReplyHead.of(head, [], None), now_s)
+        pick.broke(UpstreamFailure(Reason.UPSTREAM_STATUS, "refused", status=status), now_s)
+
+    return way
+
+
 def leaves(after: int, *, late_s: float = 0.0, status: int = 200) -> Way:
     """Return the way of one that is given up."""
 
@@ -115,6 +126,8 @@ WAYS: Final[dict[str, tuple[Way, str, str, str]]] = {
     "503": (answer(503), "BUSY", "gave up", "503"),
     "500 refused for another": (breaks(Reason.UPSTREAM_STATUS, after=1, status=500), "FAULT", "failed", "500"),
     "429 refused for another": (breaks(Reason.UPSTREAM_STATUS, after=1, status=429), "QUOTA", "gave up", "429"),
+    "429 in place of the first event": (turns_out(200, 429), "answers QUOTA", "gave up", "200 429"),
+    "400 that means 429": (turns_out(400, 429), "QUOTA", "gave up", "400 429"),
     "no open file": (breaks(Reason.CONN_LIMIT, unprocessed=Retry.CONNECT), "NOTHING", "gave up", "gave up"),
     "no connection": (breaks(Reason.UPSTREAM_CONNECT, unprocessed=Retry.CONNECT), "FAULT", "failed", "gave up"),
     "no TLS": (breaks(Reason.UPSTREAM_TLS, unprocessed=Retry.CONNECT), "FAULT", "failed", "gave up"),
@@ -126,22 +139,22 @@ WAYS: Final[dict[str, tuple[Way, str, str, str]]] = {
     "redirect": (breaks(Reason.UPSTREAM_REDIRECT), "WELL", "gave up", "gave up"),
     "cut before its first byte": (
         breaks(Reason.UPSTREAM_TRUNCATED, after=1),
-        *("answers CUT", "failed", "gave up"),
+        *("answers CUT", "failed", "200"),
     ),
-    "cut": (breaks(Reason.UPSTREAM_TRUNCATED, after=2), "answers CUT", "answered", "gave up"),
-    "stalled": (breaks(Reason.UPSTREAM_IDLE_TIMEOUT, after=2), "answers CUT", "answered", "gave up"),
-    "too long": (breaks(Reason.UPSTREAM_TOTAL_TIMEOUT, after=2), "answers NOTHING", "answered", "gave up"),
+    "cut": (breaks(Reason.UPSTREAM_TRUNCATED, after=2), "answers CUT", "answered", "200"),
+    "stalled": (breaks(Reason.UPSTREAM_IDLE_TIMEOUT, after=2), "answers CUT", "answered", "200"),
+    "too long": (breaks(Reason.UPSTREAM_TOTAL_TIMEOUT, after=2), "answers NOTHING", "answered", "200"),
     "client left at once": (leaves(0), "NOTHING", "gave up", "gave up"),
     "client left after a long silence": (leaves(0, late_s=SILENT_S), "SILENT", "failed", "gave up"),
-    "client left with the head": (leaves(1), "answers NOTHING", "gave up", "gave up"),
+    "client left with the head": (leaves(1), "answers NOTHING", "gave up", "200"),
     "client left with an error's head": (leaves(1, status=429), "NOTHING", "gave up", "429"),
-    "client left in the body": (leaves(2), "answers NOTHING", "answered", "gave up"),
+    "client left in the body": (leaves(2), "answers NOTHING", "answered", "200"),
     "tunnel": (answer(101, body=False), "answers WELL", "answered", "101"),
     "tunnel that was cut": (
         breaks(Reason.UPSTREAM_RESET, after=1, status=101),
-        *("answers FAULT", "answered", "gave up"),
+        *("answers FAULT", "answered", "101"),
     ),
-    "tunnel that was given up": (leaves(1, status=101), "answers NOTHING", "answered", "gave up"),
+    "tunnel that was given up": (leaves(1, status=101), "answers NOTHING", "answered", "101"),
 }
 
 
@@ -165,7 +178,7 @@ def test_every_end_is_told_once_to_all(way: tuple[Way, str, str, str]) -> None:
 
         assert health.told == ["begin", *by_health.split()]
         assert balancer.told == ["began", by_balancer]
-        assert keys.told == ["begin", by_key]
+        assert keys.told == ["begin", *([by_key] if by_key == "gave up" else by_key.split())]
         assert counts.inflight(0) == 0
 
     run(main)
@@ -199,6 +212,32 @@ def test_connections_that_may_be_dead_as_well_are_retired(
         pick.broke(failure, now_s + 1.0)
 
         assert pool.retired_s == ([now_s + 1.0] if retires else [])
+
+    run(main)
+
+
+def test_key_is_back_when_a_reply_begins_though_streams_outlast_the_probes() -> None:
+    """Each stream takes half a minute, and there is always a request that could be the next probe."""
+
+    async def main() -> None:
+        keys, now_s = Keys(2), asyncio.get_running_loop().time()
+        group = group_of([replace(member("a", n_keys=2), health=NotedHealth(keys))], NotedBalancer())
+        keys.begin(0, now_s)
+        keys.answered(0, 401, [], now_s, now_s, 0.0)
+        assert keys.n_out() == 1
+        now_s += 20.0
+        pick = Attempt(group, 0, 0)
+        pick.begin(now_s)
+
+        pick.on_head(ReplyHead.of(200, [(b"x-ratelimit-remaining-requests", b"0")], None), now_s + 0.5)
+
+        assert keys.n_out() == 0
+        assert {keys.pick(now_s + 0.5, n / 100) for n in range(99)} == {0, 1}
+        keys.answered(1, 200, [(b"x-ratelimit-remaining-requests", b"100")], now_s, now_s + 1.0, 0.0)
+        keys.answered(0, 200, [(b"x-ratelimit-remaining-requests", b"100")], now_s, now_s + 2.0, 0.0)
+        pick.answered(200, now_s + 30.0)
+        shares = [keys.pick(now_s + 30.0, n / 100) for n in range(100)]
+        assert shares.count(0) == 50, "what is left is what the latest reply says, not what the last one to end does"
 
     run(main)
 

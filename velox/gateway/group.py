@@ -58,6 +58,8 @@ __all__ = [
 
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
+_NOTHING_TOLD: Final = 0
+_GIVEN_UP: Final = -1
 _SWITCHED: Final = 101
 # Errors that an upstream may mean for the account that a client names, which need not be ours.
 _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
@@ -419,7 +421,7 @@ class Attempt(ReplyListener):
     """
 
     __slots__ = (
-        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
+        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_told"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
         *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
         *("proof", "worked"),
@@ -453,7 +455,7 @@ class Attempt(ReplyListener):
         self._answers = False  # with a good reply
         self._has_first = False
         self._headers: Headers = []  # of an error
-        self._key_heard = False
+        self._key_told = _NOTHING_TOLD  # the status that was, last
 
     def __repr__(self) -> str:
         state = "open" if self._stream is not None else "not begun" if self._began_s < 0.0 else "waiting"
@@ -728,12 +730,12 @@ class Attempt(ReplyListener):
             self.keys.begin(self.key, now_s)
 
     def answers(self, head: ReplyHead, now_s: float) -> None:
-        """A reply begins. What an error says of the key counts at once, for the next choice."""
+        """A reply begins. What it says of the key counts at once: for the next choice, and its end may be far."""
         status = head.status
         if status >= 400 or self.keys is not None:
             self._headers = head.headers
-        if status >= 400:
             self._tell_key(status, now_s)
+        if status >= 400:
             return
         self._answers = True
         self.member.health.answers(self._began_s, now_s)
@@ -796,17 +798,21 @@ class Attempt(ReplyListener):
         self._ended(Verdict.SILENT if is_silent else of_giving_up(waited_s, answered=self._answers), now_s)
 
     def _tell_key(self, status: int, now_s: float) -> None:
-        if self.keys is not None and not self._key_heard:
-            if status in _OF_ACCOUNTS and self.names_account:
-                self._forget_key()
-                return
-            self._key_heard = True
-            more = (self._headers, self._began_s, now_s, time.time())
-            self.keys.answered(self.key, status, *more, random=random.random())
+        """Tell it once, and once more where a reply had an error inside that its head does not tell of."""
+        told = self._key_told
+        if self.keys is None or status == told or (told and status < 400):
+            return
+        if status in _OF_ACCOUNTS and self.names_account:
+            self._forget_key()
+            self._key_told = status
+            return
+        self._key_told = status
+        more = (self._headers, self._began_s, now_s, time.time())
+        self.keys.answered(self.key, status, *more, random=random.random())
 
     def _forget_key(self) -> None:
-        if self.keys is not None and not self._key_heard:
-            self._key_heard = True
+        if self.keys is not None and self._key_told == _NOTHING_TOLD:
+            self._key_told = _GIVEN_UP
             self.keys.gave_up(self.key, self._began_s)
 
     def _ended(self, verdict: Verdict, now_s: float, rest_s: float | None = None) -> None:
