@@ -124,10 +124,12 @@ def gateway(
     timeouts: Timeouts = TIMEOUTS,
     table: QuotaTable | None = None,
     n_keys: int = 0,
+    accounts_pass: bool = False,
 ) -> Iterator[Gateway]:
     """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself.
 
     concurrency: of each upstream; none: no limit. n_keys: of each upstream; 0: the client's own key goes up.
+    accounts_pass: what a client says of its account at the provider goes up beside our key.
     """
     names = [str(number) for number in range(len(dials))]
     settings = settings_with(
@@ -142,6 +144,7 @@ def gateway(
         retries=rules.retries,
         retry_statuses=rules.statuses,
         retry_max_wait_s=rules.max_wait_s,
+        upstream_account_headers="pass" if accounts_pass else "drop",
         **asdict(limits),
     )
     bounds = concurrency or [None] * len(dials)

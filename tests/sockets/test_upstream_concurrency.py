@@ -11,7 +11,7 @@ from tests.sockets.core_attempts import RULES, SILENT, ask, attempts, broken, ru
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.intake import Gateway
-from velox.heads import ReplyHead
+from velox.heads import Header, ReplyHead
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.limit_rules import LimitRule
@@ -210,6 +210,47 @@ def test_limit_is_told_how_an_attempt_ended(script: list[Step], told: list[str])
             await ask(made)
         assert limit.told == told
         assert limit.in_flight == 0
+
+    run(main)
+
+
+LIMITED = (b"x-ratelimit-remaining-requests", b"0")
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused", "n_keys", "told"),
+    [
+        ((b"openai-organization", b"org-1"), whole(429, b"{}"), 1, ["end without a reply"]),
+        ((b"openai-organization", b"org-1"), whole(503, b"{}"), 1, ["end without a reply", "refused"]),
+        ((b"x-other", b"org-1"), whole(429, b"{}", LIMITED), 1, ["end without a reply", "refused"]),
+        ((b"authorization", b"Bearer sk-1"), whole(429, b"{}", LIMITED), 0, ["end without a reply"]),
+        ((b"authorization", b"Bearer sk-1"), whole(429, b"{}"), 0, ["end without a reply", "refused"]),
+        ((b"x-other", b"sk-1"), whole(429, b"{}", LIMITED), 0, ["end without a reply", "refused"]),
+    ],
+    ids=["account", "account, 503", "our key", "its key", "its key, server without limits", "no key"],
+)
+def test_limit_hears_of_no_429_about_an_account_of_the_clients(
+    asked: Header, refused: list[Step], n_keys: int, told: list[str]
+) -> None:
+    """It has used up what is its own; the upstream has no more to do than before, and all others would wait for it."""
+
+    async def main() -> None:
+        limit = Noted(4)
+        upstream = ScriptedUpstream(refused)
+        with gateway(upstream.dial, concurrency=[limit], n_keys=n_keys, accounts_pass=True) as made:
+            await ask(made, asked)
+        assert limit.told == told
+
+    run(main)
+
+
+def test_limit_hears_nothing_of_it_where_the_reply_is_refused_for_another_upstream() -> None:
+    async def main() -> None:
+        limit, first, second = Noted(4), ScriptedUpstream(whole(429, b"{}")), ScriptedUpstream(whole())
+        limits = [limit, Noted(4)]
+        with gateway(first.dial, second.dial, concurrency=limits, rules=RULES, n_keys=1, accounts_pass=True) as made:
+            assert status_of(await ask(made, (b"openai-organization", b"org-1"))) == 200
+        assert limit.told == ["end without a reply"]
 
     run(main)
 

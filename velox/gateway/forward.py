@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 from velox.errors import Reason
 from velox.gateway.auth import presented_key
 from velox.gateway.request_ids import REQUEST_ID, is_id
-from velox.heads import Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
+from velox.heads import Header, Headers, HeadShape, ReplyHead, RequestHead, ShapeField, WebSocketOffer, filled
 from velox.memo import Memo
 from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Retry
@@ -32,6 +32,7 @@ _NEVER: Final = frozenset(
     | {b"x-request-timeout-ms"}  # the client's, for Velox; the upstream's time is part of it
 )
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+_RATE_LIMIT: Final = b"ratelimit"  # in the names of fields that tell what is left of an account's limits
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
@@ -158,6 +159,17 @@ class Forwarder:
         protocols = head.offer.protocols if self._account_protocols and head.offer is not None else ()
         return (bool(accounts) and any(name in accounts for name, _ in head.headers)) or any(
             each.startswith(self._account_protocols) for each in protocols
+        )
+
+    def counts_clients_key(self, head: RequestHead, refused: ReplyHead) -> bool:
+        """Say whether a key of the client's own goes up, and a refusal tells what is left of its limits.
+
+        A model server that takes whatever key a client sends counts nobody's requests: its 429 is about itself.
+        """
+        return (
+            self._client_key_passes
+            and any(_RATE_LIMIT in name for name, _ in refused.headers)
+            and any(name in _CREDENTIALS for name, _ in head.headers)
         )
 
     def _signed(self, request: UpstreamRequest, authority: Authority) -> UpstreamRequest:

@@ -58,8 +58,6 @@ __all__ = [
 
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
-_NOTHING_TOLD: Final = 0
-_GIVEN_UP: Final = -1
 _SWITCHED: Final = 101
 # Errors that an upstream may mean for the account that a client names, which need not be ours.
 _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
@@ -421,8 +419,8 @@ class Attempt(ReplyListener):
     """
 
     __slots__ = (
-        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_told"),
-        *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
+        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_is_of_client"),
+        *("_key_told", "_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
         *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
         *("proof", "worked"),
     )
@@ -455,7 +453,8 @@ class Attempt(ReplyListener):
         self._answers = False  # with a good reply
         self._has_first = False
         self._headers: Headers = []  # of an error
-        self._key_told = _NOTHING_TOLD  # the status that was, last
+        self._is_of_client = False  # which is about an account of the client's, and so not of how much there is to do
+        self._key_told = 0  # the status that was, last; 0: none was; -1: it was given up
 
     def __repr__(self) -> str:
         state = "open" if self._stream is not None else "not begun" if self._began_s < 0.0 else "waiting"
@@ -736,6 +735,7 @@ class Attempt(ReplyListener):
             self._headers = head.headers
             self._tell_key(status, now_s)
         if status >= 400:
+            self._is_of_client = status == 429 and (self.names_account or self._counts_clients_key(head))
             return
         self._answers = True
         self.member.health.answers(self._began_s, now_s)
@@ -764,7 +764,7 @@ class Attempt(ReplyListener):
             member.counts.ended(member.row)
             return
         verdict, rest_s = of_status(status), None
-        if verdict in (Verdict.QUOTA, Verdict.BUSY):
+        if verdict is Verdict.BUSY or (verdict is Verdict.QUOTA and not self._is_of_client):
             self.member.concurrency.refused(self._began_s, now_s)
         if verdict is Verdict.BUSY:
             rest_s = retry_after_s(self._headers, time.time())
@@ -797,22 +797,26 @@ class Attempt(ReplyListener):
         is_silent = waited_s >= self.late_s and not self._answers
         self._ended(Verdict.SILENT if is_silent else of_giving_up(waited_s, answered=self._answers), now_s)
 
+    def _counts_clients_key(self, refused: ReplyHead) -> bool:
+        """Say whether a 429 is about a key of the client's own."""
+        head = self.copied if self._host is None else self._host.head
+        return head is not None and self.forwarder.counts_clients_key(head, refused)
+
     def _tell_key(self, status: int, now_s: float) -> None:
         """Tell it once, and once more where a reply had an error inside that its head does not tell of."""
         told = self._key_told
         if self.keys is None or status == told or (told and status < 400):
             return
-        if status in _OF_ACCOUNTS and self.names_account:
-            self._forget_key()
-            self._key_told = status
-            return
         self._key_told = status
-        more = (self._headers, self._began_s, now_s, time.time())
-        self.keys.answered(self.key, status, *more, random=random.random())
+        if status not in _OF_ACCOUNTS or not self.names_account:
+            more = (self._headers, self._began_s, now_s, time.time())
+            self.keys.answered(self.key, status, *more, random=random.random())
+        elif not told:
+            self.keys.gave_up(self.key, self._began_s)
 
     def _forget_key(self) -> None:
-        if self.keys is not None and self._key_told == _NOTHING_TOLD:
-            self._key_told = _GIVEN_UP
+        if self.keys is not None and not self._key_told:
+            self._key_told = -1
             self.keys.gave_up(self.key, self._began_s)
 
     def _ended(self, verdict: Verdict, now_s: float, rest_s: float | None = None) -> None:
