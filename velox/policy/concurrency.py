@@ -14,7 +14,8 @@ how long the whole takes says more of the answer's length than of the server.
     a sign     congestion takes off those who wait, by Little's law (waiting = rate x delay), within 7 to 30 % of the
                limit; a 429, a 503 or silence 7 %; each at most once a round trip. Refusals without a good reply in
                between are an outage, whatever the number: they come back within milliseconds, and take half at most.
-               Those among good replies take no more than their part of what ran (Refusals)
+               Those among good replies take no more than their part of what ran, and nothing once they are known to
+               be by chance (Refusals)
     no sign    a step up: long while far from where the last sign came, short near it; none if the limit was not used
     start      4, doubled each round until the first sign
 
@@ -48,6 +49,7 @@ _CALM_ROUNDS: Final = 4  # so many rounds of them: what ran when it refused befo
 _CALM_S: Final = 60.0  # nor does, so long after, what part it refused
 _REMEMBERED: Final = 16  # refusals that this part is an average of
 _IN_A_ROW: Final = 4  # by chance, one in 60 where a quarter is refused
+_MORE: Final = 3.0  # times as many as by chance have another reason; the average of so few is off by a quarter
 _SHORT_STEP: Final = 0.08  # times the square root of the limit
 _LONG_STEP: Final = 0.4
 _NEAR_FROM: Final = 0.95  # of the limit at the last sign
@@ -215,6 +217,8 @@ class AdaptiveLimit(ConcurrencyLimit):
         if now_s - began_s > max(self._bases.values()):
             least = 0.0  # in this time more could be answered than were refused, and the number be too large
         elif least >= limit:
+            if self._refusals.note_chance():
+                self._sign = 0.0  # the last one was a refusal, and told nothing of the number
             return
         self._is_probe = False
         self._limit = limit
@@ -357,12 +361,17 @@ class Refusals:
     is at most that number's part of what ran, as refusals are quicker than replies. Of one that refuses by chance, as a
     balancer does with a dead server behind it, that part is as good as before; without this, refusals that have
     nothing to do with the number would take the limit down to 1. Refusals in a row are hardly by chance.
+
+    One that refuses as many at that number as above it refuses by chance: a number would have ended it. From then on
+    refusals say nothing, or a limit that grows would be taken down by each, and stay far below the knee. Until they are
+    clearly more, in a row, or over.
     """
 
-    __slots__ = ("_between", "_last_s", "_limit", "_most", "_n", "_n_in_a_row")
+    __slots__ = ("_between", "_chance", "_last_s", "_limit", "_most", "_n", "_n_in_a_row")
 
     def __init__(self) -> None:
         self._between = 0.0  # good replies between two refusals, on average
+        self._chance = 0.0  # the same where they are by chance; 0: they are not, as far as is known
         self._n = 0  # of so many
         self._n_in_a_row = 0
         self._last_s = -math.inf
@@ -370,17 +379,30 @@ class Refusals:
         self._most = 0  # that ran at a refusal since then
 
     def least(self, limit: float, in_flight: int, n_replies: int, now_s: float) -> float:
-        """Note a refusal; return the number. n_replies: good ones since the last."""
+        """Note a refusal; return the number, inf if they are by chance. n_replies: good ones since the last."""
         if limit >= self._limit or n_replies >= max(_LEAST_CALM, limit * _CALM_ROUNDS):
             self._limit, self._most = limit, 0
         self._most = max(self._most, in_flight)
         if now_s - self._last_s > _CALM_S:
             self._n = n_replies = 0  # how many were before the first, nobody has counted
+            self._chance = 0.0
         self._last_s = now_s
         self._n = min(self._n + 1, _REMEMBERED)
         self._between += (min(n_replies, _LEAST_CALM) - self._between) / self._n
         self._n_in_a_row = 1 if n_replies else self._n_in_a_row + 1
-        return 0.0 if self._n_in_a_row >= _IN_A_ROW else self._most * self._between / (self._between + 1.0)
+        if self._n_in_a_row >= _IN_A_ROW:
+            self._chance = 0.0
+            return 0.0
+        if self._between * _MORE < self._chance:
+            self._chance = 0.0
+            self._limit, self._most = limit, in_flight
+        return math.inf if self._chance else self._most * self._between / (self._between + 1.0)
+
+    def note_chance(self) -> bool:
+        """A refusal came though no more ran than the number. Return True if that was not known of them."""
+        is_new = not self._chance
+        self._chance = max(self._chance, self._between)
+        return is_new
 
 
 class Round:
