@@ -80,10 +80,14 @@ def test_status_says_whose_fault_it_is(status: int, verdict: Verdict) -> None:
         (Reason.UPSTREAM_IDLE_TIMEOUT, False, Verdict.CUT),
         (Reason.UPSTREAM_TOTAL_TIMEOUT, False, Verdict.NOTHING),
         (Reason.UPSTREAM_REDIRECT, False, Verdict.WELL),
+        (Reason.BODY_TIMEOUT, False, Verdict.FAULT),
+        (Reason.CONN_LIMIT, False, Verdict.NOTHING),
+        (Reason.QUEUE_TIMEOUT, False, Verdict.NOTHING),
+        (Reason.INTERNAL, False, Verdict.NOTHING),
     ],
 )
 def test_failure_says_what_it_says(reason: Reason, unprocessed: bool, verdict: Verdict) -> None:
-    """A reply may be long, a stream refused in good health; a cut is a fault that began well."""
+    """A reply may be long, a stream refused in good health; a cut is a fault that began well; Velox's own are none."""
     assert of_failure(reason, unprocessed=unprocessed) is verdict
 
 

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from velox.errors import Reason
+from velox.errors import Blame, Reason
 from velox.policy.breaker import Breaker, BreakerRules
 from velox.policy.health.keys import Changes, Keys
 
@@ -98,8 +98,7 @@ class Verdict(IntEnum):
 _HEARD: Final = frozenset({Verdict.WELL, Verdict.KEY, Verdict.QUOTA, Verdict.BUSY})
 _OF_STATUS: Final = {401: Verdict.KEY, 403: Verdict.KEY, 429: Verdict.QUOTA, 503: Verdict.BUSY, 529: Verdict.BUSY}
 _CUTS: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_IDLE_TIMEOUT})
-# A reply may be long; and this worker had no open file left for a connection.
-_NO_FAULTS: Final = frozenset({Reason.UPSTREAM_TOTAL_TIMEOUT, Reason.CONN_LIMIT})
+_NO_FAULTS: Final = frozenset({Reason.UPSTREAM_TOTAL_TIMEOUT})  # a reply may be long
 
 
 class State(IntEnum):
@@ -459,7 +458,8 @@ def of_failure(reason: Reason, *, unprocessed: bool = False) -> Verdict:
     """
     if reason is Reason.UPSTREAM_REDIRECT:
         return Verdict.WELL
-    if unprocessed or reason in _NO_FAULTS:
+    # Nor is it the member's fault that this worker had no open file left, or a bug in the translation of its reply.
+    if unprocessed or reason in _NO_FAULTS or reason.fact.blame is Blame.GATEWAY:
         return Verdict.NOTHING
     return Verdict.CUT if reason in _CUTS else Verdict.FAULT
 
