@@ -100,18 +100,22 @@ def test_attempt_that_answers_in_time_stays_alone() -> None:
     run(main)
 
 
-def test_head_and_comments_are_no_first_byte() -> None:
+@pytest.mark.parametrize(
+    "breath", [COMMENT, b"event: response.created\ndata: {}\n\n", b"event: message_start\ndata: {}\n\n"]
+)
+def test_head_comments_and_that_it_was_taken_are_no_first_byte(breath: bytes) -> None:
     """Some servers send them before they think: who speaks wins over who only breathes."""
 
     async def main() -> None:
         with race() as both:
             await both.both_asked()
-            both.first.says((event_head(), b"", False), (None, COMMENT, False))
+            both.first.says((event_head(), b"", False), (None, breath, False))
             assert both.client.written == b"", "nothing of it before it has won"
-            both.second.says((event_head(), EVENT, True))
+            both.second.says((event_head(), breath, False), (None, EVENT, True))
             client = await both.answer()
             assert client.written.count(b"HTTP/1.1") == 1
-            assert COMMENT not in client.written and EVENT in client.written
+            assert client.written.count(breath) == 1 and EVENT in client.written
+            assert both.way[0] == b"1"
 
     run(main)
 

@@ -261,11 +261,17 @@ def test_limit_hears_nothing_of_it_where_the_reply_is_refused_for_another_upstre
         ((), []),
         ((b": thinking\n\n",), []),
         ((b": thinking\n\n", b"data: 1\n\n", b"data: 2\n\n"), ["stream"]),
+        ((b"event: response.created\ndata: {}\n\n", b"event: response.in_progress\ndata: {}\n\n"), []),
+        ((b"event: message_start\n", b"data: {}\n\n", b"event: content_block_start\ndata: {}\n\n"), ["stream"]),
+        (
+            (b"event: message_start\ndata: {}\n\nevent: ping\ndata: {}\n\nevent: content", b"_block_start\ndata: 1"),
+            ["stream"],
+        ),
     ],
-    ids=["head", "comment", "events"],
+    ids=["head", "comment", "events", "only taken", "taken, then begun", "in pieces"],
 )
 def test_reply_begins_with_its_first_event(pieces: tuple[bytes, ...], told: list[str]) -> None:
-    """Not with its head, which servers send before the request has had its turn, and not with a comment."""
+    """Not with what servers send before the request has had its turn: its head, comments, that it was taken."""
 
     async def main() -> None:
         limit = Noted(4)

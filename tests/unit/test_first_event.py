@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from velox.gateway.filters import FilterChain
-from velox.gateway.first_event import FirstEventGate
+from velox.gateway.first_event import FirstEventGate, FirstEventWatch
 from velox.heads import ReplyHead
 
 HEAD = ReplyHead.of(200, [], None)
@@ -30,6 +30,22 @@ def test_stream_is_held_until_its_first_event_however_it_is_cut(prelude: bytes, 
     assert out == text and chain.head == HEAD and not chain.reads_body
     assert released_at > len(prelude)
     assert step > 100 or released_at <= len(prelude + EVENT)
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 10_000])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize(
+    "prelude", [b"", b": ka\n\n", PRELUDE, PRELUDE.replace(b"{}", b'{"x":"%b"}' % (b"x" * 90_000))]
+)
+def test_who_looks_on_knows_the_first_event_however_it_is_cut(prelude: bytes, line_end: bytes, step: int) -> None:
+    """And keeps next to nothing, however long what says only that the request was taken is."""
+    prelude, event = (text.replace(b"\r\n", b"\n").replace(b"\n", line_end) for text in (prelude, EVENT))
+    watch, at = FirstEventWatch(), 0
+    for at in range(0, len(prelude), step):
+        assert not watch.feed(prelude[at : min(at + step, len(prelude))])
+        assert len(watch._line) <= 65
+
+    assert any(watch.feed(event[at : at + step]) for at in range(0, len(event), step))
 
 
 @pytest.mark.parametrize(("is_sse", "is_plain"), [(False, True), (True, False)])

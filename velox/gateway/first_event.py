@@ -12,7 +12,7 @@ from typing import Final
 from velox.gateway.filters import ReplyFilter
 from velox.heads import ReplyHead
 
-__all__ = ["FirstEventGate"]
+__all__ = ["FirstEventGate", "FirstEventWatch"]
 
 # Of a longer one, all goes on: nobody sends so many comments.
 _MOST_HELD: Final = 64 * 1024
@@ -20,7 +20,37 @@ _MOST_HELD: Final = 64 * 1024
 _PRELUDES: Final = frozenset(
     {b"ping", b"message_start", b"response.created", b"response.in_progress", b"response.queued"}
 )
+_MOST_OF_LINE: Final = 64  # more than any of these names has
 _LINE: Final = re.compile(rb"\r\n|\r|\n")
+
+
+class FirstEventWatch:
+    """Looks on where nothing is held back: when does a stream tell of the model's work? It keeps at most 65 bytes."""
+
+    __slots__ = ("_line", "_name")
+
+    def __init__(self) -> None:
+        self._line = b""  # the head of the line that is open
+        self._name = b""  # of the event that is
+
+    def feed(self, data: bytes) -> bool:
+        """Take what came, comments too; not to be asked again once it is True."""
+        text = self._line + data
+        if text.startswith(b"data:") and self._name not in _PRELUDES:
+            return True  # as most begin
+        may_go_on = text.endswith(b"\r")  # with the rest of this line's end
+        *lines, rest = _LINE.split(text[:-1] if may_go_on else text)
+        for line in lines:
+            if not line:
+                self._name = b""
+            elif line.startswith(b"event:"):
+                self._name = line[6:].strip()
+            elif line.startswith(b"data:") and self._name not in _PRELUDES:
+                return True
+        if rest.startswith(b"data:") and self._name not in _PRELUDES:
+            return True
+        self._line = rest[:_MOST_OF_LINE] + (b"\r" if may_go_on else b"")
+        return False
 
 
 class FirstEventGate(ReplyFilter):

@@ -3,8 +3,9 @@
 Knows: when a reply has brought its first good byte, or is an error. Does not know: the other attempt, or who decides.
 
     good   the first bytes of the body of a reply that is no error: the same moment as ReplyListener.on_first(). Not the
-           head of an event stream, nor its comments: some servers send these before they have begun to think, and
-           the one that thinks would win over the one that has begun to speak. A whole reply without a body is good, too
+           head of an event stream, nor its comments, nor that the request was taken: some servers send these before
+           they have begun to think, and the one that thinks would win over the one that has begun to speak. A whole
+           reply without a body is good, too
     bad    an error, a redirect, or an event stream that ended without an event
 
 Once released, all goes to the client's reply, what was held first.
@@ -17,12 +18,12 @@ from collections.abc import Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.first_event import FirstEventWatch
 from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import AttemptFields
 from velox.heads import ReplyHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
-from velox.protocol import sse
 
 __all__ = ["HeldReply"]
 
@@ -75,7 +76,7 @@ class HeldReply:
         self._told: Final = told
         self._listener: ReplyListener | None = None  # once its attempt has begun, and until it is over
         self._stream: UpstreamStream | None = None  # while it is held back
-        self._watch: sse.EventWatch | None = None  # as in Reply
+        self._watch: FirstEventWatch | None = None  # of an event stream that is not compressed
         self._data: list[bytes] = []
         self._n_held = 0
         self._is_whole = False
@@ -205,7 +206,7 @@ class HeldReply:
                 is_sse = value.lower().startswith(_SSE)
             elif name == b"content-encoding":
                 is_plain = value.lower() == b"identity"
-        self._watch = sse.EventWatch() if is_sse and is_plain else None
+        self._watch = FirstEventWatch() if is_sse and is_plain else None
         if self._on_head is not None:
             self._on_head(head)
 

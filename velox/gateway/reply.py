@@ -18,7 +18,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import FilterChain, ReplyFilter
-from velox.gateway.first_event import FirstEventGate
+from velox.gateway.first_event import FirstEventGate, FirstEventWatch
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
 from velox.gateway.request_ids import REQUEST_ID, client_id
@@ -70,7 +70,8 @@ class ReplyListener(abc.ABC):
     def on_first(self, now_s: float) -> None:
         """The first bytes are there of a body that is no error.
 
-        Not comments of an event stream, nor its head, which some servers send before they have begun to think.
+        Not comments of an event stream, nor its head, nor events that say only that the request was taken: some servers
+        send these before they have begun to think.
         """
 
 
@@ -82,7 +83,8 @@ class Reply:
     """
 
     __slots__ = (
-        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_leaving", "_length", "_listener"),
+        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_has_body", "_leaving", "_length"),
+        "_listener",
         *("_loop", "_may_add", "_needs_first", "_rates", "_request", "_request_id", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
         *("is_sse", "last_s", "relay_ns", "started", "status"),
@@ -115,6 +117,7 @@ class Reply:
         self._length: int | None = None  # of the body, as the client was told
         self._until_close = False
         self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
+        self._first: FirstEventWatch | None = None  # of such a stream, while the listener waits for the first event
         self._write_chunk: ChunkWriter | None = None  # while lone chunks pass unread
         self._comment_s = 0.0
         self._stream: UpstreamStream | None = None
@@ -190,11 +193,13 @@ class Reply:
         watch = self._watch
         if watch is None or not data or watch.feed(data):
             now_s = self.last_s = self._loop.time()
-            if self._needs_first and data:
+            if self._needs_first and data and (self._first is None or self._first.feed(data)):
                 self._tell_first(now_s)
                 self._pass_chunks()
         else:
             self._comment_s = self._loop.time()
+            if self._first is not None:
+                self._first.feed(data)
         # Nothing but the connection's end says that this is all, and it came inside an event (F-13).
         is_cut = end and self._until_close and watch is not None and not watch.between
         if self._chain is not None:
@@ -333,11 +338,11 @@ class Reply:
         watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
         if watch is not None:
             self._until_close = shape.until_close
-        if listener is not None and self._needs_first and data and (watch is None or watch.feed(data)):
-            self._needs_first = False
-            listener.on_first(now_s)
-        elif watch is not None and data:
+        first = self._first = FirstEventWatch() if watch is not None and self._needs_first else None
+        if watch is not None and data:
             watch.feed(data)
+        if self._needs_first and data and (first is None or first.feed(data)):
+            self._tell_first(now_s)
         may_hold = watch is not None and status < _ERRORS_FROM and translation is None
         if may_hold and listener is not None and listener.holds_head:
             filters = (FirstEventGate(), *filters)
@@ -453,7 +458,7 @@ class Reply:
         return True
 
     def _tell_first(self, now_s: float) -> None:
-        self._needs_first = False
+        self._needs_first, self._first = False, None
         if self._listener is not None:
             self._listener.on_first(now_s)
 
