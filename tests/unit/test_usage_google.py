@@ -20,6 +20,8 @@ def told(usage: dict[str, Any]) -> tuple[int | None, int | None]:
     prompt = usage.get("promptTokenCount")
     parts = [usage[name] for name in ("candidatesTokenCount", "thoughtsTokenCount") if name in usage]
     more = usage.get("toolUsePromptTokenCount", 0)
+    if not parts and prompt is not None and "totalTokenCount" in usage:
+        parts = [usage["totalTokenCount"] - prompt - more]
     return None if prompt is None else prompt + more, sum(parts) if parts else None
 
 
@@ -51,6 +53,27 @@ def test_stream_is_counted_by_its_last_totals(exchange: Exchange, seed: int) -> 
             last = {**last, **json.loads(line[6:]).get("usageMetadata", {})}
 
     assert read(StreamUsage(GOOGLE_KEY), exchange.reply, seed) == told(last)
+
+
+@pytest.mark.parametrize(("total", "made"), [(14, 0), (24, 10), (9, 0)])
+def test_answer_without_a_count_is_what_the_total_has_more(total: int, made: int) -> None:
+    """As one that Google's filters took away, which costs nothing: it must not be charged as it was guessed."""
+    usage = {"promptTokenCount": 10, "toolUsePromptTokenCount": 4, "totalTokenCount": total}
+    body = json.dumps({"candidates": [{"finishReason": "SAFETY"}], "usageMetadata": usage}).encode()
+    reader, stream = BodyUsage(GOOGLE_KEY), StreamUsage(GOOGLE_KEY)
+    reader.feed(body)
+    stream.feed(b"data: " + body + b"\r\n\r\n")
+
+    assert (reader.tokens(), reader.kinds().output) == ((14, made), made)
+    assert (stream.tokens(), stream.kinds().output) == ((14, made), made)
+
+
+def test_total_does_not_take_from_an_answer_that_was_counted() -> None:
+    stream = StreamUsage(GOOGLE_KEY)
+    for usage in ({"totalTokenCount": 10}, {"candidatesTokenCount": 5, "totalTokenCount": 15}, {"totalTokenCount": 10}):
+        stream.feed(b"data: %b\n\n" % json.dumps({"usageMetadata": {"promptTokenCount": 10, **usage}}).encode())
+
+    assert stream.tokens() == (10, 5)
 
 
 @pytest.mark.parametrize(

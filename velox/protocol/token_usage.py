@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["EMBEDDED", "TokenUsage", "count_of", "token_usage", "with_compactions"]
+__all__ = ["TokenUsage", "answer_of_total", "count_of", "token_usage", "with_compactions"]
 
 _ANTHROPIC_COUNTS: Final = (
     "input_tokens",
@@ -25,7 +25,7 @@ _OWN_ITERATIONS: Final = ("message", _COMPACTION)
 # What Vertex says in place of a tier. Others cost as usual.
 _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 # What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
-EMBEDDED: Final = "promptTokenDetails"
+_EMBEDDED: Final = "promptTokenDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
 # xAI's: of 10^-10 $ each, a million dollars at most. https://docs.x.ai/developers/cost-tracking
@@ -98,6 +98,19 @@ def count_of(usage: dict[str, object], name: str) -> int | None:
     """Return a count of a usage; None: it is not there, or can't be one."""
     value = usage.get(name)
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+
+
+def answer_of_total(usage: dict[str, object]) -> int | None:
+    """Return the tokens of an answer of Google's that has no count of its own, as one that its filters took away.
+
+    None: that is not told.
+    """
+    if _EMBEDDED in usage:
+        return 0
+    prompt, total = count_of(usage, "promptTokenCount"), count_of(usage, "totalTokenCount")
+    if prompt is None or total is None:
+        return None
+    return max(0, total - prompt - (count_of(usage, "toolUsePromptTokenCount") or 0))
 
 
 def with_compactions(usage: dict[str, object]) -> dict[str, object]:
@@ -199,10 +212,10 @@ def _of_google(usage: dict[str, object], model: object) -> TokenUsage:
     """Return Google's: reasoning is counted beside the answer, what tools put into the prompt beside the prompt."""
     prompt, tools = count_of(usage, "promptTokenCount"), count_of(usage, "toolUsePromptTokenCount")
     answer, thoughts = count_of(usage, "candidatesTokenCount"), count_of(usage, "thoughtsTokenCount")
-    inputs = "promptTokensDetails" if "promptTokensDetails" in usage else EMBEDDED
+    inputs = "promptTokensDetails" if "promptTokensDetails" in usage else _EMBEDDED
     return TokenUsage(
         None if prompt is None else prompt + (tools or 0),
-        None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0),
+        answer_of_total(usage) if answer is None and thoughts is None else (answer or 0) + (thoughts or 0),
         count_of(usage, "cachedContentTokenCount"),
         reasoning=thoughts,
         audio_input=_modality(usage, inputs, "AUDIO"),

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from velox.protocol.body_edit import STRING
-from velox.protocol.token_usage import EMBEDDED, TokenUsage, count_of, token_usage, with_compactions
+from velox.protocol.token_usage import TokenUsage, answer_of_total, count_of, token_usage, with_compactions
 
 __all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
 
@@ -186,8 +186,8 @@ class _Counts:
         parts = [count_of(usage, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
         if any(part is not None for part in parts):
             self.output = sum(part or 0 for part in parts)
-        elif EMBEDDED in usage:
-            self.output = 0
+        elif (made := answer_of_total(usage)) is not None:
+            self.output = max(made, self.output or 0)
 
 
 def _told(usage: dict[str, object]) -> dict[str, object]:

@@ -102,6 +102,12 @@ VERTEX = {
         "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": None}],  # which nobody can read
     },
 }
+# An answer that Google's filters took away has no count of its own.
+FILTERED = {
+    "candidates": [{"content": {}, "finishReason": "SAFETY"}],
+    "modelVersion": "m",
+    "usageMetadata": {"promptTokenCount": 100, "totalTokenCount": 100},
+}
 CHUNK = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
 CONVERSED = {
     "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
@@ -132,6 +138,7 @@ PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
     (Surface.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch")),
     (Surface.GENERATE, GEMINI, GEMINI_KINDS),
     (Surface.GENERATE, VERTEX, TokenUsage(100, 20, tier="priority")),
+    (Surface.GENERATE, FILTERED, TokenUsage(100, 0)),
     (Surface.CONVERSE, CONVERSED, TokenUsage(100, 20, tier="priority")),
 ]
 STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [

@@ -21,7 +21,7 @@ from velox.dialects.generate.replies import (
     status_error,
     stop,
     tier,
-    usage,
+    whole_usage,
 )
 from velox.dialects.generate.request import RequestWriter
 from velox.dialects.generate.schema import SubsetSchemas
@@ -71,7 +71,7 @@ class GenerateModel:
             reply.model_version or "",
             blocks,
             found,
-            usage(metadata),
+            whole_usage(metadata),
             tier(metadata),
             tuple(dict.fromkeys(name for part in parts if (name := lost(part)) is not None)),
         )

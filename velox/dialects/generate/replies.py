@@ -27,7 +27,19 @@ from velox.dialects.losses import BrokenReplyError, lost_media
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import raw_text
 
-__all__ = ["GOOGLE", "api_error", "blocked", "first", "lost", "read_reply", "status_error", "stop", "tier", "usage"]
+__all__ = [
+    "GOOGLE",
+    "api_error",
+    "blocked",
+    "first",
+    "lost",
+    "read_reply",
+    "status_error",
+    "stop",
+    "tier",
+    "usage",
+    "whole_usage",
+]
 
 # Whose signatures are read and written here.
 GOOGLE: Final = "google"
@@ -166,6 +178,14 @@ def usage(metadata: UsageMetadata) -> Usage:
         modalities=_modalities(metadata),
         tier=tier(metadata),
     )
+
+
+def whole_usage(metadata: UsageMetadata) -> Usage:
+    """Return the tokens of a plain answer. One that was filtered has no count of its own: the total tells."""
+    found, total = usage(metadata), metadata.total_token_count
+    if found.output is not None or found.input is None or total is None:
+        return found
+    return msgspec.structs.replace(found, output=max(0, total - found.input))
 
 
 def _modalities(metadata: UsageMetadata) -> Modalities | None:

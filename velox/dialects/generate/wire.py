@@ -124,6 +124,7 @@ class UsageMetadata(msgspec.Struct, rename="camel", gc=False):
     cached_content_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
+    total_token_count: int | None = None
     service_tier: str | None = None
     traffic_type: str | None = None
     prompt_tokens_details: Raw = ABSENT
