@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from tests.unit.dialects.test_claude_envelope import bedrock_framed
+from tests.unit.dialects.test_told_tokens import sse
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
+from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
 from velox.gateway.lanes import LaneAttempt, Lanes, Sides
+from velox.gateway.metering import Meter
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules
+from velox.protocol.token_usage import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
@@ -45,7 +50,8 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
 class Sent:
     """An attempt whose upstream has these headers of its own."""
 
-    translation = worked = secret = None
+    worked = secret = None
+    translation: ReplyFilter | None = None
 
     def __init__(self, row: str, *added: tuple[bytes, bytes]) -> None:
         self.forwarder = Forwarder(
@@ -223,6 +229,68 @@ def asked_of(surface: Surface, head: RequestHead, model: str, rules: HeaderRules
         on_translated=lambda *_: None,
         on_lost=lambda *_: None,
     )
+
+
+SEARCHED: dict[str, Any] = {
+    "input_tokens": 10,
+    "output_tokens": 20,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "server_tool_use": {"web_search_requests": 3},
+    "service_tier": "standard",
+}
+COMPACTED: dict[str, Any] = {
+    **SEARCHED,
+    "iterations": [
+        {"type": "compaction", "input_tokens": 1000, "output_tokens": 500},
+        {"type": "message", "input_tokens": 10, "output_tokens": 20},
+    ],
+}
+ADVISED: dict[str, Any] = {**SEARCHED, "iterations": [{"type": "advisor_message", "model": "m", "input_tokens": 5}]}
+TOLD = TokenUsage(10, 20, 0, 0, web_searches=3, tier="standard", model="claude-x")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("usage", "kinds"),
+    [
+        (SEARCHED, TOLD),
+        (COMPACTED, TOLD._replace(input=1010, output=520)),
+        (ADVISED, TOLD._replace(has_others=True)),
+    ],
+)
+def test_claude_on_bedrock_is_counted_by_all_that_it_says(
+    usage: dict[str, Any], kinds: TokenUsage, is_stream: bool
+) -> None:
+    """Its searches, compactions and advisors cost money, as they do at Anthropic's own API."""
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "claude-x", "content": [], "usage": usage}
+    if is_stream:
+        start = {**message, "usage": {"input_tokens": 10, "output_tokens": 1, "service_tier": "standard"}}
+        body = bedrock_framed(
+            sse(
+                {"type": "message_start", "message": start},
+                {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+                {"type": "message_stop"},
+            )
+        )
+        form = b"application/vnd.amazon.eventstream"
+    else:
+        body, form = json.dumps({**message, "stop_reason": "end_turn"}).encode(), b"application/json"
+    found = Lanes(sides(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model))
+    call = found.call(Surface.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
+    assert call is not None
+    meter, sent = Meter(is_stream=is_stream, is_priced=True), Sent("bedrock")
+    asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
+    asked = asked._replace(fields=BodyFields("anthropic.claude-x", stream=is_stream), on_tokens=meter.note)
+    found.request(call, cast(LaneAttempt, sent), asked)
+    assert sent.translation is not None
+
+    chain = FilterChain((sent.translation, meter), is_sse=False, is_plain=True)
+    chain.begin(ReplyHead.of(200, [(b"content-type", form)], None))
+    chain.feed(body, True)
+
+    assert meter.kinds() == kinds
+    assert meter.usage(is_whole=True) == (kinds.input, kinds.output, True)
 
 
 def test_other_paths_go_below_the_providers_own_beginning() -> None:

@@ -207,17 +207,15 @@ class _DialogueStream:
 class Invoked:
     """Claude on Bedrock, asked by a client of Messages: its answers pass, its streams are taken out of their frames.
 
-    client, model: of Messages. dropped: betas that Bedrock does not know.
+    So whoever counts its tokens reads what the client gets, which is all that the upstream says. client, model: of
+    Messages. dropped: betas that Bedrock does not know.
     """
 
-    __slots__ = ("_answered", "_client", "_model", "_stream", "_usage", "dropped")
+    __slots__ = ("_client", "_model", "dropped")
 
     def __init__(self, client: ClientSide, model: ModelSide, dropped: tuple[str, ...]) -> None:
         self._client: Final = client
         self._model: Final = model
-        self._stream: _InvokedStream | None = None
-        self._usage = Usage()
-        self._answered = ""  # the model
         self.dropped: Final = dropped
 
     def __repr__(self) -> str:
@@ -225,15 +223,12 @@ class Invoked:
 
     @property
     def tokens(self) -> TokenUsage:
-        """Return all kinds of them, as far as the upstream has told."""
-        if self._stream is None:
-            return _all_kinds(self._usage, self._answered)
-        return _all_kinds(self._stream.usage, self._stream.model)
+        """Not asked: the client gets them as the upstream has told them."""
+        return TokenUsage()
 
     def answer(self, body: bytes) -> bytes:
         """Return the answer as it came. Raises BrokenReplyError, ReplyError."""
-        answer = self._model.answer(body)
-        self._usage, self._answered = answer.usage, answer.model
+        self._model.answer(body)
         return body
 
     def whole_stream(self, body: bytes) -> bytes:
@@ -243,8 +238,7 @@ class Invoked:
 
     def stream(self) -> _InvokedStream:
         """Return what unpacks a stream."""
-        self._stream = _InvokedStream(self._model.stream(), self._client.stream())
-        return self._stream
+        return _InvokedStream(self._model.stream(), self._client.stream())
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
         """Read an error's body."""
@@ -258,7 +252,7 @@ class Invoked:
 class _InvokedStream:
     """One stream: its bytes pass, out of their frames; a reader looks on."""
 
-    __slots__ = ("_frames", "_reader", "_writer", "failed", "has_begun", "is_whole", "model", "usage")
+    __slots__ = ("_frames", "_reader", "_writer", "failed", "has_begun", "is_whole")
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._frames: Final = InvokeStream()
@@ -267,8 +261,6 @@ class _InvokedStream:
         self.has_begun = False
         self.failed: ApiError | None = None
         self.is_whole = False
-        self.usage = Usage()
-        self.model = ""
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
@@ -280,11 +272,7 @@ class _InvokedStream:
             if isinstance(event, Failed):
                 self.failed = self._frames.failed or event.error
                 return text if self.has_begun else b""
-            if isinstance(event, Used):
-                self.usage = event.usage.over(self.usage)
-            elif isinstance(event, Start):
-                self.model = event.model
-            else:
+            if not isinstance(event, Start | Used):
                 self.has_begun = True
             self.is_whole = isinstance(event, End)
         return text

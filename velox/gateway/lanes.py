@@ -256,7 +256,7 @@ class Lanes:
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
         client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
-        self._translate(Invoked(client, model, losses.dropped), attempt, asked)
+        self._translate(Invoked(client, model, losses.dropped), attempt, asked._replace(on_tokens=None))
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
 
     def _betas(self, asked: Asked, losses: Losses) -> tuple[str, ...]:

@@ -211,7 +211,7 @@ def _frame(payload: bytes, kind: str = "event", name: str = "chunk") -> bytes:
     return text + struct.pack(">I", zlib.crc32(text))
 
 
-def _framed(reply: bytes) -> bytes:
+def bedrock_framed(reply: bytes) -> bytes:
     """Return a stream of Anthropic's as Bedrock frames it."""
     frames = []
     for name, text in SseEvents().feed(reply):
@@ -224,7 +224,7 @@ def _framed(reply: bytes) -> bytes:
 @pytest.mark.parametrize("each", _STREAMS, ids=str)
 def test_pitfall_33_frames_become_the_events_of_anthropic(each: Exchange) -> None:
     """The same events with the same names, whatever the cuts."""
-    framed, chooser = _framed(each.reply), random.Random(33)
+    framed, chooser = bedrock_framed(each.reply), random.Random(33)
     whole, cut = InvokeStream(), InvokeStream()
     found = whole.feed(framed)
     pieces, at = [], 0
