@@ -26,13 +26,16 @@ NOON = 1_795_435_200.0
 ALICE = Caller("alice", id=b"a" * 8)
 # Nano-dollars of a token: 1,000; of the small model: 10.
 PRICE = Price(compiled({"input_mtok": 1_000_000, "output_mtok": 1_000_000}), "test", "1")
+# What it draws costs three times as much as what it writes.
+DRAWING = {"input_mtok": 1_000_000, "output_mtok": 1_000_000, "output_image_mtok": 3_000_000}
+DRAWN = Price(compiled({**DRAWING}), "test", "1")
 SMALL = Price(compiled({"input_mtok": 10_000, "output_mtok": 10_000}), "test", "1")
 UNTOLD = Usage(None, None, False)
 LONGEST = 131_072
 
 
 def price(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price:
-    return SMALL if "small" in (asked, answered) else PRICE
+    return {"small": SMALL, "drawn": DRAWN}.get(answered or asked, PRICE)
 
 
 class NoCounts:
@@ -223,6 +226,29 @@ def test_model_that_answered_has_the_price(tmp_path: Path) -> None:
 
     (call,) = desk.calls
     assert call.cost_nano == 250 * 10
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "kinds", "cost"),
+    [
+        (Endpoint.IMAGES, TokenUsage(100, 50), 250),
+        (Endpoint.IMAGES, TokenUsage(100, 50, image_output=30), 210),
+        (Endpoint.IMAGES, TokenUsage(100, 50, image_output=0), 150),
+        (Endpoint.CHAT, TokenUsage(100, 50), 150),
+    ],
+)
+def test_pictures_cost_as_such_where_their_usage_does_not_tell_them_apart(
+    tmp_path: Path, endpoint: Endpoint, kinds: TokenUsage, cost: int
+) -> None:
+    """OpenAI's streams of pictures don't: gpt-image-1.5 would cost a third."""
+    desk = Desk(tmp_path)
+    calls, attempt = desk.request(BodyFields("drawn"), endpoint=endpoint), Attempt()
+    calls.begin(attempt, "one", "drawn")
+
+    calls.end(Answered(attempt, 200, None, True, True, 1, Usage(100, 50, True), kinds))
+
+    (call,) = desk.calls
+    assert call.cost_nano == desk.spent == cost * 1000
 
 
 def test_request_that_ends_before_its_first_attempt_records_nothing(tmp_path: Path) -> None:

@@ -358,6 +358,8 @@ class RequestCalls:
         guess = self._guess(self._answer)
         given = guess.input if given is None else given
         made = guess.output if made is None else made
+        if self.endpoint is Endpoint.IMAGES and kinds.image_output is None:
+            kinds = kinds._replace(image_output=made)  # OpenAI's streams of pictures do not tell them apart
         return kinds._replace(input=given, output=made), 0 if is_exact else _ESTIMATED
 
     def _write(
