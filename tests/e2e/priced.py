@@ -33,14 +33,17 @@ class Priced:
         self.prices.write_text("prices:\n  - {model: own*, input: 1, output: 10}\n")
         self.n_calls = 0
         self.is_silent = False
+        self.tells_usage = True
 
     async def answer(self, call: Call) -> None:
         self.n_calls += 1
         if self.is_silent:
             await call.left.wait()
             return
-        if call.target.endswith("/messages"):
-            told: Entry = {
+        if not self.tells_usage:
+            told: Entry = {"choices": []}
+        elif call.target.endswith("/messages"):
+            told = {
                 "type": "message",
                 "role": "assistant",
                 "usage": {"input_tokens": 1000, "output_tokens": 100},

@@ -109,6 +109,17 @@ def test_case_07_killed_worker_holds_nothing(priced: Priced) -> None:
         assert [ask(velox) for _ in range(4)] == [200, 200, 200, 429]
 
 
+def test_form_takes_nothing_of_a_budget_of_tokens_for_the_bytes_of_its_picture(priced: Priced) -> None:
+    """Where its reply tells nothing, neither: of its tokens nothing is known."""
+    form = b"--x\r\ncontent-disposition: form-data; name=image; filename=a.png\r\n\r\n%b\r\n--x--\r\n" % bytes(40_000)
+    with priced.running([{"per": "gateway", "tokens": 20_000, "window": "day"}]) as velox:
+        priced.tells_usage = False
+        for path in ("/v1/images/edits", "/v1/audio/transcriptions"):
+            reply = velox.request("POST", path, form, {"content-type": "multipart/form-data; boundary=x"})
+            assert reply.status == 200
+        until(lambda: priced_left(velox) == [("gateway", 20_000 - 2)], "they are settled")
+
+
 @covers("VELOX_BUDGET_METRICS")
 def test_metrics_tell_what_is_left_of_budgets_that_were_asked_for(priced: Priced) -> None:
     budgets = [{"per": "gateway", "usd": 1, "window": "day"}, {"per": "key", "tokens": 5000, "window": "month"}]

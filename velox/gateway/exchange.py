@@ -616,21 +616,22 @@ class Exchange(HedgingHost):
         if estimate is NO_TOKENS and plan.names_model:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, self.fields)
-        hold = None if log.budgets is None else await self._hold(log.budgets, way, estimate)
-        if not plan.reads_body and (plan.named is None or plan.named.is_model_in_path):
+        is_read = plan.reads_body or (plan.named is not None and not plan.named.is_model_in_path)
+        hold = None if log.budgets is None else await self._hold(log.budgets, way, estimate, is_read=is_read)
+        if not is_read:
             estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
         route = way.parts.entry.name
         return log.request(
             self.id, plan.caller, plan.endpoint, route, self.fields, estimate, hold=hold, dialect=plan.dialect
         )
 
-    async def _hold(self, budgets: BudgetGate, way: Way, estimate: Estimate) -> BudgetHold | None:
+    async def _hold(self, budgets: BudgetGate, way: Way, estimate: Estimate, *, is_read: bool) -> BudgetHold | None:
         """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
         hold: BudgetHold | None = None
 
         def gate(_now_ns: int) -> None:
             nonlocal hold
-            hold = budgets.hold(self.plan.caller, way, self.fields, estimate)
+            hold = budgets.hold(self.plan.caller, way, self.fields, estimate, is_read=is_read)
 
         try:
             gate(0)
