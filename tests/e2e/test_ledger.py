@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import random
+import re
 import resource
 import signal
 import sqlite3
@@ -25,6 +26,7 @@ from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import MESSAGES, named, routed
 from tests.e2e.tools import covers
+from tests.recorded import Exchange, recorded
 from velox.cli import main
 from velox.ledger.record import name_bodies
 from velox.shm.record_ring import RECORD_BYTES, RecordRing
@@ -361,6 +363,57 @@ def test_client_that_asks_is_told_what_a_translated_answer_cost(
     assert reply.header("x-velox-cost") == "0.016500000"
     (row,) = usage(folder, capsys, "--calls")
     assert row["cost_usd"] == "0.016500000"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(("provider", "path"), [("gemini", "enerateContent"), ("bedrock", "/converse")])
+def test_copy_that_is_translated_is_recorded_as_its_answer_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], provider: str, path: str, is_stream: bool
+) -> None:
+    """In the words of its upstream's own API; the client's call as ever."""
+    told = next(each for each in recorded(provider, path, stream=is_stream) if b"thoughtsToken" not in each.reply)
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
+    own = {**chunk, "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}}
+
+    async def answer(call: Call) -> None:
+        kind = told.headers.get("content-type", "text/event-stream" if is_stream else "application/json")
+        await call.reply(200, (("content-type", kind),), told.reply)
+
+    async def serve(call: Call) -> None:
+        body = b"data: %b\n\ndata: [DONE]\n\n" if is_stream else b"%b"
+        kind = "text/event-stream" if is_stream else "application/json"
+        await call.reply(200, (("content-type", kind),), body % json.dumps(own).encode())
+
+    folder = tmp_path / "ledger"
+    with RecordingUpstream() as main_one, RecordingUpstream() as shadow:
+        more = {"region": "eu-central-1"} if provider == "bedrock" else {}
+        config = {
+            "upstreams": [
+                {"name": "one", "provider": "openai", "origin": main_one.upstream.url, "key": "env:MODEL_KEY"},
+                {"name": "two", "provider": provider, "origin": shadow.upstream.url, "key": "env:MODEL_KEY", **more},
+            ],
+            "routes": [{"name": "all", "to": "one", "mirror": {"to": "two", "percent": 100}}],
+        }
+        with (
+            main_one.playing(serve),
+            shadow.playing(answer),
+            routed(config, ledger=str(folder), MODEL_KEY="sk-model-0123456789") as velox,
+        ):
+            body = {"model": "gemini-own", "messages": MESSAGES, "stream": is_stream}
+            assert velox.request("POST", "/v1/chat/completions", json.dumps(body).encode()).status == 200
+            until(lambda: n_kept(folder) == 2, "both are recorded")
+
+    copy, call = sorted(usage(folder, capsys, "--calls"), key=lambda row: int(row["attempt"]))
+    assert (call["input_tokens"], call["output_tokens"], call["flags"]) == (5, 3, "stream" if is_stream else "")
+    assert (copy["input_tokens"], copy["output_tokens"]) == tokens_of(told)
+    assert copy["flags"] == ("stream|mirror" if is_stream else "mirror")
+
+
+def tokens_of(told: Exchange) -> tuple[int, int]:
+    """Return those of prompt and answer, as a reply of Google's or Bedrock's tells them last, in plain cases."""
+    found = re.findall(rb'"(?:promptTokenCount|inputTokens)": ?(\d+)', told.reply)
+    made = re.findall(rb'"(?:candidatesTokenCount|outputTokens)": ?(\d+)', told.reply)
+    return int(found[-1]), int(made[-1])
 
 
 @pytest.mark.parametrize("who", ["worker", "ledger", "supervisor"])

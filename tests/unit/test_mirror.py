@@ -17,13 +17,16 @@ from tests.sockets.core_gateway import request_head
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from tests.unit.recorded_calls import CallRecords
+from tests.unit.test_gateway_lanes import asked_of
 from velox.gateway.calls import CallLog
+from velox.gateway.group import Attempt
+from velox.gateway.lanes import Lanes
 from velox.gateway.member import Member
 from velox.gateway.mirror import Mirrors
 from velox.gateway.routing import Routing
 from velox.heads import ReplyHead, WebSocketOffer
 from velox.ledger.record import Flag
-from velox.net.upstream.interface import UpstreamConnection
+from velox.net.upstream.interface import UpstreamConnection, UpstreamRequest
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.concurrency import FixedLimit
@@ -31,7 +34,11 @@ from velox.policy.estimate import Estimate
 from velox.policy.health.member import State
 from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
 from velox.policy.split import MirrorGate
-from velox.types import ANYONE, BodyFields, Endpoint
+from velox.protocol.token_usage import TokenUsage
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
+from velox.runtime.dialects import sides
+from velox.types import ANYONE, BodyFields, Endpoint, Surface
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'
 PEEK: Final = BodyFields(model="m")
@@ -197,6 +204,48 @@ def test_copy_is_recorded_as_its_answer_tells(tmp_path: Path, endpoint: Endpoint
     run(talk)
     (call,) = records.calls
     assert (call.tokens.input, call.tokens.output, call.flags) == (5, 9, Flag.MIRROR)
+
+
+ERROR: Final = b'{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"no"}}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        (GEMINIS.replace(b"[]", b'[{"content":{"parts":[{"text":"hi"}]},"finishReason":"STOP"}]'), (5, 9)),
+        (ERROR, None),
+        (b"{", (7, 100)),
+    ],
+)
+def test_copy_that_is_translated_is_recorded_whatever_comes(
+    tmp_path: Path, answer: bytes, tokens: tuple[int, int] | None
+) -> None:
+    """As it tells, or as estimated where it tells nothing; an error did no work, though its status is 200."""
+    records = CallRecords(tmp_path)
+    log = CallLog(records.writer, lambda *_: None)
+    row = PROVIDERS["gemini"]
+    lanes = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
+
+    def build(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
+        call = lanes.call(Surface.CHAT, "gemini-m", stream=False, query=b"")
+        assert call is not None
+        asked = asked_of(Surface.CHAT, request_head(), "gemini-m")
+        return lanes.request(call, attempt, asked._replace(on_tokens=on_tokens))
+
+    async def talk() -> Setup:
+        server = Server(body=answer)
+        server.headers = [(b"content-type", b"application/json")]
+        setup = Setup(server)
+        calls = log.request(b"vx-1-1", ANYONE, Endpoint.CHAT, "r", PEEK, Estimate(7, 100, 0))
+        mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
+        assert mirror is not None
+        setup.mirrors.copy(mirror, setup.routing, request_head(), PEEK, BODY, build=build, calls=calls)
+        await asyncio.sleep(1)
+        return setup
+
+    run(talk)
+    assert [call.tokens[:2] for call in records.calls] == ([] if tokens is None else [tokens])
+    assert all(Flag.MIRROR in call.flags for call in records.calls)
 
 
 @pytest.mark.parametrize("status", [200, 404, 429, 503, 500, 0])

@@ -22,7 +22,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -57,6 +57,7 @@ from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
 from velox.policy.split import MirrorGate
+from velox.protocol.token_usage import TokenUsage
 from velox.types import BodyFields, Surface
 
 __all__ = ["Exchange", "ExchangeOwner"]
@@ -390,7 +391,7 @@ class Exchange(HedgingHost):
     def _mirror(self, mirror: tuple[MirrorGate, Group], routing: Routing) -> None:
         """Send a copy, put into the API of its upstream where that has another one."""
         has_lanes = any(member.lanes is not None for member in mirror[1].members)
-        build = self.build if has_lanes else None
+        build = self._build if has_lanes else None
         self.gateway.mirrors.copy(mirror, routing, self.head, self.fields, self.body, build=build, calls=self._calls)
 
     def _make_reply(self) -> Reply:
@@ -453,19 +454,29 @@ class Exchange(HedgingHost):
 
         Raises VeloxError for what its upstream's API can't say, AnsweredHereError where nobody is to be asked.
         """
+        return self._build(attempt, None if self._meter is None else self._meter.note)
+
+    def _build(self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
+        """As build(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them."""
         surface, lanes = self.plan.surface, attempt.member.lanes
         if lanes is not None:
             fields, model = self.fields, attempt.asked(self.fields.model)
             if surface is not None:
                 call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
                 if call is not None:
-                    return lanes.request(call, attempt, self._asked(surface, model, attempt))
+                    return lanes.request(call, attempt, self._asked(surface, model, attempt, on_tokens))
                 if surface in COUNTS:
-                    raise lanes.estimate(self._asked(surface, model, attempt))
+                    raise lanes.estimate(self._asked(surface, model, attempt, None))
             lanes.check_passes()
         return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
 
-    def _asked(self, surface: Surface, model: str | None, attempt: Attempt) -> Asked:
+    def _asked(
+        self,
+        surface: Surface,
+        model: str | None,
+        attempt: Attempt,
+        on_tokens: Callable[[TokenUsage], None] | None,
+    ) -> Asked:
         """Return what its lane depends on."""
         way = self._way
         assert way is not None, "an attempt has a route"
@@ -484,7 +495,7 @@ class Exchange(HedgingHost):
             on_bug=self.recorder.crashed,
             on_translated=self.recorder.translated,
             on_lost=self.recorder.lost,
-            on_tokens=None if self._meter is None else self._meter.note,
+            on_tokens=on_tokens,
         )
 
     async def lease(self, member: Member) -> UpstreamConnection:

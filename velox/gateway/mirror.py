@@ -19,11 +19,12 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
+from velox.gateway.filters import FilterChain
 from velox.gateway.group import Attempt, Group
 from velox.gateway.lane_request import AnsweredHereError
 from velox.gateway.metering import Meter, usage_key
@@ -34,9 +35,13 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.routes import asked_model
 from velox.policy.split import MirrorGate
-from velox.types import BodyFields, Endpoint
+from velox.protocol.token_usage import TokenUsage
+from velox.types import BodyFields
 
-__all__ = ["Mirrors"]
+__all__ = ["Build", "Mirrors"]
+
+# Makes what a copy's attempt sends, and is told whom its translation tells the answer's tokens; None: nobody.
+Build: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], UpstreamRequest]
 
 # Of all routes of one worker; each route has a bound of its own. Arbitrary.
 _MOST: Final = 256
@@ -85,12 +90,12 @@ class Mirrors:
         fields: BodyFields,
         body: bytes | bytearray | None,
         *,
-        build: Callable[[Attempt], UpstreamRequest] | None = None,
+        build: Build | None = None,
         calls: RequestCalls | None = None,
     ) -> None:
         """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more.
 
-        build: makes what is sent; None: the request as it came. calls: where it is recorded; None: nowhere.
+        build: None: the request is sent as it came. calls: where it is recorded; None: nowhere.
 
         routing: of the request's configuration, which stays as long as the copy is under way.
         """
@@ -134,7 +139,7 @@ class Mirrors:
         head: RequestHead,
         fields: BodyFields,
         body: bytes | bytearray | None,
-        build: Callable[[Attempt], UpstreamRequest] | None,
+        build: Build | None,
         calls: RequestCalls | None,
     ) -> Mirrored:
         try:
@@ -142,16 +147,20 @@ class Mirrors:
             if attempt is None:
                 return Mirrored.DROPPED
             attempt.copied = head
+            meter: Meter | None = None
+            if calls is not None:
+                key = usage_key(calls.endpoint, calls.dialect)
+                meter = Meter(is_stream=fields.stream, key=key, is_priced=True)
             try:
                 if build is None:
                     request = attempt.build(head, fields, body, to_be_read=calls is not None)
                 else:
-                    request = build(attempt)
+                    request = build(attempt, None if meter is None else meter.note)
             except UpstreamFailure:
                 return Mirrored.FAILED  # there are no credentials
             except (VeloxError, AnsweredHereError):
                 return Mirrored.DROPPED  # its API can't say this, or nobody is to be asked
-            copy = _Copy(attempt, self._loop)
+            copy = _Copy(attempt, self._loop, meter)
             # Together with the place that it takes at once: nothing is awaited before.
             self.n_begun += 1
             try:
@@ -174,14 +183,11 @@ class Mirrors:
 
 async def _recorded(copy: _Copy, calls: RequestCalls, fields: BodyFields, request: UpstreamRequest) -> Mirrored:
     """Send a copy, and record it."""
-    # What is translated is in another API than its client's.
-    key = usage_key(calls.endpoint if copy.attempt.translation is None else Endpoint.CHAT, calls.dialect)
-    meter = copy.meter = Meter(is_stream=fields.stream, key=key, is_priced=True)
     begun = calls.begin_copy(copy.attempt, copy.attempt.member.name, copy.attempt.asked(fields.model))
     try:
         return await copy.send(request)
     finally:
-        calls.end_copy(begun, copy.copied(meter))
+        calls.end_copy(begun, copy.copied())
 
 
 class _Copy:
@@ -190,24 +196,27 @@ class _Copy:
     __slots__ = (
         "_attempt",
         "_began_s",
+        "_chain",
         "_has_replied",
         "_is_sse",
         "_loop",
+        "_meter",
         "_status",
         "first_byte_ns",
         "may_have_worked",
-        "meter",
         "reason",
     )
 
-    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, meter: Meter | None) -> None:
+        """meter: reads the answer of one that is recorded."""
         self._attempt: Final = attempt
         self._loop: Final = loop
         self._began_s: Final = loop.time()
         self._status = 0
         self._is_sse = False
         self._has_replied = False
-        self.meter: Meter | None = None  # of one that is recorded
+        self._meter: Final = meter
+        self._chain: FilterChain | None = None
         self.first_byte_ns = 0
         self.may_have_worked = True
         self.reason: Reason | None = None  # why there is no whole answer
@@ -217,8 +226,10 @@ class _Copy:
         """Where it goes."""
         return self._attempt
 
-    def copied(self, meter: Meter) -> Copied:
-        """Return how it ended. meter: what its answer was read by."""
+    def copied(self) -> Copied:
+        """Return how it ended, for the record."""
+        meter = self._meter
+        assert meter is not None, "asked for one that is recorded"
         usage, kinds = meter.usage(is_whole=self.reason is None), meter.kinds()
         return Copied(self.may_have_worked, self._status, self.reason, self.first_byte_ns, usage, kinds)
 
@@ -270,13 +281,24 @@ class _Copy:
         self._status = head.status
         self._is_sse = any(name == b"content-type" and value.startswith(_SSE) for name, value in head.headers)
         self._attempt.answers(head, self._loop.time())
-        if self.meter is not None:
+        if self._meter is not None:
             is_plain = not any(name == b"content-encoding" for name, _ in head.headers)
-            self.meter.begin(head, is_sse=self._is_sse, is_plain=is_plain)
+            translation = self._attempt.translation
+            # What is in another API than the client's is read by who would have to translate it.
+            filters = (self._meter,) if translation is None or self._status >= 400 else (translation, self._meter)
+            self._chain = FilterChain(filters, is_sse=self._is_sse, is_plain=is_plain)
+            self._chain.begin(head)
 
     def on_data(self, data: bytes, end: bool) -> None:
-        if self.meter is not None:
-            self.meter.feed(data, end)
+        if self._chain is None or self._chain.is_over:
+            return
+        try:
+            self._chain.feed(data, end)
+        except UpstreamFailure as failure:  # it can't be translated, or was cut: what was read until then counts
+            self._chain, self.reason = None, failure.reason
+            return
+        if self._chain.head is not None:
+            self._status = self._chain.head.status  # a status of 200 may have an error's body
 
     def on_first(self, waited_s: float) -> None:
         self.first_byte_ns = time.monotonic_ns()
