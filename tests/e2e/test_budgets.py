@@ -120,6 +120,26 @@ def test_form_takes_nothing_of_a_budget_of_tokens_for_the_bytes_of_its_picture(p
         until(lambda: priced_left(velox) == [("gateway", 20_000 - 2)], "they are settled")
 
 
+@pytest.mark.parametrize(
+    ("limits", "is_refused"),
+    [
+        ({"maxOutputTokens": 60_000}, True),
+        ({"maxOutputTokens": 10_000, "candidateCount": 6}, True),
+        ({"max_output_tokens": "10000"}, False),
+        ({}, False),
+    ],
+)
+def test_strict_budget_holds_what_a_client_of_gemini_asks_for(
+    priced: Priced, limits: dict[str, object], is_refused: bool
+) -> None:
+    """Its body has other names for it, in an object of their own."""
+    body = json.dumps({"contents": [{"parts": [{"text": "hi"}]}], "generationConfig": limits}).encode()
+    budget = {"per": "gateway", "tokens": 50_000, "window": "month", "strict": True}
+    with priced.running([budget]) as velox:
+        status = velox.request("POST", "/v1beta/models/own:generateContent", body).status
+        assert (status == 429) == is_refused == (not priced.n_calls)
+
+
 @covers("VELOX_BUDGET_METRICS")
 def test_metrics_tell_what_is_left_of_budgets_that_were_asked_for(priced: Priced) -> None:
     budgets = [{"per": "gateway", "usd": 1, "window": "day"}, {"per": "key", "tokens": 5000, "window": "month"}]
