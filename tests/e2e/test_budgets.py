@@ -109,6 +109,16 @@ def test_case_07_killed_worker_holds_nothing(priced: Priced) -> None:
         assert [ask(velox) for _ in range(4)] == [200, 200, 200, 429]
 
 
+@pytest.mark.parametrize("unit", ["usd", "tokens"])
+def test_case_11_no_path_at_which_a_model_works_passes_a_budget_that_is_used_up(priced: Priced, unit: str) -> None:
+    """Pictures and videos of Google's are made at paths of models."""
+    with priced.running([{"per": "gateway", unit: 0, "window": "month"}]) as velox:
+        for path in ("/v1beta/models/imagen-4:predict", "/v1beta/models/veo-3:predictLongRunning", "/v1/rerank"):
+            reply = velox.request("POST", path, b'{"instances":[{"prompt":"a cat"}]}')
+            assert reply.status == (403 if unit == "usd" else 429), path
+        assert priced.n_calls == 0
+
+
 def test_form_takes_nothing_of_a_budget_of_tokens_for_the_bytes_of_its_picture(priced: Priced) -> None:
     """Where its reply tells nothing, neither: of its tokens nothing is known."""
     form = b"--x\r\ncontent-disposition: form-data; name=image; filename=a.png\r\n\r\n%b\r\n--x--\r\n" % bytes(40_000)

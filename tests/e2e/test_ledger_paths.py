@@ -33,6 +33,8 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "/v1/audio/transcriptions": (INPUT_OUTPUT, ""),
     "/v1/images/edits": (INPUT_OUTPUT, ""),
     "/v1/rerank": (INPUT_OUTPUT, ""),
+    "/v1beta/models/imagen:predict": (INPUT_OUTPUT, ""),
+    "/v1/models/m/infer": (INPUT_OUTPUT, ""),
 }
 FORMS = ("/v1/audio/transcriptions", "/v1/images/edits")
 IDLE = (
