@@ -251,6 +251,19 @@ def test_pictures_cost_as_such_where_their_usage_does_not_tell_them_apart(
     assert call.cost_nano == desk.spent == cost * 1000
 
 
+def test_call_costs_what_it_did_when_it_began(tmp_path: Path) -> None:
+    """A reload meanwhile may change the price, or take the upstream away: then nobody knows one."""
+    desk = Desk(tmp_path)
+    calls, attempt = desk.request(BodyFields("m")), Attempt()
+    calls.begin(attempt, "one", "m")
+    desk.log.prices = lambda *_: None
+
+    calls.end(Answered(attempt, 200, None, True, True, 1, Usage(200, 50, True), TokenUsage(200, 50)))
+
+    (call,) = desk.calls
+    assert (call.cost_nano, call.prices) == (250 * 1000, "1") and desk.spent == 250 * 1000
+
+
 def test_request_that_ends_before_its_first_attempt_records_nothing(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     calls = desk.request(BodyFields("m"))

@@ -174,19 +174,6 @@ class CallLog:
             dialect=dialect,
         )
 
-    def cost(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str]:
-        """Return what a call cost in nano-dollars, and the version of its price; None: it is not known.
-
-        model: that the upstream was asked for.
-        """
-        if usage.input is None and usage.output is None:
-            return None, ""
-        price = self.prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
-        if price is None:
-            return None, ""
-        cost = price.cost(usage)
-        return (None, "") if cost is None else (cost.nano, price.version)
-
     def times(self) -> tuple[int, int]:
         """Return both clocks."""
         return self._wall_ns(), self._clock_ns()
@@ -208,6 +195,7 @@ class RequestCalls:
         "_hold",
         "_log",
         "_number",
+        "_prices",
         "_route",
         "_writer",
         "dialect",
@@ -231,6 +219,7 @@ class RequestCalls:
     ) -> None:
         self._hold: Final = hold
         self._log: Final = log
+        self._prices: Final = log.prices  # a reload may take the upstream away while it answers
         self._writer: Final = writer
         self._number: Final = number
         self._caller: Final = caller
@@ -260,7 +249,7 @@ class RequestCalls:
         wall_ns, now_ns = self._log.times()
         asked = self._fields.model or ""
         usage = self._guess(self._answer)
-        cost_nano, prices = self._log.cost(upstream, model or asked, usage, wall_ns // 1000)
+        cost_nano, prices = self._priced(upstream, model or asked, usage, wall_ns // 1000)
         start = CallStart(
             self._number,
             n,
@@ -285,10 +274,23 @@ class RequestCalls:
             return _NOT_KNOWN
         kinds, flags = self._kinds(usage, kinds)
         start = begun.call.start
-        nano, _ = self._log.cost(begun.upstream, start.names.upstream_model, kinds, start.started_us)
+        nano, _ = self._priced(begun.upstream, start.names.upstream_model, kinds, start.started_us)
         if nano is None:
             return _NOT_KNOWN
         return b"%d.%09d%b" % (*divmod(nano, NANO_PER_USD), b"; estimated" if flags else b"")
+
+    def _priced(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str]:
+        """Return what a call cost in nano-dollars, and the version of its price; None: it is not known.
+
+        model: that the upstream was asked for.
+        """
+        if usage.input is None and usage.output is None:
+            return None, ""
+        price = self._prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
+        if price is None:
+            return None, ""
+        cost = price.cost(usage)
+        return (None, "") if cost is None else (cost.nano, price.version)
 
     def _of(self, attempt: RecordedAttempt | None) -> Begun | None:
         # By the attempt itself: two of them may be at one upstream, for other models or at other origins.
@@ -375,7 +377,7 @@ class RequestCalls:
     ) -> int | None:
         """Record a call; return its cost."""
         start = begun.call.start
-        cost_nano, prices = self._log.cost(begun.upstream, start.names.upstream_model, usage, start.started_us)
+        cost_nano, prices = self._priced(begun.upstream, start.names.upstream_model, usage, start.started_us)
         self._writer.end(
             begun.call,
             status=status,
