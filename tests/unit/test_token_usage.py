@@ -67,6 +67,9 @@ BODIES = [
     ),
     ({"type": "message", "content": [], "usage": ANTHROPIC}, ANTHROPIC_KINDS),
     ({"usage": {**ANTHROPIC, "speed": "fast"}}, ANTHROPIC_KINDS._replace(tier="fast")),
+    ({"usage": {**ANTHROPIC, "inference_geo": "us"}}, ANTHROPIC_KINDS._replace(is_regional=True)),
+    ({"usage": {**ANTHROPIC, "inference_geo": "global"}}, ANTHROPIC_KINDS),
+    ({"usage": {**ANTHROPIC, "inference_geo": ["us"]}}, ANTHROPIC_KINDS),
     ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}}, TokenUsage(9, 1, 5)),
     ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "num_cached_tokens": 5}}, TokenUsage(9, 1, 5)),
     ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "cached_tokens": 5}}, TokenUsage(9, 1, 5)),
@@ -342,6 +345,13 @@ STREAMS = [
             {"type": "message_delta", "usage": {"input_tokens": 0, "output_tokens": 20}},
         ),
         ANTHROPIC_KINDS,
+    ),
+    (
+        sse(
+            {"type": "message_start", "message": {"usage": {**ANTHROPIC, "inference_geo": "us", "output_tokens": 1}}},
+            {"type": "message_delta", "usage": {"output_tokens": 20}},
+        ),
+        ANTHROPIC_KINDS._replace(is_regional=True),
     ),
     (
         sse({"type": "response.completed", "response": {"service_tier": "flex", "usage": RESPONSES}}),

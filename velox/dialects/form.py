@@ -339,8 +339,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     input: all of the prompt, those cached and written to the cache among them. output: all of the answer, reasoning
     among it. cache_written_1h: of cache_written, those for an hour. modalities: what is not text among input and
-    output. tier: that the request was served in. bill: what is taken for it. No client is told the last three: they are
-    for who counts.
+    output. tier: that the request was served in. bill: what is taken for it. is_regional: it was kept within a region.
+    No client is told the last four: they are for who counts.
     """
 
     input: int | None = None
@@ -352,6 +352,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     modalities: Modalities | None = None
     tier: str | None = None
     bill: Bill | None = None
+    is_regional: bool = False
 
     def over(self, before: Usage) -> Usage:
         """Return these, and those of `before` where these say nothing: the last that was said counts, per field."""
@@ -366,6 +367,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             self.modalities or before.modalities,
             self.tier or before.tier,
             self.bill or before.bill,
+            self.is_regional or before.is_regional,
         )
 
 

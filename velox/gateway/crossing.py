@@ -349,6 +349,7 @@ def _all_kinds(usage: Usage, model: str) -> TokenUsage:
         tier=tier,
         model=model,
         bill=usage.bill,
+        is_regional=usage.is_regional,
     )
 
 

@@ -58,12 +58,21 @@ class Band(NamedTuple):
 class Price:
     """What calls of one model cost, at one upstream, in one tier, now. source: where it stands, for people."""
 
-    __slots__ = ("_bands", "_biller", "_first", "source", "version")
+    __slots__ = ("_bands", "_biller", "_first", "_regional_percent", "source", "version")
 
-    def __init__(self, bands: tuple[Band, ...], source: str, version: str, *, biller: str | None = None) -> None:
+    def __init__(
+        self,
+        bands: tuple[Band, ...],
+        source: str,
+        version: str,
+        *,
+        biller: str | None = None,
+        regional_percent: int = 100,
+    ) -> None:
         """bands: by `above`, the first above -1. version: of the table or file, for the record of a call.
 
         biller: whose bill, where a reply tells it, counts before the rates; without bands it is all that counts.
+        regional_percent: of the rates, what tokens cost where the call was kept within a region.
         """
         assert bands[0].above < 0 if bands else biller, "a price without a first band"
         self._first: Final = bands[0] if bands else None
@@ -71,6 +80,7 @@ class Price:
         self.source: Final = source
         self.version: Final = version
         self._biller: Final = biller
+        self._regional_percent: Final = regional_percent
 
     def __repr__(self) -> str:
         return f"<Price {self.source}>"
@@ -106,7 +116,6 @@ class Price:
         left = prompt - cached
         written = written if written < left else left
         pico = (left - written) * band.input + cached * band.cached + written * band.written + answer * rate
-        pico += band.request
         if written and usage.written_1h:
             pico += min(usage.written_1h, written) * (band.written_1h - band.written)
         if usage.reasoning and band.reasoning is not None:
@@ -115,6 +124,9 @@ class Price:
             answer -= thought  # what is left of it may be pictures and sound: each token is of one kind
         if usage.audio_input or usage.image_input or usage.audio_output or usage.image_output:
             pico += _modalities(usage, band, rate, left - written, cached, answer)
+        if usage.is_regional:
+            pico = (pico * self._regional_percent + 50) // 100
+        pico += band.request
         if usage.web_searches:
             pico += usage.web_searches * band.web_search
         return Cost(pico)

@@ -38,6 +38,9 @@ _NAMES: Final = {
 }
 # Their replies tell what a call is billed. Who resells their models may pass that on, and has other prices.
 _BILLING: Final = frozenset({"openrouter", "perplexity", "x-ai"})
+# What tokens cost where a reply says that the call was kept within a region, in percent of the usual rates. The source
+# does not have it. https://platform.claude.com/docs/en/build-with-claude/data-residency
+_REGIONAL_PERCENT: Final = {"anthropic": 110}
 
 
 class Dated(NamedTuple):
@@ -96,7 +99,8 @@ class Table:
         # genai-prices has the prices of other tiers at the provider itself only, never at one that resells its models.
         own = variants if home == asked else ()
         matching = [each for each in own if each[0] == (tier or "default")]
-        plain = [self._dated(source, when, rates, biller=biller) for when, rates in reversed(prices)]
+        regional = _REGIONAL_PERCENT.get(asked, 100)
+        plain = [self._dated(source, when, rates, biller, regional) for when, rates in reversed(prices)]
         if tier in PLAIN_TIERS and not matching:
             return _with_first(plain)
         if not matching and biller:
@@ -105,7 +109,7 @@ class Table:
         for _, when, rates in matching:
             for base_when, base in reversed(prices):
                 named = source if tier in PLAIN_TIERS else f"{source} ({tier})"
-                dated = self._dated(named, base_when, {**base, **rates}, biller=biller)
+                dated = self._dated(named, base_when, {**base, **rates}, biller, regional)
                 begins = max(dated.begins_s, self._dated(source, when, rates).begins_s)
                 others.append(dated._replace(begins_s=begins))
         return tuple(others) if tier not in PLAIN_TIERS else (*others, *_with_first(plain))
@@ -124,9 +128,18 @@ class Table:
             return ()
         return (Dated(Price((), f"{biller}/{model}", self.version, biller=biller)),)
 
-    def _dated(self, source: str, when: list[Any] | None, rates: dict[str, Any], *, biller: str | None = None) -> Dated:
+    def _dated(
+        self,
+        source: str,
+        when: list[Any] | None,
+        rates: dict[str, Any],
+        biller: str | None = None,
+        regional_percent: int = 100,
+    ) -> Dated:
         bands = compiled({unit: rate for unit, rate in rates.items() if unit != "others"})
-        price = Price(bands, source, self.version, biller=biller) if bands else None
+        price = None
+        if bands:
+            price = Price(bands, source, self.version, biller=biller, regional_percent=regional_percent)
         if when is None:
             return Dated(price)
         return Dated(price, _seconds(when[1])) if when[0] == "from" else Dated(price, daily=(when[1], when[2]))

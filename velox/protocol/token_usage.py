@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["TokenUsage", "answer_of_total", "count_of", "token_usage", "with_compactions"]
+__all__ = [
+    "REGIONAL",
+    "Bill",
+    "TokenUsage",
+    "answer_of_total",
+    "bill_of",
+    "count_of",
+    "token_usage",
+    "with_compactions",
+]
 
 _ANTHROPIC_COUNTS: Final = (
     "input_tokens",
@@ -22,6 +31,8 @@ _ANTHROPIC_COUNTS: Final = (
 )
 _COMPACTION: Final = "compaction"
 _OWN_ITERATIONS: Final = ("message", _COMPACTION)
+# Where Anthropic says that it ran a model, of the places that it charges more for. A list or object is none of them.
+REGIONAL: Final = ("us",)
 # What Vertex says in place of a tier. Others cost as usual.
 _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 # What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
@@ -61,7 +72,8 @@ class TokenUsage(NamedTuple):
     `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that the vendor runs.
     tier: that the reply says it was served in, in lower case; "": not told. has_others: another model worked for the
     answer, too, which has another price, and its tokens are not among these. model: that answered, as the reply calls
-    it; "": not told. bill: what the vendor says that it takes for the call, with the tools that it ran.
+    it; "": not told. bill: what the vendor says that it takes for the call, with the tools that it ran. is_regional: it
+    was kept within a region, which may cost more.
     """
 
     input: int | None = None
@@ -80,6 +92,7 @@ class TokenUsage(NamedTuple):
     has_others: bool = False
     model: str = ""
     bill: Bill | None = None
+    is_regional: bool = False
 
     def over(self, before: TokenUsage) -> TokenUsage:
         """Return these, and those of `before` where these say nothing.
@@ -91,7 +104,8 @@ class TokenUsage(NamedTuple):
             new = self._replace(input=None, cached=None, written=None, written_1h=None)
         told = {name: count for name, count in new._asdict().items() if count is not None}
         texts = {"tier": self.tier or before.tier, "model": self.model or before.model}
-        return before._replace(**{**told, **texts, "has_others": self.has_others or before.has_others})
+        has_others, is_regional = self.has_others or before.has_others, self.is_regional or before.is_regional
+        return before._replace(**{**told, **texts, "has_others": has_others, "is_regional": is_regional})
 
 
 def count_of(usage: dict[str, object], name: str) -> int | None:
@@ -205,6 +219,7 @@ def _of_anthropic(usage: dict[str, object], made: int | None, tier: object, mode
         has_others="iterations" in usage and _has_others(usage),
         model=_model(model),
         bill=bill_of(usage) if _CREDITS in usage else None,
+        is_regional=usage.get("inference_geo") in REGIONAL,
     )
 
 

@@ -73,7 +73,7 @@ MESSAGE: dict[str, Any] = {
     "model": "m",
     "content": [{"type": "text", "text": "hi"}],
     "stop_reason": "end_turn",
-    "usage": {"input_tokens": 100, "output_tokens": 20, "service_tier": "batch"},
+    "usage": {"input_tokens": 100, "output_tokens": 20, "service_tier": "batch", "inference_geo": "us"},
 }
 CANDIDATE = {"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP", "index": 0}
 GEMINI = {
@@ -135,7 +135,7 @@ PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
         {**RESPONSE, "usage": {**RESPONSE["usage"], "cost": {"currency": "USD", "total_cost": 0.00119}}},
         TokenUsage(100, 20, tier="flex", bill=Bill(1_190_000_000, "perplexity")),
     ),
-    (Surface.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch")),
+    (Surface.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch", is_regional=True)),
     (Surface.GENERATE, GEMINI, GEMINI_KINDS),
     (Surface.GENERATE, VERTEX, TokenUsage(100, 20, tier="priority")),
     (Surface.GENERATE, FILTERED, TokenUsage(100, 0)),
@@ -168,7 +168,7 @@ STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [
             {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
             {"type": "message_stop"},
         ),
-        TokenUsage(100, 20, tier="batch"),
+        TokenUsage(100, 20, tier="batch", is_regional=True),
     ),
     (Surface.GENERATE, sse(GEMINI), GEMINI_KINDS),
     (

@@ -144,6 +144,24 @@ def test_an_address_tells_the_provider(table: Table) -> None:
     assert table.provider_of("http://10.0.0.1:8000") is None
 
 
+def test_claude_that_is_kept_in_the_us_costs_a_tenth_more(book: PriceBook) -> None:
+    """Its tokens, not its searches; and not at who resells it, or where the user has a price of his own."""
+    used = TokenUsage(1000, 100, 400, 200, 50, web_searches=1)
+    searches = 10**10
+
+    def cost(provider: str, *, is_regional: bool, prices: PriceBook = book) -> int:
+        price = prices.find(Seller("up", provider), "claude-opus-4-6", "", "", NOW)
+        found = None if price is None else price.cost(used._replace(is_regional=is_regional))
+        assert found is not None
+        return found.pico
+
+    usual = cost("anthropic", is_regional=False)
+    assert cost("anthropic", is_regional=True) - searches == (usual - searches) * 11 // 10
+    assert cost("vertex", is_regional=True) == cost("vertex", is_regional=False)
+    own = PriceBook(book.table, read_overrides([{"upstream": "up", "input": "5", "output": "25"}]))
+    assert cost("anthropic", is_regional=True, prices=own) == cost("anthropic", is_regional=False, prices=own)
+
+
 def test_what_xai_bills_counts_before_the_rates_of_its_tokens(table: Table) -> None:
     """Its searches are in it, and its discounts. Who resells its models has other prices; so have those of the user."""
     told = TokenUsage(1_000_000, 0, bill=Bill(5_123_456_789_000, "x-ai"))

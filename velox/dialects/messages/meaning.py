@@ -11,6 +11,7 @@ from typing import Final
 from velox.dialects.form import ApiError, ErrorKind, Stop, StopReason, Usage
 from velox.dialects.messages.wire import BlockOut, ErrorBody, StopDetails, UsageOut
 from velox.dialects.text import raw_text
+from velox.protocol.token_usage import REGIONAL
 
 __all__ = [
     "error_kind",
@@ -93,6 +94,7 @@ def usage_of(usage: UsageOut) -> Usage:
         created.ephemeral_1h_input_tokens if created is not None else None,
         details.thinking_tokens if details is not None else None,
         tier=usage.service_tier,
+        is_regional=usage.inference_geo in REGIONAL,
     )
 
 
@@ -168,6 +170,7 @@ def grown(new: UsageOut, before: UsageOut) -> UsageOut:
         new.cache_creation or before.cache_creation,
         new.output_tokens_details or before.output_tokens_details,
         new.service_tier or before.service_tier,
+        new.inference_geo or before.inference_geo,
     )
 
 

@@ -238,6 +238,7 @@ class UsageOut(Struct, gc=False):
     cache_creation: CacheCreation | None = None
     output_tokens_details: OutputDetails | None = None
     service_tier: str | None = None
+    inference_geo: str | None = None
 
 
 class BlockOut(Struct, gc=False):
