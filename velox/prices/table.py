@@ -38,6 +38,10 @@ _NAMES: Final = {
 }
 # Their replies tell what a call is billed. Who resells their models may pass that on, and has other prices.
 _BILLING: Final = frozenset({"openrouter", "perplexity", "x-ai"})
+# Names of what costs nothing, where the source has no rates. Others of its entries without rates may as well be of
+# something whose price nobody has looked up.
+_FREE: Final = {"openai": re.compile(r"(omni|text)-moderation-"), "openrouter": re.compile(r".*:free$")}
+_NOTHING: Final = {"input_mtok": 0, "output_mtok": 0}
 # What tokens cost where a reply says that the call was kept within a region, in percent of the usual rates. The source
 # does not have it. https://platform.claude.com/docs/en/build-with-claude/data-residency
 _REGIONAL_PERCENT: Final = {"anthropic": 110}
@@ -92,9 +96,12 @@ class Table:
         asked = _NAMES.get(provider, provider)
         biller = asked if asked in _BILLING else None
         found = self._entry(asked, model)
+        is_free = len(model) <= _LONGEST_NAME and asked in _FREE and _FREE[asked].match(model.lower()) is not None
         if found is None:
-            return ()
+            return (self._dated(f"{asked}/{model}", None, _NOTHING, biller),) if is_free else ()
         home, (name, _, prices, variants) = found
+        if is_free:
+            prices = [[when, rates or _NOTHING] for when, rates in prices]
         source = f"{home}/{name}"
         # genai-prices has the prices of other tiers at the provider itself only, never at one that resells its models.
         own = variants if home == asked else ()
@@ -138,7 +145,7 @@ class Table:
     ) -> Dated:
         bands = compiled({unit: rate for unit, rate in rates.items() if unit != "others"})
         price = None
-        if bands:
+        if bands or biller:
             price = Price(bands, source, self.version, biller=biller, regional_percent=regional_percent)
         if when is None:
             return Dated(price)

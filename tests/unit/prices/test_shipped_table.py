@@ -39,7 +39,7 @@ def test_costs_equal_those_that_genai_prices_computes(book: PriceBook) -> None:
         if cost is None:
             # What it takes for 0, or for the plain price, Velox takes for unknown.
             is_before = tier and now_s < NOW
-            has_no_output = price is not None and price.bands[0].output is None
+            has_no_output = price is not None and bool(price.bands) and price.bands[0].output is None
             assert is_before or has_no_output or Decimal(expected) == 0, (provider, model, tier)
             n_unknown += 1
             continue
@@ -142,6 +142,31 @@ def test_each_provider_of_the_rows_is_in_the_table_or_is_an_own_server(table: Ta
 def test_an_address_tells_the_provider(table: Table) -> None:
     assert table.provider_of("https://api.openai.com/v1") == "openai"
     assert table.provider_of("http://10.0.0.1:8000") is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [
+        ("openai", "omni-moderation-latest"),
+        ("openai", "text-moderation-stable"),
+        ("openrouter", "openai/gpt-oss-20b:free"),
+        ("openrouter", "new/model:free"),
+    ],
+)
+def test_what_is_given_away_costs_nothing(book: PriceBook, provider: str, model: str) -> None:
+    """The source has no rates for it. Without a price, budgets in dollars refuse it."""
+    price = book.find(Seller("up", provider), model, "", "", NOW)
+
+    assert price is not None and price.cost(TokenUsage(1000, 0)) == price.cost(TokenUsage(9, 100)) == (0,)
+    assert book.find(Seller("up", "cerebras"), "qwen-3-coder-480b", "", "", NOW) is None  # nobody knows why
+
+
+@pytest.mark.parametrize("model", ["stealth/crouton-alpha", "openai/gpt-oss-20b:free"])
+def test_a_bill_is_the_cost_of_a_model_that_the_table_has_no_rates_of(book: PriceBook, model: str) -> None:
+    """A search at a model that is free costs as everywhere."""
+    price = book.find(Seller("up", "openrouter"), model, "", "", NOW)
+
+    assert price is not None and price.cost(TokenUsage(9, 9, bill=Bill(7000, "openrouter"))) == (7000,)
 
 
 def test_claude_that_is_kept_in_the_us_costs_a_tenth_more(book: PriceBook) -> None:
