@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -133,6 +134,18 @@ def test_usage_of_a_cut_stream_is_its_events_or_what_was_told_if_that_is_more() 
     meter = Meter(is_stream=True)
     read(meter, pieces=[USAGE, SENT])
     assert meter.usage(is_whole=False) == Usage(5, 7, False)
+
+
+@pytest.mark.parametrize("padding", ["", "x" * 70_000])
+def test_usage_of_a_stream_that_ends_in_an_error_is_its_events(padding: str) -> None:
+    """Anthropic's beginning has the prompt, and one token of the answer: it is not how long that was."""
+    usage = {"input_tokens": 9, "cache_read_input_tokens": 4, "output_tokens": 1}
+    start = {"type": "message_start", "message": {"id": padding, "usage": usage}}
+    meter = Meter(is_stream=True)
+    read(meter, pieces=[b"data: %b\n\n" % json.dumps(start).encode(), *[SENT] * 50, b'data: {"type":"error"}\n\n'])
+
+    assert meter.usage(is_whole=True) == Usage(13, 52, False)
+    assert (meter.kinds().input, meter.kinds().cached) == (13, 4)
 
 
 @pytest.mark.parametrize(

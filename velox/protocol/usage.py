@@ -473,6 +473,19 @@ _HOLDERS: Final = ((b"response.", b"response"), (b"message_start", b"message"))
 _HOLDER_NAMES: Final = frozenset(name for _, name in _HOLDERS)
 
 
+# Of an answer that only begins.
+_BEGUN: Final = b"message"
+_ANSWER: Final = "output_tokens"
+
+
+def _held_usage(usage: dict[str, object] | None, holder: bytes | None) -> dict[str, object] | None:
+    """Return what the member that may hold an event's usage says. Anthropic's beginning has a first token or none of
+    the answer: where the end does not come, that is not how long it was."""
+    if usage is None or holder != _BEGUN or _ANSWER not in usage:
+        return usage
+    return {name: value for name, value in usage.items() if name != _ANSWER}
+
+
 def _holder(kind: bytes) -> bytes | None:
     """Return the member that may hold the usage of an event of this type."""
     return next((name for start, name in _HOLDERS if kind.startswith(start)), None)
@@ -511,7 +524,7 @@ class _Event(_Levels):
             self._holder, self._held = self._name, None
         elif not self.depth:
             is_held = not self._is_top_level and self._holder == _holder(self._kind)
-            self.usage = self._held if is_held else self._own
+            self.usage = _held_usage(self._held, self._holder) if is_held else self._own
             beside = self._beside[is_held]
             self.tier, self.model = beside.get(_TIER), beside.get(self._model_key)
 
@@ -637,6 +650,7 @@ def _of_event(event: bytes, key: bytes) -> tuple[dict[str, object] | None, objec
         inside = loaded.get(holder.decode()) if holder is not None else _last(loaded.get("choices"))
         usage = inside.get(name) if isinstance(inside, dict) else None
         if holder is not None and isinstance(inside, dict):
+            usage = _held_usage(usage if isinstance(usage, dict) else None, holder)
             tier, model = inside.get("service_tier"), inside.get(model_name)
     return usage if isinstance(usage, dict) else None, tier, model
 

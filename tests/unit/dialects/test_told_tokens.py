@@ -209,3 +209,22 @@ def test_stream_tells_all_kinds(client: Surface, api: Surface, reply: bytes, kin
 
     assert stream.is_whole
     assert crossing.tokens == kinds._replace(model="" if api is Surface.CONVERSE else "m")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_beginning_of_claude_does_not_tell_how_long_the_answer_was(client: Surface) -> None:
+    """It has one token of it: where an error ends the stream, that is not all."""
+    crossing = dialogue(client, Surface.MESSAGES)
+    usage = {"input_tokens": 100, "output_tokens": 1}
+
+    crossing.stream().feed(
+        sse(
+            {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None, "usage": usage}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
+            {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+        ),
+        True,
+    )
+
+    assert crossing.tokens == TokenUsage(100, None, model="m")

@@ -154,7 +154,10 @@ class MessagesReader:
             case "message_start":
                 if event.message is not None:
                     found.append(Start(event.message.id, event.message.model))
-                    self._count(event.message.usage, found)
+                    usage = event.message.usage
+                    if usage is not None:
+                        usage.output_tokens = None  # a first token or none: how long it is only its end tells
+                    self._count(usage, found)
             case "message_delta":
                 self._has_delta = True
                 self._count(event.usage, found)
