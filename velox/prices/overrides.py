@@ -101,10 +101,11 @@ def _bands(fields: Mapping[str, Fields], path: str) -> tuple[Band, ...]:
     if not isinstance(above, Mapping):
         raise PriceError(f"{path}.above: expected lengths of the prompt, such as `200000: {{input: 2.5}}`")
     rates: dict[str, Rate] = dict(first)
-    for text, entry in sorted(above.items(), key=lambda item: (len(item[0]), item[0])):
-        where = f"{path}.above.{text}"
+    for text in above:
         if not _TOKENS.fullmatch(text):
-            raise PriceError(f"{where}: expected a number of tokens")
+            raise PriceError(f"{path}.above.{text}: expected a number of tokens")
+    for text, entry in sorted(above.items(), key=lambda item: int(item[0])):
+        where = f"{path}.above.{text}"
         for unit, pico in _rates(_fields(entry, where, tuple(_UNITS)), where):
             if unit not in first:
                 raise PriceError(f"{where}: expected only what has a price below it, too")

@@ -49,6 +49,21 @@ def test_a_price_is_in_force_from_its_day_on_until_another() -> None:
     assert rates == [1_000_000, 1_000_000, 2_000_000, 1_000_000]
 
 
+@pytest.mark.parametrize("above", [("200_000", "272000"), ("272000", "200_000"), ("9_99", "1000"), ("1000", "9_99")])
+def test_rates_of_long_prompts_go_by_their_lengths_however_these_are_written(above: tuple[str, str]) -> None:
+    least, most = sorted(above, key=int)
+    rates = {least: "2", most: "3"}
+    entries = [entry("1", model="m", above={each: {"input": rates[each]} for each in above})]
+    price = PriceBook(TABLE, read_overrides(entries)).find(OWN, "m", "", "", NOW)
+
+    assert price is not None
+    assert [(band.above, band.input) for band in price.bands] == [
+        (-1, 1_000_000),
+        (int(least), 2_000_000),
+        (int(most), 3_000_000),
+    ]
+
+
 def test_own_servers_cost_nothing_only_where_it_is_said() -> None:
     book = PriceBook(TABLE, read_overrides([{"upstream": "own", "free": "true"}]))
     price = book.find(OWN, "anything", "", "flex", NOW)
