@@ -132,9 +132,9 @@ class Group:
         has failed once. may_probe: it can go elsewhere if it fails. anyhow: though none is well, but to none whose keys
         all rest. within_limits: to none that has no room left.
         """
-        n = self.health.probe(now_s, tried) if may_probe else None
-        if n is not None:
-            return self._probe(n, now_s)
+        probe = self.probe(now_s, tried) if may_probe else None
+        if probe is not None:
+            return probe
         weights = self.health.weights(now_s, again=again)
         if not anyhow and not self.health.n_in:
             return None
@@ -148,9 +148,8 @@ class Group:
     def probe(self, now_s: float, tried: Collection[int] = ()) -> Attempt | None:
         """Choose a member that is out and that a request is to test now; None: there is none."""
         n = self.health.probe(now_s, tried)
-        return None if n is None else self._probe(n, now_s)
-
-    def _probe(self, n: int, now_s: float) -> Attempt:
+        if n is None:
+            return None
         probe = self.take(n, now_s)
         probe.late_s = self.health.late_s(now_s)
         return probe
