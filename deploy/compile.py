@@ -96,6 +96,7 @@ _MODULES: Final = (
     "gateway/reply_fields",
     "gateway/request_ids",
     "gateway/routing",
+    "gateway/stage",
     "gateway/tunnel",
     # Connections. ingress.py makes them, and inherits from ingress_state.py.
     "net/client/backlog",

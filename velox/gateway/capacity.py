@@ -23,7 +23,8 @@ from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.group import Attempt, Stage
+from velox.gateway.group import Attempt
+from velox.gateway.stage import Stage
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.types import Priority
 

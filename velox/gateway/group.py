@@ -22,7 +22,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
@@ -52,8 +52,6 @@ __all__ = [
     "Group",
     "HedgingHost",
     "RetryDecision",
-    "Stage",
-    "stage_of",
 ]
 
 _NOT_BEGUN: Final = -1.0
@@ -223,28 +221,6 @@ class Group:
         candidates.weights = weights
         candidates.is_even = weights is self.health.even  # as they are, neither lowered nor for one that has failed
         return candidates
-
-
-class Stage(NamedTuple):
-    """A group, and those of its members that don't have the model."""
-
-    group: Group
-    closed: frozenset[int]
-
-    @property
-    def is_open(self) -> bool:
-        """True if one of them has it."""
-        return len(self.closed) < len(self.group.members)
-
-
-def stage_of(group: Group, model: str | None) -> Stage:
-    """Return the stage of requests that name a model; None: they name none."""
-    closed = frozenset(
-        n
-        for n, member in enumerate(group.members)
-        if (asked := asked_model(group.models[n], model)) is not None and not member.entry.has_model(asked)
-    )
-    return Stage(group, closed)
 
 
 def _inflight(members: Sequence[Member]) -> Sequence[int]:
@@ -616,12 +592,12 @@ class Attempt(ReplyListener):
     @property
     def names_account(self) -> bool:
         """True for one with an account that the client names: an error may be about that, and not our key."""
-        head = self.copied if self._host is None else self._host.head
-        return (
-            head is not None
-            and self.translation is None
-            and self.forwarder.names_account(head, self._group.request_rules)
-        )
+        head, rules = self._request_head, self._group.request_rules
+        return head is not None and self.translation is None and self.forwarder.names_account(head, rules)
+
+    @property
+    def _request_head(self) -> RequestHead | None:
+        return self.copied if self._host is None else self._host.head
 
     def on_head(self, head: ReplyHead, now_s: float) -> None:
         """The reply's head has come, whether or not it is the client's. Only the first call counts."""
@@ -799,7 +775,7 @@ class Attempt(ReplyListener):
 
     def _counts_clients_key(self, refused: ReplyHead) -> bool:
         """Say whether a 429 is about a key of the client's own."""
-        head = self.copied if self._host is None else self._host.head
+        head = self._request_head
         return head is not None and self.forwarder.counts_clients_key(head, refused)
 
     def _tell_key(self, status: int, now_s: float) -> None:

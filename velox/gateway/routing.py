@@ -27,8 +27,9 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.capacity import CapacityWaiters, Claim
-from velox.gateway.group import Attempt, Group, Stage, stage_of
+from velox.gateway.group import Attempt, Group
 from velox.gateway.member import Member
+from velox.gateway.stage import Stage, stage_of
 from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.net.upstream.pool import PoolStatistics
