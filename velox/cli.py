@@ -389,7 +389,7 @@ def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     arguments.form = arguments.form or ("table" if arguments.to is None else "jsonl")
     asked = UsageArguments(**{name: getattr(arguments, name) for name in UsageArguments._fields})
     try:
-        store = record_store(settings, is_reader=True)
+        store = record_store(settings, is_reader=True, without_room=True)
         try:
             lines = usage_lines(store, asked, datetime.datetime.now(datetime.UTC))
             if arguments.to is not None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -531,3 +532,34 @@ def test_limit_that_changes_before_it_was_read_is_the_new_one(store: SqliteStore
         assert not readings.look(1)
     assert readings.look(2)
     assert [(each.limit, each.spent) for each in readings.memory.states(NOW_S)] == [(5 * 10**9, 7)]
+
+
+def test_what_was_spent_is_found_on_a_full_disk(tmp_path: Path) -> None:
+    """A restart grants no budget once more. What waits for the disk is read when it can be written to again."""
+    settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: total}]"})
+    kept = SqliteStore(tmp_path, days=30)
+    spend(kept, (entry(1), 7))
+    kept.close()
+    folder, memory = LedgerFolder(tmp_path, 1, 8192), BudgetMemory(1000, 1)
+    is_full = True
+
+    def fork_beside(run: Callable[[], int]) -> int:
+        def work() -> int:
+            if is_full:
+                # No file of this process may become longer: as on a full disk, SQLite can't make the index of its log.
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+            return run()
+
+        return fork(work)
+
+    opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork_beside)
+    opening.begin([entry(1)], lambda: False, lambda _pid: None)
+    assert list(spent(memory).values()) == [7] and memory.is_unread
+    now_s = time.monotonic()
+    for is_full in (True, False):
+        now_s += 60
+        opening.look(settings.budgets, KeyChanges((), (), lambda: [entry(1)]), now_s)
+        opening.died(now_s, ended_well=os.waitpid(opening.pid, 0)[1] == 0)
+        assert memory.is_unread == is_full
+    assert list(spent(memory).values()) == [7]
+    folder.release()

@@ -125,15 +125,16 @@ class SqliteStore:
     """The store of one gateway, in one folder.
 
     days: as long as calls are kept one by one. is_reader: only questions are asked, and nothing is made or changed.
+    without_room: of a reader, also where the disk is full (connect()).
     """
 
-    def __init__(self, folder: Path, *, days: int, is_reader: bool = False) -> None:
+    def __init__(self, folder: Path, *, days: int, is_reader: bool = False, without_room: bool = False) -> None:
         self._folder: Final = folder
         self._days_kept: Final = days
-        self._is_reader: Final = is_reader
+        self._how: Final = {"is_reader": is_reader, "without_room": without_room}
         self._days: dict[str, _DayFile] = {}
         with failing(folder / SUMS_FILE):
-            self._sums: Final = connect(folder / SUMS_FILE, _SUM_MIGRATIONS, is_reader=is_reader)
+            self._sums: Final = connect(folder / SUMS_FILE, _SUM_MIGRATIONS, **self._how)
         if not is_reader:
             self._migrate_days()
 
@@ -269,7 +270,7 @@ class SqliteStore:
         if found is None:
             if len(self._days) >= _OPEN_DAYS:
                 self._days.pop(next(iter(self._days))).close()
-            found = self._days[day] = _DayFile(self._path(day), is_reader=self._is_reader)
+            found = self._days[day] = _DayFile(self._path(day), **self._how)
         return found
 
     def _path(self, day: str) -> Path:
@@ -282,8 +283,8 @@ class SqliteStore:
 class _DayFile:
     """The calls of one day."""
 
-    def __init__(self, path: Path, *, is_reader: bool) -> None:
-        self._db: Final = connect(path, _DAY_MIGRATIONS, is_reader=is_reader)
+    def __init__(self, path: Path, *, is_reader: bool, without_room: bool) -> None:
+        self._db: Final = connect(path, _DAY_MIGRATIONS, is_reader=is_reader, without_room=without_room)
         self._texts: dict[str, int] = {}
 
     def add(self, ring: str, end: int, calls: Sequence[Numbered]) -> list[Numbered]:

@@ -22,18 +22,39 @@ from velox.ledger.store import StoreError
 __all__ = ["connect", "failing", "make_folder", "transaction"]
 
 _BUSY_S: Final = 5.0
+# The index of the log, a file that is made anew at each opening, could not get its size: there is no room on the disk.
+_NO_ROOM: Final = "SQLITE_IOERR_SHMSIZE"
 
 
-def connect(path: Path, migrations: Sequence[str], *, is_reader: bool) -> sqlite3.Connection:
+def connect(
+    path: Path, migrations: Sequence[str], *, is_reader: bool, without_room: bool = False
+) -> sqlite3.Connection:
     """Open a file, with all migrations done. Raises sqlite3.Error, StoreError. is_reader: nothing is made or changed.
 
+    without_room: of a reader, also where the disk is full; then nobody else can open the file until it is closed.
     Another thread may use the connection, one at a time.
     """
+    try:
+        return _connect(path, migrations, is_reader=is_reader)
+    except sqlite3.Error as exc:
+        if not without_room or _error_name(exc) != _NO_ROOM:
+            raise
+        try:
+            return _connect(path, migrations, is_reader=True, is_alone=True)
+        except sqlite3.Error:
+            raise exc from None
+
+
+def _connect(path: Path, migrations: Sequence[str], *, is_reader: bool, is_alone: bool = False) -> sqlite3.Connection:
+    """Open it. is_alone: with the log's index in memory, for which SQLite lets nobody else in meanwhile."""
     newest = len(migrations)
-    where = f"{path.absolute().as_uri()}?mode={'ro' if is_reader else 'rwc'}"
+    where = f"{path.absolute().as_uri()}?mode={'rw' if is_alone else 'ro' if is_reader else 'rwc'}"
     is_new = not is_reader and not path.exists()
     db = sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
+        if is_alone:
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA query_only = ON")
         version = _version(db)
         if version > newest:
             raise StoreError(
@@ -99,6 +120,10 @@ def _user(uid: int) -> str:
         return f"the user {uid}"
 
 
+def _error_name(exc: BaseException) -> str | None:
+    return getattr(exc, "sqlite_errorname", None)  # absent where no library's code was the reason
+
+
 def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
@@ -122,6 +147,7 @@ def failing(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OverflowError) as exc:  # the latter: a number of more than 64 bits
-        raise StoreError(f"{path}: {exc}{_whose(path)}") from exc
+        why = "database or disk is full" if _error_name(exc) == _NO_ROOM else exc
+        raise StoreError(f"{path}: {why}{_whose(path)}") from exc
     except OSError as exc:
         raise StoreError(f"{path}: {exc.strerror}{_whose(path)}") from exc

@@ -55,7 +55,7 @@ class _Databases:
         """Open the store of records. Raises ApiError, StoreError."""
         if self._settings.ledger is None:
             raise ApiError(404, "off", "nothing is recorded here: set VELOX_LEDGER=FOLDER")
-        return record_store(self._settings, is_reader=True)
+        return record_store(self._settings, is_reader=True, without_room=True)
 
     def asker_of(self, secret: str) -> Asker | None:
         """Return whose key it is; None: no key that is in force. Raises StoreError."""

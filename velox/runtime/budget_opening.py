@@ -485,18 +485,30 @@ class BudgetOpening:
     ) -> int:
         """Be the child."""
         logger = operations_logger(sys.stderr)
+        # Where Redis adds up what all gateways have spent, each brings what it spent itself.
+        is_own = self._settings.redis_url is not None
+        opened = partial(record_store, self._settings, is_own=is_own)
         try:
-            # Where Redis adds up what all gateways have spent, each brings what it spent itself.
-            is_own = self._settings.redis_url is not None
-            store = record_store(self._settings, is_reader=changed_s is not None, is_own=is_own)
-            if changed_s is None:  # the ledger's process has not begun
-                collector = Collector(self._folder.all, store, time.time)
-                while collector.collect():
-                    pass
-            n = read_spent(self._memory, store, rules, keys, self._wall_s(), changed_s, back)
-            store.close()
+            with contextlib.closing(opened(is_reader=changed_s is not None)) as store:
+                if changed_s is None:  # the ledger's process has not begun
+                    collector = Collector(self._folder.all, store, time.time)
+                    while collector.collect():
+                        pass
+                n = read_spent(self._memory, store, rules, keys, self._wall_s(), changed_s, back)
         except StoreError as exc:
-            logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)
+            if changed_s is not None:
+                logger.error("what was spent before can't be read: %s; it is tried again in %g s", exc, _AGAIN_S)
+                return 1
+            try:
+                if self._settings.ledger_database is not None:  # this one has been waited for
+                    raise
+                # A full disk takes nothing, and has what it took.
+                with contextlib.closing(opened(is_reader=True, without_room=True)) as store:
+                    n = read_spent(self._memory, store, rules, keys, self._wall_s())
+            except StoreError:
+                logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)
+            else:
+                logger.error("%s; %d budgets go on with what was spent, but for records that still wait", exc, n)
             return 1
         if n:
             logger.info("%d budgets go on with what was spent before", n)

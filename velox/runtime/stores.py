@@ -18,15 +18,20 @@ from velox.settings import Settings
 __all__ = ["account_store", "record_store"]
 
 
-def record_store(settings: Settings, *, is_reader: bool = False, is_own: bool = False) -> Store:
-    """Open the records of a gateway, and of those with the same database unless is_own. Raises StoreError."""
+def record_store(
+    settings: Settings, *, is_reader: bool = False, is_own: bool = False, without_room: bool = False
+) -> Store:
+    """Open the records of a gateway, and of those with the same database unless is_own. Raises StoreError.
+
+    without_room: of a reader of files, also where their disk is full; what waits to be kept is not in them then.
+    """
     folder = _folder(settings)
     if settings.ledger_database is None:
         from velox.ledger.sqlite import SUMS_FILE, SqliteStore
 
         if is_reader:
             _must_have_records(folder, SUMS_FILE)
-        return SqliteStore(folder, days=settings.ledger_days, is_reader=is_reader)
+        return SqliteStore(folder, days=settings.ledger_days, is_reader=is_reader, without_room=without_room)
     from velox.ledger.postgres import PostgresStore
 
     gateway = "" if is_reader and not is_own else _gateway(folder)
