@@ -94,6 +94,18 @@ def test_case_10_changed_keys_hold_in_all_workers(upstream: RecordingUpstream, t
     print(f"changed keys held in all workers after {max(took_s):.2f} s at most")  # 2 s are promised; no time is a gate
 
 
+def test_keys_changed_before_the_start_hold_from_the_first_request(upstream: RecordingUpstream, tmp_path: Path) -> None:
+    """One was made, one blocked, and no gateway ran: no client is refused for a moment, or let in."""
+    folder = tmp_path / "ledger"
+    accounts = Accounts(SqliteAccounts(folder))
+    (_, made), (blocked, former) = (accounts.create_key({}, ACTOR) for _ in range(2))
+    accounts.block("key", blocked.id, ACTOR)
+    env = {**upstream.env(), "VELOX_LEDGER": str(folder), "VELOX_MANAGED_KEYS": "on", "VELOX_WORKERS": "1"}
+    with VeloxProcess(env) as velox, Client(velox) as client, upstream.playing(healthy):
+        assert ask(client, made) == 200
+        assert ask(client, former) == 401
+
+
 def test_keys_hold_without_their_database(upstream: RecordingUpstream, tmp_path: Path) -> None:
     """It is damaged, the ledger's process killed, the gateway started anew: those that were in force stay so."""
     folder = tmp_path / "ledger"

@@ -17,7 +17,7 @@ from tests.unit.ledger.made import made_call, write
 from velox.ledger.writer import CallWriter
 from velox.observe.oplog import operations_logger
 from velox.observe.series import CELLS
-from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess, budget_reader
+from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess, reader
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.listeners import Listeners
 from velox.runtime.process import spawn
@@ -125,4 +125,4 @@ def test_reader_of_budgets_holds_no_socket_of_clients() -> None:
     """In a drain it would keep them open after all workers have let go."""
     listeners = Listeners([Address(kind="tcp", host="127.0.0.1", port=0)], 2)
     sockets = (*listeners[0], *listeners[1])
-    assert budget_reader(lambda: sum(each.fileno() for each in sockets), listeners) == -2
+    assert reader(lambda: sum(each.fileno() for each in sockets), listeners) == -2

@@ -39,6 +39,7 @@ __all__ = [
     "changes_in",
     "changes_path",
     "read_keys",
+    "snapshot_number",
     "snapshot_path",
 ]
 
@@ -166,6 +167,11 @@ def read_keys(changes: bytes, snapshot: bytes) -> tuple[KeyEntry, ...]:
     """Return the keys of both files, of which the changes were read first. Raises SnapshotError."""
     states = KeyFiles(changes, snapshot).states(KeyLines())
     return tuple(entry for state in states if state is not None for entry in state.entries)
+
+
+def snapshot_number(snapshot: bytes) -> int:
+    """Return the number of the last change in a snapshot. Raises SnapshotError."""
+    return _head(_Snapshot(snapshot).head).number
 
 
 class KeySnapshot:

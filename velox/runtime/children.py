@@ -43,7 +43,7 @@ from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
 from velox.types import Address
 
-__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "budget_reader", "worker"]
+__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "reader", "worker"]
 
 _RESTART_S: Final = 0.1
 # A ledger's process that lived this long was fast enough at its start, and at what is done once an hour.
@@ -256,8 +256,8 @@ class SimulatorProcess(LoggedReplaced):
         self._sock.close()
 
 
-def budget_reader(read: Callable[[], int], listeners: Listeners) -> int:
-    """Read what budgets have spent, however long it takes."""
+def reader(read: Callable[[], int], listeners: Listeners) -> int:
+    """Read managed keys, or what budgets have spent, however long it takes."""
     listeners.close_others(None)
     return read()
 

@@ -44,6 +44,7 @@ from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, Si
 from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.forks import Forks
+from velox.runtime.key_opening import open_keys
 from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.on_demand import importing
@@ -232,8 +233,13 @@ class Supervisor:
         # What is loaded now is never garbage; frozen, the children share its pages for as long as they live.
         gc.collect()
         gc.freeze()
+
+        def is_stopped() -> bool:
+            return bool(self._n_stops)
+
+        open_keys(self._settings, self._keys, self._logger, self._start_key_reader, is_stopped, self._crashes.take)
         if self._opening is not None:
-            self._opening.begin(self._keys.keys, lambda: bool(self._n_stops), self._crashes.take)
+            self._opening.begin(self._keys.keys, is_stopped, self._crashes.take)
         self._start_admin()
         self._keep_leases(time.monotonic())
         self._keep_records(time.monotonic())
@@ -475,8 +481,11 @@ class Supervisor:
         )
         self._admin_process.started(self._forks.start("the admin process", work), time.monotonic())
 
+    def _start_key_reader(self, read: Callable[[], int]) -> int:
+        return self._forks.start("what reads managed keys", partial(children.reader, read, self._listeners))
+
     def _start_budget_reader(self, read: Callable[[], int]) -> int:
-        return self._forks.start("what reads budgets", partial(children.budget_reader, read, self._listeners))
+        return self._forks.start("what reads budgets", partial(children.reader, read, self._listeners))
 
     def _keep_simulator(self, now_s: float) -> None:
         if self._sim is not None and self._sim.is_due(now_s):
