@@ -309,7 +309,7 @@ def test_redis_needs_its_package() -> None:
 
     (problem,) = extra_problems(values, asked.append)
 
-    assert str(problem) == "VELOX_REDIS_URL: expected the package redis with it: pip install 'velox-gateway[redis]'"
+    assert str(problem) == "VELOX_REDIS_URL: expected the package redis with it: pip install -r requirements.lock"
     assert asked == ["redis"]
     assert list(extra_problems(values, lambda name: name)) == []
     assert list(extra_problems({"redis_url": None}, asked.append)) == [] and asked == ["redis"]

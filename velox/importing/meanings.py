@@ -25,7 +25,7 @@ _BUDGET: Final = (
     "write it as one of `budgets`, which need VELOX_LEDGER (docs/budgets.md): until then nothing limits what is spent"
 )
 _REDIS: Final = (
-    "it may hold a password: set VELOX_REDIS_URL=redis://:PASSWORD@HOST:PORT/0 (pip install velox-gateway[redis])"
+    "it may hold a password: set VELOX_REDIS_URL=redis://:PASSWORD@HOST:PORT/0"
     " and several gateways hold their limits together; nothing else is kept there"
 )
 _KEYS_OF_DATABASE: Final = (

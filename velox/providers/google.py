@@ -4,7 +4,7 @@
        application-default login), or workload identity federation (a token of somebody else, exchanged)
     2  the metadata server, on Compute Engine, GKE, Cloud Run
 
-A service account's key needs an RSA signature: the extra velox-gateway[google]. Nothing else does.
+A service account's key needs an RSA signature: the extra `google`. Nothing else does.
 
 Knows: what to ask whom, and how an answer is read. Does not know: sockets, RSA, when to ask again (renewal.py).
 Sources: AIP-4110 to 4117.

@@ -21,7 +21,7 @@ def google_signer(info: Mapping[str, Any]) -> RsaSigner:
         crypt = importlib.import_module("google.auth.crypt")
     except ImportError:
         raise FetchError(
-            "the key of a Google service account needs google-auth: install velox-gateway[google]"
+            "the key of a Google service account needs google-auth: pip install -r requirements.lock"
         ) from None
     try:
         return cast(RsaSigner, crypt.RSASigner.from_service_account_info(info))

@@ -172,9 +172,9 @@ def extra_problems(
     values: Mapping[str, Any], find: Callable[[str], object] = importlib.util.find_spec
 ) -> Iterator[Problem]:
     """Report settings that need a package that is not installed. find: None for a module that is not there."""
-    for name, module, extra in (("redis_url", "redis", "redis"), ("ledger_database", "asyncpg", "postgres")):
+    for name, module in (("redis_url", "redis"), ("ledger_database", "asyncpg")):
         if values.get(name) is not None and find(module) is None:
-            expected = f"expected the package {module} with it: pip install 'velox-gateway[{extra}]'"
+            expected = f"expected the package {module} with it: pip install -r requirements.lock"
             yield Problem(f"VELOX_{name.upper()}", "", expected)
 
 

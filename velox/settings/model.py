@@ -279,7 +279,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "",
         "[PostgreSQL](docs/postgres.md) that keeps records and managed keys instead of files in the folder, for one"
         " gateway or several: `postgresql://USER:PASSWORD@HOST/NAME`; needs VELOX_LEDGER and"
-        " `pip install velox-gateway[postgres]`",
+        " the package `asyncpg` (it is in `requirements.lock`)",
         parse.database_url,
     )
     managed_keys: bool = setting(
@@ -414,7 +414,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: Secret | None = setting(
         "",
         "Redis or Valkey with which several gateways [share limits](docs/limits-replicas.md): `redis://`, `rediss://`"
-        " or `unix://`; needs `pip install velox-gateway[redis]`",
+        " or `unix://`; needs the package `redis` (it is in `requirements.lock`)",
         parse.redis_url,
     )
     redis_prefix: str = setting("velox:", "prefix of all keys in Redis", parse.redis_prefix)
