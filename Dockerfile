@@ -44,14 +44,16 @@ FROM python:3.11-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/* \
-    # For VELOX_LISTEN=unix:/run/velox/velox.sock: a new volume that is mounted here takes its owner over.
-    && install -d -o 10001 -g 10001 -m 0755 /run/velox
+    # For VELOX_LISTEN=unix:/run/velox/velox.sock and VELOX_LEDGER=/var/lib/velox: a new volume that is mounted there takes
+    # the owner over.
+    && install -d -o 10001 -g 10001 -m 0755 /run/velox \
+    && install -d -o 10001 -g 10001 -m 0700 /var/lib/velox
 COPY --from=build /opt/velox /opt/velox
 ENV PATH=/opt/velox/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     VELOX_LISTEN=0.0.0.0:8080
-# A number, so that Kubernetes can see that it isn't root. Of the image only /run/velox belongs to it: a read-only root
-# will do.
+# A number, so that Kubernetes can see that it isn't root. Of the image only these two folders belong to it: a read-only
+# root will do.
 USER 10001:10001
 WORKDIR /
 EXPOSE 8080

@@ -38,6 +38,10 @@ UNIX_SIDECAR = (
     "docker run -d --name velox --volume velox:/run/velox --stop-timeout 30 --read-only "
     "-e VELOX_LISTEN=unix:/run/velox/velox.sock -e VELOX_LISTEN_MODE=0666 -e OPENAI_API_KEY velox"
 )
+LEDGER_VOLUME = (
+    "docker run -d --name my-velox -p 127.0.0.1:8080:8080 --volume velox-ledger:/var/lib/velox "
+    "--stop-timeout 30 --read-only -e VELOX_LEDGER=/var/lib/velox -e VELOX_API_KEYS=change-me -e OPENAI_API_KEY velox"
+)
 UNIX_PAGE = "tests/e2e/test_docs_tls.py::test_unix_command_and_snippet_work"
 CLIENT_CERTIFICATES = "tests/e2e/test_docs_tls.py::test_client_certificates_are_made_and_used_as_shown"
 
@@ -168,6 +172,7 @@ RUN_BY = {
     ),
     "docker build -t velox .": f"{DEPLOY}::test_image_copies_only_files_that_exist_and_are_not_ignored",
     "docker run --rm -p 127.0.0.1:8080:8080 -e VELOX_API_KEYS=change-me -e OPENAI_API_KEY velox": DOCKER,
+    LEDGER_VOLUME: DOCKER,
     SIDECAR: DOCKER,
     "docker exec my-velox velox check": "tests/e2e/test_image.py::test_entry_point_is_the_command_on_the_path",
     "docker exec my-velox velox reload": "tests/e2e/test_image.py::test_velox_reload_works_in_a_container",
@@ -223,6 +228,13 @@ def test_table_has_no_command_that_is_shown_nowhere() -> None:
     assert sorted(RUN_BY) == SHOWN
 
 
+def folders_of_the_images_user() -> set[str]:
+    """Return what the image's user may write to, and so may a new volume that is mounted there."""
+    text = (ROOT / "Dockerfile").read_text()
+    (user,) = re.findall(r"^USER (\d+):\1$", text, re.MULTILINE)
+    return set(re.findall(rf"install -d -o {user} -g {user} -m \d+ (\S+)", text))
+
+
 @pytest.mark.parametrize("command", [command for command, test in RUN_BY.items() if test == DOCKER])
 def test_docker_command_starts_with_what_it_sets(command: str) -> None:
     """The image's settings and those of the command are accepted together: Velox would start."""
@@ -236,6 +248,9 @@ def test_docker_command_starts_with_what_it_sets(command: str) -> None:
 
     assert words[-1] == "velox"
     assert settings.listen[0].kind == "unix" or settings.listen[0].port == 8080
+    mounted = {words[at + 1].rpartition(":")[2] for at, word in enumerate(words) if word == "--volume"}
+    places = {str(Path(each.path).parent) for each in settings.listen if each.kind == "unix"} | {settings.ledger or ""}
+    assert mounted == places - {""} <= folders_of_the_images_user()
     if "--stop-timeout" in words:
         assert int(words[words.index("--stop-timeout") + 1]) > settings.drain_timeout_s
 
