@@ -149,5 +149,15 @@ def test_defaults_are_parts_of_what_the_container_grants(tmp_path: Path) -> None
     v2.write_text(f"{1024 * MIB}\n")
     assert container_memory((v2, v1)) == 1024 * MIB
 
+    own, service = tmp_path / "own", tmp_path / "all.slice" / "velox.service"
+    own.write_text("4:memory:/all.slice/velox.service\n0::/all.slice/velox.service\n")
+    service.mkdir(parents=True)
+    (service / v2.name).write_text("max\n")
+    assert container_memory((v2, v1), own) == 1024 * MIB
+    (service.parent / v2.name).write_text(f"{256 * MIB}\n")
+    assert container_memory((v2, v1), own) == 256 * MIB, "as MemoryMax= of systemd says"
+    (service / v1.name).write_text(f"{128 * MIB}\n")
+    assert container_memory((tmp_path / "absent", v1), own) == 128 * MIB
+
     assert (soft_default(1024 * MIB, 2), hard_default(1024 * MIB, 2)) == (str(384 * MIB), str(460 * MIB))
     assert (soft_default(0, 2), hard_default(200 * MIB, 2)) == ("off", "off")

@@ -345,6 +345,23 @@ def test_cores_are_those_the_quota_of_cgroup_v1_leaves(
     assert available_cores(absent, tmp_path) == (all_cores if cores is None else min(cores, all_cores))
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_cores_are_those_the_quota_of_a_service_leaves(tmp_path: Path, version: int) -> None:
+    """CPUQuota= of systemd is at the group of the service, or of the slice that it is in, not at the root."""
+    own, absent = tmp_path / "own", tmp_path / "absent"
+    own.write_text("3:cpu,cpuacct:/all.slice/velox.service\n1:name=systemd:/x\n0::/all.slice/velox.service\n")
+    service = tmp_path / "all.slice/velox.service"
+    service.mkdir(parents=True)
+    if version == 2:
+        (service / "cpu.max").write_text("max 100000\n")
+        (service.parent / "cpu.max").write_text("100000 100000\n")
+        assert available_cores(tmp_path / "cpu.max", absent, own) == 1
+    else:
+        (service / "cpu.cfs_quota_us").write_text("100000\n")
+        (service / "cpu.cfs_period_us").write_text("100000\n")
+        assert available_cores(absent, tmp_path, own) == 1
+
+
 @pytest.mark.parametrize(
     ("environ", "soft", "hard"),
     [

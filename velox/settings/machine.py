@@ -1,4 +1,4 @@
-"""What the machine or the container grants: cores and memory, and the defaults that follow from them.
+"""What the machine, the container or the service grants: cores and memory, and the defaults that follow from them.
 
 Knows: the affinity mask and the limits of cgroups, versions 1 and 2. Does not know: what is done with the numbers.
 
@@ -10,6 +10,7 @@ worker dies the whole container; a worker that stops before it refuses new reque
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,9 @@ __all__ = ["available_cores", "container_memory", "hard_default", "most_watched_
 _CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 # cgroup v1; -1 is no quota.
 _CPU_V1: Final = Path("/sys/fs/cgroup/cpu")
+# The groups that this process is in. A container sees its own as the root; a service of systemd is some way below it,
+# and each group on the way bounds it.
+_OWN: Final = Path("/proc/self/cgroup")
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 # cgroup v1 says "none" with a number near 2^63.
 _UNLIMITED: Final = 1 << 60
@@ -28,11 +32,30 @@ _HARD: Final = 90
 _LEAST_SHARE: Final = 128 * 2**20
 
 
-def available_cores(cpu_max: Path = _CPU_MAX, cpu_v1: Path = _CPU_V1) -> int:
+def available_cores(cpu_max: Path = _CPU_MAX, cpu_v1: Path = _CPU_V1, own: Path = _OWN) -> int:
     """Return the cores in the affinity mask, or fewer where a quota allows fewer (rounded up). At least 1."""
     cores = len(os.sched_getaffinity(0))
-    allowed = _quota(cpu_max) or _quota(cpu_v1 / "cpu.cfs_quota_us", cpu_v1 / "cpu.cfs_period_us")
-    return max(1, min(cores, allowed)) if allowed else cores
+    allowed = [_quota(folder / cpu_max.name) for folder in _folders(cpu_max.parent, "", own)]
+    if not any(allowed):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        allowed = [_quota(*(folder / name for name in names)) for folder in _folders(cpu_v1, "cpu", own)]
+    return max(1, min([cores, *filter(None, allowed)]))
+
+
+def _folders(root: Path, controller: str, own: Path) -> Iterator[Path]:
+    """Yield the folders of the groups that bound this process, the root first. controller: "": of version 2."""
+    yield root
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return
+    folder = root
+    for _, controllers, path in lines:
+        if controller not in controllers.split(",") or "/.." in path:  # the latter: outside of what can be seen
+            continue
+        for name in Path(path).parts[1:]:
+            folder /= name
+            yield folder
 
 
 def _quota(*paths: Path) -> int:
@@ -45,15 +68,21 @@ def _quota(*paths: Path) -> int:
         return 0
 
 
-def container_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
-    """Return the bytes that all processes in this container may use together; 0: no limit is known."""
-    for path in limits:
-        try:
-            n_bytes = int(path.read_text("ascii"))
-        except (OSError, ValueError):  # "max" is no number
-            continue
-        return n_bytes if n_bytes < _UNLIMITED else 0
+def container_memory(limits: tuple[Path, ...] = _LIMITS, own: Path = _OWN) -> int:
+    """Return the bytes that all processes in this container or service may use together; 0: no limit is known."""
+    for path, controller in zip(limits, ("", "memory"), strict=False):
+        folders = _folders(path.parent, controller, own)
+        found = [n_bytes for folder in folders if 0 < (n_bytes := _bytes(folder / path.name)) < _UNLIMITED]
+        if found:
+            return min(found)
     return 0
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return int(path.read_text("ascii"))
+    except (OSError, ValueError):  # "max" is no number
+        return 0
 
 
 def soft_default(container_bytes: int, n_workers: int) -> str:
