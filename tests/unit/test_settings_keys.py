@@ -69,6 +69,18 @@ def test_key_that_no_header_can_carry_is_refused_without_being_shown(text: str) 
     assert "x" * 10 not in str(raised.value)
 
 
+@pytest.mark.parametrize("quote", ["'", '"'])
+@pytest.mark.parametrize("name", ["VELOX_API_KEYS", "VELOX_ADMIN_TOKEN", "OPENAI_API_KEY", "FIRST_KEY"])
+def test_quotes_around_a_secret_are_no_part_of_it(tmp_path: Path, name: str, quote: str) -> None:
+    """A file of `docker run --env-file` that was written for a shell: no client would have such a key."""
+    file = tmp_path / "velox.yaml"
+    file.write_text("upstreams: [{name: a, origin: 'http://127.0.0.1:1', keys: [env:FIRST_KEY]}]\n")
+    for value in (KEY, f"sha256:{HEX}"):
+        with pytest.raises(SettingsError, match="expected no quotes around it") as raised:
+            load({"FIRST_KEY": KEY, "VELOX_CONFIG": str(file), name: f"{quote}{value}{quote}"})
+        assert value not in str(raised.value)
+
+
 def test_lines_are_keys_and_comments() -> None:
     """A `#` begins a comment at the start of a line or after a space; inside a word it belongs to the key."""
     content = f"# ours\r\n\n{KEY}  # alice\n\twith#hash\t# bob\nwith=equals\nsha256:{HEX[::-1]}"

@@ -362,4 +362,5 @@ def _digest(text: str, *, spaced: bool) -> bytes:
     if not (_SPACED if spaced else _VISIBLE).fullmatch(text) or len(text) > MOST_KEY_CHARS:
         hint = "; in a YAML list a key may have spaces inside" if _SPACED.fullmatch(text) and " " in text else ""
         raise ValueError(f"expected 1 to {MOST_KEY_CHARS} visible ASCII characters{hint}")
+    parse.unquoted(text)
     return hashlib.sha256(text.encode("ascii")).digest()

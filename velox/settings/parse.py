@@ -60,6 +60,7 @@ __all__ = [
     "statuses",
     "switch",
     "tag",
+    "unquoted",
     "webhook_url",
 ]
 
@@ -376,7 +377,14 @@ def secret(text: str) -> Secret:
     """Parse a credential that goes into a header: visible ASCII, so that it can't end the header's line."""
     if not _VISIBLE.fullmatch(text):
         raise ValueError("expected visible ASCII characters only: no space, line end or other control character")
+    unquoted(text)
     return Secret(text)
+
+
+def unquoted(text: str) -> None:
+    """Refuse a credential in quotes. `docker run --env-file` keeps them, and nobody would be let in by such a key."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        raise ValueError("expected no quotes around it: they count as a part of it here, as in a file of --env-file")
 
 
 def webhook_url(text: str) -> Secret:
