@@ -122,6 +122,12 @@ def test_unix_listener_replaces_a_dead_socket_but_no_other_file(tmp_path: Path) 
     assert data.read_text() == "precious"
 
 
+def test_socket_in_a_folder_that_is_not_there_names_the_folder(tmp_path: Path) -> None:
+    """As /run/velox after each start of the machine."""
+    with pytest.raises(BindError, match=f"make the folder {tmp_path / 'velox'} first"):
+        bind_one(Address(kind="unix", host="", port=0, path=str(tmp_path / "velox" / "velox.sock")))
+
+
 def test_ipv6_listener_says_where_it_is() -> None:
     """Brackets in the address that people copy into a browser."""
     try:

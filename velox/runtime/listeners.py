@@ -139,9 +139,14 @@ def bind_one(address: Address, *, reuse_port: bool = False, v6_only: bool = Fals
         sock.setblocking(False)
     except OSError as exc:
         sock.close()
-        hint = "; is another Velox running there?" if exc.errno == errno.EADDRINUSE else ""
+        low = "; a port below 1024 needs root, or CAP_NET_BIND_SERVICE (systemd: AmbientCapabilities=)"
+        hint = low if exc.errno == errno.EACCES else _in_use(exc)
         raise BindError(f"can't listen on {address}: {exc.strerror}{hint}") from exc
     return sock
+
+
+def _in_use(exc: OSError) -> str:
+    return "; is another Velox running there?" if exc.errno == errno.EADDRINUSE else ""
 
 
 def _bind_unix(address: Address, mode: int, owner: SocketOwner | None) -> socket.socket:
@@ -171,7 +176,7 @@ def _bind_unix(address: Address, mode: int, owner: SocketOwner | None) -> socket
         sock.close()
         if made:
             path.unlink(missing_ok=True)
-        hint = "; is another Velox running there?" if exc.errno == errno.EADDRINUSE else ""
+        hint = f"; make the folder {path.parent} first" if exc.errno == errno.ENOENT else _in_use(exc)
         raise BindError(f"can't listen on {address}: {exc.strerror}{hint}") from exc
     except BindError:
         sock.close()
