@@ -110,6 +110,22 @@ def test_pod_sets_only_known_variables_and_leaves_time_to_drain(name: str) -> No
         assert settings.listen_mode == 0o660 and pod["securityContext"]["fsGroup"], "the application is in its group"
 
 
+def test_service_starts_with_what_it_sets_and_leaves_time_to_drain(tmp_path: Path) -> None:
+    """Its folders are those of the settings that it names; a worker that is killed does not end the others."""
+    lines = (ROOT / "deploy/velox.service").read_text().splitlines()
+    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    (setting,) = re.findall(r"^(VELOX_CONFIG)=/etc/velox/velox.yaml$", unit["Environment"])
+    file = tmp_path / "velox.yaml"
+    file.write_text("ledger: /var/lib/velox\nlisten: unix:/run/velox/velox.sock\n")
+    settings = load({setting: str(file)})
+
+    assert int(unit["TimeoutStopSec"]) > settings.drain_timeout_s
+    assert settings.ledger == f"/var/lib/{unit['StateDirectory']}"
+    assert str(Path(settings.listen[0].path).parent) == f"/run/{unit['RuntimeDirectory']}"
+    assert unit["ExecStart"].split()[1:] == ["serve"] and unit["ExecReload"].split()[1:] == ["reload"]
+    assert (unit["OOMPolicy"], unit["KillMode"]) == ("continue", "mixed")
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_lock_pins_every_requirement_with_hashes_and_names_no_index(name: str) -> None:
     """Exact versions, sha256 for each, and nothing of the machine that wrote it."""
