@@ -6,6 +6,7 @@ Knows: columns, and how a cell is written safely. Does not know: where the figur
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ Row: TypeAlias = dict[str, str | int | None]
 # Programs that open CSV take a cell for a formula if it begins so. A key's or a model's name is a stranger's text.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _NANO: Final = 1_000_000_000
+_1970: Final = datetime.datetime(1970, 1, 1)
 # The columns of call_rows(), and those of total_rows() beside what it groups by.
 CALL_NAMES: Final = (
     *("id", "attempt", "started_us", "key", "team", "user", "tags", "route", "upstream", "model", "upstream_model"),
@@ -89,7 +91,7 @@ def lines(rows: Iterable[Row], form: Format, names: Sequence[str] = ()) -> Itera
     if form == "csv":
         yield from _csv(rows, names)
         return
-    yield from _table(list(rows))
+    yield from _table([_for_people(row) for row in rows])
 
 
 def _csv(rows: Iterable[Row], names: Sequence[str] | None) -> Iterator[str]:
@@ -131,6 +133,16 @@ def _table(rows: list[Row]) -> Iterator[str]:
             for cell, width, right in zip(line, widths, is_number, strict=True)
         )
         yield "  ".join(padded).rstrip()
+
+
+def _for_people(row: Row) -> Row:
+    """Return a row with the time of a call as a date and a time of day, UTC."""
+    started_us = row.get("started_us")
+    if not isinstance(started_us, int):
+        return row
+    at = _1970 + datetime.timedelta(microseconds=started_us)
+    text = f"{at.isoformat(timespec='milliseconds')}Z"
+    return {("started" if name == "started_us" else name): text if name == "started_us" else row[name] for name in row}
 
 
 def _shown(value: str | int | None) -> str:

@@ -54,6 +54,15 @@ def test_table_is_aligned_and_safe_for_a_terminal(store: SqliteStore) -> None:
     assert len({len(line) for line in (first, *others)}) == 1
 
 
+def test_table_of_calls_tells_their_times_as_people_do(store: SqliteStore) -> None:
+    """CSV and JSON lines have microseconds, as the database does."""
+    head, first, *_ = usage_lines(store, asked(calls=True), NOW)
+    (row, *_) = map(json.loads, usage_lines(store, asked(calls=True, form="jsonl"), NOW))
+    at = datetime.datetime.fromtimestamp(row["started_us"] / 1e6, datetime.UTC)
+    assert head.split()[:3] == ["id", "attempt", "started"]
+    assert f" {at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z " in first
+
+
 @pytest.mark.parametrize("more", [{"by": "day,key"}, {"by": ""}, {"calls": True}])
 def test_csv_tells_its_columns_also_of_a_time_without_calls(store: SqliteStore, more: dict[str, object]) -> None:
     """Who loads a file each night would fail at one without a line."""
