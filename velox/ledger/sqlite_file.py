@@ -107,7 +107,7 @@ def _whose(path: Path) -> str:
     for place in (path, path.parent):
         with contextlib.suppress(OSError):
             found = place.stat()
-            if os.access(place, os.W_OK):
+            if os.access(place, os.W_OK) or found.st_uid == os.geteuid():  # the latter: a disk that is read-only
                 return ""
             return f"; {place} belongs to {_user(found.st_uid)}, and this is {_user(os.geteuid())}"
     return ""
