@@ -167,7 +167,7 @@ def _health(environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
         for line in wrong or ["VELOX_ADMIN_LISTEN is off, so nothing can be asked"]:
             print(f"velox health: {line}", file=sys.stderr)
         return 2
-    why = call_health(place.address, place.cert)
+    why = call_health(place.address, has_tls=place.cert is not None)
     print(f"velox health: {why}" if why else "healthy", file=sys.stderr if why else sys.stdout)
     return 1 if why else 0
 
