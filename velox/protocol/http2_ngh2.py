@@ -100,7 +100,7 @@ _OVERHEAD: Final = 32
 class Ngh2Engine:
     """See velox.protocol.http2.Engine."""
 
-    mark: Final = _mark
+    mark: Final = staticmethod(_mark)
 
     def __init__(self, handler: EngineHandler, settings: EngineSettings, client: bool) -> None:
         self.peer_max_streams = 100
