@@ -27,7 +27,7 @@ class KeyFollower:
     """Of one worker. log: of changes since it was forked.
 
     change: has the worker know keys: digests that are gone, and entries that have come. on_lost: changes were missed,
-    and nobody can say which keys hold: the worker must be replaced.
+    and nobody can say which keys hold: the worker must be replaced. clock: seconds, of any beginning.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class KeyFollower:
         on_lost: Callable[[], None],
         logger: logging.Logger,
         loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._log: Final = log
         # Goes ahead: what is revoked does not wait for all that came before it. Then it is revoked once more in its
@@ -46,6 +47,7 @@ class KeyFollower:
         self._on_lost: Final = on_lost
         self._logger: Final = logger
         self._loop: Final = loop
+        self._clock: Final = clock
         self._is_working = False
 
     def __repr__(self) -> str:
@@ -64,14 +66,14 @@ class KeyFollower:
         self._step()
 
     def _step(self) -> None:
-        until_s = time.perf_counter() + _STEP_S
+        until_s = self._clock() + _STEP_S
         try:
             while (frame := self._next()) is not None:
                 if frame.kind == GONE:
                     self._change(gone_of(frame.said), ())
                 elif frame.said:
                     self._change((), some_of(frame.said))
-                if time.perf_counter() >= until_s:
+                if self._clock() >= until_s and self._log.is_behind:
                     self._loop.call_later(_PAUSE_S, self._step)
                     return
         except LostChangesError:
