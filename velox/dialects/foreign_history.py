@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from velox.dialects.chat.details import THOUGHT, id_without_thought, is_ours
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.generate.request import CHECKING, UNCHECKED
 from velox.dialects.signatures import TAG, TAG_BASE64, is_tagged
 from velox.types import Surface
@@ -43,7 +43,7 @@ _DISABLED: Final = msgspec.Raw(b'{"type":"disabled"}')
 # How Messages' clients send the signature of reasoning back that has none.
 _UNSIGNED: Final = (b'"signature":""', b'"signature": ""')
 # Facts.thinking of models that check signatures (Claude).
-_SIGNING: Final = frozenset({"adaptive", "always", "budget"})
+_SIGNING: Final = frozenset({"adaptive", "budget", *ALWAYS_THINKING})
 # How the ids of items begin that are made here: OpenAI's own have digits of hexadecimal numbers only.
 _OWN_ITEM: Final = "rs_vx"
 _OWN_ITEM_BYTES: Final = _OWN_ITEM.encode()

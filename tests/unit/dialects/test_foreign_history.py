@@ -84,6 +84,15 @@ def test_claude_gets_no_thinking_that_nobody_signed(separators: tuple[str, str])
     assert without_foreign(text, Surface.MESSAGES, ModelFacts(thinking="toggle"), "zai") is text
 
 
+@pytest.mark.parametrize("thinking", ["adaptive", "always", "between_tools", "budget"])
+def test_each_model_of_claudes_gets_no_thinking_that_nobody_signed(thinking: str) -> None:
+    unsigned, said = {"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "Hi"}
+    body = {"messages": [USER, {"role": "assistant", "content": [unsigned, said]}, USER]}
+
+    found = own(Surface.MESSAGES, body, ModelFacts(thinking=thinking), "anthropic")
+    assert found["messages"][1]["content"] == [said]
+
+
 def test_thinking_with_a_budget_is_off_while_calls_stand_after_thinking_that_nobody_signed() -> None:
     unsigned = {"type": "thinking", "thinking": "hm", "signature": ""}
     body = {
