@@ -81,6 +81,7 @@ _COMMON: Final = tuple(
 
 def parse_entries(text: str) -> tuple[KeyEntry, ...]:
     """Parse keys, or sha256:HEX of keys, with commas between them."""
+    parse.unquoted(text.strip())  # else only the first key and the last one were others than they seem
     entries = []
     for n, item in enumerate(text.split(","), 1):
         try:
