@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import typing
 from pathlib import Path
 
@@ -349,8 +350,9 @@ def test_cores_are_those_the_quota_of_cgroup_v1_leaves(
 def test_cores_are_those_the_quota_of_a_service_leaves(tmp_path: Path, version: int) -> None:
     """CPUQuota= of systemd is at the group of the service, or of the slice that it is in, not at the root."""
     own, absent = tmp_path / "own", tmp_path / "absent"
-    own.write_text("3:cpu,cpuacct:/all.slice/velox.service\n1:name=systemd:/x\n0::/all.slice/velox.service\n")
-    service = tmp_path / "all.slice/velox.service"
+    # A group may have any bytes in its name.
+    own.write_bytes(b"3:cpu,cpuacct:/all\xff\x1c/velox.service\n1:name=systemd:/x\n0::/all\xff\x1c/velox.service\n")
+    service = tmp_path / os.fsdecode(b"all\xff\x1c/velox.service")
     service.mkdir(parents=True)
     if version == 2:
         (service / "cpu.max").write_text("max 100000\n")

@@ -46,7 +46,7 @@ def _folders(root: Path, controller: str, own: Path) -> Iterator[Path]:
     """Yield the folders of the groups that bound this process, the root first. controller: "": of version 2."""
     yield root
     try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+        lines = [os.fsdecode(line).split(":", 2) for line in own.read_bytes().split(b"\n") if line]
     except OSError:
         return
     folder = root
