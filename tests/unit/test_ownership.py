@@ -126,6 +126,10 @@ SPELLINGS = [
     b'{"model":"m","messages":[{"content":[{"file":{"\\u0066ile_id":"\\u0066ile-aaaaaaaa"}}]}]}',
     b'{"model":"m","messages":[{"content":[{"file":{"File_ID" : "file-aaaaaaaa"}}]}]}',
     b'{"model":"m","messages":[{"content":[{"file":{"file_id":"file-own","file_id":"file-aaaaaaaa"}}]}]}',
+    # Twice inside of what is there twice, or stands in an object of many fields.
+    b'{"model":"m","messages":[],"x":1,"x":{"file":{"file_id":"file-aaaaaaaa","file_id":"file-own"}}}',
+    b'{"model":"m","messages":[],%b"x":[{"file_id":"file-aaaaaaaa","file_id":"file-own"}]}'
+    % b"".join(b'"k%d":1,' % n for n in range(1100)),
     b'{"model":"m","n":1e999,"messages":[{"content":[{"file":{"file_id":"file-aaaaaaaa"}}]}]}',
     b'\xef\xbb\xbf{"model":"m","messages":[{"content":[{"file":{"file_id":"file-aaaaaaaa"}}]}]}',
 ]
