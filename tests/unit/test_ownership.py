@@ -241,12 +241,37 @@ def test_form_that_names_another_callers_object_gets_404(name: str, n_before: in
         Account().refused(b"POST", path, body, FORM)
 
 
+FIELDS = ((b"content-type", b"application/x-www-form-urlencoded"),)
+
+
+@pytest.mark.parametrize("n_before", [0, 65_536 - 70, 65_536 - 40, 65_536 - 12, 65_536, 1_200_000])
+@pytest.mark.parametrize("field", [f"video[id]={FILE}", f"video[id]={FILE}&b=c", "video%5Bid%5D=%66ile%2Daaaaaaaa"])
+def test_form_that_is_written_as_a_query_hides_no_object(field: str, n_before: int) -> None:
+    """Servers that read forms read both kinds, whatever the API says."""
+    body = f"prompt={'p' * n_before}&{field}".encode()
+    for path in (b"/v1/videos/edits", b"/v1/containers/cntr_own/files"):
+        Account().refused(b"POST", path, body, FIELDS)
+
+
+def test_form_that_is_written_as_a_query_may_speak_of_an_id() -> None:
+    """Only a field that is an id names one. What curl sends has this type if nobody says another one."""
+    Account().ask(B, b"POST", b"/v1/videos/edits", f"prompt=the+{FILE}&{FILE}=x&c".encode(), FIELDS)
+    Account().ask(B, b"POST", b"/v1/responses", turn("x" * 2_000_000), FIELDS)
+
+
 @pytest.mark.parametrize("text", [f"what is in {FILE}?", f"{FILE}\r\n{FILE}", "file-own", "file-", ""])
 def test_text_of_a_form_that_speaks_of_an_id_is_not_one(text: str) -> None:
     """A file may speak of anything."""
     Account().ask(
         B, b"POST", b"/v1/files", form(('name="purpose"', "batch"), ('name="file"; filename="a"', text)), FORM
     )
+
+
+@pytest.mark.parametrize("begin", ["", "\ufeff", " \r\n", " " * 100_000])
+@pytest.mark.parametrize("headers", [FORM, FIELDS])
+def test_json_that_is_called_a_form_hides_no_object(headers: Sequence[Header], begin: str) -> None:
+    """Servers that ask for a request's JSON, as Starlette's do, read it whatever its Content-Type is."""
+    Account().refused(b"POST", b"/v1/vector_stores", (begin + json.dumps({"file_ids": [FILE]})).encode(), headers)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])

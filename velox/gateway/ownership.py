@@ -24,7 +24,16 @@ from velox.policy.api_table import ApiCall
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
-from velox.protocol.named_objects import ESCAPE, NamedId, form_ids, looking_for_mentions, mentions_objects, named_ids
+from velox.protocol.named_objects import (
+    ESCAPE,
+    NamedId,
+    form_ids,
+    is_json,
+    looking_for_mentions,
+    mentions_objects,
+    named_ids,
+    query_ids,
+)
 from velox.protocol.top_fields import TopFields
 from velox.protocol.websocket import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
@@ -108,8 +117,11 @@ class OwnedCall:
         if not body:
             return
         if media.startswith(b"multipart/"):
-            yield from self._check_form(body)
-            return
+            yield from self._check_form(form_ids(body))
+            if not is_json(body):
+                return
+        if media.startswith(b"application/x-www-form-urlencoded"):
+            yield from self._check_form(query_ids(body))
         if len(body) >= LARGE_BYTES:
             body = (yield from skim(body, _passes)).data
         if not (yield from looking_for_mentions(body)):
@@ -122,9 +134,9 @@ class OwnedCall:
             raise _unread(exc) from None
         yield from self._check_all(ids)
 
-    def _check_form(self, body: bytes | bytearray) -> Generator[None, None, None]:
+    def _check_form(self, found: Generator[None, None, list[str]]) -> Generator[None, None, None]:
         try:
-            ids = yield from form_ids(body)
+            ids = yield from found
         except DoubtError as exc:
             raise _unread(exc) from None
         yield from self._check_all([NamedId(each, None) for each in ids])

@@ -13,12 +13,22 @@ import re
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice, repeat
 from typing import Final, NamedTuple, cast
+from urllib.parse import unquote_to_bytes
 
 import simdjson
 
 from velox.protocol.named_models import DoubtError, Pairs, body_fields, folded
 
-__all__ = ["ESCAPE", "NamedId", "form_ids", "looking_for_mentions", "mentions_objects", "named_ids"]
+__all__ = [
+    "ESCAPE",
+    "NamedId",
+    "form_ids",
+    "is_json",
+    "looking_for_mentions",
+    "mentions_objects",
+    "named_ids",
+    "query_ids",
+]
 
 # Fields of the API. A list under a name holds ids; of an object under one, its `id` is one.
 _FIELDS: Final = (
@@ -41,8 +51,11 @@ _MENTIONS: Final = re.compile(
 # A character that need not be escaped, but is: it could be part of a name or an id.
 ESCAPE: Final = rb"\u00"
 # A part of a form whose whole content is an id, whatever its head says: a field that names an object, as `video[id]`.
-_FORM_ID: Final = re.compile(rf"\n\r?\n((?:{'|'.join(_BEGINNINGS)})[-_][A-Za-z0-9_.-]{{1,250}})\r?\n--".encode())
-_LONGEST_FORM_ID: Final = 512
+_FORM_ID: Final = re.compile(rf"\n\r?\n({_ID.pattern})\r?\n--".encode())
+_QUERY_ID: Final = re.compile(rf"=({_ID.pattern})&".encode())
+_LONGEST_FORM_ID: Final = 1024  # also if each of its characters is escaped
+_SPACE: Final = r"[ \t\r\n\0\xef\xbb\xbf\xfe\xff]"
+_JSON: Final = re.compile(rf"{_SPACE}{{1000}}|{_SPACE}{{0,999}}[{{\[]".encode())  # no form has so much of it
 _ESCAPED: Final = re.compile(rb"\\u00[2-7]")
 _MOST_CHARS: Final = 256
 _MANY: Final = 1024  # fields of an object; simdjson looks through all of them for each, in a millisecond
@@ -97,15 +110,34 @@ def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
 
 
 def form_ids(body: bytes | bytearray) -> Generator[None, None, list[str]]:
-    """Return every id that a form has for a field; yields between slices of the work."""
+    """Return every id that a form in parts has for a field; yields between slices of the work. Raises DoubtError."""
+    return _fields(body, _FORM_ID)
+
+
+def query_ids(body: bytes | bytearray) -> Generator[None, None, list[str]]:
+    """As form_ids(), of a form that is written as a query is."""
+    return _fields(body, _QUERY_ID, is_query=True)
+
+
+def _fields(
+    body: bytes | bytearray, pattern: re.Pattern[bytes], *, is_query: bool = False
+) -> Generator[None, None, list[str]]:
     found: dict[str, None] = {}
     for at in range(0, len(body), _SLICE_BYTES):
-        piece = body[at : at + _SLICE_BYTES + _LONGEST_FORM_ID]
-        found |= dict.fromkeys(each.decode("ascii") for each in _FORM_ID.findall(piece))
+        end = at + _SLICE_BYTES + _LONGEST_FORM_ID
+        piece = bytes(body[at:end])
+        if is_query:
+            piece = unquote_to_bytes(piece if end < len(body) else piece + b"&")
+        found |= dict.fromkeys(each.decode("ascii") for each in pattern.findall(piece))
         if len(found) > _MOST_FORM_IDS:
             raise DoubtError("the form has too many fields that name objects")
         yield
     return list(found)
+
+
+def is_json(body: bytes | bytearray) -> bool:
+    """Say whether a body begins as JSON does, in any encoding: some servers read it so, whatever it is called."""
+    return _JSON.match(body) is not None
 
 
 def _walk(document: object) -> Generator[None, None, list[NamedId]]:
