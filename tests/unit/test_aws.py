@@ -62,6 +62,9 @@ def test_environment_comes_first_and_nothing_is_asked() -> None:
 
 def test_environment_with_half_of_a_key_is_an_error() -> None:
     assert "AWS_SECRET_ACCESS_KEY is not" in _reason({"AWS_ACCESS_KEY_ID": "AKIDX"}, FakeOutside(_INSTANCE))
+    for id_, secret in (("'AKIDX'", "s"), ("AKIDX", '"s"')):
+        found = _reason({"AWS_ACCESS_KEY_ID": id_, "AWS_SECRET_ACCESS_KEY": secret}, FakeOutside(_INSTANCE))
+        assert "the environment gave credentials in quotes" in found
     assert "characters" in _reason({**_KEYS, "AWS_SESSION_TOKEN": "tok=en\nx"})
 
 

@@ -61,6 +61,7 @@ _DOMAINS: Final = {
     "us-iso-": "c2s.ic.gov",
     "us-isob-": "sc2s.sgov.gov",
 }
+_QUOTES: Final = "'\""
 _TAG: Final = r"<{0}>([^<]*)</{0}>"
 
 
@@ -326,6 +327,9 @@ def _checked(
     for value in (key_id, token or ""):
         if not value.isascii() or not value.isprintable() or " " in value:
             raise FetchError(f"{who} gave credentials with characters that no request can carry")
+    # `docker run --env-file` keeps them, and no key of AWS has any.
+    if any(len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES for value in (key_id, secret)):
+        raise FetchError(f"{who} gave credentials in quotes, which count as a part of them here")
     return AwsCredentials(key_id, secret, token or None, expires_at_s)
 
 
