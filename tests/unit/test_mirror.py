@@ -57,9 +57,13 @@ class Counts(Counted):
     def __init__(self) -> None:
         super().__init__()
         self.attempts: Final[list[tuple[int, AttemptOutcome]]] = []
+        self.firsts_s: Final[list[float]] = []
 
     def count_attempt(self, row: int, outcome: AttemptOutcome) -> None:
         self.attempts.append((row, outcome))
+
+    def observe_ttfb(self, row: int, ttfb_ns: int) -> None:
+        self.firsts_s.append(round(ttfb_ns / 1e9, 3))
 
 
 class Setup:
@@ -409,6 +413,45 @@ def test_mirror_without_the_model_is_not_asked_for_it() -> None:
             setup.ask()
             await asyncio.sleep(1)
             assert len(server.asked) == n
+        return setup
+
+    run(talk)
+
+
+@pytest.mark.parametrize(
+    ("media", "pieces", "first_s"),
+    [
+        (b"text/event-stream", (b": ok\n\n", b"event: message_start\ndata: {}\n\n", b"event: x\ndata: {}\n\n"), 3.0),
+        (b"text/event-stream", (b": ok\n\n", b"event: response.created\ndata: {}\n\n"), None),
+        (b"application/json", (b" ", b"{}"), 1.0),
+    ],
+)
+def test_first_event_of_a_copy_is_one_that_tells_of_the_models_work(
+    media: bytes, pieces: tuple[bytes, ...], first_s: float | None
+) -> None:
+    """As with a client's: else its upstream looks idle, however many wait inside, and `auto` sends more and more."""
+
+    class Slow(Server):
+        def open(self, request, sink):  # type: ignore[no-untyped-def,override]
+            stream = super().open(request, sink)
+            stream._answer.cancel()
+            loop = asyncio.get_running_loop()
+            head = ReplyHead.of(200, [(b"content-type", media)], None)
+            for n, piece in enumerate(pieces, 1):
+                loop.call_later(n, sink.on_reply, head if n == 1 else None, piece, False)
+            loop.call_later(len(pieces) + 1, self._whole, stream, sink)
+            return stream
+
+        def _whole(self, stream, sink) -> None:  # type: ignore[no-untyped-def]
+            sink.on_reply(None, b"", True)
+            self.n_open -= 1
+
+    async def talk() -> Setup:
+        setup = Setup(Slow(), limit=1)
+        setup.ask()
+        await asyncio.sleep(10)
+        assert setup.ends == {Mirrored.ANSWERED: 1}
+        assert setup.counts.firsts_s == ([] if first_s is None else [first_s])
         return setup
 
     run(talk)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.filters import form_of
+from velox.gateway.first_event import FirstEventWatch
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool
@@ -46,7 +48,10 @@ class Listener(Protocol):
         """It begins."""
 
     def on_first(self, waited_s: float) -> None:
-        """The first bytes of its body are there. waited_s: since the request was sent."""
+        """Its first event that tells of the model's work is there, or the first bytes of a body without events.
+
+        waited_s: since the request was sent.
+        """
 
     def on_data(self, data: bytes, end: bool) -> None:
         """More of its body came. end: that was all."""
@@ -169,9 +174,11 @@ class _Sink:
 
     __slots__ = (
         "_deadline",
+        "_first",
         "_listener",
         "_max_bytes",
         "_n_bytes",
+        "_needs_first",
         "_sent_s",
         "_until_s",
         "done",
@@ -188,6 +195,8 @@ class _Sink:
         """max_bytes: how much of the body is kept, and may come; None: nothing, and any number."""
         self.loop: Final = loop
         self._listener: Final = listener
+        self._needs_first = listener is not None
+        self._first: FirstEventWatch | None = None  # of an event stream that is not compressed
         self._max_bytes: Final = max_bytes
         self._n_bytes = 0
         self._deadline: asyncio.Timeout | None = None
@@ -215,6 +224,7 @@ class _Sink:
                 self._deadline.reschedule(self._until_s)
             if self._listener is not None:
                 self._listener.on_head(head)
+                self._first = FirstEventWatch() if form_of(head) == (True, True) else None
         if data:
             self._take(data)
         if self._listener is not None:
@@ -226,8 +236,10 @@ class _Sink:
         return False
 
     def _take(self, data: bytes) -> None:
-        if not self._n_bytes and self._listener is not None:
-            self._listener.on_first(self.loop.time() - self._sent_s)
+        if self._needs_first and (self._first is None or self._first.feed(data)):
+            self._needs_first, self._first = False, None
+            if self._listener is not None:
+                self._listener.on_first(self.loop.time() - self._sent_s)
         self._n_bytes += len(data)
         if self._max_bytes is None:
             return

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 from velox.errors import VeloxError
 from velox.heads import ReplyHead
 
-__all__ = ["FilterChain", "ReplyFilter"]
+__all__ = ["FilterChain", "ReplyFilter", "form_of"]
 
 _SSE: Final = b"text/event-stream"
 
@@ -100,7 +100,7 @@ class FilterChain:
             if self.head is None and place == self._held_at:
                 if each.released is None:
                     return b""
-                self._is_sse, self._is_plain = _form_of(each.released)
+                self._is_sse, self._is_plain = form_of(each.released)
                 if self.begin(each.released, place + 1) is None and self._held_at == place:
                     return b""
         return data if self.head is not None else b""
@@ -125,7 +125,7 @@ class FilterChain:
             each.close()
 
 
-def _form_of(head: ReplyHead) -> tuple[bool, bool]:
+def form_of(head: ReplyHead) -> tuple[bool, bool]:
     """Say whether a body is an event stream, and whether it is not compressed."""
     is_sse, is_plain = False, True
     for name, value in head.headers:

@@ -290,6 +290,8 @@ class _Copy:
             self._chain.begin(head)
 
     def on_data(self, data: bytes, end: bool) -> None:
+        if data and not self.first_byte_ns:
+            self.first_byte_ns = time.monotonic_ns()
         if self._chain is None or self._chain.is_over:
             return
         try:
@@ -301,7 +303,6 @@ class _Copy:
             self._status = self._chain.head.status  # a status of 200 may have an error's body
 
     def on_first(self, waited_s: float) -> None:
-        self.first_byte_ns = time.monotonic_ns()
         if self._status >= 400:
             return
         self._has_replied = True
