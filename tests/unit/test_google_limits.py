@@ -36,6 +36,15 @@ def test_settings_of_the_answer_are_found(
     assert fields == BodyFields("m", stream=True)
 
 
+@pytest.mark.parametrize("text", ["6.5536e4", "65536.0", '"65536"', '"655.36E+2"', "65536e0"])
+def test_number_counts_however_it_is_written(text: str) -> None:
+    """Google takes all of these; held as 1 or 6, a strict budget would be exceeded."""
+    body = b'{"generationConfig":{"maxOutputTokens":%b}}' % text.encode()
+
+    assert with_google_limits(BodyFields("m"), body).max_tokens == 65_536
+    assert with_google_limits(BodyFields("m"), body.replace(text.encode(), b"9e99")).max_tokens == 10**12
+
+
 def test_body_that_is_full_of_settings_has_the_largest_that_there_are() -> None:
     """To look at them all would hold up others."""
     body = b'{"a":[%b{"maxOutputTokens":1}]}' % (b'{"maxOutputTokens":1},' * 4000)

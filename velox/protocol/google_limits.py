@@ -19,7 +19,8 @@ __all__ = ["with_google_limits"]
 
 _LONGEST: Final = (b'"maxOutputTokens"', b'"max_output_tokens"')
 _ANSWERS: Final = (b'"candidateCount"', b'"candidate_count"')
-_NUMBER: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"?([0-9]{1,12})')
+# Google reads 1e5 as a whole number, too (ProtoJSON), with and without quotes.
+_NUMBER: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"?([0-9]{1,12}(?:\.[0-9]{1,12})?(?:[eE]\+?[0-9]{1,2})?)')
 # Of a longer body only its begin and its end are searched, as others wait meanwhile: what is long is in its middle.
 _WHOLE_BYTES: Final = 128 * 1024
 _END_BYTES: Final = 64 * 1024
@@ -50,6 +51,6 @@ def _largest(parts: tuple[bytes | bytearray, ...], names: tuple[bytes, bytes]) -
                     return _MOST
                 found = _NUMBER.match(part, at + len(name))
                 if found is not None:
-                    largest = max(int(found[1]), largest or 0)
+                    largest = max(min(int(float(found[1])), _MOST), largest or 0)
                 at = part.find(name, at + len(name))
     return largest
