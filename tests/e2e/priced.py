@@ -53,19 +53,23 @@ class Priced:
         await call.reply(200, JSON, json.dumps(told).encode())
 
     @contextlib.contextmanager
-    def running(self, budgets: Sequence[Entry], workers: int = 1, **more: str) -> Iterator[VeloxProcess]:
+    def running(
+        self, budgets: Sequence[Entry], workers: int = 1, routes: Sequence[Entry] = (), **more: str
+    ) -> Iterator[VeloxProcess]:
         """Run one gateway."""
-        with self.gateways(1, budgets, workers, **more) as found:
+        with self.gateways(1, budgets, workers, routes, **more) as found:
             yield found[0]
 
     @contextlib.contextmanager
-    def gateways(self, n: int, budgets: Sequence[Entry], workers: int = 1, **more: str) -> Iterator[list[VeloxProcess]]:
+    def gateways(
+        self, n: int, budgets: Sequence[Entry], workers: int = 1, routes: Sequence[Entry] = (), **more: str
+    ) -> Iterator[list[VeloxProcess]]:
         """Run several, each with a ledger of its own."""
         with contextlib.ExitStack() as running:
             upstream = running.enter_context(RecordingUpstream())
             running.enter_context(upstream.playing(self.answer))
             entry = {"name": "one", "provider": "openai", "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
-            config = {"upstreams": [entry], "budgets": list(budgets)}
+            config = {"upstreams": [entry], "budgets": list(budgets), **({"routes": list(routes)} if routes else {})}
             common = {"MODEL_KEY": "sk-model-0123456789", "workers": str(workers), "prices": str(self.prices)}
             found = []
             for at in range(n):

@@ -130,6 +130,21 @@ def test_form_takes_nothing_of_a_budget_of_tokens_for_the_bytes_of_its_picture(p
         until(lambda: priced_left(velox) == [("gateway", 20_000 - 2)], "they are settled")
 
 
+@pytest.mark.parametrize("allows", [False, True])
+def test_form_takes_no_dollars_for_the_bytes_of_its_picture(priced: Priced, allows: bool) -> None:
+    """Though its route names a model that has a price: of its tokens nothing is known, as at all forms."""
+    form = b"--x\r\ncontent-disposition: form-data; name=image; filename=a.png\r\n\r\n%b\r\n--x--\r\n" % bytes(40_000)
+    budget = {"per": "gateway", "usd": 1, "window": "day", **({"unpriced": "allow"} if allows else {})}
+    routes = [{"name": "all", "to": [{"upstream": "one", "model": "own"}]}]
+    with priced.running([budget], routes=routes) as velox:
+        priced.tells_usage = False
+        for path in ("/v1/images/edits", "/v1/audio/transcriptions"):
+            reply = velox.request("POST", path, form, {"content-type": "multipart/form-data; boundary=x"})
+            assert reply.status == (200 if allows else 403), path
+        assert priced.n_calls == (2 if allows else 0)
+        until(lambda: priced_left(velox) == [("gateway", 1)], "they are settled")
+
+
 @pytest.mark.parametrize(
     ("limits", "is_refused"),
     [

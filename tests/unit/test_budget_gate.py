@@ -203,17 +203,6 @@ def test_request_that_is_not_read_passes_no_budget_of_tokens_that_is_used_up(str
     assert house.spent == [198]
 
 
-def test_form_holds_no_tokens_for_the_bytes_of_its_pictures() -> None:
-    """An upload of 4 MB is no million tokens: others would be refused while it runs, and after it, if nobody counts."""
-    house = House(rule(tokens=2_000_000))
-    hold = house.gate.hold(
-        ALICE, HERE, BodyFields(), Estimator().estimate(Endpoint.IMAGES, 4_000_000, BodyFields()), is_read=False
-    )
-    assert hold is not None and house.held == [1]
-    used(hold, None, 5000)
-    assert (house.spent, house.held) == ([5000], [0])
-
-
 def test_dearest_destination_decides() -> None:
     house = House(rule(usd=1), cheap=CHEAP, dear=TIERED)
     house.hold(way=Way("cheap", "dear"), prompt=100, max_tokens=100)

@@ -108,12 +108,10 @@ class BudgetGate:
             self._rules = tuple(rules)
             self._sets.clear()
 
-    def hold(
-        self, caller: Caller, way: Destinations, fields: BodyFields, estimate: Estimate, *, is_read: bool = True
-    ) -> BudgetHold | None:
+    def hold(self, caller: Caller, way: Destinations, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:
         """Hold what a request may cost, of all budgets that count it; None: none does.
 
-        is_read: False: it is a form, whose bytes tell nothing of its tokens. Raises VeloxError(INSUFFICIENT_QUOTA) or
+        estimate: NO_TOKENS: it is not read, as forms are not. Raises VeloxError(INSUFFICIENT_QUOTA) or
         VeloxError(UNPRICED_MODEL), or NotYetError where Redis must be asked first, and holds nothing.
         """
         if not self._rules and not has_budgets(caller):
@@ -134,7 +132,7 @@ class BudgetGate:
                 else:
                     usual = usual or self._amounts(way, fields, estimate, now_s, self._usual(caller, fields))
                     amounts = usual
-                amount = self._amount(each, amounts, is_read=is_read)
+                amount = self._amount(each, amounts)
                 hold = each.hold(amount, now_s)
                 if hold is None:
                     raise self._refused(each, amount, now_s)
@@ -172,12 +170,12 @@ class BudgetGate:
             most = max(most, cost.nano)
         return _Amounts(tokens, min(most, _MOST))
 
-    def _amount(self, kept: SharedBudget, amounts: _Amounts, *, is_read: bool) -> int:
+    def _amount(self, kept: SharedBudget, amounts: _Amounts) -> int:
         """Return what a budget holds. A guess is no reason to refuse a request for ever: it is the limit at most."""
         budget = kept.rule.budget
         if kept.is_tokens:
             # Of what is not read, one: what holds nothing passes a budget that is used up.
-            amount = (amounts.tokens or 1) if is_read else 1
+            amount = amounts.tokens or 1
         elif amounts.nano is not None:
             amount = amounts.nano
         elif budget.refuses_unpriced:

@@ -627,27 +627,24 @@ class Exchange(HedgingHost):
         plan, fields, estimate = self.plan, self.fields, self._grant.estimate
         if plan.endpoint is Endpoint.GENERATE and self.body is not None:
             fields = with_google_limits(fields, self.body)
-        if (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields:
+        if not plan.reads_body and (plan.named is None or plan.named.is_model_in_path):
+            estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
+        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
-        is_read = plan.reads_body or (plan.named is not None and not plan.named.is_model_in_path)
-        hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate, is_read=is_read)
-        if not is_read:
-            estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
+        hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate)
         route = way.parts.entry.name
         return log.request(
             self.id, plan.caller, plan.endpoint, route, fields, estimate, hold=hold, dialect=plan.dialect
         )
 
-    async def _hold(
-        self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate, *, is_read: bool
-    ) -> BudgetHold | None:
+    async def _hold(self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:
         """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
         hold: BudgetHold | None = None
 
         def gate(_now_ns: int) -> None:
             nonlocal hold
-            hold = budgets.hold(self.plan.caller, way, fields, estimate, is_read=is_read)
+            hold = budgets.hold(self.plan.caller, way, fields, estimate)
 
         try:
             gate(0)
