@@ -418,6 +418,16 @@ def test_stream_of_gemini_as_an_array_tells_its_last_usage(size: int) -> None:
     assert (meter.kinds().input, meter.kinds().output, meter.kinds().reasoning) == (5, 9, 2)
 
 
+def test_array_whose_last_item_is_missing_has_an_answer_of_unknown_length() -> None:
+    """Items before it tell the prompt and the same as total: 0 is not what was made."""
+    item = b'{"candidates":[{}],"usageMetadata":{"promptTokenCount":5,"totalTokenCount":5}}'
+    for items, made in ((item, 0), (b"%b,%b" % (item, item), None), (b"%b,%b,%b" % (item, item, item), None)):
+        meter, *_ = metered(None, BodyFields(model="m", stream=True), Endpoint.GENERATE)
+        meter.begin(ReplyHead.of(200, [JSON], None), is_sse=False, is_plain=True)
+        meter.feed(b"[%b]" % items, True)
+        assert meter.usage(is_whole=True) == Usage(5, made, made is not None)
+
+
 def test_array_that_is_none_tells_nothing() -> None:
     """It passes all the same."""
     meter, *_ = metered(None, BodyFields(model="m", stream=True), Endpoint.GENERATE)

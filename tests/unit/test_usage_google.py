@@ -68,6 +68,21 @@ def test_answer_without_a_count_is_what_the_total_has_more(total: int, made: int
     assert (stream.tokens(), stream.kinds().output) == ((14, made), made)
 
 
+@pytest.mark.parametrize("end", [b"", b'data: {"error":{"code":503,"status":"UNAVAILABLE","message":"x"}}\n\n'])
+def test_stream_whose_last_event_is_missing_has_an_answer_of_unknown_length(end: bytes) -> None:
+    """Events before it tell the prompt and the same as total (recorded): 0 is not what was made."""
+    usage = {"promptTokenCount": 10, "totalTokenCount": 10}
+    parts = [{"text": "hi"}]
+    event = json.dumps({"candidates": [{"content": {"parts": parts}}], "usageMetadata": usage}).encode()
+    stream = StreamUsage(GOOGLE_KEY)
+    stream.feed(b"data: %b\n\n" % event * 5 + end)
+
+    assert (stream.tokens(), stream.kinds().output) == ((10, None), None)
+
+    stream.feed(b"data: %b\n\n" % event.replace(b'"total', b'"candidatesTokenCount": 7, "total'))
+    assert (stream.tokens(), stream.kinds().output) == ((10, 7), 7)
+
+
 def test_total_does_not_take_from_an_answer_that_was_counted() -> None:
     stream = StreamUsage(GOOGLE_KEY)
     for usage in ({"totalTokenCount": 10}, {"candidatesTokenCount": 5, "totalTokenCount": 15}, {"totalTokenCount": 10}):

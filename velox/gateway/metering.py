@@ -145,8 +145,10 @@ class ArrayUsage:
             if GOOGLE_KEY in item:
                 reader = BodyUsage(GOOGLE_KEY, is_priced=True)
                 reader.feed(item)
-                kinds = reader.kinds()
-                self._kinds = self._kinds if kinds.input is None else kinds
+                kinds, before = reader.kinds(), self._kinds
+                if not kinds.output and before.input is not None:
+                    kinds = kinds._replace(output=before.output or None)  # as in StreamUsage: its last item counts it
+                self._kinds = before if kinds.input is None else kinds
 
     def tokens(self) -> tuple[int | None, int | None]:
         """Return those of the prompt and of the answer, after the last byte."""

@@ -187,7 +187,10 @@ class _Counts:
         if any(part is not None for part in parts):
             self.output = sum(part or 0 for part in parts)
         elif (made := answer_of_total(usage)) is not None:
-            self.output = max(made, self.output or 0)
+            if made or usage is self._first:
+                self.output = max(made, self.output or 0)
+            elif not self.output:
+                self.output = None  # a stream goes on: its last event counts the answer, those before only the prompt
 
 
 def _told(usage: dict[str, object]) -> dict[str, object]:
