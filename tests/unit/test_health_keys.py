@@ -102,6 +102,7 @@ def test_refused_key_that_is_not_told_rests_longer_each_time() -> None:
     for refused in (True, True, True, False, True):
         if not refused:
             told(keys, 0, [], now_s)
+            now_s += 0.1
             continue
         for _ in range(3):
             told(keys, 0, [], now_s, 429)
@@ -110,6 +111,20 @@ def test_refused_key_that_is_not_told_rests_longer_each_time() -> None:
         rests.append(rest_s)
         now_s += rest_s
     assert rests == pytest.approx([1.0, 2.0, 4.0, 1.0])
+
+
+def test_key_that_is_refused_inside_replies_that_begin_well_rests_longer_each_time() -> None:
+    """As streams whose first event is a 429: their heads do not tell that the key may be used again."""
+    keys, now_s, rests = Keys(1), 100.0, []
+    for _ in range(4):
+        told(keys, 0, [], now_s)
+        keys.answered(0, 429, [], now_s, now_s, 0.0)
+        rest_s = keys.rests_s(now_s)
+        assert rest_s is not None
+        rests.append(rest_s)
+        now_s += rest_s
+
+    assert rests == pytest.approx([1.0, 2.0, 4.0, 8.0])
 
 
 def test_key_that_all_rest_or_were_tried_is_none() -> None:

@@ -23,6 +23,7 @@ seconds or milliseconds. The same without a unit (x-ratelimit-remaining) is abou
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -111,12 +112,13 @@ class _Unit:
 
 
 class _Key:
-    __slots__ = ("breaker", "n_refused", "requests", "rests_s", "tokens")
+    __slots__ = ("breaker", "excused", "n_refused", "requests", "rests_s", "tokens")
 
     def __init__(self) -> None:
         self.breaker: Final = Breaker(REFUSED)
         self.rests_s = 0.0  # until then
         self.n_refused = 0  # 429 in a row that do not say for how long
+        self.excused = (math.inf, 0)  # when the attempt began whose good head ended them, and how many there were
         self.requests: Final = _Unit()
         self.tokens: Final = _Unit()
 
@@ -213,6 +215,8 @@ class Keys:
         if status == 429:
             found.breaker.gave_up(began_s)
             rest_s = rest_s_of(headers, unix_s)
+            if began_s == found.excused[0]:
+                found.n_refused = max(found.n_refused, found.excused[1])  # refused inside that reply after all
             if rest_s is None:
                 rest_s = 0.0
                 if began_s >= found.rests_s:  # those that were under way together are one refusal
@@ -228,7 +232,8 @@ class Keys:
         elif status >= 500:
             found.breaker.gave_up(began_s)
         else:
-            found.n_refused = 0
+            if found.n_refused:
+                found.excused, found.n_refused = (began_s, found.n_refused), 0
             found.breaker.succeeded(began_s)
         if found.breaker.is_open != was_out and self._on_out is not None:
             self._on_out(key, not was_out)
