@@ -16,9 +16,9 @@ from velox.gateway.metering import Usage
 from velox.ledger.record import Call, Flag
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule
-from velox.policy.estimate import Estimator
+from velox.policy.estimate import NO_TOKENS, Estimator
 from velox.prices.price import Price, compiled
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.token_usage import Bill, TokenUsage
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.types import BodyFields, Caller, Endpoint
 
@@ -249,6 +249,20 @@ def test_pictures_cost_as_such_where_their_usage_does_not_tell_them_apart(
 
     (call,) = desk.calls
     assert call.cost_nano == desk.spent == cost * 1000
+
+
+def test_bill_is_the_cost_of_what_has_no_tokens(tmp_path: Path) -> None:
+    """As OpenRouter's reranking, whose usage has a cost and search units."""
+    desk = Desk(tmp_path)
+    desk.log.prices = lambda *_: Price((), "test", "1", biller="openrouter")
+    calls, attempt = desk.log.request(b"vx-1-1", ALICE, Endpoint.OTHER, "all", BodyFields(), NO_TOKENS), Attempt()
+    calls.begin(attempt, "one", None)
+
+    kinds = TokenUsage(bill=Bill(1_000_000_000, "openrouter"))
+    calls.end(Answered(attempt, 200, None, True, True, 1, UNTOLD, kinds))
+
+    (call,) = desk.calls
+    assert (call.cost_nano, call.tokens.input, call.tokens.output) == (1_000_000, None, None)
 
 
 def test_call_costs_what_it_did_when_it_began(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ class RequestCalls:
 
         model: that the upstream was asked for.
         """
-        if usage.input is None and usage.output is None:
+        if usage.input is None and usage.output is None and usage.bill is None:
             return None, ""
         price = self._prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
         if price is None:
