@@ -67,7 +67,7 @@ def test_case_18_redis_that_is_frozen_emptied_and_back_gives_no_burst(priced: Pr
 
 def test_redis_that_forbids_what_budgets_need_is_told_once(priced: Priced) -> None:
     """Limits could be shared and budgets can't: each gateway goes on with its share, and asks again with pauses."""
-    budget = {"per": "key", "usd": "0.06", "window": "day"}
+    budget = {"per": "key", "usd": "60", "window": "day"}
     with redis_server() as server:
         with contextlib.closing(server.client()) as client:
             client.execute_command("ACL", "SETUSER", "few", "on", ">p", "~*", "+@all", "-hset")
