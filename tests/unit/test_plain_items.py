@@ -89,6 +89,10 @@ def test_problems_are_those_that_yaml_has(text: str) -> None:
         "- - a\n",
         "- key: a\n\tname: b\n",
         "- {a: {b: c}}\n",
+        "  - key: a\n",
+        "\n  - key: a\n",
+        "- key: a\n   - key: b\n",
+        "- key: a\n  models:\n- key: b\n",
     ],
 )
 def test_what_is_not_plain_is_left_to_the_parser(text: str) -> None:
