@@ -56,10 +56,11 @@ class FirstEventWatch:
 class FirstEventGate(ReplyFilter):
     """Of one event stream."""
 
-    __slots__ = ("_head", "_held")
+    __slots__ = ("_head", "_held", "_watch")
 
     def __init__(self) -> None:
         super().__init__()
+        self._watch: Final = FirstEventWatch()
         self._head: ReplyHead | None = None
         self._held = b""
 
@@ -72,23 +73,9 @@ class FirstEventGate(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return all of it once there is an event."""
         held = self._held = self._held + data
-        if not end and len(held) <= _MOST_HELD and not _has_event(held):
+        if not end and len(held) <= _MOST_HELD and not self._watch.feed(data):
             return b""
         self._held = b""
         self.reads_body = False
         self.released = self._head
         return held
-
-
-def _has_event(text: bytes) -> bool:
-    """Say whether a stream that begins so has come to the data of an event that tells of the model's work."""
-    name = b""
-    *lines, rest = _LINE.split(text)
-    for line in (*lines, rest):
-        if not line:
-            name = b""
-        elif line.startswith(b"event:") and line is not rest:
-            name = line[6:].strip()
-        elif line.startswith(b"data:") and name not in _PRELUDES:
-            return True
-    return False

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.filters import form_of
 from velox.gateway.first_event import FirstEventWatch
 from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import AttemptFields
@@ -27,7 +28,6 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 
 __all__ = ["HeldReply"]
 
-_SSE: Final = b"text/event-stream"
 # Of an error's body, which waits for the other attempt; and of comments, of which nobody sends so many.
 _MOST_HELD: Final = 64 * 1024
 
@@ -200,13 +200,7 @@ class HeldReply:
 
     def _take_head(self, head: ReplyHead) -> None:
         self.head = head
-        is_sse, is_plain = False, True
-        for name, value in head.headers:
-            if name == b"content-type":
-                is_sse = value.lower().startswith(_SSE)
-            elif name == b"content-encoding":
-                is_plain = value.lower() == b"identity"
-        self._watch = FirstEventWatch() if is_sse and is_plain else None
+        self._watch = FirstEventWatch() if form_of(head) == (True, True) else None
         if self._on_head is not None:
             self._on_head(head)
 

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -37,6 +35,7 @@ from velox.observe.oplog import operations_logger
 from velox.policy.budget import BudgetWindow, window_at
 from velox.policy.budget_rules import BudgetRule, Spender, by_identity, has_budgets, own_budgets, rules_of, subjects
 from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.process import wait_for
 from velox.runtime.stores import record_store
 from velox.settings import Settings
 from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable
@@ -58,7 +57,6 @@ _LAST_S: Final = 253_402_300_800  # the end of the year 9999
 _US: Final = 1_000_000
 # What was spent must be read within this time at the start; a database that hangs must not hold the gateway up.
 _START_S: Final = 10.0
-_LOOK_S: Final = 0.01
 # By then all workers count by a change, and the records of calls before it are kept.
 _SETTLED_S: Final = 2.0
 # While budgets keep changing, those that have settled are read together this often.
@@ -398,20 +396,11 @@ class BudgetOpening:
         if not pid:
             self._read_later(rules)
             return
-        until_s = time.monotonic() + self._start_s
-        while time.monotonic() < until_s and not is_stopped():
-            reaped, status = os.waitpid(pid, os.WNOHANG)
-            if reaped:
-                on_reaped(pid)
-                if status:
-                    self._read_later(rules)
-                return
-            time.sleep(_LOOK_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        code = wait_for(pid, self._start_s, is_stopped)
         on_reaped(pid)
-        if not is_stopped():
+        if code == 0:
+            return
+        if code is None and not is_stopped():
             message = "what was spent before could not be read in %g s: budgets begin at 0 until it is"
             self._logger.error(message, self._start_s)
         self._read_later(rules)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +20,7 @@ from typing import Final
 from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, KeySnapshot, SnapshotError, snapshot_number, snapshot_path
 from velox.ledger.store import StoreError
 from velox.runtime.credentials import KeyWatch
+from velox.runtime.process import wait_for
 from velox.runtime.stores import account_store
 from velox.settings import Settings
 from velox.settings.tree import read_regular_file
@@ -30,7 +29,6 @@ __all__ = ["open_keys"]
 
 # A database that hangs must not hold the gateway up.
 _START_S: Final = 10.0
-_LOOK_S: Final = 0.01
 # How the child ends.
 _IS_NEW, _HAS_FAILED, _IS_OLD = range(3)
 
@@ -50,13 +48,9 @@ def open_keys(
     pid = fork(partial(_write, settings, Path(settings.ledger)))
     if not pid:
         return
-    code = _code_of(pid, time.monotonic() + start_s, is_stopped)
-    if code is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        if not is_stopped():
-            logger.error("managed keys could not be read in %g s: those that were in force last stay so", start_s)
+    code = wait_for(pid, start_s, is_stopped)
+    if code is None and not is_stopped():
+        logger.error("managed keys could not be read in %g s: those that were in force last stay so", start_s)
     on_reaped(pid)
     if code != _IS_NEW:
         return
@@ -64,16 +58,6 @@ def open_keys(
     while keys.is_busy and not is_stopped():
         keys.look(time.monotonic())
     keys.take_changes()  # nobody knows any other keys yet
-
-
-def _code_of(pid: int, until_s: float, is_stopped: Callable[[], bool]) -> int | None:
-    """Return how a child ended; None: it still runs."""
-    while time.monotonic() < until_s and not is_stopped():
-        reaped, status = os.waitpid(pid, os.WNOHANG)
-        if reaped:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(_LOOK_S)
-    return None
 
 
 def _write(settings: Settings, folder: Path) -> int:

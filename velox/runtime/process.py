@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["begin", "end", "how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wake"]
+__all__ = ["begin", "end", "how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wait_for", "wake"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.005
@@ -79,6 +79,20 @@ def end(pid: int, timeout_s: float) -> None:
                 os.waitpid(pid, 0)
                 return
             time.sleep(_POLL_S)
+
+
+def wait_for(pid: int, timeout_s: float, is_stopped: Callable[[], bool]) -> int | None:
+    """Wait for a child that leaves by itself; return its exit code. None: too late, or is_stopped; it is killed."""
+    until_s = time.monotonic() + timeout_s
+    while time.monotonic() < until_s and not is_stopped():
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+        if reaped:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(_POLL_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
 
 
 def how_it_ended(status: int) -> str:
