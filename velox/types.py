@@ -36,9 +36,9 @@ __all__ = [
 class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a dataclass costs three times as much
     """What Velox reads of a request's body: plain values only, never a parser's object.
 
-    model: what the path names, where it names one. n: answers asked for. include_usage: what its stream_options ask
-    for; None: it has none. stores: it asks the upstream to keep the answer. is_model_in_path: the body itself may name
-    another model, or none.
+    model: what the path names, where it names one. n: answers asked for to each of n_prompts. include_usage: what its
+    stream_options ask for; None: it has none. stores: it asks the upstream to keep the answer. is_model_in_path: the
+    body itself may name another model, or none.
     """
 
     model: str | None = None
@@ -46,6 +46,7 @@ class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a d
     max_tokens: int | None = None
     user: str | None = None
     n: int = 1
+    n_prompts: int = 1
     include_usage: bool | None = None
     stores: bool = False
     is_model_in_path: bool = False

@@ -22,7 +22,8 @@ __all__ = ["run"]
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _CHOICES = ("n", "best_of")
 _OPTIONS = "stream_options"
-_FIELDS = {"model", "stream", "user", _OPTIONS, *_LIMITS, *_CHOICES}
+_PROMPT = "prompt"
+_FIELDS = {"model", "stream", "user", _OPTIONS, _PROMPT, *_LIMITS, *_CHOICES}
 _EXPANDED = (
     (b"\x01", b"long text " * 400),
     (b"\x02", b"\\u00e9\\n\\\\" * 400),
@@ -124,7 +125,11 @@ def _check_as_upstream(body: bytes, peek: BodyFields) -> None:
     is_name = isinstance(user, str) and 1 <= len(user) <= 256
     assert peek.user == (str(user).encode(errors="replace").decode() if is_name else None), "another user"
     counts = [fields[name] for name in _CHOICES if type(fields.get(name)) is int]
-    assert peek.n == max([1, *counts]), "another number of answers"
+    others = any(type(fields.get(name)) in (str, float) for name in _CHOICES)
+    assert peek.n >= max([1, *counts]) and (others or peek.n == max([1, *counts])), "another number of answers"
+    prompts = fields.get(_PROMPT)
+    is_list = type(prompts) is list and bool(prompts) and type(prompts[0]) not in (int, float)
+    assert peek.n_prompts == (len(prompts) if isinstance(prompts, list) and is_list else 1), "another number of prompts"
     assert peek.include_usage is (_asks(fields[_OPTIONS]) if _OPTIONS in fields else None), "other stream options"
     _check_asking(body, document, peek)
     _check_model(body, document, peek)
@@ -136,7 +141,11 @@ def _asks(options: object) -> bool:
 
 def _check_asking(body: bytes, document: _Pairs, peek: BodyFields) -> None:
     """What goes up instead of a body has the same fields in the same order, and once the options, that ask."""
-    asking = ask_for_usage(body, peek)
+    try:
+        asking = ask_for_usage(body, peek)
+    except VeloxError as error:
+        assert error.param == _OPTIONS and peek.include_usage is False, "what asks is refused"
+        return
     assert ask_for_usage(bytearray(body), peek) == asking, "a bytearray is changed in another way"
     if asking is None:
         return

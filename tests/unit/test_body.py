@@ -94,7 +94,7 @@ def test_body_not_json_refused_with_place(body: bytes, place: str) -> None:
     "key",
     [
         *("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "user"),
-        *("n", "best_of", "stream_options"),
+        *("n", "best_of", "prompt", "stream_options"),
     ],
 )
 @pytest.mark.parametrize("value", ["null", '"a"', "1", "{}"])

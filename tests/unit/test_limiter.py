@@ -618,6 +618,7 @@ def test_duration_is_written_as_openai_does(ns: int, text: str) -> None:
         (Endpoint.CHAT, 401, BodyFields(max_tokens=7), (101, 7)),
         (Endpoint.CHAT, 4, BodyFields(max_tokens=7, n=3), (1, 21)),
         (Endpoint.COMPLETIONS, 4, BodyFields(n=2), (1, 2048)),
+        (Endpoint.COMPLETIONS, 4, BodyFields(n=2, n_prompts=3), (1, 6144)),
         (Endpoint.RESPONSES, 4, BodyFields(max_tokens=0), (1, 0)),
         (Endpoint.MESSAGES, 4, BodyFields(max_tokens=9), (1, 9)),
         (Endpoint.EMBEDDINGS, 40, BodyFields(max_tokens=9, n=2), (10, 0)),

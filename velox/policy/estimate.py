@@ -28,6 +28,7 @@ _MOST: Final = 2**40
 _LONGEST_ANSWER: Final = 131_072
 _USUAL_LONGEST: Final = 32_768
 _MOST_ANSWERS: Final = 128  # `n`; OpenAI takes no more
+_MOST_PROMPTS: Final = 2048  # nor of these, at text completions
 
 
 class Estimate(NamedTuple):
@@ -52,7 +53,7 @@ NO_TOKENS: Final = Estimate(0, 0)
 
 def n_answers(peek: BodyFields) -> int:
     """Return how many answers a model makes at most for one request."""
-    return max(1, min(peek.n, _MOST_ANSWERS))
+    return max(1, min(peek.n, _MOST_ANSWERS)) * max(1, min(peek.n_prompts, _MOST_PROMPTS))
 
 
 def longest_answer(peek: BodyFields) -> int:
@@ -88,14 +89,14 @@ class Estimator:
     def estimate(self, route: Endpoint, n_bytes: int, peek: BodyFields) -> Estimate:
         """Return what a request with a body of `n_bytes` may cost. Only for bodies that name a model.
 
-        `n` answers cost as much as n times one.
+        `n` answers cost as much as n times one, and so do those to several prompts.
         """
         prompt = -(-n_bytes // self.bytes_per_token)
         if route not in _GENERATING:
             return Estimate(prompt, 0)
         max_tokens = self.default_max_tokens if peek.max_tokens is None else peek.max_tokens
-        if peek.n > 1:
-            max_tokens *= peek.n
+        if peek.n > 1 or peek.n_prompts > 1:
+            max_tokens *= max(1, peek.n) * peek.n_prompts
         answer = max_tokens if max_tokens < _MOST else _MOST
         return Estimate(prompt, answer, 0 if peek.max_tokens is None else answer)
 

@@ -11,8 +11,9 @@ not even in the traceback of an error: the checks that raise come after it.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final, NoReturn, TypeAlias
 
 import simdjson
@@ -40,9 +41,12 @@ _INT_DIGITS: Final = 1000
 _MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 # The larger one counts: `best_of` answers are made, of which the best `n` are sent.
 _CHOICES: Final = ("n", "best_of")
+# Longer ones are no count.
+_COUNT_CHARS: Final = 20
 _OPTIONS: Final = "stream_options"
+_PROMPT: Final = "prompt"
 _STORE: Final = "store"
-_FIELDS: Final = frozenset({"model", "stream", "user", _STORE, _OPTIONS, *_MAX_TOKENS, *_CHOICES})
+_FIELDS: Final = frozenset({"model", "stream", "user", _STORE, _OPTIONS, _PROMPT, *_MAX_TOKENS, *_CHOICES})
 _ABSENT: Final = object()
 # Stands for stream_options that ask for the usage.
 _ASKS: Final = object()
@@ -130,7 +134,9 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
                 # thousand fields of one name would take minutes.
                 return values, key
             value = document[key]
-            if type(value) not in _COMPOUND:
+            if key == _PROMPT:
+                values[key] = _n_prompts(value) if type(value) is simdjson.Array else 1
+            elif type(value) not in _COMPOUND:
                 values[key] = value
             elif key == _OPTIONS and type(value) is simdjson.Object:
                 values[key] = _asking(value.items())
@@ -146,6 +152,12 @@ def _asking(options: Iterable[tuple[str, object]]) -> object:
         if key == "include_usage":
             asks = value is True
     return _ASKS if asks else ...
+
+
+def _n_prompts(given: Sequence[object]) -> int:
+    """Return how many prompts a list is: texts, or lists of tokens, each of which gets answers; of tokens it is one."""
+    n = len(given)
+    return n if n and type(given[0]) not in (int, float) else 1
 
 
 def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
@@ -175,6 +187,8 @@ def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
 
 
 def _plain(key: str, value: object) -> object:
+    if key == _PROMPT:
+        return _n_prompts(value) if isinstance(value, list) else 1
     if key == _OPTIONS and isinstance(value, _Pairs):
         return _asking(value.pairs)
     return ... if type(value) in _COMPOUND else value
@@ -231,13 +245,27 @@ def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
     if isinstance(user, str) and 1 <= len(user) <= _USER_CHARS:
         fields.user = user.encode(errors="replace").decode()
     for name in _CHOICES:
-        value = values.get(name)
-        # What is no count is for the upstream to refuse, and counts as one.
-        if isinstance(value, int) and not isinstance(value, bool):
-            fields.n = max(fields.n, value)
+        if name in values:
+            fields.n = max(fields.n, _count(values[name]))
+    n_prompts = values.get(_PROMPT)
+    if isinstance(n_prompts, int):
+        fields.n_prompts = n_prompts
     if _OPTIONS in values:
         fields.include_usage = values[_OPTIONS] is _ASKS
     fields.stores = values.get(_STORE) not in (None, False)
+
+
+def _count(value: object) -> int:
+    """Return a number of answers, as lenient upstreams read it: 4.0 and "4" are four. What is none is the upstream's to
+    refuse, and counts as one."""
+    try:
+        if isinstance(value, str):
+            value = float(value) if len(value) <= _COUNT_CHARS else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return math.ceil(value)
+    except (ValueError, OverflowError):
+        pass  # no number, or none that is finite
+    return 1
 
 
 def _invalid(message: str) -> VeloxError:

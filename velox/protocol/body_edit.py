@@ -159,9 +159,9 @@ _STRING: Final = re.compile(STRING, re.DOTALL)
 _LARGE_BYTES: Final = 64 * 1024
 _ASKING: Final = b'"stream_options":{"include_usage":true}'
 _OPTIONS: Final = Field("stream_options")
-# Nothing or flat members, with no brace inside a string.
-_FLAT_OPTIONS: Final = re.compile(rb"null|\{[^{}\[\]\\]{0,256}\}")
-_CHANGED_BYTES: Final = 1024 * 1024  # a larger one would be searched and copied for too long
+_NULL: Final = b"null"
+# Those of OpenAI have some 60 bytes. What is longer is not read, and refused.
+_OPTIONS_BYTES: Final = 4096
 
 
 def with_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
@@ -223,10 +223,13 @@ def with_query_model(query: bytes, model: str) -> bytes:
 
 
 def ask_for_usage(body: bytes | bytearray, fields: BodyFields) -> bytes | bytearray | None:
-    """Return `body` with stream_options that ask for the usage; None: it asks already, or can't be changed safely.
+    """Return `body` with stream_options that ask for the usage; None: it is no stream, or asks already.
 
     body: one that BodyReader has read, of a streamed chat or text completion; a bytearray is changed in place and
     returned. fields: what was read of it. Nothing but the options is written anew, and no key is there twice.
+
+    Raises VeloxError(BAD_REQUEST) for options that can't be made to ask: no object, over 4 KiB long, or hidden by
+    escapes in a body of over 512 KiB. To pass them as they are would let a client choose that nobody counts its tokens.
     """
     if not fields.stream or fields.include_usage:
         return None
@@ -240,25 +243,41 @@ def ask_for_usage(body: bytes | bytearray, fields: BodyFields) -> bytes | bytear
     return b"%b,%b}" % (body[:end], _ASKING)
 
 
-def _change_options(body: bytes | bytearray) -> bytes | bytearray | None:
-    """Put include_usage into the options that `body` has. None: it is not sure where they are, or what is in them."""
-    if len(body) > _CHANGED_BYTES:
-        return None
-    try:
-        begin = _OPTIONS.find(body)
-    except VeloxError:
-        return None  # somewhere
+def _change_options(body: bytes | bytearray) -> bytes | bytearray:
+    """Put include_usage into the options that `body` has. Raises as ask_for_usage()."""
+    begin = _OPTIONS.find(body)
     assert begin >= 0, "there are options in what was read"
-    found = _FLAT_OPTIONS.match(body, begin)
-    if found is None:
-        return None
+    end = begin + len(_NULL)
+    text = b"{}"
+    if body[begin:end] != _NULL:
+        text = _object_at(body, begin)
+        end = begin + len(text)
     try:
-        options = orjson.loads(found[0])
-    except orjson.JSONDecodeError:
-        return None
-    end = found.end()
-    changed = orjson.dumps({**(options or {}), "include_usage": True})
+        # Not by orjson, which refuses lone surrogates and integers of over 64 bits.
+        options = {**json.loads(text), "include_usage": True}
+        changed = json.dumps(options, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (ValueError, RecursionError):
+        raise _bad_options("can't be read") from None
     if isinstance(body, bytearray):
         body[begin:end] = changed
         return body
     return body[:begin] + changed + body[end:]
+
+
+def _object_at(body: bytes | bytearray, begin: int) -> bytes:
+    """Return the object that begins there, of a document that is JSON."""
+    text = bytes(body[begin : begin + _OPTIONS_BYTES])
+    if not text.startswith(b"{"):
+        raise _bad_options("must be an object or null")
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        first = text[token.start()]
+        if first != _QUOTE:
+            depth += 1 if first in _OPENING else -1
+            if not depth:
+                return text[: token.end()]
+    raise _bad_options(f"must have at most {_OPTIONS_BYTES} bytes")
+
+
+def _bad_options(rule: str) -> VeloxError:
+    return VeloxError(Reason.BAD_REQUEST, f"stream_options {rule}", param="stream_options")
