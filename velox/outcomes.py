@@ -111,6 +111,7 @@ class Retry(enum.IntEnum):
     RATE_LIMITED = 6
     STATUS = 7
     UNKNOWN_MODEL = 8
+    BROKEN = 9
 
 
 class Refusal(enum.StrEnum):

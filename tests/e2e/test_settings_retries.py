@@ -72,6 +72,28 @@ def test_upstream_origin_may_be_a_list_whose_first_working_one_is_used(upstream:
             )
 
 
+@covers("VELOX_RETRIES")
+def test_request_that_was_received_is_sent_once_without_retries() -> None:
+    """An upstream that reads a request on a connection that had served, and closes it, gets it once: it may have begun.
+
+    So does one that ends with the request, as a server does that it crashes.
+    """
+
+    async def script(call: Call) -> None:
+        if b"crash" in call.body:
+            call.cut()
+        else:
+            await healthy(call)
+
+    with RecordingUpstream() as upstream, before(upstream.upstream.url, retries="0") as velox, upstream.playing(script):
+        for n in range(20):
+            assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
+            upstream.forget()
+            reply = velox.request("POST", "/v1/chat/completions", b'{"model":"crash%d","messages":[]}' % n)
+            assert (reply.status, reason(reply)) == (502, "upstream_reset")
+            assert len(chats(upstream)) == 1
+
+
 @covers("VELOX_RETRIES", "VELOX_RETRY_STATUSES")
 @pytest.mark.parametrize(
     ("settings", "status", "n_attempts"),

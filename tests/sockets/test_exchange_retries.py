@@ -305,33 +305,45 @@ def test_closed_connection_is_no_reason_to_go_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("rules", [NO_RETRIES, RULES])
-def test_request_on_which_all_close_is_not_sent_to_all(rules: RetryRules) -> None:
-    """It may be what ends them: from the third on it is a reset, for which settings and budget are asked.
-
-    The client's SDK is not to go on with it.
-    """
+def test_request_that_no_closed_connection_delivered_goes_on(rules: RetryRules) -> None:
+    """Nobody has received it: another try costs nothing, whatever settings and budget say."""
 
     async def main() -> None:
-        upstreams = [ScriptedUpstream(broken(unprocessed=Retry.STALE)) for _ in range(5)]
-        with gateway(*(each.dial for each in upstreams), rules=rules, budget=RetryBudget(0, 0.0)) as made:
-            client = await ask(made)
-        assert status_of(client) == 502 and b"x-should-retry: false" in client.written
-        assert attempts(*upstreams) == [2, 1, 0, 0, 0]
+        upstreams = [ScriptedUpstream(broken(unprocessed=Retry.STALE)) for _ in range(3)]
+        last = ScriptedUpstream(whole())
+        dials = [each.dial for each in (*upstreams, last)]
+        with gateway(*dials, rules=rules, budget=RetryBudget(0, 0.0)) as made:
+            assert status_of(await ask(made)) == 200
+        assert attempts(*upstreams, last) == [2, 1, 1, 1]
 
     run(main)
 
 
-@pytest.mark.parametrize("then", [Reason.UPSTREAM_TTFB_TIMEOUT, Reason.UPSTREAM_PROTOCOL])
+def test_reply_that_is_no_http_is_tried_elsewhere_within_the_budget() -> None:
+    """It is a failed attempt like another: counted, at another upstream at once; none where retries are off."""
+
+    async def main() -> None:
+        for rules, expected in ((RULES, [1, 1]), (NO_RETRIES, [1, 0])):
+            first, second = ScriptedUpstream(broken(Reason.UPSTREAM_PROTOCOL)), ScriptedUpstream(whole())
+            with gateway(first.dial, second.dial, rules=rules) as made:
+                status = status_of(await ask(made))
+            assert attempts(first, second) == expected
+            assert status == (200 if expected[1] else 502)
+
+    run(main)
+
+
+@pytest.mark.parametrize("then", [Reason.UPSTREAM_TTFB_TIMEOUT])
 def test_what_comes_after_closed_connections_counts_as_it_is(then: Reason) -> None:
-    """A time-out is never tried again at the same, nor is what breaks HTTP; whatever was closed before that."""
+    """A time-out is never tried again at the same, whatever was closed before that."""
 
     async def main() -> None:
         stale = broken(unprocessed=Retry.STALE)
-        upstream = ScriptedUpstream(stale, stale, stale, broken(then))
+        upstream = ScriptedUpstream(stale, stale, broken(then))
         with gateway(upstream.dial, rules=replace(RULES, retries=2)) as made:
             client = await ask(made)
         assert status_of(client) >= 500
-        assert attempts(upstream) == [4]
+        assert attempts(upstream) == [3]
 
     run(main)
 

@@ -43,7 +43,11 @@ REFUSED = [(ReplyHead.of(500, [], 2), b"no", True)]
         ),
         ((REFUSED, REFUSED), {"upstream": "1", "attempts": "2", "tried": "0=500"}),
         ((broken(), broken()), {"upstream": "1", "attempts": "2", "tried": "0=upstream_reset"}),
-        ((broken(Reason.UPSTREAM_PROTOCOL), SILENT), {"upstream": "0", "attempts": "1"}),
+        (
+            (broken(Reason.UPSTREAM_PROTOCOL), whole()),
+            {"upstream": "1", "attempts": "2", "tried": "0=upstream_protocol"},
+        ),
+        ((broken(Reason.UPSTREAM_PROTOCOL),), {"upstream": "0", "attempts": "1"}),
         (
             (broken(unprocessed=Retry.REFUSED), REFUSED, whole()),
             {"upstream": "2", "attempts": "3", "tried": "0=upstream_reset, 1=500"},

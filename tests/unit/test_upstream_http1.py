@@ -151,18 +151,40 @@ def test_end_of_file_between_two_exchanges_takes_the_room_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "age_s", "retry"), [(True, 0.05, Retry.STALE), (True, 0.2, None), (False, 0.05, None)]
+    ("served", "n_received", "retry"),
+    [(True, 0, Retry.STALE), (True, 1, Retry.STALE), (True, None, None), (True, -1, None), (False, 0, None)],
 )
-def test_connection_that_closed_before_it_saw_the_request(served: bool, age_s: float, retry: Retry | None) -> None:
-    """F-10: right after it was written to, having idled: the upstream had left already."""
+def test_request_that_a_closed_connection_never_delivered_is_free(
+    served: bool, n_received: int | None, retry: Retry | None
+) -> None:
+    """F-10: the peer had closed the idle connection. Free only if its kernel has not received the whole head.
+
+    n_received: of the request's bytes; None: all; -1: all but the last one of the body.
+    """
     line = Line()
     if served:
         line.open()
         line.give(OK + b"hello")
+    before = len(line.transport.sent)
     sink = line.open(b"{}")
-    line.loop.now_s += age_s
+    if n_received is not None:
+        line.transport.n_received = (before if n_received >= 0 else len(line.transport.sent)) + n_received
+    line.connection.eof_received()
     line.lose()
     assert failed(sink) == (Reason.UPSTREAM_RESET, retry)
+    assert sink.failure is not None and sink.failure.may_be_stale is served
+
+
+def test_reset_of_a_connection_that_had_served_is_not_free() -> None:
+    """A reset does not tell whether the request was read: a server may reset what it has read."""
+    line = Line()
+    line.open()
+    line.give(OK + b"hello")
+    line.transport.n_received = len(line.transport.sent)
+    sink = line.open(b"{}")
+    line.lose()
+    assert failed(sink) == (Reason.UPSTREAM_RESET, None)
+    assert sink.failure is not None and sink.failure.may_be_stale
 
 
 def test_request_on_a_closing_transport_is_refused_unwritten() -> None:

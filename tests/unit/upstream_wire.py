@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -100,6 +102,21 @@ class Sink:
         self.failure = failure
 
 
+class TcpSocket:
+    """The socket of a connection of which so many bytes were sent, and so many of them acknowledged."""
+
+    family: Final = socket.AF_INET
+
+    def __init__(self, n_sent: int, n_acked: int) -> None:
+        self._info: Final = bytearray(256)
+        struct.pack_into("Q", self._info, 120, n_acked + 1)  # tcpi_bytes_acked, with the SYN
+        struct.pack_into("Q", self._info, 200, n_sent)  # tcpi_bytes_sent
+
+    def getsockopt(self, level: int, name: int, n_bytes: int) -> bytes:
+        assert (level, name) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+        return bytes(self._info[:n_bytes])
+
+
 class Transport:
     """A transport whose kernel takes `room` bytes more; what it has taken is in `sent`."""
 
@@ -114,6 +131,7 @@ class Transport:
         self.n_writes = 0
         self.protocol: asyncio.BaseProtocol
         self._is_paused = False
+        self.n_received: int | None = None  # by the peer's kernel, of what was sent; None: all
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.is_closed:
@@ -141,6 +159,12 @@ class Transport:
 
     def get_write_buffer_size(self) -> int:
         return len(self.waiting)
+
+    def get_extra_info(self, name: str) -> TcpSocket:
+        """Return what TCP tells of the connection."""
+        assert name == "socket", name
+        n_sent = len(self.sent)
+        return TcpSocket(n_sent, n_sent if self.n_received is None else self.n_received)
 
     def is_closing(self) -> bool:
         return self.is_closed

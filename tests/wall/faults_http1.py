@@ -38,7 +38,7 @@ def raw(data: bytes) -> Fault:
 
 
 async def stale(call: Call, nth: int) -> None:
-    """Close at once, as if the request had met a keep-alive that ran out; then answer."""
+    """Read the request and close, as if it had met a keep-alive that ran out; then answer."""
     if nth == 1:
         call.cut()
     else:

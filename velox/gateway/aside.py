@@ -30,7 +30,9 @@ __all__ = ["Answer", "Askable", "Listener", "ask", "ask_status"]
 
 # How often one request is sent: an upstream that drops all its idle connections is met by three of them at most.
 _TRIES: Final = 3
-_ELSEWHERE: Final = frozenset({Retry.STALE, Retry.REFUSED, Retry.GOAWAY})
+_UNPROCESSED: Final = frozenset({Retry.STALE, Retry.REFUSED, Retry.GOAWAY})
+# RFC 9110 §9.2.2: to ask twice does no harm.
+_IDEMPOTENT: Final = frozenset({b"GET", b"HEAD"})
 
 
 class Askable(Protocol):
@@ -119,9 +121,10 @@ async def _send(
             await _send_once(member.pool, request, sink, now_s + begin_s, now_s + timeout_s)
         except UpstreamFailure as failure:
             n_left -= 1
-            if not n_left or failure.unprocessed not in _ELSEWHERE:
+            may_repeat = failure.may_be_stale and request.method in _IDEMPOTENT
+            if not n_left or not (may_repeat or failure.unprocessed in _UNPROCESSED):
                 raise
-            if failure.unprocessed is Retry.STALE:
+            if failure.may_be_stale:
                 member.pool.retire_stale_idle(sink.loop.time())
             sink = make_sink()
         except TimeoutError:

@@ -752,7 +752,7 @@ class Attempt(ReplyListener):
         if failure.reason is Reason.UPSTREAM_STATUS:
             self.answered(failure.status, now_s)
             return
-        if failure.unprocessed is Retry.STALE:
+        if failure.may_be_stale:
             self.member.pool.retire_stale_idle(now_s)
         if failure.reason is Reason.UPSTREAM_TTFB_TIMEOUT:
             self.member.concurrency.refused(self._began_s, now_s)

@@ -5,11 +5,11 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
 
     the upstream surely did no work  ->  free: at the next member if there is one, else at the same; ten at most, but
                                          two where nobody else is well, unless it was refused in so many words (GOAWAY,
-                                         REFUSED_STREAM); where only a connection ended, the first at the same, and
-                                         from the third idle one that was closed on it, it may have begun
+                                         REFUSED_STREAM); where only a connection ended, the first at the same
     it may have begun                ->  counted: within VELOX_RETRIES and the budget; at the next member at once, at
                                          the same after a wait, and never there after it let a time-out pass. Where
                                          these are used up, each fallback that is left is asked once, within the budget
+    its reply can't be read          ->  counted, too, but at the next member only: no HTTP, or not what its API says
     429 with a short Retry-After,    ->  counted: the same once more where the next one is a fallback with another
     a single 500                         model, which is a worse answer
     what it signed in with was       ->  free: at the same member, once, when that is renewed
@@ -51,6 +51,8 @@ _MAX_REFUSED: Final = 10
 _REFUSALS: Final = frozenset({Retry.REFUSED, Retry.GOAWAY})
 # These end a connection and say nothing of the member: another one may have another model, or no cache of the prompt.
 _OF_CONNECTIONS: Final = frozenset({Retry.STALE, Retry.GOAWAY})
+# After a time-out the upstream may still work on the request, and who breaks the protocol does so again.
+_ONLY_ELSEWHERE: Final = frozenset({Retry.TIMEOUT, Retry.BROKEN})
 # From the third on not at once: a server that refuses streams may be short of something.
 _N_AT_ONCE: Final = 2
 _PAUSE_FIRST_S: Final = 0.005
@@ -61,6 +63,7 @@ _HOPELESS_S: Final = 1.0
 _CAUSES: Final = {
     Reason.UPSTREAM_RESET: Retry.RESET,
     Reason.UPSTREAM_TRUNCATED: Retry.RESET,  # of a stream whose head was held back
+    Reason.UPSTREAM_PROTOCOL: Retry.BROKEN,
     Reason.UPSTREAM_TTFB_TIMEOUT: Retry.TIMEOUT,
     Reason.UPSTREAM_IDLE_TIMEOUT: Retry.TIMEOUT,  # of a reply that was held back until it is whole
 }
@@ -108,11 +111,6 @@ class RetryPolicy:
             if self._n_stale == _MAX_FREE:
                 # The others there may have ended with these, however short they have idled: the next one is new.
                 attempt.member.pool.retire_stale_idle(now_s, 0.0)
-            elif self._n_stale > _MAX_FREE:
-                # Connections are not closed one after the other just as this request comes: it may be what ends their
-                # servers, and is not to go to all of them.
-                failure.should_retry = False
-                return self._counted(Retry.RESET, attempt, [], now_s)
         if failure.unprocessed is not None:
             # A connection that was waited for in vain is not waited for again: the client's SDK comes back in its time.
             hopeless = failure.unprocessed is Retry.CONNECT and now_s - began_s >= _HOPELESS_S
@@ -252,7 +250,7 @@ class RetryPolicy:
             if same_s is not None and now_s + same_s < self._deadline_s:
                 other, wait_s = None, same_s
         elif other is None:
-            may_stay = not is_spent and cause is not Retry.TIMEOUT  # after which it may be at work on it still
+            may_stay = not is_spent and cause not in _ONLY_ELSEWHERE
             wait_s = self._rules.wait_s(headers, self._n_counted, time.time(), random.random()) if may_stay else None
             # It is no better than the others if it is out itself.
             is_out = attempt.member.health.state(now_s) is State.OUT

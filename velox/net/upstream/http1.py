@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 
 from velox.errors import Reason
 from velox.heads import Headers
+from velox.net.upstream.delivery import n_unacknowledged
 from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
@@ -27,9 +28,6 @@ from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, Res
 from velox.protocol.http1_response_head import ReplyHeads
 
 __all__ = ["Http1Connection"]
-
-# A close that answers our write comes within a round trip; this is a long one, and shorter than any model's work.
-STALE_WINDOW_S: Final = 0.1
 
 
 class _TlsTransport(Protocol):
@@ -70,7 +68,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._n_body = 0
         self._got_eof = False
         self._write_paused = False
-        self._sent_s = 0.0
+        self._was_stale = False  # the upstream had closed it before the request that is in flight reached it
         self.address: Address = ""
         self.end: ConnectionEnd | None = None
         self.n_begun = 0
@@ -121,7 +119,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         self.n_begun += 1
         self._is_head_request = request.method == b"HEAD"
         self._offers_upgrade = request.offer is not None
-        self._sent_s = self._loop.time()
         if body is None:
             self._n_body = 0
             transport.write(http1_write.request_head(start, lines, None))
@@ -202,6 +199,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._sink is None:
             self._take_no_more(ConnectionEnd.CLOSED)
         elif self._transport is not None:
+            if self._decoder is None:
+                # Not in connection_lost(): TLS has closed the socket by then.
+                self._was_stale = self._is_stale(self._transport)
             self._transport.abort()  # not close(): that waits until the upstream has taken the rest of the request
         return False
 
@@ -220,12 +220,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         elif decoder is not None and decoder.head is not None:
             sink.on_failure(UpstreamFailure(self._lost_reason(), "the upstream cut its reply"))
         else:
-            # RFC 9110 §9.2.2 asks not to repeat a POST unless it was surely not begun. A connection that had idled and
-            # is closed as soon as we write to it was closed by the upstream before it saw the request (F-10).
-            age_s = self._loop.time() - self._sent_s
-            stale = self.n_begun > 1 and decoder is None and age_s < STALE_WINDOW_S
+            # RFC 9110 §9.2.2 asks not to repeat a POST unless it was surely not begun. What TCP has not delivered was
+            # not (F-10). All else may have been: a server that fails on a request closes its connection, too.
+            stale = Retry.STALE if self._was_stale else None
             message = "the upstream closed the connection before it answered"
-            sink.on_failure(UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE if stale else None))
+            failure = UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=stale)
+            failure.may_be_stale = self.n_begun > 1 and decoder is None
+            sink.on_failure(failure)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -354,6 +355,17 @@ class Http1Connection(asyncio.BufferedProtocol):
         if sink is not None:
             message = f"the upstream's reply broke HTTP/1.1: {error}"
             sink.on_failure(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
+
+    def _is_stale(self, transport: asyncio.Transport) -> bool:
+        """Return True if the peer closed a connection that has served, and has not received the head in flight.
+
+        At most the fields of the head were acknowledged, if as many bytes are outstanding as its first line and the
+        body have. A body of more than a slice is not judged: TLS adds bytes of its own.
+        """
+        if self.n_begun == 1 or self._n_body > SLICE_BYTES:
+            return False
+        outstanding = n_unacknowledged(transport)
+        return outstanding is not None and outstanding >= len(self._start) + self._n_body
 
     def _lost_reason(self) -> Reason:
         """Tell a reply that was cut from one that never began."""

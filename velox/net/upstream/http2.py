@@ -16,6 +16,7 @@ from typing import Final, cast
 
 from velox.errors import Reason
 from velox.heads import NO_BODY_STATUSES, Header, ReplyHead
+from velox.net.upstream.delivery import n_unacknowledged
 from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
@@ -60,8 +61,6 @@ _OFFERED_OF: Final = 32
 _BLOCKED_S: Final = 0.5
 # How long an upstream may take to answer a PING, or to send anything else.
 _PONG_WAIT_S: Final = 5.0
-# As for HTTP/1.1: a connection that ends so soon after it was idle was closed before the upstream saw the request.
-_STALE_WINDOW_S: Final = 0.1
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -110,6 +109,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.n_begun = 0
         self._last_id = 0  # the last stream that was opened
         self._written_id = 0  # the last stream of which something may have been written
+        self._n_written = 0  # bytes, since a request ended the last time without one
+        self._was_stale = False  # the upstream had closed it before anything of these reached it
         self._goaway_last_id = MAX_WINDOW  # a GOAWAY said that streams above it are not processed
         self._liveness: Final = _Liveness()
 
@@ -154,7 +155,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream.expected = -1 if request.method == b"HEAD" else None
         streams = self._streams
         if not streams:
-            self._liveness.end_idle(self._loop.time())
+            self._n_written = 0
         self._last_id = stream.id
         streams[stream.id] = stream
         # The peer's limit is checked here: an engine would queue silently above it.
@@ -242,6 +243,8 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         if self._streams:
+            # Not in connection_lost(): TLS has closed the socket by then.
+            self._was_stale = self.n_begun > len(self._streams) and self._is_stale()
             self.abort(ConnectionEnd.LOST)  # no reply can come any more
         else:
             self._take_no_more(ConnectionEnd.CLOSED)
@@ -406,7 +409,9 @@ class Http2Connection(asyncio.BufferedProtocol):
         engine = self._engine
         if self._blocked_since_s or not engine.has_output:
             return
-        transport.write(engine.take_output(SLICE_BYTES))
+        output = engine.take_output(SLICE_BYTES)
+        self._n_written += len(output)
+        transport.write(output)
         self._written_id = self._last_id
         if engine.has_output:
             self._flush_soon()
@@ -417,6 +422,12 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._n_max_streams = 0
             self.has_room = False
             self._owner.on_closed(self)
+
+    def _is_stale(self) -> bool:
+        """Return True if the peer's end came although it has received nothing since the connection was idle (F-10)."""
+        transport = self._transport
+        outstanding = None if transport is None else n_unacknowledged(transport)
+        return outstanding is not None and 0 < self._n_written <= outstanding
 
     def _drop_engine(self) -> None:
         """Break the cycle with the engine, so that both are freed now: a worker seldom collects garbage."""
@@ -436,7 +447,8 @@ class Http2Connection(asyncio.BufferedProtocol):
                 self._deliver(stream)
         # A first request can't meet a connection that idled for too long.
         has_served = self.n_begun > len(self._streams)
-        is_stale = cause is ConnectionEnd.LOST and has_served and self._liveness.was_stale(self._loop.time())
+        is_reused = cause is ConnectionEnd.LOST and has_served
+        is_stale = is_reused and self._was_stale
         streams, self._streams = self._streams, {}
         message = "the upstream's connection was lost"
         if cause is ConnectionEnd.PING:
@@ -446,7 +458,9 @@ class Http2Connection(asyncio.BufferedProtocol):
             reason = stream.lost_reason
             if cause is ConnectionEnd.PROTOCOL and len(streams) == 1 and not stream.began:
                 reason = Reason.UPSTREAM_PROTOCOL  # it was alone, so it was its reply (F-29)
-            stream.sink.on_failure(UpstreamFailure(reason, message, unprocessed=unprocessed))
+            failure = UpstreamFailure(reason, message, unprocessed=unprocessed)
+            failure.may_be_stale = is_reused and not stream.began
+            stream.sink.on_failure(failure)
 
 
 class Http2Stream:
@@ -525,15 +539,13 @@ class _Verdict(enum.Enum):
 class _Liveness:
     """Whether the upstream still answers on a connection. n_reads: count up with each read, of whatever."""
 
-    __slots__ = ("_idle_until_s", "_n_reads_idle", "_n_reads_seen", "_pinged_s", "_read_s", "n_reads")
+    __slots__ = ("_n_reads_seen", "_pinged_s", "_read_s", "n_reads")
 
     def __init__(self) -> None:
         self.n_reads = 0
         self._n_reads_seen = -1
         self._read_s = 0.0  # the latest that anything can have been read
         self._pinged_s = 0.0  # 0: no answer is awaited
-        self._n_reads_idle = 0
-        self._idle_until_s = 0.0
 
     def __repr__(self) -> str:
         return f"<_Liveness n_reads={self.n_reads} is_pinged={self._pinged_s > 0}>"
@@ -555,12 +567,3 @@ class _Liveness:
             self._pinged_s = now_s
             return _Verdict.SILENT
         return _Verdict.ALIVE
-
-    def end_idle(self, now_s: float) -> None:
-        """A request begins, and no other is in flight."""
-        self._n_reads_idle = self.n_reads
-        self._idle_until_s = now_s
-
-    def was_stale(self, now_s: float) -> bool:
-        """True when a connection that is lost now was closed by the upstream before it saw what is in flight (F-10)."""
-        return self.n_reads == self._n_reads_idle and now_s - self._idle_until_s < _STALE_WINDOW_S

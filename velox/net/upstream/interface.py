@@ -130,6 +130,8 @@ class UpstreamFailure(VeloxError):  # noqa: N818 - it is a VeloxError
     """An exchange that the upstream, or the way to it, did not carry to its end.
 
     unprocessed: set when the upstream surely did no work, so that another try is free, and says why that is sure.
+    may_be_stale: the connection had served before, and ended before a byte of this reply: others that have idled may
+    have ended with it.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class UpstreamFailure(VeloxError):  # noqa: N818 - it is a VeloxError
     ) -> None:
         super().__init__(reason, message, status=status)
         self.unprocessed: Final = unprocessed
+        self.may_be_stale = unprocessed is Retry.STALE
         # R-RETRY-4: only what surely was no work yet is repeated by SDKs.
         self.should_retry = unprocessed is not None or bool(reason.fact.should_retry)
 
