@@ -103,6 +103,24 @@ def test_case_01_requests_at_the_edge_stay_below_the_budget_and_the_bound() -> N
     assert house.refused().reason is Reason.INSUFFICIENT_QUOTA
 
 
+def test_call_whose_reply_does_not_tell_counts_in_a_strict_budget_as_it_was_held() -> None:
+    """It may have cost that. In others it counts as estimated, and where the reply tells, what it tells counts."""
+    house = House(rule(tokens=100_000, strict=True), rule("gateway", tokens=100_000))
+    for is_known, wanted in ((False, [1000, 5]), (True, [1005, 10])):
+        hold = house.hold(prompt=400, max_tokens=600)
+        assert hold is not None
+        hold.begin()
+        hold.spend(None, 5, is_known=is_known)
+        hold.end(1)
+        assert sorted(house.spent, reverse=True) == wanted
+    hold = house.hold(prompt=400, max_tokens=600)
+    assert hold is not None
+    hold.begin()
+    hold.spend(None, 5000, is_known=False)
+    hold.end(1)
+    assert sorted(house.spent, reverse=True) == [6005, 5010], "an estimate above it counts"
+
+
 def test_refusal_is_counted_for_the_budget_that_is_used_up() -> None:
     """Not what only waits for running requests; and in which window it was."""
     house = House(rule(tokens=1000), rule("model", tokens=10_000))

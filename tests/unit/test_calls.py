@@ -52,6 +52,9 @@ class Attempt:
     row: int = 0
     worked: Callable[[], TokenUsage | None] | None = None
 
+    def reasons(self, named: str | None) -> bool:
+        return False
+
     @property
     def counts(self) -> NoCounts:
         return NoCounts()
@@ -125,6 +128,25 @@ def test_client_that_leaves_uses_up_no_more_than_an_answer_can_be(
     (call,) = desk.calls
     assert call.tokens[:2] == (100, answer)
     assert desk.spent == call.cost_nano == (100 + answer) * 1000
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("reason", [None, Reason.CLIENT_CLOSED, Reason.UPSTREAM_RESET])
+def test_answer_that_does_not_tell_its_usage_takes_all_that_a_strict_budget_held(
+    tmp_path: Path, reason: Reason | None, is_stream: bool
+) -> None:
+    """However it ended: a client that could have it counted by its words would pay for words only."""
+    desk = Desk(tmp_path, strict=True)
+    calls = desk.request(BodyFields("m", stream=is_stream, max_tokens=20_000))
+    attempt = Attempt()
+    calls.begin(attempt, "one", "m")
+    usage = Usage(None, 3 if is_stream else None, False)
+    calls.end(Answered(attempt, 200, reason, True, True, 1, usage, NO_KINDS))
+
+    (call,) = desk.calls
+    assert call.flags & Flag.ESTIMATED
+    assert call.tokens[:2] == (100, 3 if is_stream else 20_000)
+    assert desk.spent == (100 + 20_000) * 1000
 
 
 @pytest.mark.parametrize(("fields", "answer"), HOSTILE)

@@ -198,6 +198,25 @@ def test_no_reply_is_no_event_of_a_stream_and_nothing_known_of_another() -> None
     assert Meter().usage(is_whole=False) == Usage(None, None, False)
 
 
+@pytest.mark.parametrize(("pieces", "is_whole"), [([CHUNK * 3, DONE], True), ([CHUNK * 3], False), ([], False)])
+def test_few_events_tell_nothing_of_a_model_that_reasons(pieces: list[bytes], is_whole: bool) -> None:
+    """What it has thought costs, and is in no event: then the estimate stands. More events than that still count."""
+    meter = Meter(is_stream=True)
+    if pieces:
+        read(meter, pieces=pieces)
+    n = sum(piece.count(b"data:") for piece in pieces)
+
+    assert meter.usage(is_whole=is_whole, least=1024) == Usage(None, None, False)
+    assert meter.usage(is_whole=is_whole, least=n) == Usage(None, n, False)
+
+
+def test_usage_that_is_told_counts_however_little_it_is() -> None:
+    meter = Meter(is_stream=True)
+    read(meter, pieces=[CHUNK, USAGE, DONE])
+
+    assert meter.usage(is_whole=True, least=1024) == Usage(5, 7, True)
+
+
 def test_second_attempt_s_head_starts_over() -> None:
     """A head that could not be sent to the client was nobody's reply."""
     meter, usage_filter = Meter(is_stream=True), UsageFilter()

@@ -265,10 +265,16 @@ class BudgetHold:
         for budget, hold in self._parts:
             budget.begin(hold)
 
-    def spend(self, nano: int | None, tokens: int | None) -> None:
-        """A call has cost this. None: it is not known."""
+    def spend(self, nano: int | None, tokens: int | None, *, is_known: bool = True) -> None:
+        """A call has cost this. None: it is not known. is_known: False: its reply did not tell, and it is an estimate.
+
+        Then a budget that is strict counts what it holds at least: the call may have cost as much.
+        """
         for budget, hold in self._parts:
-            budget.spend(hold, _counted(budget, hold, nano, tokens))
+            amount = _counted(budget, hold, nano, tokens)
+            if not is_known and budget.rule.budget.strict:
+                amount = max(amount, hold.amount)
+            budget.spend(hold, amount)
 
     def learn(self, answer: int) -> None:
         """So long an answer came, in tokens."""

@@ -71,6 +71,9 @@ class RecordedAttempt(Protocol):
     may_have_worked: bool
     worked: Callable[[], TokenUsage | None] | None
 
+    def reasons(self, named: str | None) -> bool:
+        """Return True where the model that it asks for may reason. named: by the client."""
+
     @property
     def member(self) -> RecordedMember:
         """Where it goes."""
@@ -235,6 +238,16 @@ class RequestCalls:
     def __repr__(self) -> str:
         return f"<RequestCalls of {self._number:x}, {len(self._begun)} begun>"
 
+    @property
+    def guess(self) -> int:
+        """Return how long the answer is taken to be where nothing tells, in tokens; 0: it is not made of tokens."""
+        return 0 if self._answer is None else self._answer
+
+    @property
+    def answering(self) -> RecordedAttempt | None:
+        """Return the attempt whose reply it is; None: none yet, or it is not asked for."""
+        return None if self.whose is None else self.whose()
+
     def begin(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> None:
         """Note an attempt before it is sent. model: that the upstream is asked for."""
         self._begun.append(self._begin(attempt, upstream, model, len(self._begun) + 1, self._caller))
@@ -269,7 +282,7 @@ class RequestCalls:
 
     def cost(self, usage: Usage | None, kinds: TokenUsage) -> bytes:
         """Return what the client learns of the cost of its answer: dollars. Asked before the end of the request."""
-        begun = None if self.whose is None else self._of(self.whose())
+        begun = self._of(self.answering)
         if begun is None:
             return _NOT_KNOWN
         kinds, flags = self._kinds(usage, kinds)
@@ -329,7 +342,7 @@ class RequestCalls:
         if self._hold is not None:
             if not flags and kinds.output is not None:
                 self._hold.learn(kinds.output)
-            self._hold.spend(cost_nano, _total(kinds))
+            self._hold.spend(cost_nano, _total(kinds), is_known=not flags & _ESTIMATED)
 
     def _end_failed(self, begun: Begun, now_ns: int, reason: str, status: int, *, may_have_worked: bool) -> None:
         """End a call that gave no reply: by its prompt if it may have worked, by what is known to have been done."""

@@ -37,7 +37,7 @@ from velox.gateway.hedged import HedgedAttempts, hedged
 from velox.gateway.lane_request import COUNTS, AnsweredHereError, Asked
 from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.member import Member
-from velox.gateway.metering import Meter, Usage, metered
+from velox.gateway.metering import Meter, Usage, metered, usage_of
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.plan import RequestPlan
@@ -608,7 +608,7 @@ class Exchange(HedgingHost):
             failed = self._failed
             pays = self._gone is not None if failed is None else failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT
         try:
-            usage = None if self._meter is None else self._meter.usage(is_whole=error is None)
+            usage = None if self._meter is None else self._usage(self._meter, is_whole=error is None)
             if self._calls is not None:
                 self._end_calls(self._calls, error, usage, pays=pays)
             if error is None and self._grant.limits.is_kept:
@@ -621,6 +621,10 @@ class Exchange(HedgingHost):
             return self.cost if self.was_sent else 0
         self.recorder.tokens(spent)
         return spent.input + spent.output
+
+    def _usage(self, meter: Meter, *, is_whole: bool) -> Usage:
+        least = self._grant.estimate.answer if self._calls is None else self._calls.guess
+        return usage_of(meter, self._answering, self.fields.model, least, is_whole=is_whole)
 
     async def _record_calls(self, log: CallLog, way: Way) -> RequestCalls:
         log.check()
@@ -656,7 +660,10 @@ class Exchange(HedgingHost):
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
         calls.whose = lambda: self._answering
-        self._filters = (*self._filters, CostFilter(lambda: calls.cost(meter.usage(is_whole=True), meter.kinds())))
+        self._filters = (
+            *self._filters,
+            CostFilter(lambda: calls.cost(self._usage(meter, is_whole=True), meter.kinds())),
+        )
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
         reply = self.reply

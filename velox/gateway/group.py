@@ -42,6 +42,7 @@ from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.authority import NO_PROOF, Authority
+from velox.providers.reasoning import reasons
 from velox.types import BodyFields
 
 __all__ = [
@@ -444,6 +445,10 @@ class Attempt(ReplyListener):
         """Return the model that it asks for. named: by the client; None: it named none, and neither does its route."""
         wanted = self._group.models[self.n]
         return named if wanted is None else asked_model(wanted, named)
+
+    def reasons(self, named: str | None) -> bool:
+        """Return True where the model that it asks for may reason. named: as in asked()."""
+        return reasons(self.member.entry, self.asked(named) or "")
 
     # -- the whole of it ----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ An exchange whose tokens nobody counts has no meter, and its reply is looked at 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from velox.dialects.generate.json_items import JsonItems
 from velox.dialects.losses import BrokenReplyError
@@ -17,7 +17,7 @@ from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, 
 from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Dialect, Endpoint
 
-__all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key"]
+__all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]
 
 # The usage of their streams is sent only if it is asked for. The streams of others always end with it.
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
@@ -102,21 +102,24 @@ class Meter(ReplyFilter):
         # Some of it a client's API can't say (an hour in the cache, the tier): the upstream's own words count.
         return self._reader.kinds() if self._noted is None else self._noted
 
-    def usage(self, *, is_whole: bool) -> Usage:
+    def usage(self, *, is_whole: bool, least: int = 0) -> Usage:
         """Return what was used. is_whole: the reply came to its end.
 
         None where nothing is known, and the estimate is all there is: no reply came, or one that can't be read, or says
-        nothing. Of a stream that was cut, or never tells, each event so far counts as a token of the answer.
+        nothing. Of a stream that was cut, or never tells, each event so far counts as a token of the answer. least: the
+        fewest that they may be; fewer events tell nothing. It is the estimate of a model that reasons: what it thinks
+        costs, and is in no event.
         """
         if self._is_failed:
             return _FAILED  # an upstream's error: no work was done
         if self._reader is None:
-            return _NO_EVENT if self._is_stream and not self._has_begun else _NOTHING
+            return _NO_EVENT if self._is_stream and not self._has_begun and not least else _NOTHING
         if self._lines is None and not (is_whole or self._has_ended):
             return _NOTHING  # where in a body a usage stands is known at its end
         prompt, answer = self._reader.tokens() if self._noted is None else self._noted[:2]
         if self._lines is not None and (answer is None or not is_whole):
-            return Usage(prompt, max(answer or 0, self._lines.n), False)
+            made = max(answer or 0, self._lines.n)
+            return Usage(prompt, None if made < least else made, False)
         return Usage(prompt, answer, is_whole and prompt is not None and answer is not None)
 
 
@@ -181,6 +184,24 @@ class UsageFilter(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Return what the client gets, whole events only."""
         return self._strip.feed(data, end)
+
+
+class AnsweringModel(Protocol):
+    """The attempt whose reply it is (group.py)."""
+
+    def reasons(self, named: str | None) -> bool:
+        """Return True where the model that it asks for may reason. named: by the client."""
+
+
+def usage_of(meter: Meter, answering: AnsweringModel | None, named: str | None, least: int, *, is_whole: bool) -> Usage:
+    """Return what a reply used, as Meter.usage(). least: that it was, of a model that reasons and does not tell.
+
+    Who answers is asked only where the reply does not tell.
+    """
+    usage = meter.usage(is_whole=is_whole)
+    if usage.is_exact or usage.output is None or answering is None or not answering.reasons(named):
+        return usage
+    return meter.usage(is_whole=is_whole, least=least)
 
 
 def usage_key(endpoint: Endpoint, dialect: Dialect) -> bytes:
