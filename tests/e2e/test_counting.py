@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import struct
 from collections.abc import Iterator
 
 import anthropic
@@ -13,6 +11,7 @@ import httpx
 import pytest
 from google import genai
 
+from tests.e2e.bedrock_frames import FRAMES, frame, frames
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, RecordingUpstream
@@ -21,28 +20,6 @@ from tests.e2e.test_claude import PLAIN, STREAM
 from tests.e2e.test_translation import replays
 from tests.unit.dialects.converse_shapes import faults
 from tests.untrusting import NO_TRUST
-
-FRAMES = (("content-type", "application/vnd.amazon.eventstream"),)
-
-
-def frame(kind: str, name: str, payload: bytes) -> bytes:
-    """Return one frame as AWS writes it."""
-    fields = {":message-type": kind, f":{kind}-type": name, ":content-type": "application/json"}
-    headers = b"".join(
-        struct.pack(">B", len(key)) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
-        for key, value in fields.items()
-    )
-    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
-    head = prelude + struct.pack(">I", binascii.crc32(prelude))
-    return head + headers + payload + struct.pack(">I", binascii.crc32(head + headers + payload))
-
-
-def frames(stream: bytes) -> bytes:
-    """Return a stream of Messages in the frames of Bedrock's invoke."""
-    datas = [line[6:] for line in stream.splitlines() if line.startswith(b"data: ")]
-    return b"".join(
-        frame("event", "chunk", json.dumps({"bytes": base64.b64encode(data).decode()}).encode()) for data in datas
-    )
 
 
 @pytest.fixture(scope="module")

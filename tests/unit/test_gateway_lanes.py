@@ -11,7 +11,7 @@ from tests.unit.dialects.test_claude_envelope import bedrock_framed
 from tests.unit.dialects.test_told_tokens import sse
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
-from velox.gateway.filters import FilterChain, ReplyFilter
+from velox.gateway.filters import FilterChain, Translation
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
 from velox.gateway.lanes import LaneAttempt, Lanes, Sides
@@ -51,15 +51,12 @@ class Sent:
     """An attempt whose upstream has these headers of its own."""
 
     worked = secret = None
-    translation: ReplyFilter | None = None
+    translation: Translation | None = None
 
     def __init__(self, row: str, *added: tuple[bytes, bytes]) -> None:
         self.forwarder = Forwarder(
             PROVIDERS[row], base_path="", root_path="/", key="k", client_keys_are_ours=True, added=added
         )
-
-    def refuses(self, _head: ReplyHead) -> bool:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -285,7 +282,7 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     found.request(call, cast(LaneAttempt, sent), asked)
     assert sent.translation is not None
 
-    chain = FilterChain((sent.translation, meter), is_sse=False, is_plain=True)
+    chain = FilterChain((sent.translation(lambda _: False), meter), is_sse=False, is_plain=True)
     chain.begin(ReplyHead.of(200, [(b"content-type", form)], None))
     chain.feed(body, True)
 

@@ -12,13 +12,13 @@ Knows: how a head and a body go from one filter to the next. Does not know: what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, TypeAlias
 
 from velox.errors import VeloxError
 from velox.heads import ReplyHead
 
-__all__ = ["FilterChain", "ReplyFilter", "form_of"]
+__all__ = ["FilterChain", "ReplyFilter", "Translation", "form_of"]
 
 _SSE: Final = b"text/event-stream"
 
@@ -58,6 +58,12 @@ class ReplyFilter:
 
     def close(self) -> None:
         """Nothing more comes."""
+
+
+# Makes the filter that puts a reply into the client's dialect. Its argument is asked with the head of an error that a
+# stream began with, and says whether another attempt follows. An attempt holds this, never the filter: that leads back
+# to the attempt, a reference cycle with the request's body in it.
+Translation: TypeAlias = Callable[[Callable[[ReplyHead], bool]], ReplyFilter]
 
 
 class FilterChain:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.filters import ReplyFilter
+from velox.gateway.filters import Translation
 from velox.gateway.member import Member
 from velox.gateway.recorder import RecordedExchange, Recorder
 from velox.gateway.reply import ReplyListener
@@ -413,7 +413,7 @@ class Attempt(ReplyListener):
         self.proof = NO_PROOF  # what it signs in with, where its upstream has no keys
         self.late_s = math.inf
         self.observer: AttemptObserver | None = None
-        self.translation: ReplyFilter | None = None  # puts the reply into the client's dialect, if that is another one
+        self.translation: Translation | None = None  # of the reply into the client's dialect, if that is another one
         self.is_sent = False
         self.may_have_worked = False
         self.worked: Callable[[], TokenUsage | None] | None = None

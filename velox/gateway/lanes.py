@@ -34,12 +34,12 @@ from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.crossing import Dialogue, Invoked, Plain
-from velox.gateway.filters import ReplyFilter
+from velox.gateway.filters import Translation
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import COUNTED_BY, AnsweredHereError, Asked
 from velox.gateway.several import CalledMember, SeveralCalls
 from velox.gateway.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
-from velox.heads import Headers, ReplyHead
+from velox.heads import Headers
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import HeaderRules
@@ -101,7 +101,7 @@ class LaneAttempt(Protocol):
     up; None: none.
     """
 
-    translation: ReplyFilter | None
+    translation: Translation | None
     worked: Callable[[], TokenUsage | None] | None
 
     @property
@@ -112,9 +112,6 @@ class LaneAttempt(Protocol):
 
     @property
     def secret(self) -> bytes | None: ...
-
-    def refuses(self, head: ReplyHead) -> bool:
-        """Say whether a reply is not for the client, because there is another attempt."""
 
 
 class Lanes:
@@ -296,10 +293,10 @@ class Lanes:
         instead: Callable[[ApiError], Instead | None] | None = None,
     ) -> None:
         """Have the reply brought back by a crossing. on_head, instead: as in TranslatedReply."""
-        attempt.translation = TranslatedReply(
+        attempt.translation = partial(
+            TranslatedReply,
             crossing,
-            attempt.refuses,
-            asked.on_bug,
+            on_bug=asked.on_bug,
             is_stream=asked.fields.stream,
             has_limits=asked.has_limits,
             knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),

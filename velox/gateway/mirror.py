@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 from velox.errors import Reason, VeloxError
 from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
-from velox.gateway.filters import FilterChain
+from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.group import Attempt, Group
 from velox.gateway.lane_request import AnsweredHereError
 from velox.gateway.metering import Meter, usage_key
@@ -285,7 +285,9 @@ class _Copy:
             is_plain = not any(name == b"content-encoding" for name, _ in head.headers)
             translation = self._attempt.translation
             # What is in another API than the client's is read by who would have to translate it.
-            filters = (self._meter,) if translation is None or self._status >= 400 else (translation, self._meter)
+            filters: tuple[ReplyFilter, ...] = (self._meter,)
+            if translation is not None and self._status < 400:
+                filters = (translation(self._attempt.refuses), self._meter)
             self._chain = FilterChain(filters, is_sse=self._is_sse, is_plain=is_plain)
             self._chain.begin(head)
 

@@ -17,7 +17,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
-from velox.gateway.filters import FilterChain, ReplyFilter
+from velox.gateway.filters import FilterChain, ReplyFilter, Translation
 from velox.gateway.first_event import FirstEventGate, FirstEventWatch
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
@@ -40,7 +40,7 @@ class ReplyListener(abc.ABC):
     """The attempt whose reply it is (group.py).
 
     secret: the key that went up, which no error may show; None: none. holds_head: the head of an event stream waits for
-    the first event. translation: puts its reply into the client's dialect; None: it is in that.
+    the first event. translation: of its reply into the client's dialect; None: it is in that.
 
     A base class and no protocol: compiled code reads its attributes directly.
     """
@@ -48,7 +48,7 @@ class ReplyListener(abc.ABC):
     __slots__ = ("secret", "translation")
 
     secret: bytes | None
-    translation: ReplyFilter | None
+    translation: Translation | None
 
     @property
     @abc.abstractmethod
@@ -318,13 +318,13 @@ class Reply:
             return
         filters, translation = self._filters, None
         if listener is not None:
-            translation = listener.translation
-            if translation is not None:
-                filters = (translation, *filters)
             if listener.refuses(head):
                 message = f"the upstream answered with {status}"
                 self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status))
                 return
+            translation = listener.translation
+            if translation is not None:
+                filters = (translation(listener.refuses), *filters)
             if status >= _ERRORS_FROM:
                 self._needs_first = False
                 if listener.secret:

@@ -1,0 +1,74 @@
+"""A gateway that collects no garbage, and says on a signal what a collection would free.
+
+    with tempfile.TemporaryDirectory() as folder, VeloxProcess(env, launcher=uncollected(folder)) as velox:
+        ...
+        unreachable(velox.worker_pids()[0], folder)     {"Attempt": 3, "TranslatedReply": 3, ...}
+
+What only the collector frees is in a reference cycle. A worker must make none: its collector practically never runs, as
+what it allocates and what it frees are in balance.
+
+Knows: the collector, a signal. Does not know: what was asked of the gateway.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.watching import until
+
+__all__ = ["uncollected", "unreachable"]
+
+_SIGNAL: Final = signal.SIGRTMIN + 7  # one that neither Velox nor Python has a use for
+_SHOWN: Final = 40
+
+
+def uncollected(folder: str) -> tuple[str, ...]:
+    """Return what the command line of such a gateway begins with (VeloxProcess.launcher). folder: of its answers."""
+    return (sys.executable, "-m", "tests.e2e.collecting", folder)
+
+
+def unreachable(pid: int, folder: str) -> Mapping[str, int]:
+    """Have one of its processes collect; return how many objects of which types only that has freed."""
+    path = Path(folder, str(pid))
+    path.unlink(missing_ok=True)
+    os.kill(pid, _SIGNAL)
+    until(path.exists, f"process {pid} has collected")
+    found: dict[str, int] = json.loads(path.read_text())
+    return found
+
+
+def _collect(folder: str) -> None:
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    types = collections.Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage)
+    gc.garbage.clear()
+    gc.collect()
+    path = Path(folder, str(os.getpid()))
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(dict(types.most_common(_SHOWN))))
+    new.rename(path)
+
+
+def main() -> int:
+    """Be `velox WORDS`, with the collector off in all processes."""
+    folder, *command = sys.argv[1:]
+    words = command[command.index("velox") + 1 :]
+    gc.disable()
+    signal.signal(_SIGNAL, lambda *_: _collect(folder))
+    sys.argv[1:] = words
+    from velox.cli import main as velox
+
+    return velox()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

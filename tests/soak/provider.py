@@ -1,0 +1,342 @@
+"""A provider of every API that lanes go to, in a process of its own: right answers, and what else providers do.
+
+    python -m tests.soak.provider        prints "listening on ORIGIN", then serves until it is killed
+
+A request asks for a fault by the name of its model, in the body or in the path: `soak-NAME` (FAULTS). What it names no
+fault for is answered as the real provider did (tests/recordings), plain, streamed, or in the frames of Bedrock.
+
+Knows: as much of HTTP/1.1 as Velox sends, what each fault is. Does not know: gateways, or which lane a request came by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+import re
+import resource
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, cast
+
+import uvloop
+
+from tests.e2e.bedrock_frames import frames
+from tests.e2e.upstreams import CHAT_JSON, CHAT_SSE
+from tests.recorded import Exchange, recorded
+from velox.protocol.websocket import accept_value
+from velox.protocol.websocket_frames import frame
+
+__all__ = ["Fault", "Given", "answer"]
+
+_FRAMES: Final = "application/vnd.amazon.eventstream"
+_JSON: Final = "application/json"
+_SSE: Final = "text/event-stream"
+_PIECES: Final = 4
+_PAUSE_S: Final = 0.05
+_CLOSE: Final = 8
+_HUGE_BYTES: Final = 33 * 1024 * 1024
+_BACKLOG: Final = 4096
+_FAULT: Final = re.compile(rb"soak-([a-z]+[0-9]*)")
+
+
+class Fault(enum.StrEnum):
+    """What a provider does beside answering."""
+
+    NONE = "none"
+    E400 = "e400"
+    E401 = "e401"
+    E429 = "e429"
+    E500 = "e500"
+    E503 = "e503"
+    E529 = "e529"
+    RESET = "reset"  # the connection, before a byte of the reply
+    CLOSED = "closed"  # the same in good order
+    CUT = "cut"  # closes in the middle of the reply
+    LOST = "lost"  # resets in the middle of the reply
+    SLOW = "slow"  # a pause between pieces
+    STALL = "stall"  # silence after the first piece
+    SILENT = "silent"  # before the head
+    GARBAGE = "garbage"  # no HTTP
+    NONSENSE = "nonsense"  # a reply of status 200 that has nothing of the API
+    ERROR = "error"  # a reply of status 200 with an error in it
+    HUGE = "huge"  # one event, or one answer, that is over every bound
+
+
+class Given(NamedTuple):
+    """One reply. form: its content type."""
+
+    body: bytes
+    form: str = _JSON
+    status: int = 200
+
+
+def _one(provider: str, ending: str, *, stream: bool, without: bytes = b" no such text ") -> Exchange:
+    return next(e for e in recorded(provider, ending, stream=stream) if without not in e.reply)
+
+
+_CLAUDE: Final = _one("anthropic", "/v1/messages", stream=False, without=b'"tool_use"').reply
+_CLAUDE_STREAM: Final = _one("anthropic", "/v1/messages", stream=True, without=b'"tool_use"').reply
+_GEMINI: Final = _one("gemini", ":generateContent", stream=False, without=b'"functionCall"').reply
+_GEMINI_STREAM: Final = _one("gemini", ":streamGenerateContent", stream=True, without=b'"functionCall"').reply
+_RESPONSES: Final = _one("openai", "v1/responses", stream=False, without=b'"function_call"').reply
+_RESPONSES_STREAM: Final = _one("openai", "v1/responses", stream=True, without=b'"function_call"').reply
+_CONVERSE: Final = _one("bedrock", "/converse", stream=False, without=b'"toolUse"').reply
+_CONVERSE_STREAM: Final = _one("bedrock", "/converse-stream", stream=True).reply
+_VECTOR: Final = [0.25, -0.5, 0.125]
+
+
+def _openai_vectors(body: bytes) -> bytes:
+    asked = json.loads(body)["input"]
+    n = len(asked) if isinstance(asked, list) else 1
+    data = [{"object": "embedding", "index": k, "embedding": _VECTOR} for k in range(n)]
+    usage = {"prompt_tokens": n, "total_tokens": n}
+    return json.dumps({"object": "list", "data": data, "model": "m", "usage": usage}).encode()
+
+
+def _google_vectors(body: bytes) -> bytes:
+    n = len(json.loads(body)["requests"])
+    return json.dumps({"embeddings": [{"values": _VECTOR}] * n}).encode()
+
+
+def _vertex_vectors(body: bytes) -> bytes:
+    n = len(json.loads(body)["instances"])
+    vector = {"embeddings": {"values": _VECTOR, "statistics": {"token_count": 1, "truncated": False}}}
+    return json.dumps({"predictions": [vector] * n}).encode()
+
+
+def _invoked(body: bytes) -> bytes:
+    if b'"SINGLE_EMBEDDING"' in body:
+        return json.dumps({"embeddings": [{"embeddingType": "TEXT", "embedding": _VECTOR}]}).encode()
+    if b'"inputText"' in body:
+        return json.dumps({"embedding": _VECTOR, "inputTextTokenCount": 1}).encode()
+    return _CLAUDE
+
+
+_Answer = bytes | Callable[[bytes], bytes]
+# By what a path ends with; the first that does counts.
+_ANSWERS: Final[Mapping[str, tuple[_Answer, Given | None]]] = {
+    "/chat/completions": (CHAT_JSON, Given(CHAT_SSE, _SSE)),
+    "/messages/count_tokens": (b'{"input_tokens":12}', None),
+    "/messages": (_CLAUDE, Given(_CLAUDE_STREAM, _SSE)),
+    "/responses/input_tokens": (b'{"object":"response.input_tokens","input_tokens":12}', None),
+    "/responses": (_RESPONSES, Given(_RESPONSES_STREAM, _SSE)),
+    "/embeddings": (_openai_vectors, None),
+    ":generateContent": (_GEMINI, None),
+    ":streamGenerateContent": (_GEMINI, Given(_GEMINI_STREAM, _SSE)),
+    ":countTokens": (b'{"totalTokens":12}', None),
+    ":embedContent": (json.dumps({"embedding": {"values": _VECTOR}}).encode(), None),
+    ":batchEmbedContents": (_google_vectors, None),
+    ":predict": (_vertex_vectors, None),
+    "count-tokens:rawPredict": (b'{"input_tokens":12}', None),
+    ":rawPredict": (_CLAUDE, None),
+    ":streamRawPredict": (_CLAUDE, Given(_CLAUDE_STREAM, _SSE)),
+    "/converse": (_CONVERSE, None),
+    "/converse-stream": (_CONVERSE, Given(_CONVERSE_STREAM, _FRAMES)),
+    "/invoke": (_invoked, None),
+    "/invoke-with-response-stream": (_CLAUDE, Given(frames(_CLAUDE_STREAM), _FRAMES)),
+    "/count-tokens": (b'{"inputTokens":12}', None),
+    "/audio/transcriptions": (b'{"text":"hello","usage":{"type":"duration","seconds":1}}', None),
+    "/batches": (b'{"id":"batch_1","object":"batch","status":"validating","input_file_id":"file-1"}', None),
+    "/files": (b'{"id":"file-1","object":"file","bytes":3,"filename":"a.jsonl","purpose":"batch"}', None),
+}
+_LIST: Final = Given(b'{"object":"list","data":[{"id":"m","object":"model"}]}')
+
+
+def answer(path: str, body: bytes) -> Given:
+    """Return the right reply to a request. path: without its query."""
+    for ending, (plain, stream) in _ANSWERS.items():
+        if path.endswith(ending):
+            is_streamed = stream is not None and (
+                "stream" in path.lower() or re.search(rb'"stream": ?true', body) is not None
+            )
+            if stream is not None and is_streamed:
+                return stream
+            return Given(plain if isinstance(plain, bytes) else plain(body))
+    return _LIST
+
+
+def _failed(path: str, status: int) -> Given:
+    """Return an error as the API of a path has it."""
+    error: dict[str, object] = {"message": "not now", "type": "soak", "code": status}
+    if "/models/" in path:
+        error = {"message": "not now", "status": "UNAVAILABLE", "code": status}
+    if "/model/" in path:
+        return Given(b'{"message":"not now"}', status=status)
+    told: dict[str, object] = {"error": error}
+    if "/messages" in path or "awPredict" in path:
+        told = {"type": "error", "error": {"type": "api_error", "message": "not now"}}
+    return Given(json.dumps(told).encode(), status=status)
+
+
+def _inside(path: str, right: Given) -> Given:
+    """Return a reply of status 200 that is an error."""
+    told = _failed(path, 503).body
+    if right.form == _SSE:
+        return Given(b"event: error\ndata: %b\n\n" % told, _SSE)
+    return Given(told, _JSON)
+
+
+def _huge(right: Given) -> bytes:
+    """Return a reply whose one event, or whose one text, has no end."""
+    if right.form == _SSE:
+        return b'data: {"x":"' + b"x" * _HUGE_BYTES
+    if right.form == _FRAMES:
+        return struct.pack(">II", 0x7FFFFFFF, 16) + bytes(_HUGE_BYTES)
+    return b'{"x":"' + b"x" * 2 * _HUGE_BYTES
+
+
+class Link(asyncio.Protocol):
+    """One connection: requests have a Content-Length, and come one after the other."""
+
+    def __init__(self, tasks: set[asyncio.Task[None]]) -> None:
+        self._tasks: Final = tasks
+        self._buffer = bytearray()
+        self._task: asyncio.Task[None] | None = None
+        self._is_tunnel = False
+        self._may_write: Final = asyncio.Event()
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._may_write.set()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_tunnel:
+            self._echo(data)
+            return
+        self._buffer += data
+        self._advance()
+
+    def _advance(self) -> None:
+        end = self._buffer.find(b"\r\n\r\n")
+        if self._task is not None or end < 0 or self.transport.is_closing():
+            return
+        first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+        start, length = end + 4, int(fields.get(b"content-length", b"0"))
+        if len(self._buffer) < start + length:
+            return
+        body = bytes(self._buffer[start : start + length])
+        del self._buffer[: start + length]
+        method, target, _ = first.split(b" ")
+        if (key := fields.get(b"sec-websocket-key")) is not None:
+            self._switch(key)
+            return
+        self._task = asyncio.get_running_loop().create_task(self._answer(method, target.decode(), body))
+        self._tasks.add(self._task)
+        self._task.add_done_callback(self._tasks.discard)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.result()
+            self._advance()
+
+    def _switch(self, key: bytes) -> None:
+        self._is_tunnel = True
+        head = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        self.transport.write(head + b"sec-websocket-accept: %b\r\n\r\n" % accept_value(key))
+
+    def _echo(self, data: bytes) -> None:
+        """Answer each read with one message; a close with a close."""
+        if data[0] & 15 == _CLOSE:
+            self.transport.write(frame(b"\x03\xe8", _CLOSE))
+            self.transport.close()
+        else:
+            self.transport.write(frame(b'{"type":"session.updated"}'))
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    async def _answer(self, method: bytes, target: str, body: bytes) -> None:
+        path = target.partition("?")[0]
+        named = _FAULT.search(target.encode() if "soak-" in target else body)
+        fault = Fault.NONE if named is None or method == b"HEAD" else Fault(named[1].decode())
+        right = answer(path, body)
+        match fault:
+            case Fault.RESET:
+                self._reset()
+            case Fault.CLOSED:
+                self.transport.close()
+            case Fault.GARBAGE:
+                self.transport.write(b"\x16\x03\x01 this is no HTTP at all\r\n\r\n")
+                self.transport.close()
+            case Fault.SILENT:
+                await asyncio.Event().wait()
+            case Fault.E400 | Fault.E401 | Fault.E429 | Fault.E500 | Fault.E503 | Fault.E529:
+                await self._reply(method, _failed(path, int(fault[1:])))
+            case Fault.NONSENSE:
+                await self._reply(method, Given(b"<html>a page</html>", right.form))
+            case Fault.ERROR:
+                await self._reply(method, _inside(path, right))
+            case Fault.HUGE:
+                await self._reply(method, Given(_huge(right), right.form))
+            case _:
+                await self._reply(method, right, fault)
+
+    async def _reply(self, method: bytes, given: Given, fault: Fault = Fault.NONE) -> None:
+        is_streamed = given.form in (_SSE, _FRAMES)
+        framing = b"transfer-encoding: chunked" if is_streamed else b"content-length: %d" % len(given.body)
+        head = b"HTTP/1.1 %d X\r\ncontent-type: %b\r\n%b\r\n\r\n" % (given.status, given.form.encode(), framing)
+        if method == b"HEAD":
+            self.transport.write(head)
+            return
+        if fault is Fault.NONE and len(given.body) < 1 << 16:
+            chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(given.body), given.body) if is_streamed else given.body
+            self.transport.write(head + chunk)
+            return
+        self.transport.write(head)
+        size = -(-len(given.body) // (_PIECES if fault is not Fault.NONE else 1 + len(given.body) // (1 << 20)))
+        for n, at in enumerate(range(0, len(given.body), size)):
+            piece = given.body[at : at + size]
+            if n == 1 and fault in (Fault.CUT, Fault.LOST, Fault.STALL):
+                await self._strike(fault)
+                return
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_streamed else piece)
+            await self._may_write.wait()
+            if fault is Fault.SLOW:
+                await asyncio.sleep(_PAUSE_S)
+        if is_streamed:
+            self.transport.write(b"0\r\n\r\n")
+
+    async def _strike(self, fault: Fault) -> None:
+        await asyncio.sleep(_PAUSE_S)  # what was written is on its way first, as from a server that dies later
+        if fault is Fault.STALL:
+            await asyncio.Event().wait()
+        elif fault is Fault.CUT:
+            self.transport.close()
+        else:
+            self._reset()
+
+    def _reset(self) -> None:
+        sock = cast(socket.socket, self.transport.get_extra_info("socket"))
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+
+async def main() -> None:
+    """Listen, say where, and go on."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
+    tasks: set[asyncio.Task[None]] = set()
+    server = await asyncio.get_running_loop().create_server(lambda: Link(tasks), "127.0.0.1", 0, backlog=_BACKLOG)
+    print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
