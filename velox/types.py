@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -23,6 +24,7 @@ __all__ = [
     "Dialect",
     "Endpoint",
     "KeyEntry",
+    "KeyUpdate",
     "Origin",
     "Priority",
     "Rates",
@@ -229,6 +231,10 @@ class KeyEntry:
     def has_expired(self, now_s: float) -> bool:
         """True where it is no key any more at a Unix time."""
         return self.expires_s is not None and self.expires_s <= now_s
+
+
+# What keys are from now on, by digest; None: it is no key. A digest is in it once, so it can't have come and gone.
+KeyUpdate: TypeAlias = Mapping[bytes, KeyEntry | None]
 
 
 @dataclass(frozen=True, slots=True)

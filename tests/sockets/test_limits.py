@@ -474,7 +474,7 @@ def test_keys_have_limits_of_their_own_and_new_ones_count_at_once() -> None:
         with limited(upstream.dial, rules=[], keys=(poor, free)) as made:
             assert [status_of(await ask_as(made, poor_header)) for _ in range(3)] == [200, 429, 429]
             assert [status_of(await ask_as(made, free_header)) for _ in range(3)] == [200] * 3
-            made.change_keys([poor.digest], [replace(poor, rates=Rates(rpm=60, burst=62))])
+            made.change_keys({poor.digest: replace(poor, rates=Rates(rpm=60, burst=62))})
             # 60 of the new permits take as long as the one that was used.
             assert [status_of(await ask_as(made, poor_header)) for _ in range(4)][:2] == [200, 200]
             told = headers_of(await ask_as(made, poor_header))

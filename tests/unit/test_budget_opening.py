@@ -30,7 +30,7 @@ from velox.runtime.stores import record_store
 from velox.settings import Settings, load
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.shm.record_ring import RecordRing
-from velox.types import Budget, KeyEntry
+from velox.types import Budget, KeyEntry, KeyUpdate
 
 US = 1_000_000
 NOW_S = float(NOON_S + 60)
@@ -42,6 +42,10 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store = SqliteStore(tmp_path, days=30)
     yield store
     store.close()
+
+
+def came(*keys: KeyEntry) -> KeyUpdate:
+    return {key.digest: key for key in keys}
 
 
 def entry(n: int, **more: object) -> KeyEntry:
@@ -69,7 +73,7 @@ def spent(memory: BudgetMemory) -> dict[tuple[str, str], int]:
 
 def opened(store: SqliteStore, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry]) -> dict[tuple[str, str], int]:
     memory = BudgetMemory(1000, 1)
-    read_spent(memory, store, (*rules, *RuleBook().change((), keys)), keys, NOW_S)
+    read_spent(memory, store, (*rules, *RuleBook().change(came(*keys))), keys, NOW_S)
     for row in memory.used_rows():
         assert memory.window_of(row)[1] > 0, "who shares it over gateways knows of it before anybody asks"
     return spent(memory)
@@ -225,13 +229,13 @@ def test_rules_of_changed_keys_are_the_new_ones() -> None:
     def windows(rules: Iterable[BudgetRule]) -> list[str]:
         return sorted(str(each.budget.window) for each in rules)
 
-    assert windows(book.change((), [alice, bob])) == ["day", "day", "week"]
-    assert book.change((), [alice]) == [] and len(book.rules) == 3
+    assert windows(book.change(came(alice, bob))) == ["day", "day", "week"]
+    assert book.change(came(alice)) == [] and len(book.rules) == 3
     changed = entry(1, budgets=(Budget(10**9, None, "month"),))
-    assert windows(book.change((), [changed])) == ["month"]
+    assert windows(book.change(came(changed))) == ["month"]
     assert windows(book.rules.values()) == ["day", "month", "week"]
-    assert book.change([bob.digest], []) == [] and windows(book.rules.values()) == ["month"]
-    assert windows(book.change((), [bob])) == ["day", "week"], "they were gone: what was spent is read again"
+    assert book.change({bob.digest: None}) == [] and windows(book.rules.values()) == ["month"]
+    assert windows(book.change(came(bob))) == ["day", "week"], "they were gone: what was spent is read again"
 
 
 def test_changed_limit_of_a_team_holds_whichever_of_its_keys_has_it(store: SqliteStore) -> None:
@@ -243,7 +247,7 @@ def test_changed_limit_of_a_team_holds_whichever_of_its_keys_has_it(store: Sqlit
 
     spend(store, (keys(10)[0], 5))
     for usd in (10, 1000):
-        added = [rule for key in keys(usd) for rule in book.change((), [key])]
+        added = [rule for key in keys(usd) for rule in book.change(came(key))]
         assert len(added) == (usd == 10), "another limit is the same budget"
         assert [each.budget.limit for each in book.rules.values()] == [usd * 10**9]
         read_spent(memory, store, book.rules.values(), keys(usd), NOW_S)
@@ -255,7 +259,7 @@ def test_lower_of_two_limits_of_one_window_is_in_the_row(store: SqliteStore) -> 
     memory, limits = BudgetMemory(1000, 1), (Budget(10**9, None, "day"), Budget(9 * 10**9, None, "day"))
     alice = entry(1, budgets=limits, team="web", team_budgets=limits[::-1])
     spend(store, (alice, 5))
-    rules = [rule("gateway", 1), rule("gateway", 9, "budgets[1]"), *RuleBook().change((), [alice])]
+    rules = [rule("gateway", 1), rule("gateway", 9, "budgets[1]"), *RuleBook().change(came(alice))]
     read_spent(memory, store, rules, [alice], NOW_S)
     assert [each.limit for each in memory.states(NOW_S)] == [10**9] * 3
 
@@ -290,7 +294,7 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     logger = logging.Logger("test")
     logger.addHandler(logging.StreamHandler(lines))
     opening = BudgetOpening(settings, memory, folder, logger, fork, start_s=5.0 if how == "fails" else 0.05)
-    no_changes = KeyChanges((), (), lambda: [alice])
+    no_changes = KeyChanges({}, lambda: [alice])
     opening.begin([alice], lambda: False, lambda _pid: None)
     assert list(spent(memory).values()) in ([], [0])
     assert memory.is_unread
@@ -320,7 +324,7 @@ def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: 
         """Return whether it was read."""
         nonlocal now_s, wall_s
         now_s, wall_s = now_s + after_s, wall_s + after_s
-        opening.look(settings.budgets, KeyChanges((), (), list), now_s)
+        opening.look(settings.budgets, KeyChanges({}, list), now_s)
         if not opening.pid:
             return False
         assert os.waitpid(opening.pid, 0)[1] == 0
@@ -370,7 +374,7 @@ def test_what_no_process_could_read_is_read_later(tmp_path: Path) -> None:
     opening.begin([entry(1)], lambda: False, lambda _pid: None)
     assert pids == [0, 7]
     later_s = time.monotonic() + 60
-    no_changes = KeyChanges((), (), lambda: [entry(1)])
+    no_changes = KeyChanges({}, lambda: [entry(1)])
     opening.look(settings.budgets, no_changes, later_s)
     assert (pids, opening.pid) == ([7], 0)
     opening.look(settings.budgets, no_changes, later_s)
@@ -390,7 +394,7 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
 
     opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork)
     opening.begin([alice], lambda: False, lambda _pid: None)
-    (own,) = RuleBook().change((), [alice])
+    (own,) = RuleBook().change(came(alice))
     spender = spender_of(caller_of(alice), "own")
     (subject,) = subjects(own, spender)
     kept = BudgetTable(memory, 0).budget(own, subject, f"{spender.key_id} {spender.key_name}", time.time())
@@ -402,9 +406,9 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
     spend(store, (alice, 7), (alice, 2))
     store.close()
     for _ in range(2):
-        opening.look((), KeyChanges([alice.digest], (), list), time.monotonic())
-        opening.look((), KeyChanges((), [alice], lambda: [alice]), time.monotonic())
-        opening.look((), KeyChanges((), (), lambda: [alice]), time.monotonic() + 60)
+        opening.look((), KeyChanges({alice.digest: None}, list), time.monotonic())
+        opening.look((), KeyChanges(came(alice), lambda: [alice]), time.monotonic())
+        opening.look((), KeyChanges({}, lambda: [alice]), time.monotonic() + 60)
         assert os.waitpid(opening.pid, 0)[1] == 0
         opening.died(time.monotonic(), ended_well=True)
         assert list(spent(memory).values()) == [9]
@@ -455,7 +459,7 @@ class Readings:
         """Return whether it was read."""
         self.now_s, self.wall_s, n = self.now_s + after_s, self.wall_s + after_s, self.n
         self.keys += come
-        self.opening.look(self.rules, KeyChanges((), come, lambda: self.keys), self.now_s)
+        self.opening.look(self.rules, KeyChanges(came(*come), lambda: self.keys), self.now_s)
         return self.n > n
 
     def died(self) -> None:
@@ -558,7 +562,7 @@ def test_what_was_spent_is_found_on_a_full_disk(tmp_path: Path) -> None:
     now_s = time.monotonic()
     for is_full in (True, False):
         now_s += 60
-        opening.look(settings.budgets, KeyChanges((), (), lambda: [entry(1)]), now_s)
+        opening.look(settings.budgets, KeyChanges({}, lambda: [entry(1)]), now_s)
         opening.died(now_s, ended_well=os.waitpid(opening.pid, 0)[1] == 0)
         assert memory.is_unread == is_full
     assert list(spent(memory).values()) == [7]

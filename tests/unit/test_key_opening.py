@@ -42,7 +42,7 @@ def opened(
     keys = KeyWatch(settings, GatewayStatus(Segment(1, CELLS)), logger)
     reaped: list[int] = []
     open_keys(settings, keys, logger, start, lambda: False, reaped.append, start_s)
-    assert len(reaped) == 1 and keys.take_changes() == ([], [])
+    assert len(reaped) == 1 and keys.take_changes() == {}
     return {key.name for key in keys.keys}, lines.getvalue()
 
 

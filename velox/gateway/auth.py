@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.protocol.own_names import is_local
 from velox.providers.rows import OPENAI
-from velox.types import ANYONE, Caller, KeyEntry
+from velox.types import ANYONE, Caller, KeyEntry, KeyUpdate
 
 __all__ = ["Authenticator", "caller_of", "presented_key"]
 
@@ -48,7 +48,7 @@ class Authenticator:
         self._mac_key: Final = secrets.token_bytes(32)
         self._by_mac: Final[dict[bytes, tuple[bytes, Caller]]] = {}
         self.has_several = False  # callers of different names
-        self.change((), keys)
+        self.change({key.digest: key for key in keys})
 
     def __repr__(self) -> str:
         return f"<Authenticator keys={len(self._by_mac)}>"
@@ -58,12 +58,13 @@ class Authenticator:
         """True when clients must present a key."""
         return self._asks
 
-    def change(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> None:
-        """Know no longer those of these digests, and know these. Who has kept a caller must ask again (R-AUTH-3)."""
-        for digest in gone:
-            self._by_mac.pop(self._mac(digest), None)
-        for key in come:
-            self._by_mac[self._mac(key.digest)] = (key.digest, caller_of(key))
+    def change(self, update: KeyUpdate) -> None:
+        """Accept each of these digests as its entry says, or no longer. Who kept a caller must ask again (R-AUTH-3)."""
+        for digest, key in update.items():
+            if key is None:
+                self._by_mac.pop(self._mac(digest), None)
+            else:
+                self._by_mac[self._mac(digest)] = (digest, caller_of(key))
         names = (caller.name for _, caller in self._by_mac.values())
         first = next(names, "")
         self.has_several = any(name != first for name in names)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -30,7 +29,7 @@ from velox.net.application import Client, ClientExchange
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Caller, Dialect, Endpoint, KeyEntry
+from velox.types import Caller, Dialect, Endpoint, KeyUpdate
 
 __all__ = ["Gateway"]
 
@@ -125,12 +124,12 @@ class Gateway(ExchangeOwner):
             shapes.add(key[0])
         self._plans.put(key, plan)
 
-    def change_keys(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> None:
-        """Ask no longer for the keys of these digests, and for these keys, too.
+    def change_keys(self, update: KeyUpdate) -> None:
+        """Accept keys as this says.
 
         It counts on connections that are open, too; what has passed goes on.
         """
-        self.parts.auth.change(gone, come)
+        self.parts.auth.change(update)
         self._plans.clear()
         self._shapes.clear()
         self._latest = None

@@ -39,7 +39,7 @@ from velox.runtime.process import wait_for
 from velox.runtime.stores import record_store
 from velox.settings import Settings
 from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable
-from velox.types import Budget, KeyEntry
+from velox.types import Budget, KeyEntry, KeyUpdate
 
 __all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent"]
 
@@ -104,15 +104,13 @@ class RuleBook:
     def __repr__(self) -> str:
         return f"<RuleBook {len(self.rules)}>"
 
-    def change(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> list[BudgetRule]:
-        """Know no longer the keys of these digests, and know these entries; return the rules that are new."""
+    def change(self, update: KeyUpdate) -> list[BudgetRule]:
+        """Take over what keys are from now on; return the rules that are new."""
         before: dict[str, BudgetRule] = {}
         added: dict[str, BudgetRule] = {}
-        for digest in gone:
+        for digest, key in update.items():
             self._forget(digest, before)
-        for key in come:
-            self._forget(key.digest, before)
-            if has_budgets(key):
+            if key is not None and has_budgets(key):
                 self._learn(key, added)
         return [rule for identity, rule in added.items() if identity not in before]
 
@@ -140,10 +138,9 @@ class RuleBook:
 
 
 class KeyChanges(NamedTuple):
-    """Keys: digests that are gone, entries that have come since the last time; all that hold now, when asked."""
+    """update: what keys have become since the last time. all: those that hold now, when asked."""
 
-    gone: Sequence[bytes]
-    come: Sequence[KeyEntry]
+    update: KeyUpdate
     all: Callable[[], Sequence[KeyEntry]]
 
 
@@ -387,7 +384,7 @@ class BudgetOpening:
     ) -> None:
         """Read what was spent before the start, and wait for that. Without budgets there is nothing to read."""
         self._fixed = self._settings.budgets
-        own = self._book.change((), keys)
+        own = self._book.change({key.digest: key for key in keys})
         rules = (*self._fixed, *own)
         if not rules:
             return
@@ -420,9 +417,9 @@ class BudgetOpening:
             known = {rule.identity for rule in self._fixed} | self._book.rules.keys()
             new += [rule for rule in rules if rule.identity not in known]
             self._fixed = rules
-        if keys.gone or keys.come:
+        if keys.update:
             fixed = {rule.identity for rule in self._fixed}
-            new += [rule for rule in self._book.change(keys.gone, keys.come) if rule.identity not in fixed]
+            new += [rule for rule in self._book.change(keys.update) if rule.identity not in fixed]
         if self._has_stepped(now_s):
             new = [*self._fixed, *self._book.rules.values()]
         if new:

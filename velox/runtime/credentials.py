@@ -15,7 +15,7 @@ import logging
 import math
 import pickle
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from velox.gateway.auth import Authenticator
@@ -34,7 +34,7 @@ from velox.settings.tree import FileEnd
 from velox.shm.change_log import ChangeLog
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
-from velox.types import KeyEntry
+from velox.types import KeyEntry, KeyUpdate
 
 __all__ = [
     "CLOCK_NS",
@@ -103,8 +103,7 @@ class KeyWatch:
         self.log: Final = ChangeLog(_KEYS_BYTES)
         self._now_s = 0.0  # monotonic, when it looked last
         self._told_s = 0.0
-        self._gone: list[bytes] = []
-        self._come: list[KeyEntry] = []
+        self._touched: dict[bytes, None] = {}  # digests that have changed since take_changes()
         self._path: Final = settings.api_keys_file
         self._ledger: Final = settings.ledger
         self._file: Final = KeyFile(self._path or "")
@@ -163,11 +162,14 @@ class KeyWatch:
         if n_back:
             self._logger.info("the clock was set back; keys that are in force again: %d", n_back)
 
-    def take_changes(self) -> tuple[Sequence[bytes], Sequence[KeyEntry]]:
-        """Return digests that are gone since the last time, and entries that have come since then and hold now."""
-        gone, come = self._gone, self._come
-        self._gone, self._come = [], []
-        return gone, [key for key in come if self._by_digest.get(key.digest) is key]
+    def take_changes(self) -> KeyUpdate:
+        """Return what the keys that have changed since the last time are now."""
+        touched, self._touched = self._touched, {}
+        return self._update_of(touched)
+
+    def _update_of(self, digests: Iterable[bytes]) -> KeyUpdate:
+        """Return what these are now. Whatever became of a key meanwhile, and in which order: only its end counts."""
+        return {digest: self._by_digest.get(digest) for digest in digests}
 
     def replace_fixed(self, entries: Iterable[KeyEntry]) -> None:
         """Let these take the place of the keys that are not of the file. Of `entries`, those of the file don't count.
@@ -185,7 +187,8 @@ class KeyWatch:
 
     def _change(self, changed: Iterable[ChangedKey]) -> None:
         """Have other managed keys hold. What a file or the settings say of a key comes first."""
-        gone, come, now_s = [], [], self._wall()
+        now_s = self._wall()
+        touched: dict[bytes, None] = {}
         for before, now in changed:
             held = {key.digest: key for key in now if not key.has_expired(now_s)}
             self._expired_s = max(self._expired_s, _last_expiry(now, now_s))
@@ -193,13 +196,13 @@ class KeyWatch:
                 known = self._by_digest.get(key.digest)
                 # It may be another key's by now.
                 if key.digest not in held and known is not None and known.is_managed and known.id == key.id:
-                    gone.append(key.digest)
+                    touched[key.digest] = None
                     del self._by_digest[key.digest]
             for digest, key in held.items():
                 if digest not in self._digests and self._by_digest.get(digest) != key and self._has_place(digest):
-                    come.append(key)
+                    touched[digest] = None
                     self._by_digest[digest] = key
-        self._tell(gone, come)
+        self._tell(touched)
 
     def _has_place(self, digest: bytes) -> bool:
         is_full = len(self._by_digest) >= MOST_KEYS and digest not in self._by_digest
@@ -253,23 +256,28 @@ class KeyWatch:
         keys = _in_force(all_, now_s)
         self._expires_s, self._expired_s = _next_expiry(keys), _last_expiry(all_, now_s)
         before, self._by_digest = self._by_digest, {key.digest: key for key in keys}
-        gone = before.keys() - self._by_digest.keys()
-        come = [key for key in keys if (known := before.get(key.digest)) is not key and known != key]
-        self._tell(gone, come)
-        return bool(gone or come)
+        touched = dict.fromkeys(before.keys() - self._by_digest.keys())
+        for key in keys:
+            known = before.get(key.digest)
+            if known is not key and known != key:
+                touched[key.digest] = None
+        self._tell(touched)
+        return bool(touched)
 
-    def _tell(self, gone: Collection[bytes], come: Sequence[KeyEntry]) -> None:
-        """Have this process, and all workers, know what holds no longer, and what holds now."""
-        if not gone and not come:
+    def _tell(self, touched: Mapping[bytes, None]) -> None:
+        """Have this process and all workers accept these digests as they are now: the one way of every change."""
+        if not touched:
             return
         self._keys, self._told_s = None, self._now_s
-        self._gone += gone
-        self._come += come
+        self._touched |= touched
+        update = self._update_of(touched)
+        self.auth.change(update)
+        # Each is in one of the two, so that their order does not matter.
+        gone = [digest for digest, key in update.items() if key is None]
+        come = [key for key in update.values() if key is not None]
         self._expires_s = min(self._expires_s, _next_expiry(come))
-        self.auth.change(gone, come)
-        digests, size = b"".join(gone), _CHUNK * _DIGEST_BYTES
-        for at in range(0, len(digests), size):
-            self.log.publish(GONE, digests[at : at + size])
+        for at in range(0, len(gone), _CHUNK):
+            self.log.publish(GONE, b"".join(gone[at : at + _CHUNK]))
         for at in range(0, len(come), _CHUNK):
             self.log.publish(COME, pickle.dumps(come[at : at + _CHUNK], _PROTOCOL))
         self._status.n_keys = len(self._by_digest)

@@ -1,4 +1,4 @@
-"""How a worker follows changes of the keys: those that are gone first, those that have come a few at a time.
+"""How a worker follows changes of the keys: revocations first, new entries a few at a time.
 
 Knows: that 100,000 new keys are too many for one turn of the loop. Does not know: where changes come from
 (credentials.py), or what a key is for.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from velox.runtime.credentials import COME, GONE, gone_of, some_of
-from velox.shm.change_log import Frame, LogReader, LostChangesError
-from velox.types import KeyEntry
+from velox.shm.change_log import LogReader, LostChangesError
+from velox.types import KeyEntry, KeyUpdate
 
 __all__ = ["KeyFollower"]
 
@@ -26,23 +26,24 @@ _PAUSE_S: Final = 0.004
 class KeyFollower:
     """Of one worker. log: of changes since it was forked.
 
-    change: has the worker know keys: digests that are gone, and entries that have come. on_lost: changes were missed,
-    and nobody can say which keys hold: the worker must be replaced. clock: seconds, of any beginning.
+    change: has the worker accept keys as it is told. on_lost: changes were missed, and nobody can say which keys hold:
+    the worker must be replaced. clock: seconds, of any beginning.
     """
 
     def __init__(
         self,
         log: LogReader,
-        change: Callable[[Iterable[bytes], Iterable[KeyEntry]], None],
+        change: Callable[[KeyUpdate], None],
         on_lost: Callable[[], None],
         logger: logging.Logger,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._log: Final = log
-        # Goes ahead: what is revoked does not wait for all that came before it. Then it is revoked once more in its
-        # turn, for keys that come and go.
+        # Reads revocations, ahead of the entries before them, which may be many thousands. An entry that is read
+        # after a later revocation of its digest does not count.
         self._ahead: Final = log.copy()
+        self._revoked: Final[dict[bytes, int]] = {}  # by digest: the end of the last frame that revokes it
         self._change: Final = change
         self._on_lost: Final = on_lost
         self._logger: Final = logger
@@ -68,11 +69,13 @@ class KeyFollower:
     def _step(self) -> None:
         until_s = self._clock() + _STEP_S
         try:
-            while (frame := self._next()) is not None:
-                if frame.kind == GONE:
-                    self._change(gone_of(frame.said), ())
-                elif frame.said:
-                    self._change((), some_of(frame.said))
+            while self._log.is_behind:
+                # A look ahead comes first, so an entry is never read before a revocation that is there.
+                if (frame := self._ahead.read(skipped=COME)) is not None:
+                    if frame.kind == GONE:
+                        self._revoke(gone_of(frame.said), frame.end)
+                elif (frame := self._log.read(skipped=GONE)) is not None and frame.kind == COME:
+                    self._accept(some_of(frame.said), frame.end)
                 if self._clock() >= until_s and self._log.is_behind:
                     self._loop.call_later(_PAUSE_S, self._step)
                     return
@@ -80,8 +83,15 @@ class KeyFollower:
             self._logger.error("changes of the keys were missed: this worker is replaced")
             self._on_lost()
             return
+        self._revoked.clear()
         self._is_working = False
 
-    def _next(self) -> Frame | None:
-        """Return what to do next; what was skipped says nothing."""
-        return self._ahead.read(skipped=COME) or self._log.read()
+    def _revoke(self, digests: list[bytes], end: int) -> None:
+        self._revoked.update(dict.fromkeys(digests, end))
+        self._change(dict.fromkeys(digests))
+
+    def _accept(self, entries: list[KeyEntry], end: int) -> None:
+        """Accept the entries of a frame, but those that a later one revokes."""
+        update = {key.digest: key for key in entries if self._revoked.get(key.digest, 0) < end}
+        if update:
+            self._change(update)

@@ -281,7 +281,7 @@ class Supervisor:
         # While many keys change, once at the end: a look may be at all of them.
         if not self._keys.is_busy:
             self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
-            changes = KeyChanges(*self._keys.take_changes(), lambda: self._keys.keys)
+            changes = KeyChanges(self._keys.take_changes(), lambda: self._keys.keys)
             if self._opening is not None:
                 self._opening.look(self._reload.settings.budgets, changes, now_s)
         self._upstreams.sweep()
