@@ -11,11 +11,16 @@ look is at no more than a thousand rows: the next look goes on from there.
 Knows: when a row asks, and for how much. Does not know: the connection (lease_redis.py, whose script budget.lua this
 is), how a worker holds (shm/leased_budget.py), or amounts of requests.
 
-Redis keeps, for each window of a budget, what each gateway is granted and has spent, and the two sums. A gateway asks
-with what it uses; it gets that, what its requests need, and a part of what is free, of which there is less the nearer
-the limit comes. What it was granted is never taken from it: it lowers its part itself, before it tells Redis.
+Redis keeps, for each window of a budget, what each gateway has of it and has spent, and the two sums. Free is what the
+others leave of the limit. A gateway is granted what its requests need and a part of what is free then, of which there
+is less the nearer the limit comes; all of it never is more than what is free. So whatever a gateway reports, the grants
+together are no more than the limit. What it reports as used is taken, for the others, even if it was not granted: calls
+that cost more than they held, or what was spent while Redis was down.
 
-A Redis that comes back empty learns from each gateway what it had. Until all have said so, for two seconds after one
+A gateway reports nothing that may be taken back: a request that only asks whether there is room is not in it. It lowers
+its part itself, before it tells Redis.
+
+A Redis that comes back empty learns from each gateway what it had. Until all have said so, for some seconds after one
 that knows of another life, nobody gets more than it had.
 """
 
@@ -162,7 +167,7 @@ class BudgetKeeper:
             if not number:
                 continue
             row, told = self._row(index, now_ns), memory.told(index, number)
-            used = sum(memory.amounts(index, number))
+            used = sum(memory.taken(index, number))
             if used != row.used:
                 row.used, row.since_ns = used, now_ns
             if row.is_unsure or (told is None and used > 0):
@@ -221,6 +226,8 @@ class BudgetKeeper:
             granted = max(granted, query.limit - grant) if is_unsure else granted
             memory.tell(index, query.number, Told(grant, spent, granted, at_ns))
             row.reported_ns = now_ns
+            if grant < query.had:
+                self._due[index] = None  # others have what it had: it says what it has used of that
             # Not all that was needed: who waits asks again, or is refused.
             answered += [(block, BUDGET_ROWS | index) for block in row.blocks]
             row.needs.clear()
@@ -231,7 +238,7 @@ class BudgetKeeper:
     def _query(self, index: int, row: _Row, now_s: float) -> BudgetQuery:
         memory, number = self._memory, row.number
         limit, _, end_s = memory.window_of(index)
-        spent, held = memory.amounts(index, number)
+        spent, held = memory.taken(index, number)
         told = memory.told(index, number)
         ttl_ms = _FOREVER_MS if not end_s else max(0, round((end_s - now_s) * 1000)) + _DAY_MS
         return BudgetQuery(

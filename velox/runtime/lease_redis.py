@@ -85,6 +85,9 @@ _LEAST_TOLERANCE_NS: Final = 1_000_000_000
 _SURE_AFTER_NS: Final = 2_000_000_000
 # A server may come back with an earlier offset: a replica that lagged, a snapshot.
 _KNOWN_OFFSETS: Final = 8
+# What the script answers to a question whose number is none of a later one; and how often a number is looked for.
+_LATE: Final = b"late"
+_TRIES: Final = 3
 # A gateway is heard of within this time: what is older is none.
 _CHECK_NS: Final = 5_000_000_000
 # How Redis 6 and 7, and Valkey, refuse a command of a script.
@@ -128,9 +131,9 @@ class BucketAnswer(NamedTuple):
 
 
 class BudgetQuery(NamedTuple):
-    """What is asked for one budget. used: spent and held. had: what it was granted. least: the smallest of its needs.
+    """What is asked for one budget. used: spent, and held by requests that have room. had: what it was granted.
 
-    ttl_ms: for how long Redis must know of it.
+    needs: of requests that wait, in all. least: the smallest of them. ttl_ms: for how long Redis must know of it.
     """
 
     name: bytes
@@ -184,6 +187,7 @@ class LeaseRedis:
         self._offsets: Final[deque[int]] = deque(maxlen=_KNOWN_OFFSETS)  # the newest is the last
         self._sure_after_ns: Final = sure_after_ns
         self._clock: Final = clock
+        self._n_asked = 0  # the number of the last question for budgets
 
     def __repr__(self) -> str:
         return f"<LeaseRedis {'closed' if self._connection is None else 'open'}>"
@@ -226,14 +230,24 @@ class LeaseRedis:
     ) -> tuple[str, bool, list[tuple[int, int, int]]]:
         """Return which life of Redis this is, whether it may have forgotten something, and for each budget what this
         gateway is granted, and what others spent and are granted. Raises RedisDownError. See budget_keeper.py.
+
+        A question that was given up may reach Redis after a later one, and tells what was true before that. So they
+        are numbered, and one that is late changes nothing. Who has just come is told the last number.
         """
-        keys = [f"{self._tag}budgets", *(f"{self._tag}budget:{ask.name.hex()}:{ask.number}" for ask in asks)]
-        arguments: list[Any] = [life, name, os.urandom(8).hex(), grace_ms]
+        keys = [f"{self._tag}budgets", f"{self._tag}budgets:{name}"]
+        keys += [f"{self._tag}budget:{ask.name.hex()}:{ask.number}" for ask in asks]
+        arguments: list[Any] = []
         for ask in asks:
             arguments += (ask.limit, ask.used, ask.spent, ask.had, ask.needs, ask.least, parts, ask.ttl_ms)
         with self._failures(is_sent=True):
-            found, *numbers = self._run(len(keys), [*keys, *arguments], BUDGET_SCRIPT)
-            if not isinstance(found, bytes):
+            for _ in range(_TRIES):
+                self._n_asked += 1
+                head = (life, name, os.urandom(8).hex(), grace_ms, self._n_asked)
+                found, *numbers = self._run(len(keys), [*keys, *head, *arguments], BUDGET_SCRIPT)
+                if found != _LATE:
+                    break
+                (self._n_asked,) = map(int, numbers)
+            if not isinstance(found, bytes) or found == _LATE:
                 raise TypeError("expected a life of Redis")
             is_unsure, *answers = _integers([int(number) for number in numbers], 1 + 3 * len(asks))
         triples = zip(answers[::3], answers[1::3], answers[2::3], strict=True)

@@ -11,17 +11,22 @@ LAYOUT. A memfd; everything is an 8-byte cell.
     rows       each row:
       shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT,
                ELSEWHERE_SPENT, ELSEWHERE_GRANTED, TOLD; REFUSED_NUMBER, REFUSALS; a name and a text
-      numbers  1 cell a block       the window that the next three are of
+      numbers  1 cell a block       the window that the next four are of
+      held     1 cell a block       for requests that run in this process, or that ask whether they may
       spent    1 cell a block       by calls that ended in this process
-      held     1 cell a block       for requests that run in this process
       open     1 cell a block       what calls that run now count as if this process dies
+      taken    1 cell a block       the part of `held` for which there was room: it is not taken back
 
 Each cell of a block has one writer, the process of that block, and sums are made by reading. So no process can be
 killed between two steps of anything that another one needs whole; what a dead process held is given back, and its open
 calls are counted as spent, by whoever reaped it (`reclaim`).
 
 A hold is noted first, and only then counted with all others: of all that do so at once, at most as many pass as there
-is room for. Two that meet at the last amount both stand back, and try again.
+is room for. Two that meet at the last amount both stand back, and try again. So `held` has amounts that were never
+taken. Who tells others what is used (the keeper of leases) reads `taken`, which counts a hold when it has passed.
+
+A hold becomes spend: SPENT grows before HELD shrinks, and a reader reads HELD first. So it may count a call twice, and
+never misses one.
 
 WINDOWS. A window has a number, which grows. A process that comes with a higher number than its cells have sets them to
 0 first, with the number 0 meanwhile: a reader counts only cells of the number that it asks for. What was held in a
@@ -89,7 +94,12 @@ _REFUSALS: Final = 15
 _TEXT: Final = 16
 _TEXT_CELLS: Final = 48
 _N_SHARED: Final = _TEXT + _TEXT_CELLS
-_N_ARRAYS: Final = 4
+_N_ARRAYS: Final = 5
+# Of a block, in so many times the number of blocks; in the order in which a reader must read them.
+_HELD: Final = 1
+_SPENT: Final = 2
+_OPEN: Final = 3
+_TAKEN: Final = 4
 
 _PROBES: Final = 64
 _MOST: Final = 1 << 61  # no sum of blocks wraps around
@@ -249,8 +259,10 @@ class BudgetMemory:
         cells, blocks = self.cells, self.blocks
         for row in self.used_rows():
             first = self.first_cell(row) + _N_SHARED + block
-            cells[first + blocks] = min(cells[first + blocks] + cells[first + 3 * blocks], _MOST)
-            cells[first + 2 * blocks] = cells[first + 3 * blocks] = 0
+            spent_at = first + _SPENT * blocks
+            cells[spent_at] = min(cells[spent_at] + cells[first + _OPEN * blocks], _MOST)
+            for array in (_OPEN, _TAKEN, _HELD):
+                cells[first + array * blocks] = 0
 
     def set_base(self, row: int, number: int, amount: int) -> None:
         """Note what was spent in a window before the row was. For one process at a time."""
@@ -351,25 +363,34 @@ class BudgetMemory:
         return BudgetLabel.read(self.text(row))
 
     def amounts(self, row: int, number: int) -> tuple[int, int]:
-        """Return what is spent and held in a window, by all processes."""
+        """Return what is spent and held in a window, by all processes: also by requests that only ask."""
         fence()
         first, blocks = self.first_cell(row), self.blocks
         cells = self.cells[first + _N_SHARED : first + _N_SHARED + 3 * blocks].tolist()
         spent = held = 0
         for block in range(blocks):
             if cells[block] == number:
-                spent += cells[blocks + block]
-                held += cells[2 * blocks + block]
+                held += cells[blocks + block]
+                spent += cells[2 * blocks + block]
         if self.cells[first + _BASE_NUMBER] == number:
             spent += self.cells[first + _BASE]
         return spent, held
 
+    def taken(self, row: int, number: int) -> tuple[int, int]:
+        """Return what is spent in a window, and held by requests that have room: nothing that may be taken back."""
+        held = self._sum(row, number, _TAKEN)
+        return self.counted(row, number) + self.base(row, number), held
+
     def counted(self, row: int, number: int) -> int:
         """Return what is spent in a window, as far as this gateway has counted it: without what is noted as BASE."""
+        return self._sum(row, number, _SPENT)
+
+    def _sum(self, row: int, number: int, array: int) -> int:
         fence()
-        first, blocks = self.first_cell(row), self.blocks
-        cells = self.cells[first + _N_SHARED : first + _N_SHARED + 2 * blocks].tolist()
-        return sum(cells[blocks + block] for block in range(blocks) if cells[block] == number)
+        first, blocks = self.first_cell(row) + _N_SHARED, self.blocks
+        numbers = self.cells[first : first + blocks].tolist()
+        values = self.cells[first + array * blocks : first + (array + 1) * blocks].tolist()
+        return sum(value for value, each in zip(values, numbers, strict=True) if each == number)
 
     def states(self, now_s: float) -> Iterator[BudgetState]:
         """Return all budgets as they are now. For any process."""
@@ -489,7 +510,6 @@ class SharedBudget:
         self._blocks: Final = memory.blocks
         self._cells: Final = memory.cells
         self._first: Final = memory.first_cell(row)
-        # Of this block: number, and so many cells on spent, held, open.
         self._at: Final = self._first + _N_SHARED + block
         self._window = BudgetWindow(1, 0)  # none
 
@@ -519,15 +539,18 @@ class SharedBudget:
     def hold(self, amount: int, now_s: float) -> Hold | None:
         """Hold an amount; None: there is no room, and nothing is held."""
         number = self._enter(self.window(now_s).number)
-        cells, held_at = self._cells, self._at + 2 * self._blocks
+        cells, held_at = self._cells, self._at + _HELD * self._blocks
         if not amount:
             return Hold(self, number, 0)  # what costs nothing needs no room
+        if amount > self._limit:
+            return None  # it never fits, and is in nobody's way meanwhile
         for _ in range(_TRIES):
             cells[held_at] += amount
             # Killed here, or anywhere until it is settled: reclaim() gives it back.
             spent, held = self._memory.amounts(self._row, number)
             limit = self._granted(number)  # after its hold can be seen: see BudgetMemory.lower()
             if spent + held <= limit:
+                cells[self._at + _TAKEN * self._blocks] += amount
                 return Hold(self, number, amount)
             cells[held_at] -= amount
             if spent + amount > limit:
@@ -538,23 +561,24 @@ class SharedBudget:
         """Count what a call cost, in the window in which its request came."""
         at = self._at
         if self._cells[at] == hold.number:
-            at += self._blocks
+            at += _SPENT * self._blocks
             self._cells[at] = min(self._cells[at] + amount, _MOST)
 
     def begin(self, hold: Hold) -> None:
         """A call is about to be sent. If this process dies before its end, it counts as what is held."""
         if self._cells[self._at] == hold.number:
-            self._cells[self._at + 3 * self._blocks] += hold.amount
+            self._cells[self._at + _OPEN * self._blocks] += hold.amount
 
     def release(self, hold: Hold, n_begun: int = 0) -> None:
         """Hold nothing more for a request. n_begun: how often it was begun: each call was counted, or did no work."""
         cells, at, amount = self._cells, self._at, hold.amount
         if cells[at] == hold.number:
             if n_begun:
-                open_at = at + 3 * self._blocks
+                open_at = at + _OPEN * self._blocks
                 cells[open_at] = max(0, cells[open_at] - n_begun * amount)
-            at += 2 * self._blocks
-            cells[at] = max(0, cells[at] - amount)
+            for array in (_TAKEN, _HELD):
+                held_at = at + array * self._blocks
+                cells[held_at] = max(0, cells[held_at] - amount)
 
     def amounts(self, now_s: float) -> tuple[int, int]:
         """Return what is spent and held in the open window."""
@@ -581,6 +605,7 @@ class SharedBudget:
         cells, at, blocks = self._cells, self._at, self._blocks
         if cells[at] != number:
             cells[at] = 0
-            cells[at + blocks] = cells[at + 2 * blocks] = cells[at + 3 * blocks] = 0
+            for array in (_HELD, _SPENT, _OPEN, _TAKEN):
+                cells[at + array * blocks] = 0
             cells[at] = number
         return number
