@@ -17,14 +17,16 @@ from velox.gateway.auth import Authenticator
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.ownership import IdWatch
 from velox.gateway.steps import finished
-from velox.heads import Header, ReplyHead, RequestHead
+from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
+from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import looking_for_mentions, mentions_objects, named_ids
 from velox.shm.object_table import UNKNOWN, ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry
 
-A, B = Caller("a", id=b"12345678"), Caller("b", id=b"23456789")
+ENDPOINTS = ("all", "/v1/something-new", "/v1/other")
+A, B = Caller("a", id=b"12345678", endpoints=ENDPOINTS), Caller("b", id=b"23456789", endpoints=ENDPOINTS)
 LIMITED = Caller("c", ("m",), b"34567890", endpoints=("all",))
 JSON = ((b"content-type", b"application/json"),)
 FILE, RESPONSE, STORE, CHAT = "file-aaaaaaaa", "resp_aaaaaaaa", "vs_aaaaaaaa", "chatcmpl-aaaaaaaa"
@@ -586,3 +588,181 @@ def test_mention_is_found_wherever_slices_are_cut() -> None:
         body = b'{"a":"' + b"x" * at + b'","previous_response_id":"r"}'
         assert finished(looking_for_mentions(body))
         assert not finished(looking_for_mentions(body.replace(b"_id", b"_no")))
+
+
+# -- Google's objects, and other kinds ----------------------------------------------------------------------------
+
+SPELLED = [
+    "files/secret-a",
+    "https://generativelanguage.googleapis.com/v1beta/files/secret-a",
+    "https://generativelanguage.googleapis.com/v1beta/files/secret-a:download?alt=media",
+    "v1beta//files//secret-a",
+    "v1beta/%66iles/secret%2Da",
+    "v1beta/files%2fsecret-a",
+    "v1beta/%2566iles/secret-a",
+    "FILES/Secret-A",
+    "files\\secret-a",
+]
+
+
+@pytest.mark.parametrize("refuses_unknown", [False, True])
+@pytest.mark.parametrize("spelled", SPELLED)
+@pytest.mark.parametrize("slash", ["/", "\\/", "\\u002f"])
+def test_googles_file_is_its_callers_however_it_is_spelled(spelled: str, slash: str, refuses_unknown: bool) -> None:
+    """In `fileUri`, in a batch's `fileName`, or in a picture's address of another API's client."""
+    account = Account(refuses_unknown=refuses_unknown)
+    account.table.remember("files/secret-a", account.table.number("a"))
+    text = json.dumps(spelled).replace("/", slash)
+    generate = b"/v1beta/models/gemini-x:generateContent"
+    bodies = [
+        (generate, '{"contents":[{"parts":[{"fileData":{"fileUri":%s}}]}]}'),
+        (generate, '{"contents":[{"parts":[{"file_data":{"file_uri":%s}}]}]}'),
+        (b"/v1beta/models/gemini-x:batchGenerateContent", '{"batch":{"inputConfig":{"fileName":%s}}}'),
+        (b"/v1beta/cachedContents", '{"contents":[{"parts":[{"fileData":{"fileUri":%s}}]}]}'),
+        (b"/v1beta/fileSearchStores/x:importFile", '{"fileName":%s}'),
+        (CHATS, '{"model":"m","messages":[{"content":[{"type":"image_url","image_url":{"url":%s}}]}]}'),
+    ]
+    account.table.remember("filesearchstores/x", account.table.number("a"))
+    account.table.remember("filesearchstores/y", account.table.number("b"))
+    for path, body in bodies:
+        data = (body % text).encode()
+        account.ask(A, b"POST", path, data)
+        with pytest.raises(VeloxError) as caught:
+            account.ask(B, b"POST", path.replace(b"/x:", b"/y:"), data)
+        assert caught.value.reason is Reason.UNKNOWN_OBJECT
+
+
+def test_address_of_elsewhere_names_no_object() -> None:
+    """Where unknown objects are refused, too: a video of YouTube, a bucket, a text."""
+    account = Account(refuses_unknown=True)
+    account.table.remember("files/secret-a", account.table.number("a"))
+    for uri in ("https://youtu.be/x", "gs://bucket/a.pdf", "https://example.org/profiles/x", "my report.pdf"):
+        part = {"fileData": {"fileUri": uri}}
+        account.ask(B, b"POST", b"/v1beta/models/g:generateContent", {"contents": [{"parts": [part]}]})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "reply", "made"),
+    [
+        (b"POST", b"/upload/v1beta/files", {"file": {"name": "files/new"}}, "files/new"),
+        (b"POST", b"/v1beta/files:register", {"files": [{"name": "files/new"}]}, "files/new"),
+        (b"POST", b"/v1beta/models/g:batchGenerateContent", {"name": "batches/new"}, "batches/new"),
+        (b"POST", b"/v1beta/models/veo:predictLongRunning", {"name": "models/veo/operations/new"}, "operations/new"),
+        (b"POST", b"/v1beta/cachedContents", {"name": "cachedContents/new"}, "cachedcontents/new"),
+        (b"POST", b"/v1beta/tunedModels", {"name": "tunedModels/new/operations/1"}, "tunedmodels/new"),
+        (b"POST", b"/v1beta/interactions", {"id": "v1_new"}, "v1_new"),
+        (b"GET", b"/v1beta/batches/own", {"response": {"responsesFile": "files/new"}}, "files/new"),
+        (
+            b"GET",
+            b"/v1beta/models/veo/operations/own",
+            {
+                "response": {
+                    "generateVideoResponse": {
+                        "generatedSamples": [{"video": {"uri": "https://g/v1beta/files/new:download?alt=media"}}]
+                    }
+                }
+            },
+            "files/new",
+        ),
+        (b"GET", b"/v1/fine_tuning/jobs/ftjob-own", {"result_files": ["file-new"]}, "file-new"),
+        (b"POST", b"/v1/skills", {"id": "skill_new"}, "skill_new"),
+        (b"POST", b"/v1/sessions", {"id": "sesn_new"}, "sesn_new"),
+    ],
+)
+def test_reply_of_each_kind_tells_whose_the_new_object_is(
+    method: bytes, path: bytes, reply: dict[str, object], made: str
+) -> None:
+    """By a name, by the address of what a batch or a video's operation has written, or by an id in a list."""
+    account = Account()
+    for own in ("batches/own", "operations/own", "ftjob-own"):
+        account.table.remember(own, account.table.number("b"))
+    (each,) = account.ask(B, method, path, {"x": 1} if method == b"POST" else None)
+    each.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    assert json.loads(each.feed(json.dumps(reply).encode(), end=True)) == reply
+    assert account.table.owner_of(made) == account.table.number("b")
+
+
+def test_name_that_a_caller_chose_makes_it_no_owner() -> None:
+    """An assistant of OpenAI may be called as a file of Google's is."""
+    account = Account()
+    (each,) = account.ask(B, b"POST", b"/v1/assistants", {"name": "files/secret-a"})
+    each.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    each.feed(b'{"id":"asst_1","name":"files/secret-a"}', True)
+    assert account.table.owner_of("files/secret-a") == UNKNOWN
+
+
+def test_call_belongs_to_who_made_it() -> None:
+    """Its id is in the answer's Location; another caller can neither end it nor join it by a WebSocket."""
+    account = Account()
+    (each,) = account.ask(A, b"POST", b"/v1/realtime/calls", b"v=0", ((b"content-type", b"application/sdp"),))
+    each.begin(ReplyHead.of(201, [(b"location", b"/v1/realtime/calls/rtc_1")], None), is_sse=False, is_plain=True)
+    account.refused(b"POST", b"/v1/realtime/calls/rtc_1/hangup")
+    offer = WebSocketOffer(b"k", (), b"")
+    head = RequestHead.of(b"GET", b"/v1/realtime?model=m&call_id=rtc_1", (), offer=offer)
+    guard = account.access.guard(head, B)
+    assert guard is not None
+    with pytest.raises(VeloxError) as caught:
+        finished(guard.steps(head, b""))
+    assert caught.value.reason is Reason.UNKNOWN_OBJECT
+
+
+def test_list_of_any_field_has_the_callers_own() -> None:
+    """Google's lists are called as what is in them; one that may hold objects in another way is not passed."""
+    account = Account()
+    account.table.remember("files/mine", account.table.number("b"))
+    account.table.remember("files/theirs", account.table.number("a"))
+    theirs = [{"name": "files/theirs"}, {"name": "files/old"}, {}]
+    pages: list[tuple[object, object]] = [
+        (
+            {"files": [{"name": "files/mine"}, *theirs], "nextPageToken": "t"},
+            {"files": [{"name": "files/mine"}], "nextPageToken": "t"},
+        ),
+        ({}, {}),
+    ]
+    for page, wanted in pages:
+        (reply,) = account.ask(B, b"GET", b"/v1beta/files?pageSize=2")
+        assert reply.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True) is None
+        assert json.loads(reply.feed(json.dumps(page).encode(), end=True)) == wanted
+    (reply,) = account.ask(B, b"GET", b"/v1beta/files")
+    reply.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    with pytest.raises(UpstreamFailure):
+        reply.feed(b'{"files":{"files/theirs":{}}}', True)
+
+
+def test_providers_own_skills_are_everybodys() -> None:
+    """Named, listed and used, also where unknown objects are refused."""
+    account = Account(refuses_unknown=True)
+    account.ask(B, b"POST", b"/v1/messages", {"container": {"skills": [{"type": "anthropic", "skill_id": "pptx"}]}})
+    account.ask(B, b"GET", b"/v1/skills/pptx")
+    with pytest.raises(VeloxError):
+        account.ask(B, b"POST", b"/v1/messages", {"container": {"skills": [{"skill_id": "skill_old"}]}})
+    (reply,) = account.ask(B, b"GET", b"/v1/skills")
+    reply.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    page = json.loads(reply.feed(b'{"data":[{"id":"pptx"},{"id":"skill_old"}]}', True))
+    assert page == {"data": [{"id": "pptx"}]}
+
+
+def test_path_that_is_not_known_needs_a_key_that_names_it() -> None:
+    """Nobody could say whose its objects are; with one name of keys there is nothing to keep apart."""
+    for path in (b"/v1/new-things", b"/v1/new-things/x", b"/v1/%6eew-things", b"/v9/files-of-x"):
+        head = RequestHead.of(b"GET", path)
+        with pytest.raises(VeloxError) as caught:
+            Account().access.guard(head, Caller("a", id=b"12345678"))
+        assert (caught.value.reason, "endpoints" in caught.value.message) == (Reason.FORBIDDEN, True)
+        table = ObjectTable(ObjectMemory(1024, 1, 1), 0)
+        alone = Access(table, Authenticator([KeyEntry(b"1" * 32, name="a"), KeyEntry(b"2" * 32, name="a")]))
+        assert alone.guard(head, Caller("a", id=b"12345678")) is None
+
+
+def test_key_of_the_organization_keeps_its_files_from_others() -> None:
+    """It uses all objects; what it makes is its own, but for what is the account's."""
+    account = Account()
+    admin = Caller("admin", id=b"45678901", endpoints=("all", "organization"))
+    assert account.ask(admin, b"GET", b"/v1/files/file-aaaaaaaa") == ()
+    assert account.ask(admin, b"GET", b"/v1/files") == ()
+    (each,) = account.ask(admin, b"POST", b"/v1/files", b"--x", FORM)
+    each.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    each.feed(b'{"id":"file-admin"}', True)
+    with pytest.raises(VeloxError):
+        account.ask(B, b"GET", b"/v1/files/file-admin")
+    assert account.ask(admin, b"POST", b"/v1/agents", {"name": "x"}) == ()

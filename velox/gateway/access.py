@@ -27,6 +27,7 @@ from velox.policy.api_table import (
     Group,
     ModelPlace,
     call_of,
+    is_endpoint_anyhow,
     is_organizations,
     may_name_objects,
     plain_words,
@@ -80,9 +81,13 @@ _WITHOUT_BODY: Final = (ModelPlace.NONE, ModelPlace.QUERY, ModelPlace.MESSAGES)
 
 
 class _Place(NamedTuple):
-    """What the table of the API says of a method and a path. call: None for a path that is not written plainly."""
+    """What the table of the API says of a method and a path. call: None for a path that is not written plainly.
+
+    is_known: the table has it, or it ends as an endpoint at which nothing is kept.
+    """
 
     call: ApiCall | None
+    is_known: bool
     is_organizations: bool
     names_objects: bool  # asked only where the path is not written plainly
 
@@ -113,16 +118,18 @@ class Access:
     def guard(self, head: RequestHead, caller: Caller) -> Guard | None:
         """Return what requests with this head must still show; None: nothing. Raises VeloxError(FORBIDDEN)."""
         place = self._place(head)
-        guard = self._of_models(head, caller, place)
-        table = self._table
         is_shared = self._auth is not None and self._auth.has_several
-        if table is None or not is_shared or Group.ORGANIZATION.value in caller.endpoints:
+        guard = self._of_models(head, caller, place, is_shared=is_shared)
+        table = self._table
+        if table is None or not is_shared:
             return guard
-        if place.names_objects:
+        sees_all = Group.ORGANIZATION.value in caller.endpoints
+        if place.names_objects and not sees_all:
             message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
             raise VeloxError(Reason.FORBIDDEN, message)
         owner = table.number(caller.name)
-        owned = owned_call(head, place.call, owner, table, refuses_unknown=self._refuses_unknown)
+        refuses = self._refuses_unknown
+        owned = owned_call(head, place.call, owner, table, refuses_unknown=refuses, sees_all=sees_all)
         if owned is None:
             return guard
         if guard is None:
@@ -139,12 +146,14 @@ class Access:
         if place is not None:
             return place
         call = call_of(method, path, is_websocket=is_websocket)
-        place = _Place(call, is_organizations(method, path), call is None and may_name_objects(method, path))
+        is_known = is_endpoint_anyhow(path) if call is None else call.group is not None
+        names_objects = call is None and may_name_objects(method, path)
+        place = _Place(call, is_known, is_organizations(method, path), names_objects)
         return self._places.put(key, place) if len(path) <= _KEPT_PATH_BYTES else place
 
-    def _of_models(self, head: RequestHead, caller: Caller, place: _Place) -> Guard | None:
+    def _of_models(self, head: RequestHead, caller: Caller, place: _Place, *, is_shared: bool) -> Guard | None:
         call = place.call
-        is_named = _check_endpoint(head, caller, place)
+        is_named = _check_endpoint(head, caller, place, is_shared=is_shared)
         if not caller.models:
             return None
         if call is None or (call.group is None and call.place is ModelPlace.UNKNOWN and is_named):
@@ -156,8 +165,11 @@ class Access:
         return guard
 
 
-def _check_endpoint(head: RequestHead, caller: Caller, place: _Place) -> bool:
-    """Raise VeloxError if the endpoint is not one of the key's; return True if the key names its path."""
+def _check_endpoint(head: RequestHead, caller: Caller, place: _Place, *, is_shared: bool) -> bool:
+    """Raise VeloxError if the endpoint is not one of the key's; return True if the key names its path.
+
+    is_shared: callers of several names have keys: whose the objects are of a path that is not known, nobody can say.
+    """
     endpoints = caller.endpoints or (_OF_LIMITED if caller.models else _DEFAULT)
     patterns = [each for each in endpoints if each.startswith("/")]
     if patterns and plain_words(head.path) is not None:
@@ -169,6 +181,12 @@ def _check_endpoint(head: RequestHead, caller: Caller, place: _Place) -> bool:
         message = "this key may not use the organization's endpoints, or delete a shared model (endpoints)"
         raise VeloxError(Reason.FORBIDDEN, message)
     if ALL_ENDPOINTS in groups and not caller.models:
+        if is_shared and not place.is_known and Group.ORGANIZATION.value not in groups:
+            message = (
+                "this gateway does not know this path, and could not keep its objects from other callers; name the path"
+                ' in the `endpoints` of the key, as in ["all", "/v1/things*"], to allow it'
+            )
+            raise VeloxError(Reason.FORBIDDEN, message)
         return False
     call = place.call
     if call is None:

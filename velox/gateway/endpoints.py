@@ -84,7 +84,7 @@ _GOOGLE_CALLS: Final[dict[bytes, tuple[Surface, bool]]] = {
     b"batchEmbedContents": (Surface.EMBED_CONTENTS, False),
 }
 _EMBEDS: Final = (Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS)
-_GOOGLE_PATHS: Final = (b"/v1beta/", b"/v1alpha/")
+_GOOGLE_PATHS: Final = (b"/v1beta/", b"/v1alpha/", b"/upload/v1")
 _KEPT_PATHS: Final = 1024
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
 # request on a connection that other clients share.

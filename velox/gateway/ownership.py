@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Sequence
-from typing import Final
+from collections.abc import Generator, Iterator, Sequence
+from typing import ClassVar, Final
+from urllib.parse import parse_qsl
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.steps import finished
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.policy.api_table import ApiCall
+from velox.policy.api_table import ApiCall, Group
+from velox.policy.object_kinds import ObjectKind, without_verb
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
@@ -28,6 +30,8 @@ from velox.protocol.named_objects import (
     ESCAPE,
     NamedId,
     form_ids,
+    google_names,
+    is_id_field,
     is_json,
     looking_for_mentions,
     mentions_objects,
@@ -41,25 +45,40 @@ from velox.shm.object_table import UNKNOWN, ObjectTable
 __all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
-# Over a WebSocket objects are made and named here only.
+# Over a WebSocket objects are made and named in messages here only.
 _SOCKET: Final = "responses"
 # What is made here is stored only if the request asks for that.
 _CHAT: Final = "chat/completions"
 # Of these a body has one that names an object at an endpoint without objects of its own.
-_MARKS: Final = (b'"file', b'"cntr', b'"container', ESCAPE)
+_MARKS: Final = (
+    *(
+        b'"file',
+        b'"cntr',
+        b'"container',
+        b'"skill',
+        b"ached",
+        b"iles/",
+        b"iles\\/",
+        b"iles%",
+        b"ILES",
+        b"tores/",
+        b"generativelanguage",
+    ),
+    *(b'"user_profile', b"tunedModels", ESCAPE),
+)
 _WIDE: Final = b"\0"  # at the start of JSON that is not in UTF-8 (named_objects.py)
 _IDS_PER_STEP: Final = 50
 _MOST_BYTES: Final = 16 * 1024 * 1024
-# Where a reply tells the ids of what was made: one object, the events of a stream, the messages of a WebSocket. What
-# stands deeper may repeat the request, as metadata and tools do.
-_OF_OBJECT: Final = ("id", "output_file_id", "error_file_id", "thread_id")
-_OF_EVENT: Final = ("id", "response.id")
-# What is made of another object, by a POST below it: a video of a video, and of the parts of an upload its file.
-_MADE_OF: Final = {"videos": _OF_OBJECT, "uploads": (*_OF_OBJECT, "file.id")}
+# Where the events of a stream, or the messages of a WebSocket, tell the ids of what was made; of a reply that is one
+# object the table of kinds says it. What stands deeper may repeat the request, as metadata and tools do.
+_OF_EVENT: Final = ("id", "response.id", "interaction.id")
+_OF_FILE: Final = ("id",)
 _OF_RESPONSE: Final = "response.id"
 _TYPE: Final = "type"
 # Replies that are kept: they tell no other id.
 _OF_REPLIES: Final = ("resp_", "chatcmpl-")
+_CREATED: Final = 201
+_UPLOADS: Final = b"/upload/"
 _DATA: Final = b"data:"
 _LINE_END: Final = re.compile(rb"[\r\n]+")
 _MAKING: Final = frozenset(
@@ -79,7 +98,10 @@ class OwnedCall:
     the first of `named` is not 0.
     """
 
-    __slots__ = ("_allowed", "_call", "_makes", "_owner", "_table", "named", "watches")
+    __slots__ = (
+        *("_allowed", "_call", "_makes", "_owner", "_refuses_unknown", "_sees_all", "_table"),
+        *("named", "watches"),
+    )
 
     def __init__(
         self,
@@ -89,11 +111,14 @@ class OwnedCall:
         *,
         makes: bool,
         refuses_unknown: bool = False,
+        sees_all: bool = False,
     ) -> None:
-        """call: None for a path that names no object. makes: it is a POST."""
+        """call: None for a path that names no object. makes: it is a POST. sees_all: others' objects are its, too."""
+        self._sees_all: Final = sees_all
         self._call: Final = call
         self._makes: Final = makes
         self._owner: Final = owner
+        self._refuses_unknown: Final = refuses_unknown
         # The owners whose objects it may name.
         self._allowed: Final = (owner,) if refuses_unknown else (owner, UNKNOWN)
         self._table: Final = table
@@ -108,20 +133,22 @@ class OwnedCall:
 
     def check(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
         """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices."""
-        call = self._call
-        if call is not None and call.object_id:
-            self._check(call.object_id)
-            for word in call.words:
-                self._check_known(word)
+        if self._sees_all:
+            return
+        self._check_path()
+        for name, value in parse_qsl(head.query.decode("latin-1"), keep_blank_values=True):
+            if is_id_field(name):
+                self._check_known(value)
         media = (head.header(b"content-type") or b"").lower()
         if not body:
             return
-        if media.startswith(b"multipart/"):
-            yield from self._check_form(form_ids(body))
+        if self._is_content(head, media):
+            return
+        if media.startswith((b"multipart/", b"application/x-www-form-urlencoded")):
+            is_multipart = media.startswith(b"multipart/")
+            yield from self._check_form(form_ids(body) if is_multipart else query_ids(body))
             if not is_json(body):
                 return
-        if media.startswith(b"application/x-www-form-urlencoded"):
-            yield from self._check_form(query_ids(body))
         if len(body) >= LARGE_BYTES:
             body = (yield from skim(body, _passes)).data
         if not (yield from looking_for_mentions(body)):
@@ -129,10 +156,33 @@ class OwnedCall:
         try:
             ids = yield from named_ids(body)
         except DoubtError as exc:
-            if media and b"json" not in media and (call is None or not call.collection):
+            if media and b"json" not in media and (self._call is None or not self._call.collection):
                 return  # not JSON, and no endpoint that is known to take it
             raise _unread(exc) from None
         yield from self._check_all(ids)
+
+    def _is_content(self, head: RequestHead, media: bytes) -> bool:
+        """Say whether a body is what a file is made of, as Google's API takes it: it may have any type, and be JSON."""
+        if not head.path.startswith(_UPLOADS):
+            return False
+        return b"upload" in (head.header(b"x-goog-upload-command") or b"") or b"json" not in media
+
+    def _check_path(self) -> None:
+        """Raise VeloxError if the path names an object of another caller, or one below it."""
+        call = self._call
+        if call is None or call.kind is None or not call.object_id:
+            return
+        kind, object_id = call.kind, call.object_id
+        owners = {self._table.owner_of(object_id), self._table.owner_of(f"{kind.path[-1]}/{object_id}".lower())}
+        if owners == {UNKNOWN}:
+            if self._refuses_unknown and not kind.is_shared(object_id):
+                raise _unknown(None)
+        elif not owners <= {self._owner, UNKNOWN}:
+            raise _unknown(None)
+        for word in call.words:
+            self._check_known(without_verb(word))
+        for name in google_names("/".join(call.words)):
+            self._check_known(name)
 
     def _check_form(self, found: Generator[None, None, list[str]]) -> Generator[None, None, None]:
         try:
@@ -143,7 +193,7 @@ class OwnedCall:
 
     def check_message(self, message: bytes) -> None:
         """As check(), of one message of a WebSocket."""
-        if not mentions_objects(message):
+        if self._sees_all or not mentions_objects(message):
             return
         try:
             ids = finished(named_ids(message))
@@ -167,17 +217,16 @@ class OwnedCall:
     def filters(self, head: RequestHead, *, stores: bool) -> tuple[ReplyFilter, ...]:
         """Return what reads the reply. stores: the body asks for that."""
         call = self._call
-        if call is None or not call.collection:
+        if call is None or call.kind is None or head.offer is not None:
             return ()
+        kind = call.kind
         if call.object_id:
-            fields: tuple[str, ...] = _OF_OBJECT if call.collection == "batches" else ()
-            if self._makes:
-                fields = _MADE_OF.get(call.collection, fields)
-            return (Recording(self._table, self._owner, fields=fields),) if fields else ()
+            fields = (*kind.made_of, *kind.told) if self._makes else kind.told
+            return (recording(self._table, self._owner, kind, fields),) if fields else ()
         if head.method in _READS:
-            return (ListFilter(self._table, self._owner),)
+            return () if self._sees_all else (ListFilter(self._table, self._owner, kind),)
         is_made = self._makes and (call.collection != _CHAT or stores)
-        return (Recording(self._table, self._owner),) if is_made else ()
+        return (recording(self._table, self._owner, kind, kind.made),) if is_made else ()
 
     def _check(self, object_id: str, param: str | None = None) -> None:
         if self._table.owner_of(object_id) not in self._allowed:
@@ -196,17 +245,22 @@ def owned_call(
     table: ObjectTable,
     *,
     refuses_unknown: bool = False,
+    sees_all: bool = False,
 ) -> OwnedCall | None:
     """Return what looks at requests of this kind; None: they make and name no objects.
 
-    refuses_unknown: an object whose owner the table does not know is nobody's.
+    refuses_unknown: an object whose owner the table does not know is nobody's. sees_all: of a key of the organization:
+    what it makes for all callers (agents, environments, vaults) is nobody's.
     """
-    has_objects = call is not None and bool(call.collection)
+    if sees_all and (call is None or call.kind is None or call.group is Group.ORGANIZATION):
+        return None
+    has_objects = call is not None and call.kind is not None
     if head.offer is not None:
-        has_objects = call is not None and call.words == (_SOCKET,)
+        has_objects = call is not None and (call.words == (_SOCKET,) or bool(call.object_id) or bool(head.query))
     if not has_objects and not head.has_body:
         return None
-    return OwnedCall(call, owner, table, makes=head.method == b"POST", refuses_unknown=refuses_unknown)
+    makes = head.method == b"POST"
+    return OwnedCall(call, owner, table, makes=makes, refuses_unknown=refuses_unknown, sees_all=sees_all)
 
 
 def _unknown(param: str | None) -> VeloxError:
@@ -222,15 +276,31 @@ def _passes(_data: bytes, _offset: int) -> None:
     """Check nothing: who reads the body checks it."""
 
 
+def recording(table: ObjectTable, owner: int, kind: ObjectKind, fields: tuple[str, ...]) -> ReplyFilter:
+    """Return what reads the ids of new objects in a reply. fields: where it tells them, as in ObjectKind."""
+    is_deep = any("[]" in field for field in fields)
+    return DeepRecording(table, owner, fields) if is_deep else Recording(table, owner, fields=fields)
+
+
+def noted(table: ObjectTable, owner: int, field: str, text: str) -> None:
+    """Note who made what a field of a reply names. Google's names stand in `name` and in addresses."""
+    names = google_names(text) if "/" in text else ()
+    if names:
+        table.remember(names[0], owner)
+    elif field.endswith(("id", "[]")):
+        table.remember(text, owner)
+
+
 class Recording(ReplyFilter):
     """Reads the id of a new object, and passes the reply on as it came.
 
-    mark: what its id is remembered with. fields: where a reply that is one object tells it.
+    mark: what its id is remembered with. fields: where a reply that is one object tells it. `name` counts only for what
+    looks like a name of Google's: OpenAI's objects have names that their makers choose.
     """
 
     __slots__ = ("_fields", "_is_sse", "_mark", "_of_object", "_owner", "_table")
 
-    def __init__(self, table: ObjectTable, owner: int, mark: str = "", fields: tuple[str, ...] = _OF_OBJECT) -> None:
+    def __init__(self, table: ObjectTable, owner: int, mark: str = "", fields: tuple[str, ...] = _OF_FILE) -> None:
         super().__init__()
         self._of_object: Final = fields
         self._mark: Final = mark
@@ -240,33 +310,45 @@ class Recording(ReplyFilter):
         self._is_sse = False
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
-        """Read replies that tell of success."""
+        """Read replies that tell of success: also where they say that the object stands, as for a call's answer."""
         self._fields = TopFields(*_OF_EVENT, lead=_DATA) if is_sse else TopFields(*self._of_object)
         self._is_sse = is_sse
         self.reads_body = is_plain and head.status < 300
+        if head.status == _CREATED and not self._mark:
+            for name, value in head.headers:
+                if name == b"location":
+                    self._table.remember(without_query(value), self._owner)
         return head
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Look for the id before the client can know it."""
         if not self._is_sse:
-            for _, found in self._fields.feed(data):
-                if self._remember(found) and found.startswith(_OF_REPLIES):
+            for field, found in self._fields.feed(data):
+                if self._remember(field, found) and found.startswith(_OF_REPLIES):
                     self.reads_body = False
             return data
         for n, line in enumerate(_LINE_END.split(data)):
             if n:
                 self._fields.clear()  # no JSON of an event goes over a line's end
-            for _, found in self._fields.feed(line):
-                if self._remember(found):
+            for field, found in self._fields.feed(line):
+                if self._remember(field, found):
                     self.reads_body = False
                     return data
         return data
 
-    def _remember(self, found: str) -> bool:
+    def _remember(self, field: str, found: str) -> bool:
         if not found:  # as in a first event that tells only of content filters
             return False
-        self._table.remember(self._mark + found, self._owner)
+        if self._mark:
+            self._table.remember(self._mark + found, self._owner)
+        else:
+            noted(self._table, self._owner, field, found)
         return True
+
+
+def without_query(location: bytes) -> str:
+    """Return the last segment of an address: the id of what stands there."""
+    return location.partition(b"?")[0].rstrip(b"/").rpartition(b"/")[2].decode("latin-1")
 
 
 class IdWatch:
@@ -327,21 +409,20 @@ class IdWatch:
             return
 
 
-class ListFilter(ReplyFilter):
-    """Leaves in a list what belongs to the caller."""
+class WholeReply(ReplyFilter):
+    """Holds a JSON reply that tells of success back until it is whole, and passes on what changed() makes of it."""
 
-    __slots__ = ("_head", "_is_legible", "_owner", "_seen", "_table")
+    __slots__ = ("_head", "_is_legible", "_seen")
+    what: ClassVar[str] = "reply"
 
-    def __init__(self, table: ObjectTable, owner: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._table: Final = table
-        self._owner: Final = owner
         self._seen = bytearray()
         self._head: ReplyHead | None = None
         self._is_legible = True
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
-        """Hold the head back: the length will be another one."""
+        """Hold the head back: the length may be another one."""
         self._seen.clear()
         self.reads_body = head.status < 300
         if not self.reads_body:
@@ -351,26 +432,91 @@ class ListFilter(ReplyFilter):
         return None
 
     def feed(self, data: bytes, end: bool) -> bytes:
-        """Return the list at its end."""
+        """Return the reply at its end."""
         self._seen += data
         if not self._is_legible:
-            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's list can't be read")
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's {self.what} can't be read")
         if len(self._seen) > _MOST_BYTES:
-            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's list is too long to be read")
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's {self.what} is too long to be read")
         if not end:
             return b""
         assert self._head is not None, "feed() follows begin()"
-        body = self._filtered() if self._seen else b""
+        body = self._read() if self._seen else b""
         self.released = ReplyHead.of(
             self._head.status, self._head.headers, len(body) if body else self._head.content_length
         )
         return body
 
-    def _filtered(self) -> bytes:
+    def _read(self) -> bytes:
         try:
             page = json.loads(self._seen)
-            items = page["data"]
-            page["data"] = [each for each in items if self._table.owner_of(str(each["id"])) == self._owner]
-        except (ValueError, RecursionError, TypeError, KeyError):
-            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's list can't be read") from None
-        return json.dumps(page).encode()
+        except (ValueError, RecursionError):
+            page = None
+        if not isinstance(page, dict):
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's {self.what} can't be read")
+        return json.dumps(page).encode() if self.changed(page) else bytes(self._seen)
+
+    def changed(self, page: dict[str, object]) -> bool:
+        """Read or change an object; return True if it was changed. Raises UpstreamFailure."""
+        return False
+
+
+class DeepRecording(WholeReply):
+    """Reads ids that stand in lists of a reply. fields: as in ObjectKind."""
+
+    __slots__ = ("_fields", "_owner", "_table")
+
+    def __init__(self, table: ObjectTable, owner: int, fields: tuple[str, ...]) -> None:
+        super().__init__()
+        self._table: Final = table
+        self._owner: Final = owner
+        self._fields: Final = fields
+
+    def changed(self, page: dict[str, object]) -> bool:
+        """Note who owns what the reply names."""
+        for field in self._fields:
+            for text in texts_at(page, field.replace("[]", ".[]").split(".")):
+                noted(self._table, self._owner, field, text)
+        return False
+
+
+def texts_at(value: object, way: Sequence[str]) -> Iterator[str]:
+    """Yield the texts to which a way through JSON leads; `[]` is each item of a list."""
+    if not way:
+        if isinstance(value, str) and value:
+            yield value
+    elif isinstance(value, list) and way[0] == "[]":
+        for each in value:
+            yield from texts_at(each, way[1:])
+    elif isinstance(value, dict) and way[0] in value:
+        yield from texts_at(value[way[0]], way[1:])
+
+
+class ListFilter(WholeReply):
+    """Leaves in a list what belongs to the caller: of each list at the top of the page, whatever its name is."""
+
+    __slots__ = ("_kind", "_owner", "_table")
+    what: ClassVar[str] = "list"
+
+    def __init__(self, table: ObjectTable, owner: int, kind: ObjectKind) -> None:
+        super().__init__()
+        self._table: Final = table
+        self._owner: Final = owner
+        self._kind: Final = kind
+
+    def changed(self, page: dict[str, object]) -> bool:
+        """Leave out what is another caller's, or nobody's. Raises UpstreamFailure: a page that may hold objects."""
+        for field, items in page.items():
+            if isinstance(items, list):
+                page[field] = [each for each in items if isinstance(each, dict) and self._is_own(each)]
+            elif isinstance(items, dict):
+                raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's list can't be read")
+        return True
+
+    def _is_own(self, item: dict[str, object]) -> bool:
+        object_id, name = item.get("id"), item.get("name")
+        if isinstance(object_id, str) and object_id:
+            owner = self._table.owner_of(object_id)
+            return owner == self._owner or (owner == UNKNOWN and self._kind.is_shared(object_id))
+        names = google_names(name) if isinstance(name, str) else ()
+        return bool(names) and self._table.owner_of(names[0]) == self._owner

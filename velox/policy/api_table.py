@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
+
+from velox.policy.endpoint_groups import ALL_ENDPOINTS, GROUPS, Group
+from velox.policy.object_kinds import CHAT, KINDS, ObjectKind, id_at, kind_at, without_verb
 
 __all__ = [
     "ALL_ENDPOINTS",
@@ -25,32 +28,12 @@ __all__ = [
     "call_of",
     "endpoint_length",
     "google_call",
+    "is_endpoint_anyhow",
     "is_organizations",
     "loose_words",
     "may_name_objects",
     "plain_words",
 ]
-
-
-class Group(enum.Enum):
-    """What the `endpoints` of a key may name. The value is the name."""
-
-    INFERENCE = "inference"
-    FILES = "files"
-    BATCHES = "batches"
-    FINE_TUNING = "fine_tuning"
-    VECTOR_STORES = "vector_stores"
-    ASSISTANTS = "assistants"
-    CONVERSATIONS = "conversations"
-    CONTAINERS = "containers"
-    EVALS = "evals"
-    VIDEOS = "videos"
-    ORGANIZATION = "organization"
-
-
-GROUPS: Final = tuple(group.value for group in Group)
-# Stands for every group but the organization's.
-ALL_ENDPOINTS: Final = "all"
 
 
 class ModelPlace(enum.IntEnum):
@@ -77,9 +60,10 @@ class ModelPlace(enum.IntEnum):
 class ApiCall(NamedTuple):
     """One request, as its method and its plainly written path tell.
 
-    path_model: the model that the path itself names (Azure's deployment, an engine). words: below the base.
-    collection: where the object stands that the path names, or that is made or listed; "" for none. object_id: of that
-    object; "" where the path names the collection itself.
+    group: None for a path that the table does not know. path_model: the model that the path itself names (Azure's
+    deployment, an engine). words: below the base. collection: where the object stands that the path names, or that is
+    made or listed; "" for none. object_id: of that object; "" where the path names the collection itself. kind: of the
+    collection.
     """
 
     group: Group | None
@@ -88,6 +72,7 @@ class ApiCall(NamedTuple):
     words: tuple[str, ...]
     collection: str
     object_id: str
+    kind: ObjectKind | None = None
 
 
 # What the path of the API begins with at the providers. NAME stands for a model.
@@ -179,29 +164,8 @@ _SOCKETS: Final = {
     ("realtime", "translations"): ModelPlace.QUERY,
     ("responses",): ModelPlace.MESSAGES,
 }
-# Where objects stand that outlive their request: the group, and the first words of their path. Longest first.
-_COLLECTIONS: Final = (
-    (("fine_tuning", "jobs"), Group.FINE_TUNING),
-    (("chat", "completions"), Group.INFERENCE),
-    (("messages", "batches"), Group.BATCHES),
-    (("videos", "characters"), Group.VIDEOS),
-    (("responses",), Group.INFERENCE),
-    (("files",), Group.FILES),
-    (("uploads",), Group.FILES),
-    (("batches",), Group.BATCHES),
-    (("vector_stores",), Group.VECTOR_STORES),
-    (("assistants",), Group.ASSISTANTS),
-    (("threads",), Group.ASSISTANTS),
-    (("conversations",), Group.CONVERSATIONS),
-    (("containers",), Group.CONTAINERS),
-    (("evals",), Group.EVALS),
-    (("videos",), Group.VIDEOS),
-)
 # Where a POST to the collection itself is the usual request: the path of an object goes on behind these.
-_CHAT: Final = ("chat", "completions")
 _BEHIND_CHAT: Final = re.compile(rb"completions[^/\\]*[/\\]+[^/\\; ]")
-# Words that stand where an id may stand, and are none.
-_NO_IDS: Final = frozenset({"compact", "input_tokens", "runs", "edits", "extensions"})
 _FIRST_WORDS: Final = {
     "chat": Group.INFERENCE,
     "completions": Group.INFERENCE,
@@ -220,16 +184,65 @@ _FIRST_WORDS: Final = {
     "detokenize": Group.INFERENCE,
     "fine_tuning": Group.FINE_TUNING,
     "fine-tunes": Group.FINE_TUNING,
+    "decisions": Group.INFERENCE,
+    "content_provenance_checks": Group.INFERENCE,
+    "auth_tokens": Group.INFERENCE,
+    "live": Group.INFERENCE,
+    "ocr": Group.INFERENCE,
+    "fim": Group.INFERENCE,
+    "engines": Group.INFERENCE,
+    "publishers": Group.INFERENCE,
+    "endpoints": Group.INFERENCE,
+    "ws": Group.INFERENCE,
+}
+# Paths below no base, or of one kind of server only, at which nothing is kept.
+_OTHER_PATHS: Final[Mapping[tuple[str, ...], Group]] = {
+    **{
+        (word,): Group.INFERENCE
+        for word in (
+            *("apply-template", "completion", "embedding", "health", "infill", "invocations", "load", "ping", "props"),
+            *("reranking", "slots", "version"),
+        )
+    },
+    **{
+        ("api", word): Group.INFERENCE
+        for word in ("chat", "embed", "embeddings", "generate", "ps", "show", "tags", "version")
+    },
+    ("agents", "completions"): Group.INFERENCE,
+    ("inference", "v1", "generate"): Group.INFERENCE,
+    ("v2", "rerank"): Group.INFERENCE,
 }
 _OF_ORGANIZATION: Final = frozenset({"organization", "organizations", "dashboard", "billing", "usage", "certificates"})
 # Words of which a server may know another spelling: in a plain path they are in lower case.
 _KNOWN: Final = frozenset(
     {word for row, _ in _ROWS for word in row}
-    | {word for words, _ in _COLLECTIONS for word in words}
+    | {word for kind in KINDS for word in kind.path}
     | {word for base in _BASES for word in base}
     | _FIRST_WORDS.keys()
     | _OF_ORGANIZATION
 ) - {"*", _NAME}
+_FOLDED: Final = frozenset(word.lower() for word in _KNOWN)
+# What Google's API begins with. An upload stands below a word of its own.
+_GOOGLE_VERSIONS: Final = frozenset({"v1beta", "v1alpha", "v1beta1"})
+_UPLOAD: Final = "upload"
+_OPENAI: Final = "openai"
+_VERTEX: Final = ("projects", "locations")
+_OPERATIONS: Final = "operations"
+# What is asked of one of Google's models and makes an object: its kind.
+_MAKING_VERBS: Final = {
+    "batchGenerateContent": "batches",
+    "asyncBatchEmbedContent": "batches",
+    "predictLongRunning": "operations",
+}
+_KIND_OF: Final = {kind.collection: kind for kind in KINDS}
+_ORGANIZATIONS: Final = tuple(
+    frozenset(word.lower() for word in kind.path) for kind in KINDS if kind.group is Group.ORGANIZATION
+)
+_OWNED: Final = tuple(
+    frozenset(word.lower() for word in kind.path)
+    for kind in KINDS
+    if kind.path != CHAT and kind.group is not Group.ORGANIZATION
+)
 _GOOGLE_PATH: Final = re.compile(rb"/v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models/([^:]+(?::[^:]+)*):([A-Za-z]+)")
 _PLAIN: Final = re.compile(rb"(?:/[A-Za-z0-9_.:@~-]+)+/?")
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -248,7 +261,7 @@ def plain_words(path: bytes) -> tuple[str, ...] | None:
         return None
     words = tuple(path.decode("ascii").strip("/").split("/"))
     for word in words:
-        if word in (".", "..") or (word not in _KNOWN and word.lower() in _KNOWN):
+        if word in (".", "..") or (word not in _KNOWN and word.lower() in _FOLDED):
             return None
     return words
 
@@ -280,28 +293,47 @@ def call_of(method: bytes, path: bytes, *, is_websocket: bool = False) -> ApiCal
     if method == b"POST" and (named := _model_of_verb(path, words)) is not None:
         return ApiCall(Group.INFERENCE, ModelPlace.BODY, named, words, "", "")
     model, rest = _below_base(words)
-    collection, object_id, group = _object_in(rest)
-    if not _OF_ORGANIZATION.isdisjoint(words) or (method not in _READS and rest[:1] == (_MODELS,)):
+    found, group, object_id = _found(words, rest)
+    if method == b"POST" and (made := _made_by_verb(words)) is not None:
+        found, group, object_id = made, made.group, ""
+    below = _below_version(words)
+    if not _OF_ORGANIZATION.isdisjoint(words) or (method not in _READS and _is_shared_model(method, rest, below)):
         group = Group.ORGANIZATION
-    elif group is None and rest:
-        group = _FIRST_WORDS.get(rest[0])
-    return ApiCall(group, _place(method, rest, group, is_websocket=is_websocket), model, rest, collection, object_id)
+    elif group is None:
+        group = _OTHER_PATHS.get(rest) or _FIRST_WORDS.get(rest[0]) or _FIRST_WORDS.get(below[0] if below else "")
+    place = _place(method, rest, group, is_websocket=is_websocket)
+    return ApiCall(group, place, model, rest, found.collection if found else "", object_id, found)
 
 
 def is_organizations(method: bytes, path: bytes) -> bool:
     """Say whether some server may read a path as one of the organisation's, or the deletion of a shared model."""
     words = loose_words(path)
-    return not words.isdisjoint(_OF_ORGANIZATION) or (method == b"DELETE" and _MODELS in words)
+    if not words.isdisjoint(_OF_ORGANIZATION) or (method == b"DELETE" and _MODELS in words):
+        return True
+    plain = plain_words(path)
+    if plain is not None:
+        return _found(plain, _below_base(plain)[1])[1] is Group.ORGANIZATION
+    if is_endpoint_anyhow(path):
+        return False  # /deployments/NAME/chat/completions
+    words |= {without_verb(word) for word in words}
+    return any(words.issuperset(each) for each in _ORGANIZATIONS)
 
 
 def may_name_objects(method: bytes, path: bytes) -> bool:
     """Say whether some server may read a path as one of objects that outlive their request."""
-    words = loose_words(path)
-    if any(words.issuperset(each) for each, _ in _COLLECTIONS if each != _CHAT):
+    words = {without_verb(word) for word in loose_words(path)}
+    if any(words.issuperset(each) for each in _OWNED):
         return True
-    if not words.issuperset(_CHAT):
+    if not words.issuperset(CHAT):
         return False
     return method != b"POST" or any(_BEHIND_CHAT.search(each.lower()) for each in _decodings(path))
+
+
+def is_endpoint_anyhow(path: bytes) -> bool:
+    """Say of a path that is not written plainly whether it ends as one at which a model works, or asks for models."""
+    words = [word for word in _SEPARATORS.split(unquote_to_bytes(path).lower()) if word]
+    text = [word.decode("utf-8", "replace") for word in words]
+    return not text or endpoint_length(text) > 0 or _MODELS in text[:-1] or text[-1] == _MODELS
 
 
 def _decodings(path: bytes) -> Iterator[bytes]:
@@ -352,15 +384,38 @@ def _below_base(words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     return None, words
 
 
-def _object_in(words: tuple[str, ...]) -> tuple[str, str, Group | None]:
-    """Return the collection, the id of an object of it, and their group. The base may be one that is not known."""
-    for at in range(len(words)):
-        for known, group in _COLLECTIONS:
-            n = at + len(known)
-            if words[at:n] == known:
-                object_id = words[n] if len(words) > n and words[n] not in _NO_IDS else ""
-                return "/".join(known), object_id, group
-    return "", "", None
+def _below_version(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words below what Google's API begins with; none: it is another API."""
+    rest = words[1:] if words[:1] == (_UPLOAD,) else words
+    is_google = bool(rest) and (rest[0] in _GOOGLE_VERSIONS or (rest is not words and rest[0] == "v1"))
+    if not is_google or rest[1:2] == (_OPENAI,):
+        return ()
+    return rest[5:] if (*rest[1:2], *rest[3:4]) == _VERTEX else rest[1:]
+
+
+def _found(words: tuple[str, ...], rest: tuple[str, ...]) -> tuple[ObjectKind | None, Group | None, str]:
+    """Return the kind of object that a path names, its group and the object's id. rest: the words below the base."""
+    if rest in _OTHER_PATHS:
+        return None, _OTHER_PATHS[rest], ""
+    where = below = _below_version(words)
+    if _OPERATIONS in below[2:] and _MODELS in below:
+        where = below[below.index(_OPERATIONS, 2) :]  # models/NAME/operations/ID: a name may have slashes
+    where = where or rest
+    found = kind_at(where)
+    return (None, None, "") if found is None else (found[0], found[0].group, id_at(where, found[1]))
+
+
+def _made_by_verb(words: tuple[str, ...]) -> ObjectKind | None:
+    """Return the kind of object that a question for one of Google's models makes; None: it makes none."""
+    name, _, verb = words[-1].rpartition(":")
+    made = _MAKING_VERBS.get(verb) if name and _MODELS in words[:-1] else None
+    return None if made is None else _KIND_OF[made]
+
+
+def _is_shared_model(method: bytes, rest: tuple[str, ...], below: tuple[str, ...]) -> bool:
+    """Say whether a path names a model of the account itself, and not what is asked of one."""
+    words = below or rest
+    return words[:1] == (_MODELS,) and not (below and method == b"POST" and ":" in words[-1])
 
 
 def _place(method: bytes, words: tuple[str, ...], group: Group | None, *, is_websocket: bool) -> ModelPlace:

@@ -2,8 +2,9 @@
 
 Knows: the fields whose values are ids, at any depth, and what ids look like. Does not know: whose an object is.
 
-Two rules, so that a field that is new, or is written in another way, is not missed: a text under one of the names is an
-id, whatever it looks like; any other text is one if it begins as the ids of the API do. Most bodies have neither, which
+Three rules, so that a field that is new, or is written in another way, is not missed: a text under one of the names is
+an id, whatever it looks like; any other text is one if it begins as the ids of the API do; and any text that is a name,
+a path or an address of one of Google's objects, as `files/ID`, names that. Most bodies have none of them, which
 mentions_objects() sees without a parse.
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice, repeat
+from itertools import islice, pairwise, repeat
 from typing import Final, NamedTuple, cast
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import simdjson
 
@@ -21,8 +22,11 @@ from velox.protocol.named_models import DoubtError, Pairs, body_fields, folded
 
 __all__ = [
     "ESCAPE",
+    "GOOGLES",
     "NamedId",
     "form_ids",
+    "google_names",
+    "is_id_field",
     "is_json",
     "looking_for_mentions",
     "mentions_objects",
@@ -35,18 +39,34 @@ _FIELDS: Final = (
     *("file_id", "file_ids", "input_file_id", "training_file", "validation_file", "upload_id", "batch_id"),
     *("previous_response_id", "response_id", "conversation", "conversation_id", "assistant_id", "thread_id"),
     *("vector_store_id", "vector_store_ids", "container", "container_id", "eval_id", "video_id"),
+    *("comparison_response_id", "previous_interaction_id", "interaction_id", "skill_id", "memory_store_id"),
+    *("vault_id", "vault_ids", "user_profile_id"),
 )
+# Fields that name an object of Google's, or something else: an address of elsewhere, or a name that people read.
+_NAMING: Final = (
+    *("file_uri", "file_name", "uri", "cached_content", "tuned_model", "file_search_store_names"),
+    *("file_search_store_name", "responses_file"),
+)
+# Of these names, ids that begin in another way are the provider's own.
+_BEGIN_WITH: Final = {folded("skill_id"): "skill_"}
+_QUERY_FOLDED: Final = frozenset(map(folded, ("call_id", "session_id")))
+_NAMING_FOLDED: Final = frozenset(map(folded, _NAMING))
 _FOLDED: Final = frozenset(map(folded, _FIELDS))
 # How ids begin, before `-` or `_`. "assistant": a file at Azure.
 _BEGINNINGS: Final = (
     *("file", "assistant", "upload", "resp", "conv", "batch", "msgbatch", "ftjob", "vs", "asst", "thread"),
-    *("cntr", "container", "eval", "video", "chatcmpl"),
+    *("cntr", "container", "eval", "video", "chatcmpl", "skill", "vault", "vlt", "memstore", "rtc"),
 )
 _ID: Final = re.compile(rf"(?:{'|'.join(_BEGINNINGS)})[-_][A-Za-z0-9_.-]{{1,250}}")
 _INITIALS: Final = "".join(sorted({word[0] for word in (*_BEGINNINGS, *_FIELDS)}))
 # To look for an initial first takes half the time: most texts have another one.
 _MENTIONS: Final = re.compile(
     rf'"(?=[{_INITIALS}])(?:(?:{"|".join(_BEGINNINGS)})[-_]|(?:{"|".join(_FIELDS)})")'.encode()
+)
+# What the name of a collection of Google's ends with, and what follows: a slash, also one that is escaped.
+_MENTIONS_GOOGLES: Final = re.compile(
+    rb"(?:iles|ontents|tores|orpora|odels|obs|atches|perations|nteractions|%[0-9A-Fa-f]{2}[A-Za-z]{0,20})(?:/|\\|%)",
+    re.IGNORECASE,
 )
 # A character that need not be escaped, but is: it could be part of a name or an id.
 ESCAPE: Final = rb"\u00"
@@ -57,7 +77,16 @@ _LONGEST_FORM_ID: Final = 1024  # also if each of its characters is escaped
 _SPACE: Final = r"[ \t\r\n\0\xef\xbb\xbf\xfe\xff]"
 _JSON: Final = re.compile(rf"{_SPACE}{{1000}}|{_SPACE}{{0,999}}[{{\[]".encode())  # no form has so much of it
 _ESCAPED: Final = re.compile(rb"\\u00[2-7]")
+# The collections of Google's, in small letters, as its ids are written.
+GOOGLES: Final = frozenset(
+    {"files", "cachedcontents", "filesearchstores", "corpora", "ragstores", "tunedmodels", "tuningjobs"}
+    | {"batches", "batchpredictionjobs", "operations", "generatedfiles", "interactions"}
+)
+_SEPARATORS: Final = re.compile(r"[/\\]+")
+_END: Final = re.compile(r"[?#;]")
+_DECODINGS: Final = 4
 _MOST_CHARS: Final = 256
+_MOST_NAME_CHARS: Final = 4096  # of a text that is an address; ids of it may be escaped
 _MANY: Final = 1024  # fields of an object; simdjson looks through all of them for each, in a millisecond
 _PER_STEP: Final = 500  # values, about half a millisecond
 # A request of agents has some thousands of them.
@@ -78,13 +107,14 @@ class NamedId(NamedTuple):
 
 def mentions_objects(body: bytes | bytearray) -> bool:
     """Say whether named_ids() may find anything, or can't read it."""
-    return _MENTIONS.search(body) is not None or _is_hidden(body)
+    return _MENTIONS.search(body) is not None or _MENTIONS_GOOGLES.search(body) is not None or _is_hidden(body)
 
 
 def looking_for_mentions(body: bytes | bytearray) -> Generator[None, None, bool]:
     """Do what mentions_objects() does; yields between slices of the work."""
     for at in range(0, len(body), _SLICE_BYTES):
-        if _MENTIONS.search(body, at, at + _SLICE_BYTES + _LONGEST_MENTION) is not None:
+        end = at + _SLICE_BYTES + _LONGEST_MENTION
+        if _MENTIONS.search(body, at, end) is not None or _MENTIONS_GOOGLES.search(body, at, end) is not None:
             return True
         yield
     return _is_hidden(body)
@@ -135,6 +165,30 @@ def _fields(
     return list(found)
 
 
+def google_names(text: str) -> tuple[str, ...]:
+    """Return the objects that a text names as Google's API does, each as `kind/id` in small letters; outer ones first.
+
+    It may be a name, a path or an address: escaped for URLs up to four times, in any case, with slashes of any kind.
+    """
+    for _ in range(_DECODINGS):
+        if "%" not in text:
+            break
+        text = unquote(text)
+    path = _END.split(text, maxsplit=1)[0].lower()
+    words = [word.partition(":")[0].strip() for word in _SEPARATORS.split(path)]
+    return tuple(
+        f"{word}/{follows}"
+        for word, follows in pairwise(words)
+        if word in GOOGLES and follows and follows not in GOOGLES
+    )
+
+
+def is_id_field(name: str) -> bool:
+    """Say whether a field of a query holds the id of an object: a call that a WebSocket joins, for one."""
+    short = folded(name)
+    return short in _FOLDED or short in _QUERY_FOLDED
+
+
 def is_json(body: bytes | bytearray) -> bool:
     """Say whether a body begins as JSON does, in any encoding: some servers read it so, whatever it is called."""
     return _JSON.match(body) is not None
@@ -159,13 +213,29 @@ def _walk(document: object) -> Generator[None, None, list[NamedId]]:
         if not n % _PER_STEP:
             yield
         if isinstance(value, str):
-            if 0 < len(value) <= _MOST_CHARS and (name or _ID.fullmatch(value)):
-                found[NamedId(value, name)] = None
+            _note(value, name, found)
         elif (pairs := _pairs(value)) is not None:
             todo.append(_named(pairs, name, names))
         elif type(value) is simdjson.Array or isinstance(value, list):
             todo.append(zip(repeat(name), value))
     return list(found)
+
+
+def _note(text: str, name: str | None, found: dict[NamedId, None]) -> None:
+    """Add what a text names. name: of its field, if that is for ids."""
+    is_naming = name is not None and folded(name) in _NAMING_FOLDED
+    if len(text) <= _MOST_NAME_CHARS and ("/" in text or "%" in text or "\\" in text):
+        for each in google_names(text):
+            found[NamedId(each, name)] = None
+    elif is_naming and len(text) > _MOST_NAME_CHARS:
+        raise DoubtError("the body names an object by a very long text")
+    if is_naming or not 0 < len(text) <= _MOST_CHARS:
+        return
+    begin = "" if name is None else _BEGIN_WITH.get(folded(name), "")
+    if name is not None and text.startswith(begin):
+        found[NamedId(text, name)] = None
+    elif _ID.fullmatch(text):
+        found[NamedId(text, None)] = None
 
 
 def _named(
@@ -174,7 +244,7 @@ def _named(
     """Yield the values of an object, each with the name that counts for it. name: of the object itself."""
     for key, value in pairs:
         if key not in names:
-            names[key] = key if folded(key) in _FOLDED else None
+            names[key] = key if (short := folded(key)) in _FOLDED or short in _NAMING_FOLDED else None
         yield name if key == "id" else names[key], value
 
 
