@@ -276,7 +276,7 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     found = Lanes(sides(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model))
     call = found.call(Surface.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
     assert call is not None
-    meter, sent = Meter(is_stream=is_stream, is_priced=True), Sent("bedrock")
+    meter, sent = Meter(is_stream=is_stream), Sent("bedrock")
     asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
     asked = asked._replace(fields=BodyFields("anthropic.claude-x", stream=is_stream), on_tokens=meter.note)
     found.request(call, cast(LaneAttempt, sent), asked)

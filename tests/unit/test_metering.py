@@ -406,7 +406,7 @@ def test_error_that_is_held_for_its_key_passes_a_meter() -> None:
 
 
 def test_kinds_of_a_translated_reply_are_those_that_the_upstream_told() -> None:
-    meter = Meter(is_priced=True)
+    meter = Meter()
     meter.begin(ReplyHead.of(200, (JSON,), None), is_sse=False, is_plain=True)
     text = b'{"usage":{"prompt_tokens":9,"completion_tokens":1},"service_tier":"flex"}'
     meter.feed(text, True)

@@ -215,38 +215,81 @@ NAMED = [
 def test_a_body_tells_the_model_that_answered(document: dict[str, object], size: int, indent: int | None) -> None:
     """At its top, wherever it stands."""
     text = json.dumps(document, indent=indent).encode()
-    reader = BodyUsage(is_priced=True)
+    reader = BodyUsage()
     for at in range(0, len(text), size):
         reader.feed(text[at : at + size])
     assert reader.kinds() == OPENAI_KINDS._replace(tier="", model="x/y-1")
 
 
-def test_model_far_before_the_usage_is_not_looked_for() -> None:
-    """A body of thousands of items that name one costs no more than to find the usage."""
-    body = json.dumps({"choices": [{"model": "no"}], "model": "x/y-1", "more": "x" * 5_000, "usage": OPENAI}).encode()
-    for cut in (1, 100, len(body)):
-        reader = BodyUsage(is_priced=True)
-        for at in range(0, len(body), cut):
-            reader.feed(body[at : at + cut])
-        assert reader.kinds() == OPENAI_KINDS._replace(tier="", model="")
+@pytest.mark.parametrize("n", [5_000, 127_000, 300_000])
+@pytest.mark.parametrize("tier", ["flex", "priority"])
+def test_tier_and_model_are_found_at_any_distance_from_the_usage(n: int, tier: str) -> None:
+    """A Responses answer has its tools between them, as long as the client has written them."""
+    told = {"model": "x/y-1", "service_tier": tier}
+    between = {"tools": [{"model": "no", "parameters": {"service_tier": "no"}}] * 3, "more": "x" * n}
+    for document in ({**told, **between, "usage": OPENAI}, {"usage": OPENAI, **between, **told}):
+        text = body(document)
+        for cut in (100, 65_536, len(text)):
+            reader = BodyUsage()
+            for at in range(0, len(text), cut):
+                reader.feed(text[at : at + cut])
+            assert reader.kinds() == OPENAI_KINDS._replace(tier=tier, model="x/y-1")
+
+
+@pytest.mark.parametrize("word", ["service_tier", "model", "usage", 'usage": {'])
+@pytest.mark.parametrize("n_padding", [0, 70_000, 140_000])
+def test_value_that_reads_like_a_name_is_a_value(word: str, n_padding: int) -> None:
+    """A client chooses what stands in `user`, `safety_identifier` and `metadata`, which a reply repeats."""
+    told = {"model": "x/y-1", "service_tier": "priority", "usage": RESPONSES, "pad": "x" * n_padding}
+    document = {**told, "user": word, "metadata": {word: word}, "safety_identifier": word, "prompt_cache_key": word}
+    expected = TokenUsage(100, 20, 60, reasoning=7, tier="priority", model="x/y-1")
+    reader, stream = BodyUsage(), StreamUsage()
+    reader.feed(body(document))
+    stream.feed(sse({"type": "response.completed", "response": document, "user": word}))
+
+    assert reader.kinds() == expected
+    assert stream.kinds() == expected
+
+
+@pytest.mark.parametrize("n_padding", [0, 140_000])
+def test_of_equal_names_the_last_one_counts_however_it_is_written(n_padding: int) -> None:
+    """As in the JSON readers of all SDKs."""
+    first = b'"usage":{"prompt_tokens":1},"service_tier":"flex","model":"no","pad":"%b"' % (b"x" * n_padding)
+    last = b'"us\\u0061ge":{"prompt_tokens":5,"completion_tokens":7},"service_\\u0074ier":"priority","mod\\u0065l":"m"'
+    expected = TokenUsage(5, 7, tier="priority", model="m")
+    for text in (b"{%b,%b}" % (first, last), b"{%b,%b,%b}" % (last, first, last), b"{%b}" % last):
+        reader, stream = BodyUsage(), StreamUsage()
+        reader.feed(text)
+        stream.feed(b"data: %b\n\n" % text)
+        assert reader.kinds() == expected
+        assert stream.kinds() == expected
+
+
+def test_stream_tells_tier_and_model_in_another_event_than_the_usage() -> None:
+    named = {"model": "x/y-1", "service_tier": "flex", "choices": []}
+    for events in ([named, {"choices": []}], [{"choices": []}, named]):
+        reader = StreamUsage()
+        for event in (*events, {"choices": [], "usage": OPENAI}):
+            reader.feed(sse(event))
+        assert reader.kinds() == OPENAI_KINDS._replace(model="x/y-1")
 
 
 def test_model_that_a_read_cuts_is_not_a_shorter_one() -> None:
     """`gpt-4o-mini` is no `gpt-4o`."""
     body = json.dumps({"id": "c", "model": "gpt-4o-mini", "choices": ["x" * 100], "usage": OPENAI}).encode()
     for at in range(len(body)):
-        reader = BodyUsage(is_priced=True)
+        reader = BodyUsage()
         reader.feed(body[:at])
         reader.feed(body[at:])
         assert reader.kinds().model == "gpt-4o-mini"
 
 
-@pytest.mark.parametrize("model", [None, 5, {"model": "x"}, "x" * 300, 'a"b', ""])
+@pytest.mark.parametrize("model", [None, 5, {"model": "x"}, "x" * 300, ""])
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_a_model_that_is_no_name_is_not_told(model: object, size: int) -> None:
     for document in ({"model": model, "usage": OPENAI}, {"usage": OPENAI, "model": model}):
         text = body(document)
-        reader = BodyUsage(is_priced=True)
+        reader = BodyUsage()
         for at in range(0, len(text), size):
             reader.feed(text[at : at + size])
         assert reader.kinds() == OPENAI_KINDS._replace(tier="")
@@ -255,7 +298,7 @@ def test_a_model_that_is_no_name_is_not_told(model: object, size: int) -> None:
 def test_gemini_tells_the_model_that_answered() -> None:
     version = {"modelVersion": "gemini-x"}
     for document in ({"usageMetadata": GOOGLE, **version}, {**version, "candidates": [], "usageMetadata": GOOGLE}):
-        reader = BodyUsage(GOOGLE_KEY, is_priced=True)
+        reader = BodyUsage(GOOGLE_KEY)
         reader.feed(body(document))
         stream = StreamUsage(GOOGLE_KEY)
         stream.feed(sse(document))
@@ -282,7 +325,7 @@ def test_a_stream_tells_the_model_that_answered(n_padding: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 16, 100_000])
 def test_a_body_tells_all_kinds_however_it_is_cut(document: dict[str, object], expected: TokenUsage, size: int) -> None:
     text = body(document)
-    reader = BodyUsage(is_priced=True)
+    reader = BodyUsage()
     for at in range(0, len(text), size):
         reader.feed(text[at : at + size])
     assert reader.kinds() == expected

@@ -31,16 +31,12 @@ _FAILED: Final = Usage(0, 0, False)
 
 
 class Meter(ReplyFilter):
-    """Reads the usage of one reply. is_stream: the client asked for a stream. key: what the usage is called there.
-
-    is_priced: kinds() is asked for, and has to know tier and model of a body that is not a stream.
-    """
+    """Reads the usage of one reply. is_stream: the client asked for a stream. key: what the usage is called there."""
 
     __slots__ = (
         "_has_begun",
         "_has_ended",
         "_is_failed",
-        "_is_priced",
         "_is_stream",
         "_key",
         "_lines",
@@ -49,11 +45,10 @@ class Meter(ReplyFilter):
     )
     only_reads = True
 
-    def __init__(self, *, is_stream: bool = False, key: bytes = _KEY, is_priced: bool = False) -> None:
+    def __init__(self, *, is_stream: bool = False, key: bytes = _KEY) -> None:
         super().__init__()
         self._key: Final = key
         self._is_stream: Final = is_stream
-        self._is_priced: Final = is_priced
         self._has_begun = False
         self._has_ended = False
         self._is_failed = False
@@ -81,7 +76,7 @@ class Meter(ReplyFilter):
         elif self._is_stream and not is_sse and self._key == GOOGLE_KEY:
             self._reader = ArrayUsage()
         else:
-            self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key, is_priced=self._is_priced)
+            self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key)
         self._lines = DataLines() if is_sse else None
         self.reads_body = self._reader is not None
         return head
@@ -146,7 +141,7 @@ class ArrayUsage:
             return
         for item in found:
             if GOOGLE_KEY in item:
-                reader = BodyUsage(GOOGLE_KEY, is_priced=True)
+                reader = BodyUsage(GOOGLE_KEY)
                 reader.feed(item)
                 kinds, before = reader.kinds(), self._kinds
                 if not kinds.output and before.input is not None:
@@ -215,14 +210,11 @@ def metered(
     fields: BodyFields,
     endpoint: Endpoint,
     dialect: Dialect = Dialect.OPENAI,
-    *,
-    is_priced: bool = False,
 ) -> tuple[Meter, tuple[ReplyFilter, ...], bytes | bytearray | None]:
     """Return the meter of an exchange, the filters of its reply, and the body to send: one that asks for the usage.
 
-    Once for an exchange, before its first attempt: a bytearray is changed in place. dialect: of the client. is_priced:
-    as in Meter.
+    Once for an exchange, before its first attempt: a bytearray is changed in place. dialect: of the client.
     """
-    meter = Meter(is_stream=fields.stream, key=usage_key(endpoint, dialect), is_priced=is_priced)
+    meter = Meter(is_stream=fields.stream, key=usage_key(endpoint, dialect))
     asking = ask_for_usage(body, fields) if body and fields.stream and endpoint in _ASKED else None
     return (meter, (meter,), body) if asking is None else (meter, (meter, UsageFilter()), asking)

@@ -150,7 +150,7 @@ class Mirrors:
             meter: Meter | None = None
             if calls is not None:
                 key = usage_key(calls.endpoint, calls.dialect)
-                meter = Meter(is_stream=fields.stream, key=key, is_priced=True)
+                meter = Meter(is_stream=fields.stream, key=key)
             try:
                 if build is None:
                     request = attempt.build(head, fields, body, to_be_read=calls is not None)

@@ -109,8 +109,10 @@ class TokenUsage(NamedTuple):
 
 
 def count_of(usage: dict[str, object], name: str) -> int | None:
-    """Return a count of a usage; None: it is not there, or can't be one."""
+    """Return a count of a usage; None: it is not there, or can't be one. JSON may write 1000 as 1e3, too."""
     value = usage.get(name)
+    if type(value) is float and value.is_integer():
+        value = int(value)
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 

@@ -169,6 +169,8 @@ _NARROW_WINDOW: Final = 16 * _KIB
 _HTTP2: Final = 1024 * _KIB + 256 * _KIB
 # A request that waits or runs: a head of 32 KiB as read, as fields, and as sent; its task. 105 KiB measured.
 _EXCHANGE: Final = 112 * _KIB
+# What is kept of a reply for its usage (protocol/usage.py): 128 KiB, over-allocated by an eighth.
+_USAGE: Final = 144 * _KIB
 # A body that comes in pieces grows by an eighth ahead of time (CPython's bytearray).
 _GROWTH: Final = 9 / 8
 # Of each upload the HTTP/2 engine holds one slice as a copy.
@@ -266,6 +268,12 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         MemoryRow("conversations of WebSockets", _CONVERSATIONS, min(turns, 1)),
         MemoryRow("more replies of WebSockets", under_way, min(turns, inflight)),
     ]
+    if (
+        settings.ledger
+        or any(rule.rates.tpm for rule in settings.limit_rules)
+        or any(key.rates.tpm for key in settings.api_keys)
+    ):
+        rows.append(MemoryRow("replies whose usage is read", _USAGE, exchanges))
     if settings.listen_http2:
         rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))
     if records:
