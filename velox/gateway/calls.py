@@ -44,6 +44,7 @@ _ABORTED_FLAG: Final = int(Flag.ABORTED)
 _CUT_FLAG: Final = int(Flag.CUT)
 _ESTIMATED: Final = int(Flag.ESTIMATED)
 _MIRROR: Final = int(Flag.MIRROR)
+_DRAINED: Final = int(Flag.DRAINED)
 _LOST_FLAGS: Final = int(Flag.LOST | Flag.ESTIMATED)
 _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
@@ -84,7 +85,8 @@ class Answered(NamedTuple):
 
     attempt: whose reply it was, or the last that was made; None: none was. status: that the client got. pays: False: it
     was not answered, and not by the client's doing. started: the client has seen the head. first_byte_ns: monotonic; 0:
-    none. usage: estimated where the reply tells nothing. kinds: as far as it tells.
+    none. usage: estimated where the reply tells nothing. kinds: as far as it tells. was_drained: it was read on after
+    its client had left.
     """
 
     attempt: RecordedAttempt | None
@@ -95,6 +97,7 @@ class Answered(NamedTuple):
     first_byte_ns: int
     usage: Usage | None
     kinds: TokenUsage
+    was_drained: bool = False
 
 
 class Begun(NamedTuple):
@@ -334,7 +337,7 @@ class RequestCalls:
             return
         kinds, flags = self._kinds(usage, answered.kinds)
         if reason in _ABORTED:
-            flags |= _ABORTED_FLAG
+            flags |= _ABORTED_FLAG | (_DRAINED if answered.was_drained and not flags else 0)
         elif reason in _CUT:
             flags |= _CUT_FLAG
         first_us = _since_us(answered.first_byte_ns, begun)

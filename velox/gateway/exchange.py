@@ -48,6 +48,7 @@ from velox.gateway.respond import crash
 from velox.gateway.retries import RetryPolicy
 from velox.gateway.routing import RouteCursor, Routing, Way
 from velox.gateway.steps import finished, in_steps
+from velox.gateway.usage_drain import UsageDrain
 from velox.heads import ReplyHead, RequestHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
@@ -65,6 +66,7 @@ __all__ = ["Exchange", "ExchangeOwner"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
+_ERRORS_FROM: Final = 400
 # What a lane says of a request that its upstream's API has no way for.
 _UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
@@ -80,6 +82,7 @@ class ExchangeOwner(abc.ABC):
     mirrors: Mirrors
     draining: bool
     n_hedges: int
+    n_drains: int  # exchanges that are read on though their clients have left
 
     @abc.abstractmethod
     async def sleep(self, seconds: float) -> None:
@@ -108,7 +111,8 @@ class Exchange(HedgingHost):
     """
 
     __slots__ = (
-        *("_answering", "_attempting", "_before", "_calls", "_cursor", "_failed", "_filters", "_forward_s", "_gone"),
+        *("_answering", "_attempting", "_before", "_calls", "_cursor", "_drain", "_failed", "_filters", "_forward_s"),
+        "_gone",
         *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
         "taken_ns",
     )
@@ -149,6 +153,7 @@ class Exchange(HedgingHost):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._gone: Reason | None = None
+        self._drain: UsageDrain | None = None  # while it goes on without its client, for its usage
         self._failed: VeloxError | None = None  # what it was ended for from outside
         self._before: VeloxError | None = None  # how the last attempt ended that another one followed
         self._grant: Grant = NO_GRANT
@@ -178,10 +183,32 @@ class Exchange(HedgingHost):
                 return  # the client disconnected after the complete response, which _run() is about to account
         self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
         if self._task is not None:
-            self._cancel()
+            if not self._goes_on_for_usage():
+                self._cancel()
         elif self.gateway.queue.discard(self):
             self._stop_timer()
             self.recorder.ended(self, Reason.CLIENT_CLOSED, 499, time.monotonic_ns())
+
+    def _goes_on_for_usage(self) -> bool:
+        """Read on what the upstream still sends, where its end tells what it cost, and that is worth it."""
+        reply, meter, gateway, answering = self.reply, self._meter, self.gateway, self._answering
+        if reply is None or not reply.started or reply.status >= _ERRORS_FROM or not self.wants_stream:
+            return False  # the client has had nothing, or nothing more follows
+        if meter is None or not meter.reads_body or answering is None or gateway.draining:
+            return False
+        rules, model = gateway.parts.limits.drains, self.fields.model
+        if not rules.wants(gateway.n_drains, lambda: answering.reasons(model)):
+            return False
+        gateway.n_drains += 1
+        self.phase = "drain"
+        drain = self._drain = UsageDrain(rules, self.loop.time(), reply.bytes_out, self._cancel)
+        # A body that is kept has no room of the budget any more: what it has is the client's.
+        reply.bytes_in += 0 if self.body is None else len(self.body)
+        self.body, self._cursor, self._retries = None, None, None  # no other attempt follows a reply that has begun
+        self.client.release_body()
+        self.client = drain
+        reply.drain(drain)
+        return True
 
     def client_paused(self) -> None:
         if self.reply is not None:
@@ -270,12 +297,21 @@ class Exchange(HedgingHost):
         except Exception as exc:
             self.recorder.crashed(exc)
             error = crash()
+        if self._drain is not None:
+            self._end_drain(self._drain)
+            error = VeloxError(self._gone or Reason.CLIENT_CLOSED, "the client left")
         self._end(error)
         self._before = None
         if error is not None:
             # The traceback leads to this frame and the frame to the error: a cycle, which would hold the body until the
             # garbage collector comes by.
             error.__traceback__ = None
+
+    def _end_drain(self, drain: UsageDrain) -> None:
+        self.gateway.n_drains -= 1
+        drain.close()
+        if self.reply is not None:
+            self.reply.bytes_out = drain.n_before  # what the client has had of it
 
     def _passed_over(self, attempting: Attempt | HedgedAttempts, exc: VeloxError) -> RetryDecision:
         """Return what comes after a member whose API can't say the request. Raises VeloxError: nobody, or it may not.
@@ -606,7 +642,8 @@ class Exchange(HedgingHost):
             failed = self._failed
             pays = self._gone is not None if failed is None else failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT
         try:
-            usage = None if self._meter is None else self._usage(self._meter, is_whole=error is None)
+            is_whole = error is None or (self._drain is not None and self.reply is not None and self.reply.is_whole)
+            usage = None if self._meter is None else self._usage(self._meter, is_whole=is_whole)
             if self._calls is not None:
                 self._end_calls(self._calls, error, usage, pays=pays)
             if error is None and self._grant.limits.is_kept:
@@ -669,7 +706,8 @@ class Exchange(HedgingHost):
         started, first_ns = (False, 0) if reply is None else (reply.started, reply.first_byte_ns)
         reason = None if error is None else error.reason
         kinds = NO_KINDS if self._meter is None else self._meter.kinds()
-        calls.end(Answered(self._answering, status, reason, pays, started, first_ns, usage, kinds))
+        was_drained = self._drain is not None
+        calls.end(Answered(self._answering, status, reason, pays, started, first_ns, usage, kinds, was_drained))
 
     @property
     def rates(self) -> RateHeaders | None:
@@ -688,12 +726,18 @@ class Exchange(HedgingHost):
 
     def fail(self, error: VeloxError) -> None:
         """End the exchange from outside, in whichever phase: a deadline, or the end of a drain."""
+        self.end_drain()
         if self._failed is None and self._gone is None:
             self._failed = error
             if self.phase == "ttfb" and self.reply is not None:
                 self.reply.on_failure(error)  # no effect on a reply that has just become whole
             else:
                 self._cancel()
+
+    def end_drain(self) -> None:
+        """Stop, if nobody is there any more and it is only read on for its usage."""
+        if self._drain is not None:
+            self._cancel()
 
     def _cancel(self) -> None:
         # A task that is cancelled before its first step never runs, and its slot would never be freed: _run() looks.
@@ -727,7 +771,10 @@ class Exchange(HedgingHost):
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
         """End what takes too long (R-TIME-1). Called every 0.25 s."""
-        reply = self.reply
+        reply, drain = self.reply, self._drain
+        if drain is not None and now_s >= drain.until_s:
+            self._cancel()
+            return
         if now_s >= self.deadline_s:
             self.on_deadline()
         if reply is None:

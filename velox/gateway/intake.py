@@ -70,6 +70,7 @@ class Gateway(ExchangeOwner):
         self._n_passed = 0
         self._n_asleep = 0
         self.n_hedges = 0  # second attempts beside a first one
+        self.n_drains = 0
         self._late_timer: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
         self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
@@ -409,6 +410,11 @@ class Gateway(ExchangeOwner):
     def _look(self, exchange: Exchange) -> None:
         if exchange in self._active:  # still
             exchange.check_deadlines(self._swept_s, self.parts.limits)
+
+    def end_drains(self) -> None:
+        """Read on no stream whose client has left."""
+        for exchange in tuple(self._active):
+            exchange.end_drain()
 
     def fail_all(self, error: VeloxError) -> None:
         """The end of a drain: what still runs is ended, and its clients are told."""

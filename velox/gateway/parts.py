@@ -17,6 +17,7 @@ from velox.gateway.models import ModelsPage
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply_fields import ReplyFields
 from velox.gateway.tunnels import Tunnels
+from velox.gateway.usage_drain import NO_DRAINS, DrainRules
 from velox.policy.estimate import Estimator
 from velox.policy.retry import RetryBudget, RetryRules
 from velox.protocol.body import BodyReader
@@ -32,12 +33,14 @@ class GatewayLimits:
     queue_timeout_s: in the queue, for room at an upstream, and for a connection that is free.
     stream_timeout_s: for a whole reply that is a stream, all attempts together; 0: no limit.
     sse_keepalive_s: silence of a stream after which a comment is sent; 0: never.
+    drains: of streams that are read on for their usage.
     """
 
     max_inflight: int
     queue_timeout_s: float
     stream_timeout_s: float
     sse_keepalive_s: float = 0.0
+    drains: DrainRules = NO_DRAINS
 
 
 @dataclass(frozen=True, slots=True)

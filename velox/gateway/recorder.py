@@ -51,6 +51,7 @@ _ATTEMPTS: Final = {
     Reason.BODY_TIMEOUT: AttemptOutcome.TIMEOUT,
     Reason.UPSTREAM_TRUNCATED: AttemptOutcome.TRUNCATED,
 }
+_DRAIN: Final = "drain"
 _STREAM_ENDS: Final = {
     Reason.CLIENT_CLOSED: StreamEnd.CLIENT_ABORT,
     Reason.CLIENT_SLOW: StreamEnd.CLIENT_ABORT,
@@ -288,7 +289,7 @@ def _record(exchange: RecordedExchange, code: str, status: int, now_ns: int) -> 
         stream=exchange.fields.stream,
         status=status,
         reason=code,
-        phase="stream" if reply is not None and reply.started else exchange.phase,
+        phase="stream" if reply is not None and reply.started and exchange.phase != _DRAIN else exchange.phase,
         ttfb_ms=None if ttfb_ns is None else round(ttfb_ns / 1e6, 3),
         total_ms=round((now_ns - started_ns) / 1e6, 3),
         bytes_in=(0 if exchange.body is None else len(exchange.body)) + (0 if reply is None else reply.bytes_in),

@@ -102,7 +102,7 @@ class Reply:
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
     ) -> None:
-        self._client: Final = client
+        self._client = client
         self._request_id: Final = request_id
         self._loop: Final = loop
         self._request: Final = request
@@ -260,6 +260,13 @@ class Reply:
             self.on_failure(failure)
         else:
             self.done.set_result(None)
+
+    def drain(self, client: Client) -> None:
+        """Go on without the client that has left, for what the filters learn. client: takes what is passed on."""
+        self._client = client
+        self._may_add = False  # nobody is to be kept waiting, or told
+        if self._stream is not None:
+            self._stream.resume()
 
     def keep_alive(self, now_s: float, silence_s: float) -> None:
         """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3)."""

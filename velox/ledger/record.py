@@ -77,6 +77,7 @@ class Flag(enum.IntFlag):
     STREAM: the client asked for one. ESTIMATED: some of its tokens are a guess. ABORTED: the client left, or waited no
     longer. CUT: the upstream did not end its reply. LOST: no reply of it reached the client: another attempt did, or
     its process died. RECOVERED: its process died. MIRROR: it was a copy for a mirror, attempt 0 of its request.
+    DRAINED: its client left, and it was read on until its usage was told.
     """
 
     STREAM = 1
@@ -86,6 +87,7 @@ class Flag(enum.IntFlag):
     LOST = 16
     RECOVERED = 32
     MIRROR = 64
+    DRAINED = 128
 
 
 class Tokens(NamedTuple):

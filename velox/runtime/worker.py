@@ -38,6 +38,7 @@ from velox.gateway.models import ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.tunnels import Tunnels
+from velox.gateway.usage_drain import DrainRules
 from velox.ledger.writer import CallWriter
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
@@ -156,6 +157,12 @@ def _limits(settings: Settings, slot: int) -> GatewayLimits:
         queue_timeout_s=settings.queue_timeout_s,
         stream_timeout_s=settings.stream_timeout_s,
         sse_keepalive_s=settings.sse_keepalive_s,
+        drains=DrainRules(
+            settings.usage_drain,
+            settings.usage_drain_timeout_s,
+            settings.usage_drain_bytes,
+            share(settings.usage_drains, settings.workers, slot),
+        ),
     )
 
 
@@ -412,6 +419,7 @@ class Worker:
         # From here on, as the supervisor counts, which kills what stays longer.
         until_s = self._loop.time() + self._settings.drain_timeout_s
         self._ingress.draining = self._gateway.draining = True
+        self._gateway.end_drains()
         await listener.close(max(self._settings.drain_timeout_s, _QUEUED_S))
         self._status.state = WorkerState.DRAINING
         wake(self._context.notify)
@@ -433,8 +441,8 @@ class Worker:
         self._log.close()
 
     async def _wait_for_clients(self, until_s: float) -> bool:
-        """Wait until no connection is open; False when the time is over before."""
-        while self._ingress.connections:
+        """Wait until no connection is open, and all is accounted; False when the time is over before."""
+        while self._ingress.connections or self._gateway.n_drains:
             if self._loop.time() >= until_s:
                 return False
             await asyncio.sleep(_LOOK_S)

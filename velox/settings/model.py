@@ -184,6 +184,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.OPTIONAL_TIMEOUT,
     )
 
+    # -- Usage of streams that clients leave --
+    usage_drain: Literal["off", "reasoning", "all"] = setting(
+        "reasoning",
+        "streams that are read on after their client has left, [for their usage](docs/tokens.md#clients-that-leave):"
+        " `reasoning` of models that reason, `all`, or `off`",
+    )
+    usage_drain_timeout_s: float = setting("10s", "longest time for which one is read on", parse.TIMEOUT)
+    usage_drain_bytes: int = setting(
+        "1MiB", "most bytes that are read on of one", parse.size(1024, 1 << 30), name="VELOX_USAGE_DRAIN_BYTES"
+    )
+    usage_drains: int = setting(
+        "256", "most that are read on at once, over all workers; 0: none", parse.integer(0, 1_000_000)
+    )
+
     # -- Retries --
     retries: int = setting(
         "1",
