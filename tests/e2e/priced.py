@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.harness import VeloxProcess
+from tests.e2e.raw_http import RawReply
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import routed
 
-__all__ = ["COST_NANO", "Priced", "ask", "ask_in_vain"]
+__all__ = ["COST_NANO", "Priced", "ask", "ask_held", "ask_in_vain", "reply_held"]
 
 Entry = dict[str, Any]
 # What each call costs: 1,000 tokens in at 1 $ a million, 100 out at 10 $.
@@ -82,6 +83,17 @@ class Priced:
 def ask(velox: VeloxProcess, model: str = "own", **more: Any) -> int:
     body = {"model": model, "messages": [], "max_tokens": 100, **more}
     return velox.request("POST", "/v1/chat/completions", json.dumps(body).encode()).status
+
+
+def reply_held(velox: VeloxProcess, max_tokens: int = 100) -> RawReply:
+    """Ask what a strict budget holds a little more for than it costs; or what it never has room for."""
+    messages = [{"role": "user", "content": "word " * 1000}]
+    body = {"model": "own", "messages": messages, "max_tokens": max_tokens}
+    return velox.request("POST", "/v1/chat/completions", json.dumps(body).encode())
+
+
+def ask_held(velox: VeloxProcess, max_tokens: int = 100) -> int:
+    return reply_held(velox, max_tokens).status
 
 
 def ask_in_vain(velox: VeloxProcess) -> None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -106,10 +107,14 @@ def free_port() -> int:
 
 
 class FlipProxy:
-    """A TCP proxy before servers: one name for whichever of them is in charge, as a failover leaves it."""
+    """A TCP proxy before servers: one name for whichever of them is in charge, as a failover leaves it.
 
-    def __init__(self, port: int) -> None:
+    delay_s: what a server sends comes so much later.
+    """
+
+    def __init__(self, port: int, delay_s: float = 0.0) -> None:
         self._to = port
+        self._delay_s: Final = delay_s
         self._sockets: set[socket.socket] = set()
         self._lock: Final = threading.Lock()
         self._listener: Final = socket.create_server(("127.0.0.1", 0))
@@ -149,13 +154,15 @@ class FlipProxy:
                 continue
             with self._lock:
                 self._sockets |= {client, server}
-            for one, other in ((client, server), (server, client)):
-                threading.Thread(target=_pump, args=(one, other), daemon=True, name="flip-pump").start()
+            for one, other, delay_s in ((client, server, 0.0), (server, client, self._delay_s)):
+                threading.Thread(target=_pump, args=(one, other, delay_s), daemon=True, name="flip-pump").start()
 
 
-def _pump(one: socket.socket, other: socket.socket) -> None:
+def _pump(one: socket.socket, other: socket.socket, delay_s: float) -> None:
     with contextlib.suppress(OSError):
         while data := one.recv(65536):
+            if delay_s:
+                time.sleep(delay_s)
             other.sendall(data)
     with contextlib.suppress(OSError):
         other.shutdown(socket.SHUT_RDWR)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import VeloxProcess, until
-from tests.e2e.priced import COST_NANO, Priced, ask
-from tests.e2e.redis_server import redis_server
+from tests.e2e.priced import COST_NANO, Priced, ask, ask_held, reply_held
+from tests.e2e.redis_server import FlipProxy, redis_server
 
 # What each request holds: some 30 tokens of prompt and 100 of an answer. Each costs COST_NANO.
 HELD_NANO = 1_030_000
@@ -63,6 +63,46 @@ def test_case_18_redis_that_is_frozen_emptied_and_back_gives_no_burst(priced: Pr
             until(lambda: ask_all(found, 4) == [429] * 4 and priced.n_calls >= n_limit - 6, "it is used up")
             ask_all(found, 40)
             assert n_limit - 6 <= priced.n_calls <= n_limit + N_CLIENTS + n_limit // 8
+
+
+@pytest.mark.parametrize("delay_ms", [0, 80])
+def test_strict_budget_is_exact_over_gateways_whatever_is_asked_between(priced: Priced, delay_ms: int) -> None:
+    """Every fourth request asks for what never fits, and Redis may be slower than a request waits for it elsewhere."""
+    budget, n_fit = {"per": "gateway", "usd": "0.04", "window": "total", "strict": True}, 19
+    with redis_server() as server:
+        proxy = FlipProxy(server.port, delay_ms / 1000)
+        try:
+            with priced.gateways(2, [budget], redis_url=proxy.url, replicas="2") as found:
+
+                def asked(n: int) -> int:
+                    return ask_held(found[n % 2], 100_000 if n % 8 > 5 else 100)
+
+                def is_used_up() -> bool:
+                    with ThreadPoolExecutor(N_CLIENTS) as clients:
+                        return set(clients.map(asked, range(40))) == {429} and priced.n_calls >= n_fit
+
+                until(is_used_up, "it is used up", 30)
+                assert priced.n_calls == n_fit and is_used_up()
+        finally:
+            proxy.close()
+
+
+def test_strict_budget_is_refused_while_redis_is_down(priced: Priced) -> None:
+    """What was granted before is spent. Then it is a 503 that says why, and the page says that it does not know."""
+    budget = {"per": "gateway", "usd": "0.4", "window": "total", "strict": True}
+    with redis_server() as server, priced.gateways(2, [budget], redis_url=server.url, replicas="2") as found:
+        assert [ask_held(velox) for velox in found] == [200, 200]
+        server.kill()
+        until(lambda: not any(velox.metric("velox_redis_up") for velox in found), "both know")
+        until(lambda: {ask_held(velox) for velox in found} == {503}, "what was granted is used up")
+        assert priced.n_calls * COST_NANO < 400_000_000 // 2
+        reply = reply_held(found[0])
+        assert reply.header("x-velox-reason") == "limits_unavailable" and "Redis does not answer" in str(reply.error())
+        told = found[0].admin("/api/v1/budgets").json()["data"]
+        assert isinstance(told, list) and [each["state"] for each in told] == ["redis_down"]
+        assert float(told[0]["left"]) < 0.0025
+        server.start()
+        until(lambda: [ask_held(velox) for velox in found] == [200, 200], "it goes on")
 
 
 def test_redis_that_forbids_what_budgets_need_is_told_once(priced: Priced) -> None:

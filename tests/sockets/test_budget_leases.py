@@ -206,9 +206,10 @@ def test_case_18_frozen_redis_lets_each_gateway_have_its_share_of_what_was_left(
             most = LIMIT + 300
             assert fill(gateways, random.Random(1), 20, most) > 0.9 * LIMIT
             assert all(each.workers[0].lack(500, NOON) is Lack.HELD for each in gateways)
-            gateways[0].stands_alone = False
-            assert gateways[0].hold(500) is None and gateways[0].workers[0].lack(500, NOON) is Lack.UNKNOWN
-            gateways[0].stands_alone = True
+            while gateways[0].running:
+                gateways[0].end_one()
+            for gateways[0].stands_alone in (True, False, True):
+                assert gateways[0].hold(500) is None and gateways[0].workers[0].lack(500, NOON) is Lack.UNKNOWN
         finally:
             server.resume()
         for each in gateways:
@@ -234,6 +235,9 @@ def test_case_18_gateway_that_is_cut_off_alone_spends_no_more_than_its_share_bes
     here.stands_alone = False
     while here.hold(10) is not None:
         pass
+    assert here.workers[0].lack(10, NOON) is Lack.HELD, "what it was granted may be free again"
+    while here.running:
+        here.end_one()
     assert here.workers[0].lack(10, NOON) is Lack.UNKNOWN and sum(each.used for each in gateways) <= LIMIT
 
     here.stands_alone = True
@@ -241,6 +245,27 @@ def test_case_18_gateway_that_is_cut_off_alone_spends_no_more_than_its_share_bes
         pass
     free = LIMIT - 3 * 400
     assert LIMIT < sum(each.used for each in gateways) <= LIMIT + free // 3
+
+
+def test_case_18_strict_budget_spends_what_was_granted_while_redis_is_away(server: RedisServer, fleet: Fleet) -> None:
+    """As with the fallback `refuse`; and what is left is told as what is surely left here."""
+    gateways = fleet.three(server, rule(strict=True))
+    here = gateways[0]
+    assert here.hold(400) is not None
+    here.end_one()
+    here.memory.away_ns = 1
+    rng = random.Random(1)
+    while here.hold(rng.randint(1, 20)) is not None:
+        here.end_one()
+    row = next(here.memory.used_rows())
+    told = here.memory.told(row, here.workers[0].window(NOON).number)
+    assert told is not None and told.grant - 20 < here.used <= told.grant < LIMIT
+    assert here.workers[0].lack(20, NOON) is Lack.UNKNOWN and here.workers[0].retry_s == 60
+    (state,) = here.memory.states(NOON)
+    assert state.left == told.grant - here.used
+    fill(gateways[1:], random.Random(1), 20)
+    here.memory.away_ns = 0
+    fill(gateways, random.Random(2), 20)
 
 
 def test_case_18_gateway_that_never_heard_of_redis_has_its_share(fleet: Fleet) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from velox.settings import load
 from velox.settings.model import VARIABLES
-from velox.settings.show import effective, markdown
+from velox.settings.show import budget_lines, effective, markdown
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +49,22 @@ def test_effective_of_defaults_is_what_the_table_says() -> None:
         default = computed.get(variable.default, variable.default)
         seconds = {"60s": "60s", "1m": "60s"}.get(default, default)
         assert rows[variable.name] == seconds, variable.name
+
+
+@pytest.mark.parametrize("fallback", ["local", "refuse"])
+def test_budgets_say_what_they_do_while_redis_is_away(tmp_path: Path, fallback: str) -> None:
+    """A strict one never spends what others may have spent, whatever the fallback is."""
+    environ = {
+        "VELOX_LEDGER": str(tmp_path),
+        "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: day, strict: true}]",
+        "VELOX_REDIS_FALLBACK": fallback,
+    }
+    assert not any("Redis" in line for line in budget_lines(load(environ)))
+    (line,) = [
+        line for line in budget_lines(load({**environ, "VELOX_REDIS_URL": "redis://localhost"})) if "Redis" in line
+    ]
+    assert "then its requests get 503" in line and f"VELOX_REDIS_FALLBACK={fallback}" in line
+    assert ("spent twice" in line) == (fallback == "local")
 
 
 def test_effective_reads_back_to_the_same_settings() -> None:

@@ -115,7 +115,8 @@ def render(
     records: where calls are recorded; None: nowhere. admin_not_after_s: when the certificate of the admin listener
     expires, Unix time; None: it has none.
     """
-    collector = _GatewayCollector(segment, proc, quotas, upstreams, records, admin_not_after_s)
+    is_away = budgets is not None and bool(budgets.away_ns)
+    collector = _GatewayCollector(segment, proc, quotas, upstreams, records, admin_not_after_s, is_away=is_away)
     page = generate_latest(collector)
     return page if budgets is None else page + generate_latest(_BudgetCollector(budgets, scopes))
 
@@ -209,8 +210,11 @@ class _GatewayCollector:
         upstreams: UpstreamTable | None,
         records: Sequence[RecordRing] | None,
         admin_not_after_s: Callable[[], int] | None,
+        *,
+        is_away: bool,
     ) -> None:
         self._segment = segment
+        self._is_away: Final = is_away
         self._admin_not_after_s = admin_not_after_s
         self._proc = proc
         self._quotas = quotas
@@ -230,7 +234,7 @@ class _GatewayCollector:
         yield from _processes(self._pids(), self._proc)
         yield from _limit_rows(self._quotas)
         yield from _ledger(self._records, GatewayStatus(self._segment))
-        yield from _gateway(GatewayStatus(self._segment))
+        yield from _gateway(GatewayStatus(self._segment), is_away=self._is_away)
         yield _gauge(
             "velox_admin_tls_certificate_not_after_seconds",
             "When the admin listener's certificate expires, in seconds since 1970.",
@@ -480,7 +484,9 @@ def _ledger(rings: Sequence[RecordRing] | None, status: GatewayStatus) -> Iterat
     yield _counter("velox_ledger_restarts", "How often the process that keeps records was replaced.", [], restarts)
 
 
-def _gateway(status: GatewayStatus) -> Iterator[Metric]:
+def _gateway(status: GatewayStatus, *, is_away: bool) -> Iterator[Metric]:
+    """Yield those of the whole gateway. is_away: Redis does not answer for budgets."""
+
     def results(count: Callable[..., int], taken: str, refused: str) -> list[_Sample]:
         return [([taken], count(taken=True)), ([refused], count(taken=False))]
 
@@ -513,9 +519,9 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     has_redis = status.redis is not RedisLink.NONE
     yield _gauge(
         "velox_redis_up",
-        "1 while Redis answers (VELOX_REDIS_URL).",
+        "1 while Redis answers (VELOX_REDIS_URL), for limits and for budgets.",
         [],
-        [([], status.redis_is_up)] if has_redis else [],
+        [([], status.redis_is_up and not is_away)] if has_redis else [],
     )
     yield _gauge(
         "velox_replicas",

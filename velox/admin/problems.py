@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from velox.policy.health.member import State
+from velox.shm.budget_table import BudgetMemory
 from velox.shm.status import GatewayStatus, RedisLink
 from velox.shm.upstream_table import KEYS_OUT, STATES, RowTotals
 
 __all__ = ["problems"]
 
 
-def problems(status: GatewayStatus, members: Sequence[RowTotals]) -> list[str]:
+def problems(status: GatewayStatus, members: Sequence[RowTotals], budgets: BudgetMemory | None = None) -> list[str]:
     """Return a line for each. members: of all upstreams; of one that has just been removed no worker has a state."""
     found = []
     if status.key_file_is_bad:
         found.append("VELOX_API_KEYS_FILE can't be used, the keys stay as they were")
     if status.redis is not RedisLink.NONE and not status.redis_is_up:
         found.append("Redis does not answer: what VELOX_REDIS_FALLBACK says of limits holds")
+    if budgets is not None and budgets.away_ns:
+        found.append("Redis does not answer for budgets: of strict ones only what was granted before is spent")
     states: dict[str, list[int]] = {}
     for member in members:
         own = states.setdefault(member.upstream, [0] * len(State))

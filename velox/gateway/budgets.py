@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.lease_wait import NotYetError, unavailable
+from velox.gateway.lease_wait import NotYetError
 from velox.memo import Memo
 from velox.policy.budget import period_text, usd_text
 from velox.policy.budget_rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
@@ -52,6 +52,8 @@ _WHOSE: Final = {
 _OWN: Final = frozenset({"key", "user", "team"})
 # When a running request ends nobody knows.
 _HELD_RETRY_S: Final = 1.0
+# A strict budget can't be passed without Redis: its requests wait longer for it than others.
+_STRICT_PATIENCE_S: Final = 2.0
 
 
 class Destinations(Protocol):
@@ -211,9 +213,13 @@ class BudgetGate:
     def _refused(self, kept: SharedBudget, amount: int, now_s: float) -> VeloxError | NotYetError:
         rule, lack = kept.rule, kept.lack(amount, now_s)
         if lack is Lack.NOT_GRANTED:
-            return NotYetError([(kept, amount)])
+            return NotYetError([(kept, amount)], _STRICT_PATIENCE_S if rule.budget.strict else 0.0)
         if lack is Lack.UNKNOWN:
-            return unavailable()
+            message = (
+                f"what this gateway was granted of {_WHOSE[rule.scope]} budget ({rule.name}) is used up, and what is"
+                " left of it can't be found out: Redis does not answer (VELOX_REDIS_URL)"
+            )
+            return VeloxError(Reason.LIMITS_UNAVAILABLE, message, retry_after_s=kept.retry_s)
         budget, window = rule.budget, kept.window(now_s)
         spent = kept.spent(now_s)
 

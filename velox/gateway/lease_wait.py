@@ -22,11 +22,15 @@ Want: TypeAlias = tuple[Quota | SharedBudget, int]
 
 
 class NotYetError(Exception):
-    """Nothing was taken: permits must be asked for first. wants: which."""
+    """Nothing was taken: permits must be asked for first. wants: which.
 
-    def __init__(self, wants: Sequence[Want]) -> None:
+    patience_s: the request may wait for so long, if that is longer than others may.
+    """
+
+    def __init__(self, wants: Sequence[Want], patience_s: float = 0.0) -> None:
         super().__init__("permits must be asked for")
         self.wants: Final = tuple(wants)
+        self.patience_s: Final = patience_s
 
 
 class LeaseWait(Protocol):
@@ -47,18 +51,17 @@ async def wait_for_permits(
 
     When nobody answers, the quotas are asked once more: who was to answer counts as gone by then, and they say so.
     """
-    until_s, is_last = 0.0, False
+    began_s, is_last = loop.time(), False
     while True:
         try:
             gate(time.monotonic_ns())
             return
         except NotYetError as not_yet:
-            wants = not_yet.wants
+            wants, patience_s = not_yet.wants, not_yet.patience_s
         assert leases is not None, "only a quota with somebody to ask says NOT_YET"
         if is_last:
             raise unavailable()
-        until_s = until_s or loop.time() + leases.timeout_s
-        is_last = not await leases.wait_for_lease(wants, until_s)
+        is_last = not await leases.wait_for_lease(wants, began_s + max(leases.timeout_s, patience_s))
 
 
 def unavailable() -> VeloxError:

@@ -49,7 +49,12 @@ _IDLE_NS: Final = 1_000_000_000
 _REPORT_NS: Final = 5_000_000_000
 # In advance, all gateways together hold at most one part of so many of what is free.
 PARTS: Final = 8
+# How long it takes until all gateways have told a Redis that lost its data what they had; of a slow one, as many times
+# as long as it took for its last answer.
 _GRACE_MS: Final = 2000
+_GRACE_TRIPS: Final = 8
+# A part is not taken for idle while what was asked for it may be under way.
+_IDLE_TRIPS: Final = 4
 # Reports rest so many times as long as the last one took.
 _REPORT_PART: Final = 4
 _DAY_MS: Final = 86_400_000
@@ -84,6 +89,7 @@ class BudgetKeeper:
         self._wall_s: Final = wall_s
         self._rows: Final[dict[int, _Row]] = {}
         self._life = ""  # of Redis' memory, as last seen
+        self._trip_ns = 0  # for so long the last question was out
         self._next_look_ns = self._next_scan_ns = self._next_report_ns = 0
         self._to_look: list[int] = []
         # Rows to ask for, in their order: that a worker waits for, that need something, that only report.
@@ -120,6 +126,10 @@ class BudgetKeeper:
             answered += self._ask(_first(self._reports), replicas, now_ns)
             self._next_report_ns = now_ns + (1 + _REPORT_PART) * (time.monotonic_ns() - began_ns)
         return answered
+
+    def probe(self, replicas: int) -> None:
+        """Ask for nothing: whether Redis is there, and knows what it knew. Raises RedisDownError."""
+        self._ask((), replicas, time.monotonic_ns())
 
     @property
     def next_ns(self) -> int | None:
@@ -174,7 +184,7 @@ class BudgetKeeper:
                 self._due[index] = None
             if told is None:
                 continue
-            if now_ns - row.since_ns >= _IDLE_NS:
+            if now_ns - row.since_ns >= max(_IDLE_NS, _IDLE_TRIPS * self._trip_ns):
                 if told.grant > used:
                     self._lower(index, row)
                     self._due[index] = None
@@ -209,16 +219,19 @@ class BudgetKeeper:
     def _ask(self, indexes: Sequence[int], replicas: int, now_ns: int) -> list[tuple[int, int]]:
         memory, now_s = self._memory, self._wall_s()
         queries = [self._query(index, self._rows[index], now_s) for index in indexes]
+        grace_ms = max(_GRACE_MS, _GRACE_TRIPS * self._trip_ns // 1_000_000)
+        began_ns = time.monotonic_ns()
         life, is_unsure, answers = self._redis.ask_budgets(
-            queries, self._name, self._life, _GRACE_MS, PARTS * max(1, replicas)
+            queries, self._name, self._life, grace_ms, PARTS * max(1, replicas)
         )
+        at_ns = time.monotonic_ns()
+        self._trip_ns = at_ns - began_ns
         for index in indexes:
             for asked in (self._waiting, self._due, self._reports):
                 asked.pop(index, None)
         if self._life and life != self._life:
             self.report_again()
         self._life = life
-        at_ns = time.monotonic_ns()
         answered: list[tuple[int, int]] = []
         for index, query, (grant, spent, granted) in zip(indexes, queries, answers, strict=True):
             row = self._rows[index]

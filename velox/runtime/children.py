@@ -221,7 +221,8 @@ class LeaseProcess(LoggedReplaced):
 
     def kill_if_idle(self) -> None:
         """Kill it if Redis is down: it can return nothing, and may be in the middle of a slow DNS lookup."""
-        if self.pid and not self._status.redis_is_up:
+        has_budgets = self._budgets is not None and not self._budgets.away_ns
+        if self.pid and not self._status.redis_is_up and not has_budgets:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -306,7 +307,7 @@ def admin(
             admin_not_after_s=None if certificate is None else lambda: certificate.not_after_s,
         ),
         ready=partial(_readiness, segment, upstreams, requires_upstream=settings.ready_requires_upstream),
-        problems=lambda: problems(status, upstreams.totals()),
+        problems=lambda: problems(status, upstreams.totals(), budgets),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
         reload=ReloadPage(segment, reloads, partial(wake, notify)),
         token=None if settings.admin_token is None else settings.admin_token.reveal(),

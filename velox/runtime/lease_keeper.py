@@ -10,8 +10,8 @@ Knows: when Redis is asked, what is asked for each row, and which workers get th
     failure    all workers are notified at once and continue without it; it is tried again after 0.1 s, doubling to 1 s.
                The first question then restores the state of all buckets that this gateway knows of
 
-It has no loop and one thread: a question blocks it, for at most half of VELOX_REDIS_TIMEOUT. It may be killed at any
-instant: the supervisor starts the next one.
+It has no loop: a question for limits blocks it, for at most half of VELOX_REDIS_TIMEOUT. Budgets have a thread and a
+connection of their own (budget_loop.py). It may be killed at any instant: the supervisor starts the next one.
 
 A row is looked after from the first demand for it until nothing of it is held and its bucket is full. HOLD says so,
 and what is needed for that stands in the row, so the next keeper finds every row as it is. What a dead keeper had asked
@@ -36,6 +36,7 @@ from velox.outcomes import LeaseResult
 from velox.policy.lease import BACK_AFTER_NS, block, missing, pairs, retry_ns, surplus
 from velox.policy.token_bucket import BucketRate
 from velox.runtime.budget_keeper import BudgetKeeper
+from velox.runtime.budget_loop import ANSWER_S, BudgetLoop
 from velox.runtime.gateway_name import gateway_name
 from velox.runtime.lease_redis import BucketAnswer, BucketQuery, LeaseRedis, RedisDownError
 from velox.runtime.leases import ALIVE, EVERY_ROW, LeasePipes
@@ -46,6 +47,7 @@ from velox.shm.leased_budget import BUDGET_ROWS
 from velox.shm.quota_table import LEAVING, QuotaMemory, RowTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink
+from velox.types import Secret
 
 __all__ = ["HeldRow", "LeaseKeeper", "LeaseRows", "RedisTimes", "run_keeper"]
 
@@ -301,19 +303,31 @@ def run_keeper(
     replica = hashlib.sha256(quotas.key).hexdigest()[:16]
     # Half: a demand may come when a question has just gone out, and must be answered by the next one.
     redis = LeaseRedis(settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s / 2, replica)
+    status, logger = GatewayStatus(segment), operations_logger(sys.stderr)
+    loop = None
+    if budgets is not None and settings.ledger is not None:
+        loop = BudgetLoop(
+            _budget_keeper(settings, settings.redis_url, budgets, _name(settings.ledger, replica)),
+            *(budgets, pipes, logger),
+            replicas=lambda: settings.replicas or status.replicas or 1,
+            fallback=settings.redis_fallback,
+        )
     keeper = LeaseKeeper(
         LeaseRows(quotas, round(settings.rate_limit_max_wait_s * 1e9)),
-        *(redis, pipes, GatewayStatus(segment), WorkerMetrics(segment.other_metrics())),
-        logger=operations_logger(sys.stderr),
+        *(redis, pipes, status, WorkerMetrics(segment.other_metrics())),
+        logger=logger,
         fallback=settings.redis_fallback,
         replicas=settings.replicas,
-        budgets=None
-        if budgets is None or settings.ledger is None
-        else BudgetKeeper(budgets, redis, _name(settings.ledger, replica)),
+        budgets=loop,
     )
     signal.signal(signal.SIGTERM, lambda _number, _frame: keeper.leave())
     keeper.run()
     return 0
+
+
+def _budget_keeper(settings: Settings, url: Secret, budgets: BudgetMemory, name: str) -> BudgetKeeper:
+    timeout_s = max(ANSWER_S, settings.redis_timeout_s)
+    return BudgetKeeper(budgets, LeaseRedis(url.reveal(), settings.redis_prefix, timeout_s, name), name)
 
 
 class LeaseKeeper:
@@ -330,7 +344,7 @@ class LeaseKeeper:
         logger: logging.Logger,
         fallback: str,
         replicas: int,
-        budgets: BudgetKeeper | None = None,
+        budgets: BudgetLoop | None = None,
     ) -> None:
         self._budgets: Final = budgets
         self._rows: Final = rows
@@ -342,6 +356,7 @@ class LeaseKeeper:
         self._fallback: Final = fallback
         self._replicas: Final = replicas
         self._is_up = False
+        self._n_failed = 0  # of the questions for budgets, as counted
         self._why = ""  # Redis is down, as logged last; "": it is up, or was not asked yet
         self._link = RedisTimes(0, 0)
         self._retry_ns = 0
@@ -360,41 +375,41 @@ class LeaseKeeper:
     def run(self) -> None:
         """Keep the leases until leave() is called."""
         self._rows.take_over(time.monotonic_ns())
+        if self._budgets is not None:
+            self._budgets.start()
         poll = select.poll()
         poll.register(self._pipes.demands_fd, select.POLLIN)
         while not self._leaves:
             self._status.keeper_heartbeat_ns = time.monotonic_ns()
             self._turn(time.monotonic_ns())
-            wait_ns = self._next_turn_ns() - time.monotonic_ns()
+            wait_ns = self._next_tick_ns - time.monotonic_ns()
             poll.poll(max(0, -(-wait_ns // 1_000_000)))
         self._return_everything()
-
-    def _next_turn_ns(self) -> int:
-        budgets_ns = self._budgets.next_ns if self._budgets is not None and self._is_up else None
-        return self._next_tick_ns if budgets_ns is None else min(budgets_ns, self._next_tick_ns)
 
     def _turn(self, now_ns: int) -> None:
         for demand in self._pipes.demands():
             if demand.row >= BUDGET_ROWS:
                 if self._budgets is not None:
-                    self._budgets.demanded(demand, now_ns)
+                    self._budgets.demanded(demand)
             elif not self._rows.demanded(demand, now_ns):
                 self._pipes.answer(demand.block, (demand.row,))
         if now_ns >= self._next_tick_ns:
             self._next_tick_ns = now_ns + _TICK_NS
             self._rows.look(now_ns, self._n_replicas(), is_up=self._is_up)
+            self._look_at_budgets()
         if self._is_up or now_ns >= self._next_try_ns:
             self._ask(now_ns)
-            if self._budgets is not None and self._is_up:
-                self._ask_budgets(self._budgets)
-            if self._is_up:
-                self._all_answered()
         if not self._is_up:
             # Who asked nevertheless must not wait.
             for held in self._rows.drop():
                 self._answer(held)
-            for block, word in () if self._budgets is None else self._budgets.drop():
-                self._pipes.answer(block, (word,))
+
+    def _look_at_budgets(self) -> None:
+        if self._budgets is not None:
+            self._budgets.check()
+            n_failed, self._n_failed = self._n_failed, self._budgets.n_failed
+            for _ in range(self._n_failed - n_failed):
+                self._metrics.count_lease(LeaseResult.FAILED)
 
     def _ask(self, now_ns: int) -> None:
         """Ask for all rows that need it. To say that this gateway lives is a question, too."""
@@ -441,13 +456,6 @@ class LeaseKeeper:
             self._answer(one)
         return True
 
-    def _ask_budgets(self, budgets: BudgetKeeper) -> None:
-        try:
-            for block, word in budgets.turn(time.monotonic_ns(), self._n_replicas()):
-                self._pipes.answer(block, (word,))
-        except RedisDownError as exc:
-            self._failed(str(exc))
-
     def _answered(self, now_ns: int, n_replicas: int) -> None:
         self._status.redis_answered_ns = now_ns
         if n_replicas >= 0:
@@ -457,13 +465,8 @@ class LeaseKeeper:
         if self._is_up:
             return
         self._is_up = True
-        if self._budgets is not None:
-            self._budgets.report_again()
         self._status.redis = RedisLink.UP
         self._pipes.answer_all(EVERY_ROW)
-
-    def _all_answered(self) -> None:
-        """Note that it is well: one of its scripts may work while the other, that budgets need, fails each time."""
         self._retry_ns = 0
         if self._why:
             self._logger.warning("Redis can be asked again: limits hold over all gateways")
@@ -496,6 +499,8 @@ class LeaseKeeper:
 
     def _return_everything(self) -> None:
         """Give everything back, if that is possible at once."""
+        if self._budgets is not None:
+            self._budgets.leave()
         if not self._is_up:
             return
         self._rows.empty()
@@ -504,8 +509,6 @@ class LeaseKeeper:
                 now_ns = time.monotonic_ns()
                 asks = [ask for one in held if (ask := one.ask(now_ns, self._link, 1)) is not None]
                 self._redis.ask([ask._replace(want=0, pairs=()) for ask in asks])
-            if self._budgets is not None:
-                self._budgets.leave()
             self._redis.ask((), counts_for_ns=-_COUNTS_FOR_NS)
         except RedisDownError:
             pass  # what was held is lost

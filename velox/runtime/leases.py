@@ -24,14 +24,15 @@ from typing import Final
 from velox.gateway.lease_wait import Want
 from velox.settings import Settings
 from velox.shm.leased import Demand, LeasedQuota
-from velox.shm.leased_budget import LeasedBudget
+from velox.shm.leased_budget import BUDGET_ROWS, LeasedBudget
 from velox.shm.status import GatewayStatus
 
-__all__ = ["ALIVE", "EVERY_ROW", "LeaseClient", "LeasePipes"]
+__all__ = ["ALIVE", "BUDGETS_ALIVE", "EVERY_ROW", "BudgetClient", "LeaseClient", "LeasePipes"]
 
-# Instead of a row: the keeper runs; and: every row has an answer.
+# Instead of a row: the keeper runs; every row of limits has an answer; the keeper's thread of budgets runs.
 ALIVE: Final = 0xFFFF_FFFF
 EVERY_ROW: Final = 0xFFFF_FFFE
+BUDGETS_ALIVE: Final = 0xFFFF_FFFD
 
 # pipe(7): a write of at most so many bytes is whole or not at all.
 _ATOMIC: Final = select.PIPE_BUF
@@ -127,7 +128,17 @@ class _Waiter:
 class LeaseClient:
     """A velox.shm.leased.Link, and a velox.gateway.lease_wait.LeaseWait. block: of this worker."""
 
-    __slots__ = ("_block", "_demands", "_loop", "_pipes", "_settings", "_status", "_trusts", "_waiting")
+    __slots__ = (
+        "_block",
+        "_demands",
+        "_loop",
+        "_pipes",
+        "_settings",
+        "_status",
+        "_trusts",
+        "_trusts_budgets",
+        "_waiting",
+    )
 
     def __init__(
         self, settings: Settings, pipes: LeasePipes, block: int, status: GatewayStatus, loop: asyncio.AbstractEventLoop
@@ -139,7 +150,7 @@ class LeaseClient:
         self._loop: Final = loop
         self._demands: list[Demand] = []
         self._waiting: dict[int, set[_Waiter]] = {}
-        self._trusts = True
+        self._trusts = self._trusts_budgets = True
         loop.add_reader(pipes.answers_fd(block), self._on_answers)
 
     def __repr__(self) -> str:
@@ -149,6 +160,11 @@ class LeaseClient:
     def is_up(self) -> bool:
         """True while Redis can be asked, as far as this worker knows."""
         return self._trusts and self._status.redis_is_up
+
+    @property
+    def answers_for_budgets(self) -> bool:
+        """True while the keeper answers what is asked for budgets, as far as this worker knows."""
+        return self._trusts_budgets
 
     @property
     def replicas(self) -> int:
@@ -188,7 +204,9 @@ class LeaseClient:
             await waiter.future
             return True
         except TimeoutError:
-            self._trusts = False
+            is_of_budgets = [row >= BUDGET_ROWS for row in waiter.rows]
+            self._trusts &= all(is_of_budgets)
+            self._trusts_budgets &= not any(is_of_budgets)
             return False
         finally:
             timer.cancel()
@@ -201,11 +219,15 @@ class LeaseClient:
 
     def _on_answers(self) -> None:
         rows = self._pipes.answers(self._block)
-        self._trusts = True
-        if EVERY_ROW in rows:
-            rows = list(self._waiting)
         for row in rows:
-            if row != ALIVE:
+            if BUDGET_ROWS <= row <= BUDGETS_ALIVE:
+                self._trusts_budgets = True
+            else:
+                self._trusts = True
+        if EVERY_ROW in rows:
+            rows += [row for row in self._waiting if row < BUDGET_ROWS]
+        for row in rows:
+            if row < BUDGETS_ALIVE:
                 for waiter in self._waiting.pop(row, ()):
                     waiter.rows.discard(row)
                     if not waiter.rows and not waiter.future.done():
@@ -217,6 +239,33 @@ class LeaseClient:
             waiters.discard(waiter)
             if not waiters:
                 del self._waiting[row]
+
+
+class BudgetClient:
+    """A velox.shm.leased_budget.BudgetLink."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, leases: LeaseClient) -> None:
+        self._leases: Final = leases
+
+    def __repr__(self) -> str:
+        return f"<BudgetClient of {self._leases!r}>"
+
+    @property
+    def is_up(self) -> bool:
+        """True while the keeper answers."""
+        return self._leases.answers_for_budgets
+
+    @property
+    def replicas(self) -> int:
+        """How many gateways share the budgets."""
+        return self._leases.replicas
+
+    @property
+    def stands_alone(self) -> bool:
+        """True if this gateway spends its share while Redis is down."""
+        return self._leases.stands_alone
 
 
 def _give_up(future: asyncio.Future[None]) -> None:

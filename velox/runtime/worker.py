@@ -65,7 +65,7 @@ from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.fleet import Fleet
 from velox.runtime.key_follower import KeyFollower
-from velox.runtime.leases import LeaseClient, LeasePipes
+from velox.runtime.leases import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
 from velox.runtime.on_demand import importing
@@ -334,7 +334,7 @@ class Worker:
             leases = LeaseClient(self._settings, context.leases, context.block, status, self._loop)
             quotas = LeasedTable(context.quotas, context.block, leases)
             if context.budgets is not None:
-                budgets = LeasedBudgetTable(context.budgets, context.block, leases)
+                budgets = LeasedBudgetTable(context.budgets, context.block, BudgetClient(leases))
         parts = gateway_parts(
             self._settings,
             context.slot,

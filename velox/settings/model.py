@@ -432,9 +432,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.redis_url,
     )
     redis_prefix: str = setting("velox:", "prefix of all keys in Redis", parse.redis_prefix)
-    redis_timeout_s: float = setting("50ms", "longest wait of a request for Redis", parse.duration(0.001, 5.0))
+    redis_timeout_s: float = setting(
+        "50ms",
+        "longest wait of a request for Redis; for a [strict budget](docs/budgets.md#several-gateways), 2 s at least",
+        parse.duration(0.001, 5.0),
+    )
     redis_fallback: Literal["local", "refuse"] = setting(
-        "local", "while Redis is down: `local` (each gateway has its share of the limit) or `refuse` (503)"
+        "local",
+        "while Redis is down: `local` (each gateway has its share of the limit; of a strict budget what it was granted)"
+        " or `refuse` (503)",
     )
     # 0: the number that Redis reported last
     replicas: int = setting(

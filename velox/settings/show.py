@@ -106,7 +106,19 @@ def budget_lines(settings: Settings) -> list[str]:
     lines = _lines("budget", rows) if rows else []
     if len(own) > _MOST_KEYS:
         lines.append(f"budget: and {len(own) - _MOST_KEYS} more keys that have their own")
+    if settings.redis_url is not None and settings.ledger is not None and (rows or settings.managed_keys):
+        lines.append(_while_redis_is_away(settings))
     return lines
+
+
+def _while_redis_is_away(settings: Settings) -> str:
+    what = "a strict budget spends what this gateway was granted, then its requests get 503"
+    if settings.redis_fallback == "refuse":
+        return f"budget: while Redis can't be asked, {what.replace('a strict', 'each')} (VELOX_REDIS_FALLBACK=refuse)"
+    return (
+        f"budget: while Redis can't be asked, {what}; any other spends its share besides, of which a part can be"
+        " spent twice (VELOX_REDIS_FALLBACK=local)"
+    )
 
 
 def budget_rule_lines(settings: Settings, rules: Iterable[BudgetRule]) -> list[str]:

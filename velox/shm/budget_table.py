@@ -6,7 +6,8 @@ it (gateway/budgets.py).
 LAYOUT. A memfd; everything is an 8-byte cell.
 
     gateway    1 line         how many budgets found no row; how many alerts there were, and what became of them;
-                              how often a budget went back to a window before; 1: what was spent before is not read
+                              how often a budget went back to a window before; 1: what was spent before is not read;
+                              since when Redis can't be asked (monotonic ns), 0: it can
     tags       1 cell a row   0: the row is free; else a keyed digest of the budget that has it, for ever
     rows       each row:
       shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT,
@@ -74,6 +75,7 @@ _OVERFLOWED: Final = 0
 _ALERTS: Final = 1  # and the next ones, by AlertCount
 _CAME_BACK: Final = 5
 _UNREAD: Final = 6
+_AWAY: Final = 7
 
 # Shared cells of a row.
 _LIMIT: Final = 0
@@ -115,7 +117,8 @@ class BudgetState(NamedTuple):
     """One budget at one moment, in tokens or nano-dollars. window: the open one.
 
     spent: by all gateways, as far as this one knows. held: by requests that run in this one. n_refused: requests of
-    this one for which too little was left, in all windows. has_refused: one of them was in the open window.
+    this one for which too little was left, in all windows. has_refused: one of them was in the open window. room: what
+    this one has left of its part, while Redis can't be asked for more; None: it can, or nobody has to.
     """
 
     label: BudgetLabel
@@ -125,11 +128,13 @@ class BudgetState(NamedTuple):
     window: BudgetWindow
     n_refused: int = 0
     has_refused: bool = False
+    room: int | None = None
 
     @property
     def left(self) -> int:
-        """Return what may still be spent."""
-        return max(0, self.limit - self.spent - self.held)
+        """Return what may still be spent: while nobody knows what others have spent since, by this gateway, surely."""
+        left = self.limit - self.spent - self.held
+        return max(0, left if self.room is None else min(left, self.room))
 
 
 class Told(NamedTuple):
@@ -142,7 +147,10 @@ class Told(NamedTuple):
 
 
 class Lack(enum.Enum):
-    """Why nothing could be held: there is no room left, holds are in the way, Redis must be asked, or can't be."""
+    """Why nothing could be held: there is no room left, holds are in the way, Redis must be asked, or can't be.
+
+    UNKNOWN: what this gateway has of it is used up, and whether there is more nobody can say.
+    """
 
     SPENT = enum.auto()
     HELD = enum.auto()
@@ -215,6 +223,15 @@ class BudgetMemory:
     @is_unread.setter
     def is_unread(self, is_unread: bool) -> None:
         self.cells[_UNREAD] = is_unread
+
+    @property
+    def away_ns(self) -> int:
+        """Since when Redis can't be asked for budgets (monotonic ns); 0: it can. Written by the keeper of leases."""
+        return self.cells[_AWAY]
+
+    @away_ns.setter
+    def away_ns(self, since_ns: int) -> None:
+        self.cells[_AWAY] = since_ns
 
     def tag(self, *parts: str) -> tuple[int, bytes]:
         """Return the tag of a row, and a name that is the same in all gateways."""
@@ -412,8 +429,11 @@ class BudgetMemory:
         spent, held = self.amounts(row, window.number)
         told = self.told(row, window.number)
         refused, n_refused = (self.cells[first + at] for at in (_REFUSED_NUMBER, _REFUSALS))
+        room = None
+        if self.away_ns:
+            room = (0 if told is None else told.grant) - spent - held
         spent += 0 if told is None else told.spent
-        return BudgetState(label, limit, spent, held, window, n_refused, refused == window.number)
+        return BudgetState(label, limit, spent, held, window, n_refused, refused == window.number, room)
 
     def _probes(self, tag: int, *, open_ended: bool) -> Iterator[int]:
         half = self.rows // 2
@@ -592,6 +612,11 @@ class SharedBudget:
     def spent(self, now_s: float) -> int:
         """Return what is spent in the open window, by all gateways, as far as is known."""
         return self.amounts(now_s)[0]
+
+    @property
+    def retry_s(self) -> float:
+        """After how many seconds a request is worth another try that was refused because nobody can say."""
+        return 1.0
 
     def count_refusal(self, now_s: float) -> None:
         """Count a request for which too little is left."""

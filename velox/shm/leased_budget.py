@@ -9,7 +9,8 @@ no more is held and spent than over the workers of one.
 While Redis is down, a gateway may go on with what it was granted and its share of what nobody was granted when Redis
 last answered; the whole is then still within the limit, if all heard the same, and none can ask it. Where others can,
 they are granted that share as well: Redis does not know a gateway that is cut off from one that has left. Without an
-answer for this window it is its share of the limit. With VELOX_REDIS_FALLBACK=refuse only what was granted passes.
+answer for this window it is its share of the limit. With VELOX_REDIS_FALLBACK=refuse only what was granted passes; so
+it is with a budget that is `strict`, whatever that says.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ __all__ = ["BUDGET_ROWS", "BudgetLink", "LeasedBudget", "LeasedBudgetTable"]
 BUDGET_ROWS: Final = 0x8000_0000
 # What the keeper said is good for a refusal for so long: others may have returned something since.
 _FRESH_NS: Final = 100_000_000
+# For how long a client is asked to stay away while Redis does: as long as that lasts already, and no longer.
+_MOST_RETRY_S: Final = 60.0
 
 
 class BudgetLink(Protocol):
@@ -34,7 +37,7 @@ class BudgetLink(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """True while the keeper can ask it."""
+        """True while the keeper answers."""
 
     @property
     def replicas(self) -> int:
@@ -66,6 +69,22 @@ class LeasedBudget(SharedBudget):
         super().__init__(memory, row, block, rule)
         self._link: Final = link
 
+    @property
+    def retry_s(self) -> float:
+        """See SharedBudget."""
+        away_ns = self._memory.away_ns
+        return min(max(1.0, (time.monotonic_ns() - away_ns) / 1e9), _MOST_RETRY_S) if away_ns else 1.0
+
+    @property
+    def _is_up(self) -> bool:
+        """Redis can be asked."""
+        return not self._memory.away_ns and self._link.is_up
+
+    @property
+    def _stands_alone(self) -> bool:
+        """The gateway spends its share while Redis can't be asked."""
+        return self._link.stands_alone and not self.rule.budget.strict
+
     def lack(self, amount: int, now_s: float) -> Lack:
         """Say why hold() gave nothing."""
         number = self.window(now_s).number
@@ -74,8 +93,8 @@ class LeasedBudget(SharedBudget):
         elsewhere = 0 if told is None else told.spent
         if spent + elsewhere + amount > limit:
             return Lack.SPENT
-        if not self._link.is_up:
-            return Lack.HELD if self._link.stands_alone else Lack.UNKNOWN
+        if not self._is_up:
+            return Lack.HELD if spent + amount <= self._granted(number) else Lack.UNKNOWN
         if spent + held + amount > limit:
             return Lack.HELD
         is_fresh = told is not None and time.monotonic_ns() - told.at_ns < _FRESH_NS
@@ -94,10 +113,10 @@ class LeasedBudget(SharedBudget):
         return Demand(BUDGET_ROWS | self._row, self._block, number, self._memory.name(self._row), 0, 0, n)
 
     def _granted(self, number: int) -> int:
-        limit, link = self._limit, self._link
+        limit = self._limit
         told = self._memory.told(self._row, number)
         grant = 0 if told is None else told.grant
-        if not link.is_up and link.stands_alone:
+        if not self._is_up and self._stands_alone:
             left = limit if told is None else max(0, limit - told.granted - grant)
-            grant += left // max(1, link.replicas)
+            grant += left // max(1, self._link.replicas)
         return min(limit, grant)

@@ -18,7 +18,7 @@ from velox.admin.message import parse_request
 from velox.admin.roles import Role
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope
-from velox.shm.budget_table import BudgetMemory, BudgetTable
+from velox.shm.budget_table import BudgetMemory, BudgetTable, Told
 
 NOON = 1_795_435_200.0
 KEY = "6161616161616161 shop"
@@ -73,6 +73,25 @@ def test_budgets_are_told_with_what_is_left(memory: BudgetMemory) -> None:
     assert (one["window_start"], one["window_end"]) == ("2026-10-31T23:00:00Z", "2026-11-30T23:00:00Z")
     (team,) = ops["data"]
     assert [team[name] for name in ("limit", "spent", "held", "left", "window_end")] == [1000, 250, 100, 650, None]
+
+
+def test_budgets_whose_redis_is_down_say_so(memory: BudgetMemory) -> None:
+    """What is left is what this gateway was granted and has not used: nothing else is sure."""
+    door = Door(memory)
+    assert {each["state"] for each in door("/api/v1/budgets")[1]["data"]} == {"known"}
+    row, number = next(
+        (row, memory.window_of(row)[1]) for row in memory.used_rows() if memory.window_of(row)[0] == 1000
+    )
+    memory.tell(row, number, Told(400, 30, 200, 1))
+    memory.away_ns = 1
+    assert len(door.names("/api/v1/budgets")) == 5
+    found = door("/api/v1/budgets")[1]["data"]
+    assert {each["state"] for each in found} == {"redis_down"}
+    assert sorted((each["spent"], each["left"]) for each in found if each["unit"] == "tokens") == [
+        *[(250, 0)] * 2,
+        (250, 0),
+        (280, 50),
+    ]
 
 
 def test_pages_have_each_budget_once(memory: BudgetMemory) -> None:

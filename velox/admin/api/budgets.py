@@ -115,6 +115,7 @@ def _shown(state: BudgetState) -> dict[str, Any]:
         "spent": amount(state.spent),
         "held": amount(state.held),
         "left": amount(state.left),
+        "state": "known" if state.room is None else "redis_down",
     }
 
 

@@ -126,7 +126,11 @@ BUDGET_STATE: Final[Schema] = _object(
         "limit": _AMOUNT,
         "spent": {**_AMOUNT, "description": "by all gateways, as far as this one knows"},
         "held": {**_AMOUNT, "description": "by requests that run"},
-        "left": _AMOUNT,
+        "left": {**_AMOUNT, "description": "while `state` is redis_down: what this gateway surely may still spend"},
+        "state": {
+            "enum": ["known", "redis_down"],
+            "description": "redis_down: what other gateways have spent since is not known",
+        },
     }
 )
 CHANGE: Final[Schema] = _object(
