@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.e2e.conftest import Wall
-from tests.e2e.harness import VeloxProcess
+from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.recording import JSON, Call, RecordingUpstream
+from tests.e2e.routed import routed
+from velox.gateway.dropped_fields import CREDENTIALS, DROPPED
 
 CHAT = b'{"model":"m","messages":[]}'
 # Everything the OpenAI API has a kind of: with and without /v1, with ids, queries, escapes, an empty query.
@@ -164,6 +167,36 @@ def test_client_headers_pass_and_claims_do_not(wall: Wall) -> None:
     assert {name: call.header(name) for name in passed} == passed
     assert not names & set(dropped)
     assert names - set(passed) <= {"host"}
+
+
+@pytest.mark.parametrize("client_http2", [False, True], ids=["http1", "http2"])
+@pytest.mark.parametrize("upstream_http2", [False, True], ids=["up-http1", "up-http2"])
+def test_fields_that_steer_servers_or_say_who_a_client_is_go_to_no_upstream(
+    client_http2: bool, upstream_http2: bool
+) -> None:
+    """Unless the upstream's entry sets them. Google's servers make a DELETE of a POST that says so."""
+    own = {"x-http-method-override": "GET", "ocp-apim-subscription-key": "ours"}
+    never = {name.decode(): "theirs" for name in (DROPPED | CREDENTIALS) - {b"expect", b"content-encoding"}}
+    del never["authorization"]  # a client's, which is its key here
+    never |= {"x-forwarded-for": "10.0.0.1", "x-envoy-original-path": "/evil", "proxy-authorization": "Basic eA=="}
+    with RecordingUpstream(http2=upstream_http2) as upstream, upstream.playing(anything):
+        entry = {"name": "one", "origin": upstream.upstream.url, "key": "env:MODEL_KEY", "headers": own}
+        http2 = "on" if upstream_http2 else "auto"
+        more = {"MODEL_KEY": "sk-ours-0123456789", "upstream_http2": http2, "listen_http2": "on"}
+        with (
+            routed({"upstreams": [entry]}, **more) as velox,
+            httpx.Client(http1=not client_http2, http2=client_http2, headers={"x-passes": "1"}) as client,
+        ):
+            never |= {"x-request-timeout-ms": "60000", "authorization": f"Bearer {KEY}"}
+            sent = {**never, "content-type": "application/json"}
+            assert client.post(f"{velox.base_url}/v1/chat/completions", content=CHAT, headers=sent).status_code == 200
+            call = upstream.wait_call()
+
+    got = dict(call.headers)
+    assert got["authorization"] == "Bearer sk-ours-0123456789" and got["x-passes"] == "1"
+    assert {name: got.get(name) for name in own} == own
+    assert not [name for name, value in call.headers if value in ("theirs", "10.0.0.1", "/evil")]
+    assert (call.method, call.target) == ("POST", "/v1/chat/completions")
 
 
 def test_host_is_the_upstreams(wall: Wall) -> None:

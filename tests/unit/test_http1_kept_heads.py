@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.errors import VeloxError
+from velox.gateway.dropped_fields import CREDENTIALS, DROPPED, DROPPED_STARTS, OVERRIDING
 from velox.gateway.forward import Forwarder
 from velox.heads import ExtraFields, RequestHead
 from velox.policy.routes import HeaderRules
@@ -211,7 +212,7 @@ RULES = [HeaderRules(), HeaderRules(set=((b"x-request-id", b"ours"),)), HeaderRu
 
 
 # Looked for in each request by itself; of replies; no names of fields.
-ONLY_PASS = {b"anthropic-beta", b"x-real-ip", b"openai-beta", b"idempotency-key"}
+ONLY_PASS = {b"anthropic-beta", b"openai-beta", b"idempotency-key"}
 ONLY_PASS |= {b"alt-svc", b"cache-control", b"content-disposition", b"content-language", b"content-md5", b"x-gzip"}
 ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie", b"www-authenticate"}
 ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"no-cache"}
@@ -226,7 +227,7 @@ WORDS = [
     b"override",
     b"rewrite",
 ]
-WORDS += [b"original", b"method"]
+WORDS += [b"original", b"method", b"envoy"]
 NAMES = [b"X-New-%d", b"x-other%d", b"Abc.%d", b"X-Request-Id", b"Cookie", b"X-Forwarded-For", b"Connection", b"X_A%d"]
 NAMES += [
     b"Transfer-Encoding",
@@ -378,7 +379,38 @@ def test_names_that_velox_looks_for_are_no_passengers() -> None:
 
     passengers = {name for name in found if only_pass([name], name)}
 
+    assert passengers.isdisjoint(OVERRIDING), "a key that is limited is refused for them (access.py)"
+    passengers -= DROPPED | CREDENTIALS  # by name, whatever the plan (forward.py)
     assert passengers == ONLY_PASS, "say of a new name whether a kept plan depends on it (only_pass), or add it here"
+
+
+@pytest.fixture(scope="module")
+def used_reader() -> HeadReader:
+    """One that reads invented fields beside what it knows."""
+    reader = trained(*map(sdk, range(8)))
+    beside(reader)
+    return reader
+
+
+# Refused, and in each head already.
+NEVER_UP = sorted((DROPPED | CREDENTIALS | {start + b"a" for start in DROPPED_STARTS}) - {b"expect", b"authorization"})
+
+
+@pytest.mark.parametrize("name", NEVER_UP, ids=lambda name: name.decode())
+def test_field_that_no_upstream_gets_is_dropped_from_new_heads_and_known_ones(
+    used_reader: HeadReader, name: bytes
+) -> None:
+    """Also where it stands beside a plan that was made without it. The upstream's own field of that name goes up."""
+    ours, own = (
+        Forwarder(OPENAI, base_path="", root_path="/", key="sk-ours", client_keys_are_ours=True, added=added)
+        for added in ((), ((name, b"own"),))
+    )
+    for reader in (HeadReader(LIMITS), used_reader):
+        for spelled in (name, name.title()):
+            head = reader.read(with_fields(sdk(9), 3, [spelled + b": theirs", b"x-new-1: passes"]))
+            sent = ours.build(head, BodyFields(), b"{}").headers
+            assert (b"x-new-1", b"passes") in sent and name not in {key for key, _ in sent}
+            assert [value for key, value in own.build(head, BodyFields(), b"{}").headers if key == name] == [b"own"]
 
 
 @pytest.mark.parametrize("word", WORDS)

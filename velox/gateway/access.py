@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.batch_files import BatchFiles
+from velox.gateway.dropped_fields import OVERRIDING
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.ownership import IdWatch, OwnedCall, owned_call
 from velox.gateway.permission import may_use
@@ -60,9 +61,6 @@ _OF_LIMITED: Final = (Group.INFERENCE.value,)
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 # By these some server takes another model, path or method than those that were looked at.
 _CHOOSING: Final = ("model", "deployment", "engine")
-_OVERRIDING: Final = frozenset(
-    {b"x-original-url", b"x-rewrite-url", b"x-http-method-override", b"x-http-method", b"x-method-override"}
-)
 # Paths that are remembered, twice at most. A longer one is looked up again.
 _KEPT_PLACES: Final = 256
 _KEPT_PATH_BYTES: Final = 256
@@ -251,7 +249,7 @@ class Guard:
         call = self.call
         assert call is not None, "of a key that is limited"
         for name, _ in head.headers:
-            if name in _OVERRIDING or any(word in name.decode("latin-1") for word in _CHOOSING):
+            if name in OVERRIDING or any(word in name.decode("latin-1") for word in _CHOOSING):
                 raise _doubtful("a header by which some servers choose the model or the path is not allowed", "headers")
         if call.place is ModelPlace.UNKNOWN:
             raise _unread()

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason
 from velox.gateway.auth import presented_key
+from velox.gateway.dropped_fields import CREDENTIALS, DROPPED, DROPPED_STARTS
 from velox.gateway.request_ids import REQUEST_ID, is_id
 from velox.heads import Header, Headers, HeadShape, ReplyHead, RequestHead, ShapeField, WebSocketOffer, filled
 from velox.memo import Memo
@@ -26,12 +27,6 @@ from velox.types import BodyFields
 
 __all__ = ["Forwarder"]
 
-# R-SEC-1: never passed from client to upstream. Host, framing and hop-by-hop headers are gone before (protocol/http1).
-_NEVER: Final = frozenset(
-    {b"cookie", b"proxy-authorization", b"forwarded", b"via", b"x-real-ip", b"content-encoding", b"expect"}
-    | {b"x-request-timeout-ms"}  # the client's, for Velox; the upstream's time is part of it
-)
-_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
 _RATE_LIMIT: Final = b"ratelimit"  # in the names of fields that tell what is left of an account's limits
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
@@ -41,8 +36,6 @@ _OF_ANY_DIALECT: Final = frozenset({b"traceparent", b"tracestate", b"baggage", b
 _JSON: Final = (b"content-type", b"application/json")
 _IDENTITY: Final = (b"accept-encoding", b"identity")
 _FRAMED: Final = frozenset({_JSON[0], _IDENTITY[0]})
-# Forwarding claims and what is for Velox are not taken from a client (B-26).
-_NEVER_STARTS: Final = (b"x-forwarded-", b"x-velox-")
 
 
 _Key: TypeAlias = tuple[HeadShape, bool, HeaderRules | None]
@@ -94,12 +87,12 @@ class Forwarder:
         self._client_key_passes: Final = key is None and not client_keys_are_ours and authority is None
         self._added: Final = added
         self._usual: Final = tuple(field for field in usual if all(field[0] != name for name, _ in added))
-        dropped = _NEVER | {name for name, _ in added}
+        dropped = DROPPED | {name for name, _ in added}
         dropped_protocols: tuple[bytes, ...] = ()
         self.authority: Final = authority
         self._host: Final = host
         if not self._client_key_passes:
-            dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
+            dropped |= CREDENTIALS if account_headers_pass else CREDENTIALS | provider.account_headers
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         passes = account_headers_pass and not self._client_key_passes
         self._accounts: Final = provider.account_headers - dropped if passes else frozenset[bytes]()
@@ -169,7 +162,7 @@ class Forwarder:
         return (
             self._client_key_passes
             and any(_RATE_LIMIT in name for name, _ in refused.headers)
-            and any(name in _CREDENTIALS for name, _ in head.headers)
+            and any(name in CREDENTIALS for name, _ in head.headers)
         )
 
     def _signed(self, request: UpstreamRequest, authority: Authority) -> UpstreamRequest:
@@ -271,7 +264,7 @@ class Forwarder:
             dropped |= replaced
         for field in fields:
             name, value = field
-            if name in dropped or name.startswith(_NEVER_STARTS):
+            if name in dropped or name.startswith(DROPPED_STARTS):
                 continue
             if name != REQUEST_ID or _is_id(value):
                 chosen.append(field)

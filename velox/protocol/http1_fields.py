@@ -91,7 +91,7 @@ _LOOKED_FOR: Final = (
     | {b"accept-language", b"sec-fetch-mode"}
 )
 _SUSPECT: Final = re.compile(
-    rb"velox|stainless|websocket|forwarded|model|deployment|engine|override|rewrite|original|method"
+    rb"velox|stainless|websocket|forwarded|model|deployment|engine|override|rewrite|original|method|envoy"
 )
 # Each of these words has one of these letters: to look for letters takes a third of the time.
 _SUSPECT_LETTERS: Final = b"glmvw"
