@@ -209,9 +209,11 @@ def _check(settings: Settings, *, shows_all: bool) -> int:
 
 
 def _prices(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Print what calls to a model cost. Exit code 1: no upstream has a price for it. 2: there is no such upstream."""
+    """Print what calls to a model cost. Exit code 1: no upstream has a price for it. 2: an argument can't be used."""
+    import datetime
     import json
 
+    from velox.ledger.asked import parse_time
     from velox.runtime.priced import price_answers, price_lines
     from velox.settings.problems import unknown
 
@@ -219,7 +221,15 @@ def _prices(settings: Settings, arguments: argparse.Namespace) -> int:
     if arguments.upstream is not None and arguments.upstream not in names:
         print(f"velox prices: --upstream: {unknown('upstream', arguments.upstream, names)}", file=sys.stderr)
         return 2
-    answers = price_answers(settings, arguments.model, arguments.upstream, arguments.tier, int(time.time()))
+    now = datetime.datetime.now(datetime.UTC)
+    try:
+        at_s = int(now.timestamp()) if arguments.at is None else parse_time(arguments.at, now)
+    except ValueError as exc:
+        print(f"velox prices: --at {arguments.at}: {exc}", file=sys.stderr)
+        return 2
+    answers = price_answers(
+        settings, arguments.model, arguments.upstream, arguments.tier, at_s, answered=arguments.answered
+    )
     print(json.dumps(answers, indent=2) if arguments.json else "\n".join(price_lines(answers)))
     return 0 if any(answer["price"] is not None for answer in answers) else 1
 
@@ -445,6 +455,8 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     prices.add_argument("model", metavar="MODEL", help="name of the model, as the upstream calls it")
     prices.add_argument("--upstream", metavar="NAME", help="at this upstream only")
     prices.add_argument("--tier", metavar="TIER", default="", help="service tier: batch, flex, priority, fast")
+    prices.add_argument("--answered", metavar="MODEL", default="", help="the model that a reply tells")
+    prices.add_argument("--at", metavar="TIME", help="of a call at this time: a day, or a time of RFC 3339 (now)")
     prices.add_argument("--json", action="store_true", help="for programs")
     for command in (serve, check, reload, health, prices):
         command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")

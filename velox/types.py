@@ -145,6 +145,7 @@ class Caller:
     endpoints: what it may ask for: groups of endpoints, and patterns of paths; none: the default.
     team, user: their ids; "" for none. team_rates, user_rates: what all keys of the team, or of the user, have
     together. tags: what spend is also counted by. budgets: of this key; team_budgets, user_budgets: of all of theirs.
+    account: the id of a managed key, for records; "" for others.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Caller:
     budgets: tuple[Budget, ...] = ()
     team_budgets: tuple[Budget, ...] = ()
     user_budgets: tuple[Budget, ...] = ()
+    account: str = ""
 
 
 # The caller of a gateway that asks for no key.
@@ -196,6 +198,7 @@ class KeyEntry:
     from which on it is no key.
     where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes. is_managed: it was made
     while the gateway ran (velox.accounts). id: of such a key, what it is counted by, whichever secret is shown for it.
+    account: its id there.
     """
 
     digest: bytes = field(repr=False)
@@ -217,6 +220,7 @@ class KeyEntry:
     in_file: bool = field(default=False, compare=False)
     is_managed: bool = field(default=False, compare=False)
     id: bytes = b""
+    account: str = ""
 
     @property
     def is_fixed(self) -> bool:

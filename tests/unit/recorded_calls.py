@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from velox.ledger.record import Call, NamePart, NameParts, read_body
+from velox.ledger.record import Call, NamePart, NameParts, Rest, read_body
 from velox.ledger.writer import CallWriter
 from velox.shm.record_ring import RecordRing
 
@@ -23,11 +23,13 @@ class CallRecords:
     def calls(self) -> list[Call]:
         """What is recorded."""
         names, calls = NameParts(), []
+        rest: Rest | None = None
         for body in self.ring.read(0, self.ring.head):
             assert body is not None
-            record = read_body(body, names)
+            record = read_body(body, names, rest)
             if isinstance(record, NamePart):
                 names.add(record)
-            elif record is not None:
+            elif isinstance(record, Call):
                 calls.append(record)
+            rest = record if isinstance(record, Rest) else None
         return calls

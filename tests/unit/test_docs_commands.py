@@ -58,6 +58,7 @@ MOVING_IN = "tests/unit/test_import_litellm.py::test_page_shows_what_its_command
 MOVING_KEYS = "tests/e2e/test_moving.py::test_keys_of_a_dump_work_and_their_spend_goes_on"
 MOVING_SCRIPTS = "tests/e2e/test_moving.py::test_scripts_of_litellm_work"
 
+AUDIT = "tests/unit/ledger/test_audit.py::test_cost_of_a_row_is_what_its_columns_and_prices_make"
 PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
 EXPORT = "tests/sockets/test_export.py::test_commands_of_the_page"
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
@@ -144,6 +145,7 @@ RUN_BY = {
         "tests/unit/prices/test_litellm_prices.py::test_command_writes_a_file_that_the_settings_take"
     ),
     "velox prices gpt-5 --upstream main --tier flex --json": PRICES,
+    "velox prices gpt-5 --upstream main --tier flex --at 2026-11-23T12:00:00Z --json": AUDIT,
     ".venv/bin/velox serve --config velox.yaml": f"{EXAMPLES}::test_file_of_the_readme_is_served",
     ".venv/bin/velox sim --listen 127.0.0.1:9000 --ttft 50ms --token-rate 100": (
         f"{EXAMPLES}::test_simulator_command_answers"

@@ -90,6 +90,7 @@ def entry_of(digest: Digest, key: Key, team: Team | None, user: User | None) -> 
         where=f"key {key.id}",
         is_managed=True,
         id=caller_id(key),
+        account=key.id,
     )
 
 

@@ -49,12 +49,13 @@ class _Terms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Line(msgspec.Struct, array_like=True):
-    """digests: each with the Unix time from which on it is no key."""
+    """digests: each with the Unix time from which on it is no key. account: "" in a line of an earlier Velox."""
 
     id: bytes
     name: str
     terms: msgspec.Raw
     digests: list[tuple[bytes, int | None]]
+    account: str = ""
 
 
 class KeyLines:
@@ -67,15 +68,15 @@ class KeyLines:
 
     def read(self, line: bytes) -> KeyState:
         """Return what a line says. Raises msgspec.DecodeError."""
-        id_, name, raw, digests = msgspec.structs.astuple(self._decode(line))
+        id_, name, raw, digests, account = msgspec.structs.astuple(self._decode(line))
         if not digests:
             return KeyState(id_, ())
         told = bytes(raw)
         terms = self._terms.get(told) or self._terms.find(told) or self._terms.put(told, self._decode_terms(told))
-        return KeyState(id_, tuple(_entry(id_, name, terms, *each) for each in digests))
+        return KeyState(id_, tuple(_entry(id_, account, name, terms, *each) for each in digests))
 
 
-def _entry(id_: bytes, name: str, terms: _Terms, digest: bytes, expires_s: int | None) -> KeyEntry:
+def _entry(id_: bytes, account: str, name: str, terms: _Terms, digest: bytes, expires_s: int | None) -> KeyEntry:
     return KeyEntry(
         digest,
         name,
@@ -95,6 +96,7 @@ def _entry(id_: bytes, name: str, terms: _Terms, digest: bytes, expires_s: int |
         _WHERE,
         is_managed=True,
         id=id_,
+        account=account,
     )
 
 
@@ -122,7 +124,8 @@ def key_line(key: Key, team: Team | None, user: User | None, digests: Iterable[D
         first.user_budgets,
     )
     known_by = [(each.digest, each.expires_s) for each in entries]
-    return msgspec.json.encode(_Line(first.id, first.name, msgspec.Raw(msgspec.json.encode(terms)), known_by))
+    raw = msgspec.Raw(msgspec.json.encode(terms))
+    return msgspec.json.encode(_Line(first.id, first.name, raw, known_by, first.account))
 
 
 def gone_line(id: str) -> bytes:  # noqa: A002 - the field's name

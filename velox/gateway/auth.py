@@ -125,6 +125,7 @@ def caller_of(key: KeyEntry) -> Caller:
         key.budgets,
         key.team_budgets,
         key.user_budgets,
+        key.account,
     )
 
 

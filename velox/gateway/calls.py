@@ -21,7 +21,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.member import Counts
 from velox.gateway.metering import Usage
-from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, recorded_key
+from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, key_name
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budget import NANO_PER_USD
 from velox.policy.estimate import NO_TOKENS, Estimate, has_guess, recorded
@@ -46,6 +46,9 @@ _ESTIMATED: Final = int(Flag.ESTIMATED)
 _MIRROR: Final = int(Flag.MIRROR)
 _DRAINED: Final = int(Flag.DRAINED)
 _LOST_FLAGS: Final = int(Flag.LOST | Flag.ESTIMATED)
+_BILLED: Final = int(Flag.BILLED)
+_REGIONAL: Final = int(Flag.REGIONAL)
+_OTHERS: Final = int(Flag.OTHERS)
 _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
 
@@ -161,8 +164,9 @@ class CallLog:
         *,
         hold: BudgetHold | None = None,
         dialect: Dialect = Dialect.OPENAI,
+        path: str = "",
     ) -> RequestCalls:
-        """Return what records the calls of one request. hold: of its budgets. dialect: of its client.
+        """Return what records the calls of one request. hold: of its budgets. dialect: of its client. path: its family.
 
         estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
         """
@@ -178,6 +182,7 @@ class CallLog:
             estimate=recorded(estimate, fields),
             hold=hold,
             dialect=dialect,
+            path=path,
         )
 
     def times(self) -> tuple[int, int]:
@@ -201,6 +206,7 @@ class RequestCalls:
         "_hold",
         "_log",
         "_number",
+        "_path",
         "_prices",
         "_route",
         "_writer",
@@ -222,6 +228,7 @@ class RequestCalls:
         estimate: Estimate,
         hold: BudgetHold | None,
         dialect: Dialect,
+        path: str,
     ) -> None:
         self._hold: Final = hold
         self._log: Final = log
@@ -232,6 +239,7 @@ class RequestCalls:
         self.endpoint: Final = endpoint
         self.dialect: Final = dialect
         self._route: Final = route
+        self._path: Final = path
         self._fields: Final = fields
         self._estimate: Final = estimate
         self._answer: Final = estimate.answer if has_guess(endpoint) else None
@@ -265,17 +273,17 @@ class RequestCalls:
         wall_ns, now_ns = self._log.times()
         asked = self._fields.model or ""
         usage = self._guess(self._answer)
-        cost_nano, prices = self._priced(upstream, model or asked, usage, wall_ns // 1000)
+        cost_nano, label, _ = self._priced(upstream, model or asked, usage, wall_ns // 1000)
         start = CallStart(
             self._number,
             n,
             self.endpoint,
             self._fields.stream,
             wall_ns // 1000,
-            _names(caller, self._route, upstream, asked, model or asked),
+            _names(caller, self._route, upstream, asked, model or asked, self._path),
             Tokens(usage.input, usage.output),
             cost_nano,
-            prices,
+            label,
         )
         return Begun(attempt, upstream, self._writer.begin(start), now_ns)
 
@@ -290,23 +298,25 @@ class RequestCalls:
             return _NOT_KNOWN
         kinds, flags = self._kinds(usage, kinds)
         start = begun.call.start
-        nano, _ = self._priced(begun.upstream, start.names.upstream_model, kinds, start.started_us)
+        nano, *_ = self._priced(begun.upstream, start.names.upstream_model, kinds, start.started_us)
         if nano is None:
             return _NOT_KNOWN
         return b"%d.%09d%b" % (*divmod(nano, NANO_PER_USD), b"; estimated" if flags else b"")
 
-    def _priced(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str]:
-        """Return what a call cost in nano-dollars, and the version of its price; None: it is not known.
+    def _priced(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str, int]:
+        """Return what a call cost in nano-dollars, the label of its price, and what is to be said of it (Flag).
 
-        model: that the upstream was asked for.
+        None: it is not known. model: that the upstream was asked for.
         """
         if usage.input is None and usage.output is None and usage.bill is None:
-            return None, ""
+            return None, "", 0
         price = self._prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
         if price is None:
-            return None, ""
+            return None, "", 0
         cost = price.cost(usage)
-        return (None, "") if cost is None else (cost.nano, price.version)
+        if cost is None:
+            return None, "", 0
+        return cost.nano, price.label, _BILLED if usage.bill is not None and price.is_billed(usage) else 0
 
     def _of(self, attempt: RecordedAttempt | None) -> Begun | None:
         # By the attempt itself: two of them may be at one upstream, for other models or at other origins.
@@ -393,17 +403,23 @@ class RequestCalls:
     ) -> int | None:
         """Record a call; return its cost."""
         start = begun.call.start
-        cost_nano, prices = self._priced(begun.upstream, start.names.upstream_model, usage, start.started_us)
+        cost_nano, label, billed = self._priced(begun.upstream, start.names.upstream_model, usage, start.started_us)
+        if usage.is_regional:
+            flags |= _REGIONAL
+        if usage.has_others:
+            flags |= _OTHERS
         self._writer.end(
             begun.call,
             status=status,
             reason=reason,
-            flags=flags,
+            flags=flags | billed,
             first_byte_us=first_byte_us,
             duration_us=(now_ns - begun.began_ns) // 1000,
-            tokens=Tokens(*usage[:6]),
+            tokens=Tokens(*usage[:12]),
             cost_nano=cost_nano,
-            prices=prices,
+            prices=label,
+            tier=usage.tier,
+            answered=usage.model,
         )
         if status != _SWITCHED:  # its member may be gone since: a WebSocket lasts longer than configurations
             member = begun.attempt.member
@@ -418,11 +434,11 @@ class RequestCalls:
             self._hold.spend(cost_nano, _total(usage))
 
 
-def _names(caller: Caller, route: str, upstream: str, asked: str, model: str) -> CallNames:
+def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:
     """Return the texts of a call. Two keys of one name differ in the id; "": no key is asked for."""
-    key = recorded_key(caller.id, caller.name) if caller.id else ""
+    key = key_name(caller.id, caller.name, caller.account) if caller.id else ""
     tags = TAG_SEPARATOR.join(caller.tags) if caller.tags else ""
-    return CallNames(key, route, upstream, asked, model, caller.team, caller.user, tags)
+    return CallNames(key, route, upstream, asked, model, caller.team, caller.user, tags, path)
 
 
 def _total(usage: TokenUsage) -> int | None:

@@ -6,6 +6,7 @@ path value that is looked at here is the one that goes up (R-PATH-1).
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -86,6 +87,12 @@ _GOOGLE_CALLS: Final[dict[bytes, tuple[Surface, bool]]] = {
 _EMBEDS: Final = (Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS)
 _GOOGLE_PATHS: Final = (b"/v1beta/", b"/v1alpha/", b"/upload/v1")
 _KEPT_PATHS: Final = 1024
+# A word of an API in a path; behind one of these stands a name.
+_PLAIN_WORD: Final = re.compile(rb"[a-z][a-z_-]{0,31}|[Vv][0-9]{1,2}[a-z0-9]{0,8}|[a-z]{1,24}:[A-Za-z]{1,32}")
+_BEFORE_NAMES: Final = frozenset(
+    {b"deployments", b"engines", b"model", b"models", b"publishers", b"projects", b"locations"}
+)
+_MOST_WORDS: Final = 10
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
 # request on a connection that other clients share.
 WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -96,7 +103,7 @@ class PathFacts(NamedTuple):
 
     dialect: which API's clients ask there. surface: which API it is, of those that can be put into
     another dialect. named: model and stream, where the path names them and not the body. path_model: the model alone,
-    whatever the body names.
+    whatever the body names. family: the path with `*` for ids and names, for records.
     """
 
     route: Endpoint
@@ -107,6 +114,7 @@ class PathFacts(NamedTuple):
     surface: Surface | None = None
     named: BodyFields | None = None
     path_model: str | None = None
+    family: str = ""
 
 
 def dialect_of(head: RequestHead, facts: PathFacts) -> Dialect:
@@ -176,7 +184,7 @@ class Routes:
             route = Endpoint.REALTIME
         surface, dialect = _surface_of(words)
         found = PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, surface)
-        found = found._replace(path_model=_path_model(words))
+        found = found._replace(path_model=_path_model(words), family=_family(path, words))
         return _google_facts(path, found) or found
 
 
@@ -187,6 +195,21 @@ def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:
         if surface is not None:
             return surface
     return None, Dialect.OPENAI
+
+
+def _family(path: bytes, words: list[bytes]) -> str:
+    """Return a path without what differs from call to call: `*` stands for ids, and for names of models.
+
+    Words of APIs have no digits, but for versions. Of a path that is none of an API's, the beginning is enough.
+    """
+    asked, end = google_call(path), ""
+    if asked is not None:
+        words, end = path[1 : path.index(b"/models/")].split(b"/"), f"/models/*:{asked[1].decode('ascii')}"
+    shown = []
+    for at, word in enumerate(words[:_MOST_WORDS]):
+        is_name = at > 0 and words[at - 1] in _BEFORE_NAMES
+        shown.append(word.decode("ascii") if _PLAIN_WORD.fullmatch(word) and not is_name else "*")
+    return f"/{'/'.join(shown)}{end}"
 
 
 def _path_model(words: list[bytes]) -> str | None:

@@ -674,7 +674,15 @@ class Exchange(HedgingHost):
         hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate)
         route = way.parts.entry.name
         return log.request(
-            self.id, plan.caller, plan.endpoint, route, fields, estimate, hold=hold, dialect=plan.dialect
+            self.id,
+            plan.caller,
+            plan.endpoint,
+            route,
+            fields,
+            estimate,
+            hold=hold,
+            dialect=plan.dialect,
+            path=plan.family,
         )
 
     async def _hold(self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:

@@ -40,7 +40,7 @@ class RequestPlan:
     before that has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. surface:
     the API that it asks, of those that can be put into another dialect. named: model and stream, where its path names
     them and not its body. path_model: the model alone, whatever its body names.
-    is_recorded: a model may work for it: its calls are records of the ledger.
+    is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them.
     """
 
     caller: Caller
@@ -60,6 +60,7 @@ class RequestPlan:
     named: BodyFields | None = None
     path_model: str | None = None
     is_recorded: bool = False
+    family: str = ""
 
 
 def plan_of(
@@ -96,6 +97,7 @@ def plan_of(
         named,
         path_model,
         head.offer is not None or (is_post and head.has_body and runs_model(path)),
+        path.family,
     )
 
 

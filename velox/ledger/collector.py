@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from velox.ledger.record import NamePart, NameParts, read_body
+from velox.ledger.record import NamePart, NameParts, Rest, read_body
 from velox.ledger.store import NOTHING, Batch, Numbered, Store, StoreError, Sums
 from velox.shm.record_ring import RecordRing, RingError
 
@@ -82,31 +82,36 @@ class _RingReader:
         calls: list[Numbered] = []
         names: dict[int, str] = {}
         n_damaged = 0
-        name_at: int | None = None  # where a name begins of which only the first records were read
+        begun_at: int | None = None  # where a name or a call begins of which only the first records were read
+        rest: Rest | None = None
         for body in ring.read(number, MOST_OF_BATCH):
+            found = None
             if body is None:
                 if not self._is_damaged(number, now_s):
                     break
                 n_damaged += 1
-                name_at = None
+                begun_at = None
             else:
-                found = read_body(body, self._names)
+                found = read_body(body, self._names, rest)
                 if isinstance(found, NamePart):
                     text = self._names.add(found)
                     if text is not None:
                         names[found.number] = text
-                        name_at = None
+                        begun_at = None
                     elif found.part == 0:
-                        name_at = number
+                        begun_at = number
+                elif isinstance(found, Rest):
+                    begun_at = number
                 else:
-                    name_at = None
+                    begun_at = None
                     if found is not None:
                         calls.append(Numbered(number, found))
+            rest = found if isinstance(found, Rest) else None
             number += 1
-        # A reader after this one begins where the batch ends: it would have but the last records of the name. At the
-        # end of the ring they may never come, for a writer can be killed between them.
-        if name_at is not None and (number < ring.head or not self._is_damaged(name_at, now_s)):
-            number = name_at
+        # A reader after this one begins where the batch ends: it would have but the last records of what has begun. At
+        # the end of the ring they may never come, for a writer can be killed between them.
+        if begun_at is not None and (number < ring.head or not self._is_damaged(begun_at, now_s)):
+            number = begun_at
         dropped = _dropped(ring)
         if number == self.position and dropped == self._dropped:
             return None

@@ -71,7 +71,15 @@ CREATE TABLE velox_call (day integer NOT NULL, process bigint NOT NULL, number b
 CREATE INDEX velox_call_started ON velox_call (started_us, process, number, attempt);
 CREATE INDEX velox_call_key ON velox_call (substr(key, 1, 16), started_us)
 """,
+    """
+ALTER TABLE velox_call ADD COLUMN account text NOT NULL DEFAULT '', ADD COLUMN path text NOT NULL DEFAULT '',
+    ADD COLUMN tier text NOT NULL DEFAULT '', ADD COLUMN answered_model text NOT NULL DEFAULT '',
+    ADD COLUMN price text NOT NULL DEFAULT '', ADD COLUMN audio_input bigint, ADD COLUMN audio_cached bigint,
+    ADD COLUMN audio_output bigint, ADD COLUMN image_input bigint, ADD COLUMN image_output bigint,
+    ADD COLUMN web_searches bigint
+""",
 )
+_NEWER_NAMES: Final = ("account", "path", "tier", "answered_model", "price")
 _CALL_TYPES: Final[dict[str, str]] = {
     **dict.fromkeys(("day",), "integer"),
     **dict.fromkeys(("process", "number"), "bigint"),
@@ -82,7 +90,7 @@ _CALL_TYPES: Final[dict[str, str]] = {
     **dict.fromkeys(("key", "route", "upstream", "model", "upstream_model", "reason"), "text"),
     **dict.fromkeys(Tokens._fields, "bigint"),
     "cost_nano": "bigint",
-    **dict.fromkeys(("prices", "team", '"user"', "tags"), "text"),
+    **dict.fromkeys(("prices", "team", '"user"', *_NEWER_NAMES, "tags"), "text"),
 }
 _GROUP_TYPES: Final = ("text", "text", "bigint", "text", "text", "text", "text", "text")
 _SUM_TYPES: Final = (*("bigint",) * (len(Sums._fields) - 1), "numeric")
@@ -345,18 +353,20 @@ def _row(gateway: str, call: Call) -> Row:
         *map(safe_text, names),
         *call.tokens,
         call.cost_nano,
-        *map(safe_text, (call.prices, call.team, call.user, TAG_SEPARATOR.join(call.tags))),
+        *map(safe_text, (call.prices, call.team, call.user)),
+        *map(safe_text, (call.account, call.path, call.tier, call.answered_model, call.price)),
+        safe_text(TAG_SEPARATOR.join(call.tags)),
     )
 
 
 def _call(row: Row) -> Call:
     _, process, number, attempt, _, endpoint, status, flags, started_us, first_byte_us, duration_us, *rest = row
-    key, route, upstream, model, upstream_model, reason = rest[:6]
-    cost_nano, prices, team, user, tags = rest[12:]
+    n = 6 + len(Tokens._fields)
+    cost_nano, prices, team, user, *names, tags = rest[n:]
     return Call(
         *(process, number, attempt, endpoint, status, Flag(flags), started_us, first_byte_us, duration_us),
-        *(key, route, upstream, model, upstream_model, reason, Tokens(*rest[6:12]), cost_nano, prices),
-        *(team, user, tuple(tags)),
+        *(*rest[:6], Tokens(*rest[6:n]), cost_nano, prices),
+        *(team, user, tuple(tags), *names),
     )
 
 

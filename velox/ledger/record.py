@@ -4,6 +4,7 @@ Knows: the fields, and their bytes. Does not know: where the ring is (shm/record
 (collector.py). No text of a request or reply is among them.
 
     name    a text that records refer to by number: of a key, a model, ... Longer ones take several records
+    rest    units that few calls have (sound, pictures, searches), of the call in the very next record
     call    one call of an upstream that did work, or may have
 
 A number stands for a text from its name record on. Writers never use one again; readers keep the newest.
@@ -17,6 +18,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from velox.prices.price import LABEL_SEPARATOR
 from velox.shm.record_ring import BODY_BYTES
 
 __all__ = [
@@ -30,11 +32,15 @@ __all__ = [
     "Flag",
     "NamePart",
     "NameParts",
+    "Rest",
+    "Tokens",
     "call_body",
     "key_id",
+    "key_name",
     "name_bodies",
     "read_body",
     "recorded_key",
+    "rest_body",
 ]
 
 # Names that a writer remembers. When it has so many it forgets them all, and those that come get new numbers. 0 stands
@@ -49,6 +55,7 @@ MIRRORED: Final = "(mirror)"
 _KEY_ID: Final = re.compile(rf"([0-9a-f]{{{KEY_ID_CHARS}}})(?: |\Z)")
 _NAME: Final = 1
 _CALL: Final = 2
+_REST: Final = 3
 _UNKNOWN: Final = 0xFFFF_FFFF
 # Of what a record has 64 bits for without a sign, databases have one bit less, and times beyond the year 9999 no date.
 MOST_INTEGER: Final = (1 << 63) - 1
@@ -61,14 +68,19 @@ _TEXT_BYTES: Final = 116
 # No more of a text: a client makes up names of models. What is cut off is replaced by a mark. All tags of a key fit.
 _MOST_TEXT: Final = 5 * _TEXT_BYTES
 _CUT: Final = "…".encode()
-# kind, attempt, endpoint, -; status, flags; process, number; started, first byte, duration; 6 names; 8 kinds of tokens;
-# cost, name of the version of its price; names of team, user and tags, which a record of an earlier Velox has none of
-_CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ6I8IqI3I")
+# kind, attempt, endpoint, -; status, flags; process, number; started, first byte, duration; 6 names; 6 kinds of tokens;
+# names of its tier and of the model that answered; cost, name of its price; names of team, user, tags and path. What an
+# earlier Velox did not record is 0 there, which stands for no text.
+_CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ6I6I2IqI4I")
+# kind, attempt, number of units, -; process, number; units
+_MOST_REST: Final = 27
+_REST_FORMAT: Final = struct.Struct(f"<BBBxIQ{_MOST_REST}I")
 # Tags are one name.
 TAG_SEPARATOR: Final = ","
-_FILL: Final = bytes(BODY_BYTES - _CALL_FORMAT.size)
 
 assert _NAME_FORMAT.size == BODY_BYTES
+assert _CALL_FORMAT.size == BODY_BYTES
+assert _REST_FORMAT.size == BODY_BYTES
 
 
 class Flag(enum.IntFlag):
@@ -78,6 +90,9 @@ class Flag(enum.IntFlag):
     longer. CUT: the upstream did not end its reply. LOST: no reply of it reached the client: another attempt did, or
     its process died. RECOVERED: its process died. MIRROR: it was a copy for a mirror, attempt 0 of its request.
     DRAINED: its client left, and it was read on until its usage was told.
+    BILLED: its cost is what the upstream says that it takes. REGIONAL: it was kept within a region, which may cost
+    more. OTHERS: another model worked for the answer, too, whose tokens are not known. HAS_REST: units of it are in the
+    record before; of a call that was read: that record was damaged, and they are not known.
     """
 
     STREAM = 1
@@ -88,10 +103,17 @@ class Flag(enum.IntFlag):
     RECOVERED = 32
     MIRROR = 64
     DRAINED = 128
+    BILLED = 256
+    REGIONAL = 512
+    OTHERS = 1024
+    HAS_REST = 2048
 
 
 class Tokens(NamedTuple):
-    """Tokens of a call; None: not known. input and output are totals, of which the others are parts."""
+    """What a call used; None: not known. input and output are totals, of which the others are parts.
+
+    In the order of protocol.token_usage.TokenUsage, whose words say what each is. web_searches are calls of a tool.
+    """
 
     input: int | None = None
     output: int | None = None
@@ -99,9 +121,20 @@ class Tokens(NamedTuple):
     cache_written: int | None = None
     cache_written_1h: int | None = None
     reasoning: int | None = None
+    audio_input: int | None = None
+    audio_cached: int | None = None
+    audio_output: int | None = None
+    image_input: int | None = None
+    image_output: int | None = None
+    web_searches: int | None = None
+
+
+# So many of them are in the record of a call; those behind them, which few calls have, are in one of their own.
+_N_USUAL: Final = 6
 
 
 NO_TOKENS: Final = Tokens()
+_HAS_REST: Final = int(Flag.HAS_REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +147,9 @@ class Call:
     its digest's first bytes in hexadecimal and its name, or MIRRORED; model: that the client asked for; upstream_model:
     that the upstream was asked for. reason: "ok", or the code of the error. tokens: each kind. cost_nano: in
     nano-dollars; None: not known. prices: version of the price that it was counted by; "" for none. team, user: ids of
-    whose key it is. tags: of the key.
+    whose key it is. tags: of the key. account: id of a managed key; "" for others. path: that was asked, without what
+    differs from call to call (gateway/endpoints.py). tier, answered_model: that the reply tells; "" for none. price:
+    where the price stands, in the table or file of that version.
     """
 
     process: int
@@ -138,11 +173,30 @@ class Call:
     team: str = ""
     user: str = ""
     tags: tuple[str, ...] = ()
+    account: str = ""
+    path: str = ""
+    tier: str = ""
+    answered_model: str = ""
+    price: str = ""
 
     @property
     def id(self) -> str:
         """Return the id of its request, as the client and the access log have it."""
         return f"vx-{self.process:08x}-{self.number:x}"
+
+    @property
+    def key_id(self) -> str:
+        """Return the id of its key: of a managed one its own, of others the start of their digest; "" for none."""
+        return self.account or key_id(self.key)
+
+
+class Rest(NamedTuple):
+    """The units of a call that are not in its own record, as in Tokens behind its first ones."""
+
+    process: int
+    number: int
+    attempt: int
+    units: tuple[int | None, ...]
 
 
 class NamePart(NamedTuple):
@@ -157,6 +211,11 @@ class NamePart(NamedTuple):
 def recorded_key(caller_id: bytes, name: str) -> str:
     """Return what a record has for a key: two keys of one name differ in it."""
     return f"{caller_id.hex()} {name}"
+
+
+def key_name(caller_id: bytes, name: str, account: str) -> str:
+    """Return the name that records in a ring refer to for a key. account: the id of a managed one; "" for others."""
+    return f"{account}{LABEL_SEPARATOR}{recorded_key(caller_id, name)}"
 
 
 def key_id(text: str) -> str:
@@ -189,14 +248,17 @@ def call_body(
     tokens: Tokens,
     cost_nano: int | None,
     prices: int,
-    owners: tuple[int, int, int] = (0, 0, 0),
+    owners: tuple[int, int, int, int] = (0, 0, 0, 0),
+    tier: int = 0,
+    answered: int = 0,
 ) -> bytes:
-    """Return the record of a call.
+    """Return the record of a call, without what is in its rest_body().
 
-    names: numbers of key, route, upstream, model, upstream_model, reason. owners: of team, user, tags.
+    names: numbers of key, route, upstream, model, upstream_model, reason. owners: of team, user, tags, path. prices,
+    tier, answered: of the label of its price, its tier and the model that answered.
     """
-    kinds = [_UNKNOWN if n is None else n if n < _UNKNOWN else _UNKNOWN - 1 for n in tokens]
-    packed = _CALL_FORMAT.pack(
+    kinds = [_UNKNOWN if n is None else n if n < _UNKNOWN else _UNKNOWN - 1 for n in tokens[:_N_USUAL]]
+    return _CALL_FORMAT.pack(
         _CALL,
         attempt if attempt < 256 else 255,
         endpoint,
@@ -209,13 +271,22 @@ def call_body(
         duration_us,
         *names,
         *kinds,
-        0,
-        0,
+        tier,
+        answered,
         _NO_COST if cost_nano is None else cost_nano,
         prices,
         *owners,
     )
-    return packed + _FILL
+
+
+def rest_body(*, process: int, number: int, attempt: int, tokens: Tokens) -> bytes | None:
+    """Return the record of what call_body() leaves out, to be put right before it; None: there is nothing of it."""
+    rest = tokens[_N_USUAL:]
+    if not any(rest):
+        return None
+    units = [_UNKNOWN if n is None else min(n, _UNKNOWN - 1) for n in rest]
+    fill = (_UNKNOWN,) * (_MOST_REST - len(units))
+    return _REST_FORMAT.pack(_REST, min(attempt, 255), len(units), process, number, *units, *fill)
 
 
 class NameParts:
@@ -244,26 +315,40 @@ class NameParts:
         return self._texts.get(number, "?") if number else ""
 
 
-def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
-    """Read a record; None: it is of a kind that a later version writes."""
+def read_body(body: bytes, names: NameParts, rest: Rest | None = None) -> Call | NamePart | Rest | None:
+    """Read a record; None: it is of a kind that a later version writes. rest: that was read right before it."""
     if body[0] == _NAME:
         _, part, n_parts, n_bytes, number, text = _NAME_FORMAT.unpack(body)
         return NamePart(number, part, n_parts, text[:n_bytes])
+    if body[0] == _REST:
+        _, attempt, n_units, process, number, *units = _REST_FORMAT.unpack(body)
+        return Rest(process, number, attempt, tuple(_count(n) for n in units[:n_units]))
     if body[0] != _CALL:
         return None
-    found = _CALL_FORMAT.unpack_from(body)
+    found = _CALL_FORMAT.unpack(body)
     _, attempt, endpoint, status, flags, process, number, started_us, first_us, duration_us = found[:10]
+    usual = tuple(_count(n) for n in found[16:22])
+    is_its = rest is not None and (rest.process, rest.number, rest.attempt) == (process, number, attempt)
+    if rest is not None and is_its and flags & _HAS_REST:
+        flags &= ~_HAS_REST
+        usual += rest.units[: len(Tokens._fields) - _N_USUAL]
     number, started_us, duration_us = (
         min(number, MOST_INTEGER),
         min(started_us, _LAST_US),
         min(duration_us, MOST_INTEGER),
     )
     key, route, upstream, model, upstream_model, reason = (names.text(n) for n in found[10:16])
+    account, separator, recorded = key.partition(LABEL_SEPARATOR)
+    if separator:
+        key = recorded
+    else:
+        account = ""  # an earlier Velox wrote it
     if attempt == 0:
-        key = MIRRORED
-    tokens = Tokens(*(None if n == _UNKNOWN else n for n in found[16:22]))
-    cost, prices = found[24:26]
-    team, user, tags = (names.text(n) for n in found[26:29])
+        key, account = MIRRORED, ""
+    tier, answered = (names.text(n) for n in found[22:24])
+    cost = found[24]
+    version, _, price = names.text(found[25]).partition(LABEL_SEPARATOR)
+    team, user, tags, path = (names.text(n) for n in found[26:30])
     return Call(
         process,
         number,
@@ -272,7 +357,7 @@ def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
         status,
         Flag(flags),
         started_us,
-        None if first_us == _UNKNOWN else first_us,
+        _count(first_us),
         duration_us,
         key,
         route,
@@ -280,10 +365,19 @@ def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
         model,
         upstream_model,
         reason,
-        tokens,
+        Tokens(*usual),
         None if cost == _NO_COST else cost,
-        names.text(prices),
+        version,
         team,
         user,
         tuple(tags.split(TAG_SEPARATOR)) if tags else (),
+        account,
+        path,
+        tier,
+        answered,
+        price,
     )
+
+
+def _count(n: int) -> int | None:
+    return None if n == _UNKNOWN else n

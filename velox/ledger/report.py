@@ -12,8 +12,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
-from velox.ledger.record import Call
+from velox.ledger.record import Call, Flag
 from velox.ledger.store import Dimension, Sums, Total
+from velox.types import Endpoint
 
 __all__ = ["CALL_NAMES", "FORMATS", "Format", "call_rows", "lines", "total_names", "total_rows"]
 
@@ -24,15 +25,23 @@ Row: TypeAlias = dict[str, str | int | None]
 # Programs that open CSV take a cell for a formula if it begins so. A key's or a model's name is a stranger's text.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _NANO: Final = 1_000_000_000
+_ENDPOINTS: Final = {endpoint.value: endpoint.name.lower() for endpoint in Endpoint}
 _1970: Final = datetime.datetime(1970, 1, 1)
 # The columns of call_rows(), and those of total_rows() beside what it groups by.
+_TOKEN_NAMES: Final = (
+    *("input_tokens", "output_tokens", "cached_tokens", "cache_written_tokens", "cache_written_1h_tokens"),
+    *("reasoning_tokens", "audio_input_tokens", "audio_cached_tokens", "audio_output_tokens", "image_input_tokens"),
+    *("image_output_tokens", "web_searches"),
+)
 CALL_NAMES: Final = (
-    *("id", "attempt", "started_us", "key", "team", "user", "tags", "route", "upstream", "model", "upstream_model"),
-    *("status", "reason", "flags", "first_byte_ms", "duration_ms", "input_tokens", "output_tokens", "cached_tokens"),
-    *("reasoning_tokens", "cost_usd"),
+    *("id", "attempt", "started_us", "key", "key_id", "team", "user", "tags", "endpoint", "path", "route", "upstream"),
+    *("model", "upstream_model", "answered_model", "tier", "status", "reason", "flags", "first_byte_ms", "duration_ms"),
+    *_TOKEN_NAMES,
+    *("cost_usd", "cost_state", "price", "prices"),
 )
 _SUM_NAMES: Final = (
-    *("calls", "errors", "estimated", "input_tokens", "output_tokens", "cached_tokens", "unpriced", "cost_usd"),
+    *("calls", "errors", "estimated", "input_tokens", "output_tokens", "cached_tokens", "cache_written_tokens"),
+    *("reasoning_tokens", "unpriced", "cost_usd"),
 )
 
 
@@ -46,36 +55,41 @@ def total_rows(by: Sequence[Dimension], totals: Iterable[Total]) -> Iterator[Row
     names = total_names(by)
     for total in totals:
         sums = total.sums
-        numbers = (sums.n, sums.n_errors, sums.n_estimated, sums.input, sums.output, sums.cached, sums.n_unpriced)
+        tokens = (sums.input, sums.output, sums.cached, sums.cache_written, sums.reasoning)
+        numbers = (sums.n, sums.n_errors, sums.n_estimated, *tokens, sums.n_unpriced)
         yield dict(zip(names, (*total.group, *numbers, _cost_of(sums)), strict=True))
 
 
 def call_rows(calls: Iterable[Call]) -> Iterator[Row]:
     """Return one row for each call."""
     for call in calls:
-        tokens = call.tokens
         values = (
             call.id,
             call.attempt,
             call.started_us,
             call.key,
+            call.key_id,
             call.team,
             call.user,
             ",".join(call.tags),
+            _ENDPOINTS.get(call.endpoint, "other"),
+            call.path,
             call.route,
             call.upstream,
             call.model,
             call.upstream_model,
+            call.answered_model,
+            call.tier,
             call.status,
             call.reason,
             "|".join(flag.name.lower() for flag in type(call.flags) if flag in call.flags and flag.name),
             None if call.first_byte_us is None else call.first_byte_us // 1000,
             call.duration_us // 1000,
-            tokens.input,
-            tokens.output,
-            tokens.cached,
-            tokens.reasoning,
+            *call.tokens,
             None if call.cost_nano is None else _usd(call.cost_nano),
+            "unknown" if call.cost_nano is None else "estimated" if call.flags & Flag.ESTIMATED else "exact",
+            call.price,
+            call.prices,
         )
         yield dict(zip(CALL_NAMES, values, strict=True))
 
@@ -91,7 +105,7 @@ def lines(rows: Iterable[Row], form: Format, names: Sequence[str] = ()) -> Itera
     if form == "csv":
         yield from _csv(rows, names)
         return
-    yield from _table([_for_people(row) for row in rows])
+    yield from _table(_filled([_for_people(row) for row in rows]))
 
 
 def _csv(rows: Iterable[Row], names: Sequence[str] | None) -> Iterator[str]:
@@ -143,6 +157,12 @@ def _for_people(row: Row) -> Row:
     at = _1970 + datetime.timedelta(microseconds=started_us)
     text = f"{at.isoformat(timespec='milliseconds')}Z"
     return {("started" if name == "started_us" else name): text if name == "started_us" else row[name] for name in row}
+
+
+def _filled(rows: list[Row]) -> list[Row]:
+    """Return rows without the columns that no row has a value in: few calls have them all."""
+    empty = {name for name in (rows[0] if rows else ()) if all(row[name] in (None, "") for row in rows)}
+    return [{name: value for name, value in row.items() if name not in empty} for row in rows]
 
 
 def _shown(value: str | int | None) -> str:

@@ -102,8 +102,22 @@ ALTER TABLE call ADD COLUMN tags INTEGER NOT NULL DEFAULT 0
     """
 CREATE INDEX call_key ON call (key, started_us)
 """,
+    """
+ALTER TABLE call ADD COLUMN account INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE call ADD COLUMN path INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE call ADD COLUMN tier INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE call ADD COLUMN answered_model INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE call ADD COLUMN price INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE call ADD COLUMN audio_input INTEGER;
+ALTER TABLE call ADD COLUMN audio_cached INTEGER;
+ALTER TABLE call ADD COLUMN audio_output INTEGER;
+ALTER TABLE call ADD COLUMN image_input INTEGER;
+ALTER TABLE call ADD COLUMN image_output INTEGER;
+ALTER TABLE call ADD COLUMN web_searches INTEGER
+""",
 )
-_N_CALL: Final = 28
+_N_USUAL: Final = 6  # kinds of tokens that stand together; the others came later
+_N_CALL: Final = 39
 # Names of columns are ours in all that is put together here; what others give is a parameter.
 _INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
 # What is more than 64 bits would become a REAL in a row, and an error in a sum of rows.
@@ -326,9 +340,11 @@ class _DayFile:
             call.first_byte_us,
             call.duration_us,
             *map(self._number, names),
-            *call.tokens,
+            *call.tokens[:_N_USUAL],
             call.cost_nano,
             *map(self._number, (call.prices, call.team, call.user, TAG_SEPARATOR.join(call.tags))),
+            *map(self._number, (call.account, call.path, call.tier, call.answered_model, call.price)),
+            *call.tokens[_N_USUAL:],
         )
 
     def _number(self, text: str) -> int:
@@ -370,11 +386,12 @@ class _DayFile:
             endpoint, status, flags, started_us, first_byte_us, duration_us = rest[:6]
             key, route, upstream, model, upstream_model, reason = (texts[number] for number in rest[6:12])
             cost_nano = rest[18]
-            prices, team, user, tags = (texts[number] for number in rest[19:23])
+            prices, team, user, tags, *names = (texts[number] for number in rest[19:28])
+            tokens = Tokens(*rest[12:18], *rest[28:])
             yield Call(
                 *(process, number, attempt, endpoint, status, Flag(flags), started_us, first_byte_us, duration_us),
-                *(key, route, upstream, model, upstream_model, reason, Tokens(*rest[12:18]), cost_nano, prices),
-                *(team, user, tuple(tags.split(TAG_SEPARATOR)) if tags else ()),
+                *(key, route, upstream, model, upstream_model, reason, tokens, cost_nano, prices),
+                *(team, user, tuple(tags.split(TAG_SEPARATOR)) if tags else (), *names),
             )
 
     def close(self) -> None:

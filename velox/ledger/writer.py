@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from velox.ledger.record import MOST_NAMES, Flag, Tokens, call_body, name_bodies
+from velox.ledger.record import MOST_NAMES, Flag, Tokens, call_body, name_bodies, rest_body
 from velox.shm.record_ring import RecordRing
 
 __all__ = ["CallNames", "CallStart", "CallWriter", "OpenCall"]
 
+_HAS_REST: Final = int(Flag.HAS_REST)
 _KILLED: Final = int(Flag.ESTIMATED | Flag.LOST | Flag.RECOVERED)
 # Reason and status of a call whose process died.
 _KILLED_REASON: Final = "killed"
@@ -24,7 +25,7 @@ _KILLED_STATUS: Final = 0
 
 
 class CallNames(NamedTuple):
-    """The texts of a call, as in record.Call. tags: with commas between."""
+    """The texts of a call, as in record.Call. key: as key_name() makes it. tags: with commas between."""
 
     key: str
     route: str
@@ -34,21 +35,23 @@ class CallNames(NamedTuple):
     team: str = ""
     user: str = ""
     tags: str = ""
+    path: str = ""
 
 
 class _Numbers(NamedTuple):
-    """Those of a call's texts. names: of key, route, upstream, model, upstream_model. owners: of team, user, tags.
+    """Those of a call's texts. names: of key, route, upstream, model, upstream_model. owners: of team, user, tags,
+    path.
 
     has_all: False: some text has none yet, for the ring was full.
     """
 
     names: tuple[int, int, int, int, int]
-    owners: tuple[int, int, int]
+    owners: tuple[int, int, int, int]
     has_all: bool
 
 
 class CallStart(NamedTuple):
-    """What is known of a call when it begins; as in record.Call. tokens: estimated."""
+    """What is known of a call when it begins; as in record.Call. tokens: estimated. prices: label of its price."""
 
     number: int
     attempt: int
@@ -130,11 +133,19 @@ class CallWriter:
         tokens: Tokens,
         cost_nano: int | None,
         prices: str,
+        tier: str = "",
+        answered: str = "",
     ) -> None:
-        """Record a call. flags: of record.Flag; an integer, because each operation of an enum costs microseconds."""
+        """Record a call. answered: the model that did, as its reply tells. prices: the label of its price.
+
+        flags: of record.Flag; an integer, because each operation of an enum costs microseconds.
+        """
         start, ring = call.start, self._ring
         # There may be room now for names that had none when it began.
         numbers = call.numbers if call.numbers.has_all else self._find(start.names)
+        rest = rest_body(process=self._process, number=start.number, attempt=start.attempt, tokens=tokens)
+        if rest is not None:
+            flags |= _HAS_REST
         body = call_body(
             process=self._process,
             number=start.number,
@@ -150,8 +161,10 @@ class CallWriter:
             cost_nano=cost_nano,
             prices=self._number(prices),
             owners=numbers.owners,
+            tier=self._number(tier),
+            answered=self._number(answered),
         )
-        if not ring.put(body):
+        if (rest is not None and not ring.put(rest)) or not ring.put(body):
             ring.add_dropped((1, tokens.input or 0, tokens.output or 0, cost_nano or 0, cost_nano is None))
         ring.close(call.place)
 
@@ -165,8 +178,8 @@ class CallWriter:
             self._sets.clear()
         found = tuple(self._number(name) for name in names)
         has_all = all(bool(number) == bool(name) for number, name in zip(found, names, strict=True))
-        key, route, upstream, model, upstream_model, team, user, tags = found
-        numbers = _Numbers((key, route, upstream, model, upstream_model), (team, user, tags), has_all)
+        key, route, upstream, model, upstream_model, team, user, tags, path = found
+        numbers = _Numbers((key, route, upstream, model, upstream_model), (team, user, tags, path), has_all)
         if has_all:
             self._sets[names] = numbers
         return numbers

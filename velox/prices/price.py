@@ -13,7 +13,10 @@ from typing import Final, NamedTuple
 
 from velox.protocol.token_usage import TokenUsage
 
-__all__ = ["Band", "Cost", "Price", "compiled"]
+__all__ = ["LABEL_SEPARATOR", "Band", "Cost", "Price", "compiled"]
+
+# Between the parts of a name in a record: no part holds it.
+LABEL_SEPARATOR: Final = "\x1f"
 
 _PICO_PER_NANO: Final = 1000
 _NANO_DIGITS: Final = 9
@@ -56,9 +59,12 @@ class Band(NamedTuple):
 
 
 class Price:
-    """What calls of one model cost, at one upstream, in one tier, now. source: where it stands, for people."""
+    """What calls of one model cost, at one upstream, in one tier, now. source: where it stands, for people.
 
-    __slots__ = ("_bands", "_biller", "_first", "_regional_percent", "source", "version")
+    label: version and source, as records name it. regional_percent: see the constructor.
+    """
+
+    __slots__ = ("_bands", "_biller", "_first", "label", "regional_percent", "source", "version")
 
     def __init__(
         self,
@@ -79,8 +85,9 @@ class Price:
         self._bands: Final = bands
         self.source: Final = source
         self.version: Final = version
+        self.label: Final = f"{version}{LABEL_SEPARATOR}{source}"
         self._biller: Final = biller
-        self._regional_percent: Final = regional_percent
+        self.regional_percent: Final = regional_percent
 
     def __repr__(self) -> str:
         return f"<Price {self.source}>"
@@ -89,6 +96,10 @@ class Price:
     def bands(self) -> tuple[Band, ...]:
         """Return the rates by the length of the prompt; none: only a reply can tell."""
         return self._bands
+
+    def is_billed(self, usage: TokenUsage) -> bool:
+        """Tell whether a call costs what its reply says that the vendor takes."""
+        return usage.bill is not None and usage.bill.biller == self._biller
 
     def cost(self, usage: TokenUsage) -> Cost | None:
         """Return what a call cost; None: its tokens, or the rate of its answer, are not known, or not all of them.
@@ -125,7 +136,7 @@ class Price:
         if usage.audio_input or usage.image_input or usage.audio_output or usage.image_output:
             pico += _modalities(usage, band, rate, left - written, cached, answer)
         if usage.is_regional:
-            pico = (pico * self._regional_percent + 50) // 100
+            pico = (pico * self.regional_percent + 50) // 100
         pico += band.request
         if usage.web_searches:
             pico += usage.web_searches * band.web_search

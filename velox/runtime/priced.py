@@ -25,6 +25,7 @@ _PICO_PER_MILLION: Final = 10**6
 # Where the name that was asked for has the region, and so the price; the reply has the model's own.
 _BY_REGION: Final = frozenset({"bedrock", "aws"})
 _PICO_EACH: Final = 10**12
+_USUAL_PERCENT: Final = 100
 _EACH: Final = ("web_search", "request")
 
 
@@ -60,15 +61,19 @@ def call_prices(settings: Settings) -> Callable[[str, str, str, str, int], Price
     return find
 
 
-def price_answers(settings: Settings, model: str, upstream: str | None, tier: str, now_s: int) -> list[dict[str, Any]]:
-    """Return for each upstream, or the one that is named, what a call to a model would cost there now."""
-    book = price_book(settings)
-    answers = []
-    for entry in settings.upstreams:
-        if upstream in (None, entry.name):
-            price = book.find(seller_of(entry, book.table), model, "", tier, now_s)
-            answers.append(_answer(entry.name, model, tier, price))
-    return answers
+def price_answers(
+    settings: Settings, model: str, upstream: str | None, tier: str, now_s: int, answered: str = ""
+) -> list[dict[str, Any]]:
+    """Return for each upstream, or the one that is named, what a call to a model costs there at a time.
+
+    answered: the model that a reply tells; "": none.
+    """
+    find = call_prices(settings)
+    return [
+        _answer(entry.name, model, tier, find(entry.name, model, answered, tier, now_s))
+        for entry in settings.upstreams
+        if upstream in (None, entry.name)
+    ]
 
 
 def price_lines(answers: list[dict[str, Any]]) -> Iterator[str]:
@@ -86,6 +91,8 @@ def price_lines(answers: list[dict[str, Any]]) -> Iterator[str]:
             for name, value in rates:
                 unit = "each" if name in _EACH else "for a million tokens"
                 yield f"  {name:13}{value:>12} $ {unit}"
+        if answer["regional_percent"] != _USUAL_PERCENT:
+            yield f"  calls kept within a region: tokens cost {answer['regional_percent']} % of this"
 
 
 def _answer(upstream: str, model: str, tier: str, price: Price | None) -> dict[str, Any]:
@@ -100,6 +107,7 @@ def _answer(upstream: str, model: str, tier: str, price: Price | None) -> dict[s
         "price": known,
         "source": source,
         "version": version,
+        "regional_percent": 100 if price is None else price.regional_percent,
     }
 
 

@@ -36,6 +36,7 @@ RECORD_BYTES: Final = 128
 BODY_BYTES: Final = 124  # and a CRC-32
 _OPEN_RECORDS: Final = 4096
 _NAMES_OF_CALL: Final = 64  # records: more than a call and all of its names may take
+_RECORDS_OF_CALL: Final = 2  # at most, once its names are there
 _PAGE: Final = 4096
 _RECORDS_OF_PAGE: Final = _PAGE // RECORD_BYTES
 _RING_AT: Final = _PAGE + _OPEN_RECORDS * RECORD_BYTES
@@ -158,7 +159,7 @@ class RecordRing:
     def has_room(self) -> bool:
         """True while all calls that are open could be recorded, and one more with its names."""
         n_open = _OPEN_RECORDS - len(self._free)
-        return self._head + n_open + _NAMES_OF_CALL - self._cells[_TAIL] < self.n_records
+        return self._head + _RECORDS_OF_CALL * n_open + _NAMES_OF_CALL - self._cells[_TAIL] < self.n_records
 
     def open(self, body: bytes) -> int:
         """Keep what is to be recorded of a call if this process dies now. Return its place; -1: there is none."""

@@ -85,7 +85,9 @@ def test_key_is_shown_once_and_kept_as_a_digest(house: House, tmp_path: Path) ->
     assert house.accounts.key_of(secret[:-1]) is None
     (entry,) = house.entries()
     rates = Rates(rpm=600, burst=100)
-    assert entry == KeyEntry(digest(secret), "web", rates=rates, priority=Priority.HIGH, id=caller_id(key))
+    assert entry == KeyEntry(
+        digest(secret), "web", rates=rates, priority=Priority.HIGH, id=caller_id(key), account=key.id
+    )
     rotated = house.accounts.rotate_key(key.id, 0, ME)
     assert [each.id for each in house.entries()] == [entry.id], "limits and records go on"
     assert rotated.key.id == key.id

@@ -35,6 +35,11 @@ def made_call(number: int, *, started_s: float = NOON_S, **more: Any) -> Call:
         "team": "red",
         "user": "ada@example.com",
         "tags": ("batch", "eu"),
+        "account": "key_ada",
+        "path": "/v1/chat/completions",
+        "tier": "flex",
+        "answered_model": "gpt-4o-2024-11-20",
+        "price": "openai/gpt-4o (flex)",
     }
     return Call(**fields | more)
 
@@ -47,8 +52,9 @@ def writer_of(path: Path, n_records: int = 1000, process: int = 0xABCD) -> CallW
 
 def begin(writer: CallWriter, call: Call) -> OpenCall:
     tags = ",".join(call.tags)
+    key = f"{call.account}\x1f{call.key}" if call.key else ""
     names = CallNames(
-        *(call.key, call.route, call.upstream, call.model, call.upstream_model, call.team, call.user, tags)
+        *(key, call.route, call.upstream, call.model, call.upstream_model, call.team, call.user, tags, call.path)
     )
     return writer.begin(
         CallStart(
@@ -60,7 +66,7 @@ def begin(writer: CallWriter, call: Call) -> OpenCall:
             names,
             Tokens(50, 10),
             cost_nano=900,
-            prices=call.prices,
+            prices=label_of(call),
         )
     )
 
@@ -76,5 +82,11 @@ def write(writer: CallWriter, call: Call) -> None:
         duration_us=call.duration_us,
         tokens=call.tokens,
         cost_nano=call.cost_nano,
-        prices=call.prices,
+        prices=label_of(call),
+        tier=call.tier,
+        answered=call.answered_model,
     )
+
+
+def label_of(call: Call) -> str:
+    return f"{call.prices}\x1f{call.price}" if call.prices else ""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.ledger.made import NAMES, NOON_S, begin, made_call, write, writer_of
+from tests.unit.ledger.made import NAMES, NOON_S, begin, label_of, made_call, write, writer_of
 from velox.ledger.collector import MOST_OF_BATCH, Collector
 from velox.ledger.record import Call, Flag, NameParts, Tokens, call_body, name_bodies, read_body
 from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
@@ -52,7 +52,7 @@ def test_call_is_kept_as_it_was(tmp_path: Path) -> None:
     calls = [
         made_call(1),
         made_call(2, flags=Flag.STREAM | Flag.CUT, reason="upstream_truncated", status=502, first_byte_us=None),
-        made_call(3, tokens=Tokens(), cost_nano=None, model="m" * 300, key="", route="ü/…"),
+        made_call(3, tokens=Tokens(), cost_nano=None, model="m" * 300, key="", account="", route="ü/…"),
         made_call(2**40, attempt=3, tokens=Tokens(2**32 - 2, 0), duration_us=2**40),
     ]
     writer = writer_of(path)
@@ -145,11 +145,32 @@ def test_older_files_are_migrated_with_what_is_in_them(tmp_path: Path) -> None:
     collect(tmp_path, path)
 
     old, new = kept(tmp_path)
-    assert (old.key, old.reason, old.cost_nano) == ("k", "ok", 90)
+    assert (old.key, old.reason, old.cost_nano, old.tokens) == ("k", "ok", 90, Tokens(7, 8, 0, 0, 0, 0))
     assert {name: getattr(old, name) for name in plain} == plain
     assert new == made_call(2, started_s=NOON_S + DAY_S)
     by_team = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("team", "key")))
     assert [(each.group, each.sums.n) for each in by_team] == [(("", "k"), 1), (("red", NAMES.key), 1)]
+
+
+def test_file_of_the_version_before_keeps_what_is_in_it(tmp_path: Path) -> None:
+    """Its calls have no more than was recorded; their key's id is the start of what the record has for the key."""
+    connect(tmp_path / "ledger.db", _SUM_MIGRATIONS[:2], is_reader=False).close()
+    connect(tmp_path / "calls-2026-11-23.db", _DAY_MIGRATIONS[:3], is_reader=False).close()
+    with sqlite3.connect(tmp_path / "calls-2026-11-23.db") as db:
+        texts = ("0011223344556677 ada", "r", "u", "m", "ok", "v1", "red", "ada", "a,b", "")
+        db.executemany("INSERT INTO text (text) VALUES (?)", [(each,) for each in texts])
+        row = f"1,2,1,1,0,1,200,1,{NOON_S}000000,5,9,1,2,3,4,4,5,7,8,3,2,1,4,90,6,7,8,9"
+        db.execute(f"INSERT INTO call VALUES ({row})")
+
+    store_of(tmp_path).close()
+
+    (old,) = kept(tmp_path)
+    assert old == made_call(
+        2, process=1, flags=Flag.STREAM, first_byte_us=5, duration_us=9, route="r", upstream="u", model="m",
+        upstream_model="m", tokens=Tokens(7, 8, 3, 2, 1, 4), cost_nano=90, prices="v1", user="ada", tags=("a", "b"),
+        account="", path="", tier="", answered_model="", price="",
+    )  # fmt: skip
+    assert old.key_id == "0011223344556677"
 
 
 def test_record_of_an_earlier_version_has_no_owners() -> None:
@@ -162,6 +183,62 @@ def test_record_of_an_earlier_version_has_no_owners() -> None:
     call = read_body(body, names)
     assert isinstance(call, Call)
     assert (call.team, call.user, call.tags, call.prices) == ("", "", (), "text")
+    assert (call.key, call.account, call.path, call.tier, call.answered_model, call.price) == ("text", *("",) * 5)
+
+
+ALL_KINDS = Tokens(1000, 200, 300, 50, 20, 30, 40, 15, 60, 70, 80, 3)
+
+
+def test_sound_pictures_and_searches_are_kept(tmp_path: Path) -> None:
+    """Few calls have them: they are in a record of their own, right before that of their call."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    calls = [made_call(1, tokens=ALL_KINDS), made_call(2), made_call(3, tokens=Tokens(5, 6, web_searches=2**40))]
+    for call in calls:
+        write(writer, call)
+    collect(tmp_path, path)
+    calls[2] = made_call(3, tokens=Tokens(5, 6, web_searches=2**32 - 2))
+    assert kept(tmp_path) == calls
+
+
+def test_call_is_not_parted_from_its_units_by_a_batch(tmp_path: Path) -> None:
+    """A reader that begins with the second batch has them all the same."""
+    path = tmp_path / "0.ring"
+    ring, n = RecordRing(path, 3 * MOST_OF_BATCH), 0
+    writer = CallWriter(ring, 0xABCD)
+    ring.recover()
+    write(writer, made_call(n))
+    while ring.head < MOST_OF_BATCH - 1:
+        n += 1
+        write(writer, made_call(n))
+    write(writer, made_call(n + 1, tokens=ALL_KINDS))
+    assert ring.head == MOST_OF_BATCH + 1
+
+    assert collect(tmp_path, path) == MOST_OF_BATCH - 1
+    assert collect(tmp_path, path) == 2
+    assert kept(tmp_path)[-1] == made_call(n + 1, tokens=ALL_KINDS)
+
+
+def test_call_whose_units_are_damaged_says_so(tmp_path: Path) -> None:
+    """What its record tells is kept; that there was more is a flag."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    write(writer, made_call(1))
+    at = RecordRing(path, 1).head
+    write(writer, made_call(2, tokens=ALL_KINDS))
+    data = bytearray(path.read_bytes())
+    data[-1000 * 128 + at * 128 + 30] ^= 1
+    path.write_bytes(data)
+    ring = RecordRing(path, 1)
+    ring.start()
+    ring.recover()
+    store, now_s = store_of(tmp_path), 0.0
+    collector = Collector([ring], store, lambda: now_s)
+    collector.collect()
+    now_s = 2.0
+    collector.collect()
+    store.close()
+    assert kept(tmp_path) == [made_call(1), made_call(2, tokens=Tokens(*ALL_KINDS[:6]), flags=Flag.HAS_REST)]
 
 
 def test_calls_of_two_days_are_in_two_files(tmp_path: Path) -> None:
@@ -210,7 +287,7 @@ def test_call_of_a_killed_worker_is_kept_once(tmp_path: Path, how: str) -> None:
 
     killed = made_call(
         8, status=0, flags=Flag.ESTIMATED | Flag.LOST | Flag.RECOVERED, first_byte_us=None, duration_us=0,
-        reason="killed", tokens=Tokens(50, 10), cost_nano=900,
+        reason="killed", tokens=Tokens(50, 10), cost_nano=900, tier="", answered_model="",
     )  # fmt: skip
     assert kept(tmp_path) == [made_call(7), killed if how == "open" else call]
     assert total(tmp_path).n == 2
@@ -393,7 +470,8 @@ def test_call_that_began_with_a_full_ring_is_recorded_under_its_names(tmp_path: 
     for each in opened:
         writer.end(
             each, status=200, reason="ok", flags=0, first_byte_us=call.first_byte_us, duration_us=call.duration_us,
-            tokens=call.tokens, cost_nano=call.cost_nano, prices=call.prices,
+            tokens=call.tokens, cost_nano=call.cost_nano, prices=label_of(call), tier=call.tier,
+            answered=call.answered_model,
         )  # fmt: skip
     collect(tmp_path, path)
 
@@ -407,7 +485,7 @@ def test_damaged_record_is_left_out_after_a_while(tmp_path: Path) -> None:
     for n in range(3):
         write(writer, made_call(n))
     data = bytearray(path.read_bytes())
-    at = 4096 + 4096 * 128 + 12 * 128  # eleven names before the calls: this is the second call
+    at = 4096 + 4096 * 128 + 15 * 128  # fourteen names before the calls: this is the second call
     data[at + 40] ^= 1
     path.write_bytes(data)
     now_s = [float(NOON_S)]

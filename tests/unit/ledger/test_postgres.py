@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,8 +11,9 @@ import pytest
 from tests.postgres_server import PostgresServer
 from tests.unit.ledger.made import NOON_S, made_call
 from tests.unit.ledger.test_store import ALL, DAY_S, batch, groups, kept, total
-from velox.ledger.postgres import PostgresStore
+from velox.ledger.postgres import _MIGRATIONS, PostgresStore
 from velox.ledger.postgres_database import PostgresDatabase
+from velox.ledger.record import Flag, Tokens
 from velox.ledger.store import StoreError, Sums
 
 pytestmark = pytest.mark.slow
@@ -37,6 +39,41 @@ def test_gateways_with_rings_of_one_name_both_count(url: str) -> None:
     assert own.totals(ALL)[0].sums.n_errors == 0
     for store in (one, other, reader, own):
         store.close()
+
+
+def test_tables_of_the_version_before_keep_what_is_in_them(url: str) -> None:
+    """Its calls have no more than was recorded. A gateway of that version that still runs goes on beside this one."""
+    PostgresDatabase(url, "records", _MIGRATIONS[:1]).close()
+    day = NOON_S // DAY_S
+    insert = (
+        "INSERT INTO velox_call (day, process, number, attempt, gateway, endpoint, status, flags, started_us,"
+        " first_byte_us, duration_us, key, route, upstream, model, upstream_model, reason, input, output, cached,"
+        ' cache_written, cache_written_1h, reasoning, cost_nano, prices, team, "user", tags) VALUES'
+        f" ({day}, 1, {{}}, 1, 'here', 1, 200, 1, {NOON_S}000000, 5, 9, '0011223344556677 ada', 'r', 'u', 'm', 'm',"
+        " 'ok', 7, 8, 3, 2, 1, 4, 90, 'v1', 'red', 'ada', '{a,b}')"
+    ).replace("'{a,b}'", "'{{a,b}}'")
+    database = PostgresDatabase(url, "", ())
+    with database.transaction() as transaction:
+        transaction.execute(
+            f"CREATE TABLE velox_call_20261123 PARTITION OF velox_call FOR VALUES FROM ({day}) TO ({day + 1})"
+        )
+        transaction.execute(insert.format(2))
+
+    store = PostgresStore(url, gateway="here", days=30)
+    with database.transaction() as transaction:
+        transaction.execute(insert.format(3))
+    database.close()
+    store.add(batch([made_call(9, started_s=NOON_S + 1)]))
+    *old, new = kept(store)
+    store.close()
+
+    expected = made_call(
+        2, process=1, flags=Flag.STREAM, first_byte_us=5, duration_us=9, route="r", upstream="u", model="m",
+        upstream_model="m", tokens=Tokens(7, 8, 3, 2, 1, 4), cost_nano=90, prices="v1", user="ada", tags=("a", "b"),
+        account="", path="", tier="", answered_model="", price="",
+    )  # fmt: skip
+    assert old == [expected, dataclasses.replace(expected, number=3)]
+    assert new == made_call(9, started_s=NOON_S + 1)
 
 
 def test_gateways_that_write_at_once_wait_for_nobody_and_lose_nothing(url: str) -> None:

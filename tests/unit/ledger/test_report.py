@@ -44,12 +44,12 @@ def test_table_is_aligned_and_safe_for_a_terminal(store: SqliteStore) -> None:
     first, *others = usage_lines(store, asked(), NOW)
 
     assert first.split() == [
-        *("key", "calls", "errors", "estimated", "input_tokens", "output_tokens", "cached_tokens", "unpriced"),
-        "cost_usd",
+        *("key", "calls", "errors", "estimated", "input_tokens", "output_tokens", "cached_tokens"),
+        *("cache_written_tokens", "reasoning_tokens", "unpriced", "cost_usd"),
     ]
     assert [line.split() for line in others] == [
-        ["00", "ada", "2", "0", "0", "200", "40", "80", "0", "0.000003000"],
-        ["=HYPERLINK(1)", "?[2J", "1", "0", "0", "100", "20", "40", "1", "-"],
+        ["00", "ada", "2", "0", "0", "200", "40", "80", "10", "14", "0", "0.000003000"],
+        ["=HYPERLINK(1)", "?[2J", "1", "0", "0", "100", "20", "40", "5", "7", "1", "-"],
     ]
     assert len({len(line) for line in (first, *others)}) == 1
 
@@ -61,6 +61,14 @@ def test_table_of_calls_tells_their_times_as_people_do(store: SqliteStore) -> No
     at = datetime.datetime.fromtimestamp(row["started_us"] / 1e6, datetime.UTC)
     assert head.split()[:3] == ["id", "attempt", "started"]
     assert f" {at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z " in first
+
+
+def test_table_of_calls_has_no_empty_columns(store: SqliteStore) -> None:
+    """Few calls have sound or pictures. CSV has the same columns each time."""
+    head, *_ = usage_lines(store, asked(calls=True), NOW)
+    assert "cached_tokens" in head.split() and "image_input_tokens" not in head.split()
+    head, *_ = usage_lines(store, asked(calls=True, form="csv"), NOW)
+    assert "image_input_tokens" in head.split(",")
 
 
 @pytest.mark.parametrize("more", [{"by": "day,key"}, {"by": ""}, {"calls": True}])

@@ -87,11 +87,13 @@ def test_calls_are_kept_as_they_were(stores: Stores) -> None:
         made_call(2**40, attempt=255, tokens=Tokens(2**32 - 2, 0), duration_us=2**40, started_s=NOON_S + 3),
         made_call(4, process=2**32 - 1, cost_nano=2**62, started_s=NOON_S + 4),
         made_call(5, attempt=0, flags=Flag.MIRROR, started_s=NOON_S + DAY_S),
+        made_call(6, tokens=Tokens(*range(1, 13)), started_s=NOON_S + DAY_S + 1),
+        made_call(7, account="", path="", tier="", answered_model="", price="", started_s=NOON_S + DAY_S + 2),
     ]
     stores().add(batch(list(reversed(calls))))
 
     assert kept(stores(is_reader=True)) == calls
-    assert total(stores(is_reader=True)).cost_nano == 2**62 + 4 * 1_500
+    assert total(stores(is_reader=True)).cost_nano == 2**62 + 6 * 1_500
 
 
 @pytest.mark.parametrize(

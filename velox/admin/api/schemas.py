@@ -11,6 +11,7 @@ from typing import Any, Final
 from velox.accounts.fields import RATES
 from velox.accounts.model import TEAM_ADMIN, Kind
 from velox.admin.api.routes import Schema
+from velox.ledger.report import CALL_NAMES
 from velox.ledger.store import DIMENSIONS
 from velox.policy.budget import BUDGET_FIELDS, MOST_TOKENS, MOST_USD
 from velox.policy.spellings import MOST_TAGS
@@ -103,6 +104,7 @@ ERROR: Final[Schema] = _object(
 DELETED: Final[Schema] = _object({"id": _TEXT, "deleted": {"const": True}})
 _SUMS: Final[Mapping[str, Schema]] = {
     **dict.fromkeys(("calls", "errors", "estimated", "input_tokens", "output_tokens", "cached_tokens"), _COUNT),
+    **dict.fromkeys(("cache_written_tokens", "reasoning_tokens"), _COUNT),
     "unpriced": {**_COUNT, "description": "calls without a price, which are in no cost"},
     "cost_usd": _USD,
 }
@@ -110,7 +112,22 @@ USAGE: Final[Schema] = {
     **_object({**dict.fromkeys(DIMENSIONS, _TEXT), **_SUMS}, required=False),
     "required": list(_SUMS),
 }
-CALL: Final[Schema] = {"type": "object", "required": ["id", "key", "model", "status", "cost_usd"]}
+_NUMBERS: Final = ("attempt", "started_us", "status", "first_byte_ms", "duration_ms", "web_searches")
+_CALL_TEXTS: Final[Mapping[str, Schema]] = {
+    "key_id": {**_TEXT, "description": "as /api/v1/keys has it; of a key of the settings, the start of its digest"},
+    "tier": {**_TEXT, "description": "service tier that the reply tells"},
+    "cost_usd": _USD,
+    "cost_state": {"enum": ["exact", "estimated", "unknown"]},
+    "price": {**_TEXT, "description": "where the price stands, in the table or file of the version `prices`"},
+}
+CALL: Final[Schema] = _object(
+    {
+        name: {"type": ["integer", "null"]}
+        if name in _NUMBERS or name.endswith("_tokens")
+        else _CALL_TEXTS.get(name, _TEXT)
+        for name in CALL_NAMES
+    }
+)
 _AMOUNT: Final[Schema] = {"type": ["integer", "string"], "description": "tokens, or dollars with nine places"}
 BUDGET_STATE: Final[Schema] = _object(
     {
