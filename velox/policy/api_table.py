@@ -308,9 +308,11 @@ def call_of(method: bytes, path: bytes, *, is_websocket: bool = False) -> ApiCal
 def is_organizations(method: bytes, path: bytes) -> bool:
     """Say whether some server may read a path as one of the organisation's, or the deletion of a shared model."""
     words = loose_words(path)
-    if not words.isdisjoint(_OF_ORGANIZATION) or (method == b"DELETE" and _MODELS in words):
+    if not words.isdisjoint(_OF_ORGANIZATION):
         return True
     plain = plain_words(path)
+    if method == b"DELETE" and _MODELS in words and (plain is None or not _is_operation(_below_version(plain))):
+        return True
     if plain is not None:
         return _found(plain, _below_base(plain)[1])[1] is Group.ORGANIZATION
     if is_endpoint_anyhow(path):
@@ -393,12 +395,17 @@ def _below_version(words: tuple[str, ...]) -> tuple[str, ...]:
     return rest[5:] if (*rest[1:2], *rest[3:4]) == _VERTEX else rest[1:]
 
 
+def _is_operation(below: tuple[str, ...]) -> bool:
+    """Say whether words below Google's version name what one of its models works on: models/NAME/operations/ID."""
+    return _MODELS in below and _OPERATIONS in below[2:]
+
+
 def _found(words: tuple[str, ...], rest: tuple[str, ...]) -> tuple[ObjectKind | None, Group | None, str]:
     """Return the kind of object that a path names, its group and the object's id. rest: the words below the base."""
     if rest in _OTHER_PATHS:
         return None, _OTHER_PATHS[rest], ""
     where = below = _below_version(words)
-    if _OPERATIONS in below[2:] and _MODELS in below:
+    if _is_operation(below):
         where = below[below.index(_OPERATIONS, 2) :]  # models/NAME/operations/ID: a name may have slashes
     where = where or rest
     found = kind_at(where)
@@ -415,7 +422,8 @@ def _made_by_verb(words: tuple[str, ...]) -> ObjectKind | None:
 def _is_shared_model(method: bytes, rest: tuple[str, ...], below: tuple[str, ...]) -> bool:
     """Say whether a path names a model of the account itself, and not what is asked of one."""
     words = below or rest
-    return words[:1] == (_MODELS,) and not (below and method == b"POST" and ":" in words[-1])
+    is_asked = bool(below) and method == b"POST" and ":" in words[-1]
+    return words[:1] == (_MODELS,) and not is_asked and not _is_operation(below)
 
 
 def _place(method: bytes, words: tuple[str, ...], group: Group | None, *, is_websocket: bool) -> ModelPlace:
