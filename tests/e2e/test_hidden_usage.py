@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import sqlite3
 import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import pytest
 
 from tests.e2e.harness import KEY, VeloxProcess, until
 from tests.e2e.recorded_call import Call
-from tests.e2e.recording import SSE, RecordingUpstream
+from tests.e2e.recording import JSON, SSE, RecordingUpstream
 from tests.e2e.routed import routed
 from tests.e2e.tools import covers
 from tests.e2e.upstreams import chat_chunk
@@ -278,3 +280,57 @@ def test_nothing_is_read_on_where_nobody_counts(house: House) -> None:
             leave_after_the_last_word(client)
             began_s = time.monotonic()
         assert house.upstream.wait_left(house.upstream.wait_call()) - began_s < PROMPT_S
+
+
+class Gemini:
+    """Answers as Google does: of an answer for which parts are asked, or that is to be in another form, no usage."""
+
+    def __init__(self) -> None:
+        self.hides = re.compile(r"(?i)fields|alt=(?!sse|json)|callback|\\$|%24")
+
+    async def answer(self, call: Call) -> None:
+        told: Row = {"candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}
+        query = urllib.parse.unquote(call.target.partition("?")[2])
+        if not self.hides.search(query) and call.header("x-goog-fieldmask") is None:
+            told["usageMetadata"] = {"promptTokenCount": 10, "candidatesTokenCount": 20_000, "totalTokenCount": 20_010}
+        if "streamGenerateContent" in call.target:
+            await call.head(200, SSE)
+            await call.data(b"data: %b\n\n" % json.dumps(told).encode())
+            await call.end()
+        else:
+            await call.reply(200, JSON, json.dumps(told).encode())
+
+
+GOOGLES = [
+    "fields=candidates",
+    "$fields=candidates",
+    "%24fields=candidates",
+    "f%69elds=candidates",
+    "alt=proto",
+    "callback=f",
+    "$callback=f",
+    "%61lt=media",
+]
+
+
+@pytest.mark.parametrize("provider", ["gemini", ""])
+@pytest.mark.parametrize("verb", ["generateContent", "streamGenerateContent"])
+def test_system_parameters_of_googles_apis_take_no_usage_away(tmp_path: Path, provider: str, verb: str) -> None:
+    """With and without a provider that says whose the upstream is. The client is told what was dropped."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("prices:\n  - {model: '*', input: 1, output: 1}\n")
+    budget = {"per": "gateway", "tokens": (len(GOOGLES) + 2) * 20_010, "window": "day"}
+    with RecordingUpstream() as upstream, upstream.playing(Gemini().answer):
+        entry = {"name": "one", "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
+        entry |= {"provider": provider} if provider else {}
+        more = {"MODEL_KEY": "sk-model-0123456789", "prices": str(prices), "ledger": str(tmp_path / "ledger")}
+        with routed({"upstreams": [entry], "budgets": [budget]}, **more) as velox:
+            path = f"/v1beta/models/gemini-3-flash:{verb}?"
+            path += "alt=sse&" if verb.startswith("stream") else ""
+            for query in GOOGLES:
+                reply = velox.request("POST", path + query, b'{"contents":[{"parts":[{"text":"hi"}]}]}')
+                assert reply.status == 200 and reply.header("x-velox-dropped"), query
+            mask = {"x-goog-fieldmask": "candidates"}
+            assert velox.request("POST", path + "a=b", b'{"contents":[{"parts":[{"text":"hi"}]}]}', mask).status == 200
+            n_spent = (len(GOOGLES) + 1) * 20_010
+            until(lambda: spent(velox) == n_spent, "all of it was counted")

@@ -40,6 +40,47 @@ def test_own_key_replaces_every_client_credential() -> None:
     assert request.headers == [(b"authorization", b"Bearer sk-ours")]
 
 
+@pytest.mark.parametrize(
+    ("provider", "host", "target", "wanted"),
+    [
+        ("vertex", "", "/v1/projects/p/x?$httpMethod=DELETE&a=b", "/v1/projects/p/x?a=b"),
+        ("vertex", "", "/v1beta1/projects/p/publishers/google/models/m:predict?fields=predictions&key=k", None),
+        ("gemini", "", "/v1beta/models/imagen-4:predict?%24fields=a&alt=proto&prettyPrint=1", None),
+        ("gemini", "", "/v1beta/models/imagen-4:predict?alt=sse&alt=media", "/v1beta/models/imagen-4:predict?alt=sse"),
+        ("openai-compatible", "", "/v1beta/models/g:generateContent?fields=candidates", None),
+        ("openai-compatible", "eu.googleapis.com:443", "/v1/chat/completions?fields=choices", None),
+        ("gemini", "", "/?fields=a", "/v1/responses"),
+        ("openai-compatible", "example.com", "/v1/chat/completions?fields=a&key=b", "as it came"),
+        ("openai-compatible", "googleapis.com.example.com", "/v1/x?$fields=a", "as it came"),
+    ],
+)
+def test_system_parameters_of_googles_go_up_to_none_of_its_apis(
+    provider: str, host: str, target: str, wanted: str | None
+) -> None:
+    """On paths that pass as well: they would take the usage out of an answer, or make another request of it. Others may
+    mean what they like by such names."""
+    made = Forwarder(
+        PROVIDERS[provider],
+        base_path="",
+        root_path="/v1/responses",
+        key="k",
+        client_keys_are_ours=True,
+        host=host.encode(),
+    )
+    request = made.build(head(b"POST", target.encode(), []), BodyFields(), b"{}")
+
+    up = target if wanted == "as it came" else target.partition("?")[0] if wanted is None else wanted
+    assert request.target == up.encode()
+
+
+def test_key_in_a_query_goes_up_where_it_is_the_clients_own() -> None:
+    made = Forwarder(PROVIDERS["gemini"], base_path="", root_path="/", key=None, client_keys_are_ours=False)
+    asked = head(b"GET", b"/v1beta/models?key=theirs&fields=models.name&$req=a", [])
+
+    assert made.build(asked, BodyFields(), None).target == b"/v1beta/models?key=theirs&fields=models.name"
+    assert made.dropped_parameters(asked.shape) == ["$req"]
+
+
 @pytest.mark.parametrize("passes", [False, True])
 @pytest.mark.parametrize("provider", ["vertex", "gemini"])
 def test_project_that_pays_is_not_a_clients_to_say_beside_our_token(provider: str, passes: bool) -> None:

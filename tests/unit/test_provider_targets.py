@@ -178,12 +178,12 @@ def test_version_of_azure_is_in_the_query_and_a_dated_one_in_the_path() -> None:
 def test_query_of_the_client_goes_up_without_credentials_and_only_with_its_own_dialect() -> None:
     """Gemini's clients put keys there; what one dialect asks means nothing in another."""
     row = PROVIDERS["gemini"]
-    query = b"alt=sse&key=AIza-secret&%6Bey=again&&$fields=a"
+    query = b"alt=sse&key=AIza-secret&%6Bey=again&&a=b&$fields=a"
     native = target_call(row, {}, Surface.GENERATE, "g", stream=True, query=query)
     crossing = target_call(row, {}, Surface.CHAT, "g", stream=True, query=query)
 
     assert native is not None and crossing is not None
-    assert native.target.partition(b"?")[2] == b"alt=sse&$fields=a"
+    assert native.target.partition(b"?")[2] == b"alt=sse&a=b"
     assert crossing.target.partition(b"?")[2] == b"alt=sse"
 
 

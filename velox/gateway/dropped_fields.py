@@ -49,6 +49,7 @@ DROPPED: Final = (
     | _ADDRESSES
     | _IDENTITIES
     | {b"cookie", b"proxy-authorization", b"content-encoding", b"expect", b"x-host"}
+    | {b"x-goog-fieldmask"}  # leaves parts of an answer out, its usage as well
     | {b"x-request-timeout-ms"}  # the client's, for Velox; the upstream's time is part of it
 )
 # Forwarding claims and what is for Velox are not taken from a client (B-26). protocol/http1_fields.py suspects names

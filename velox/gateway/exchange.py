@@ -468,11 +468,15 @@ class Exchange(HedgingHost):
         self._answering = attempt
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
-        if self.n_attempts == 1 and not self.tried:
-            return member.first_fields
-        if self._meter is not None:
-            self._meter.forget()
-        return self.attempt_fields()
+        told = member.first_fields
+        if self.n_attempts > 1 or self.tried:
+            if self._meter is not None:
+                self._meter.forget()
+            told = self.attempt_fields()
+        shape = self.head.shape
+        if shape.query and (dropped := attempt.forwarder.dropped_parameters(shape)):
+            told = told.beside([(b"x-velox-dropped", ",".join(dropped).encode("ascii"))])
+        return told
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """Note how an attempt ended that another one follows."""

@@ -19,6 +19,7 @@ from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFai
 from velox.outcomes import Retry
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.body_edit import with_query_model
+from velox.protocol.google_query import is_googles, without_system_parameters
 from velox.protocol.head_template import HeadTemplate, TemplateBeside
 from velox.protocol.websocket import offer_fields
 from velox.providers.authority import Authority, NoCredentialsError
@@ -31,6 +32,7 @@ _RATE_LIMIT: Final = b"ratelimit"  # in the names of fields that tell what is le
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
+_GOOGLE_HOSTS: Final = b".googleapis.com"
 # Of a client's headers, those that mean the same whatever dialect the body is in.
 _OF_ANY_DIALECT: Final = frozenset({b"traceparent", b"tracestate", b"baggage", b"user-agent", REQUEST_ID})
 _JSON: Final = (b"content-type", b"application/json")
@@ -57,8 +59,8 @@ class Forwarder:
     base_path: "" or "/x". key: the upstream's credential; without it the client's own passes, unless
     client_keys_are_ours (clients present keys of Velox, which no upstream may see). account_headers_pass: those of the
     provider, also where the client's own key does not pass. added: to every request, in place of the client's. usual:
-    where the client sends none of that name. authority: signs each request in, where there is no key; host: as
-    its signatures name it.
+    where the client sends none of that name. authority: signs each request in, where there is no key. host: of the
+    origin, as signatures name it.
     kept_heads: how many shapes of heads of clients are kept, with what becomes of them.
     """
 
@@ -91,6 +93,7 @@ class Forwarder:
         dropped_protocols: tuple[bytes, ...] = ()
         self.authority: Final = authority
         self._host: Final = host
+        self._is_google: Final = provider.is_google or host.partition(b":")[0].endswith(_GOOGLE_HOSTS)
         if not self._client_key_passes:
             dropped |= CREDENTIALS if account_headers_pass else CREDENTIALS | provider.account_headers
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
@@ -285,10 +288,23 @@ class Forwarder:
         return UpstreamRequest.of(b"HEAD", target, headers, None)
 
     def _target(self, shape: HeadShape) -> bytes:
-        if shape.path == b"/" and shape.method == b"POST":
-            query = b"?" + shape.query if shape.query else b""
-            return self._passed_path + self._root_path + query
-        return self._passed_path + shape.target
+        is_bare = shape.path == b"/" and shape.method == b"POST"
+        query = shape.query
+        if query and self._takes_system_parameters(shape):
+            query, _ = without_system_parameters(query, shape.method, keeps_key=self._client_key_passes)
+        elif not is_bare:
+            return self._passed_path + shape.target
+        path = self._root_path if is_bare else shape.path
+        return self._passed_path + path + (b"?" + query if query else b"")
+
+    def _takes_system_parameters(self, shape: HeadShape) -> bool:
+        return self._is_google or is_googles(shape.path)
+
+    def dropped_parameters(self, shape: HeadShape) -> list[str]:
+        """Return the names in a client's query that don't go up, but for credentials."""
+        if not self._takes_system_parameters(shape):
+            return []
+        return without_system_parameters(shape.query, shape.method)[1]
 
 
 def _built(target: bytes, chosen: list[ShapeField], shape: HeadShape) -> _Built:

@@ -113,7 +113,8 @@ class Provider:
     own_models: patterns of the names that its own models have, as against those that it serves for others.
     model_fields: names of models, or patterns that end with `*`, and what a body has in place of `model` for them:
     fields and their values, in which `*` stands for the rest of the name. The first that matches counts.
-    sockets: it takes the WebSocket of Responses, which passes as it came.
+    sockets: it takes the WebSocket of Responses, which passes as it came. is_google: its APIs take Google's system
+    parameters.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Provider:
     own_models: tuple[str, ...] = ()
     model_fields: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     sockets: bool = False
+    is_google: bool = False
 
     def credentials(self, key: str) -> tuple[Header, ...]:
         """Return the headers that present `key`."""

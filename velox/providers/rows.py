@@ -165,6 +165,7 @@ def _vectors(path: str, *models: tuple[str, Envelope]) -> tuple[Family, ...]:
 
 _VERTEX_AI: Final = Provider(
     name="vertex",
+    is_google=True,
     title="Google Vertex AI",
     model_list="",
     origin="https://{location}-aiplatform.googleapis.com",
@@ -294,6 +295,7 @@ _FOUNDRY: Final = Provider(
 )
 _GEMINI: Final = Provider(
     name="gemini",
+    is_google=True,
     title="Google Gemini (AI Studio)",
     model_list="/v1beta/openai/models",
     origin="https://generativelanguage.googleapis.com",

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from velox.heads import Header
 from velox.policy.patterns import matches
+from velox.protocol.google_query import without_system_parameters
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
 from velox.types import Surface
 
@@ -39,6 +40,7 @@ _COUNTS: Final = (
 )
 _EMBEDS: Final = (Surface.EMBEDDINGS, Surface.EMBED_CONTENTS, Surface.EMBED_CONTENT)
 _VECTORS: Final = (Surface.EMBEDDINGS, Surface.VECTORS)  # what these cross into
+_GOOGLES: Final = frozenset({Surface.GENERATE, Surface.COUNT_GENERATE, Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS})
 # What a request crosses into where an upstream names its APIs and has not the usual one of its family.
 _CROSSINGS: Final = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE, Surface.CONVERSE)
 _NAME: Final = re.compile(r"\{([a-z_]+)\}")
@@ -153,6 +155,8 @@ def target_call(
     values = {**parameters, "model": _segment(row, named)} if "{model}" in template else parameters
     fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
     is_as_sent = api is surface and path.envelope is Envelope.NONE
+    if is_as_sent and query and (row.is_google or api in _GOOGLES):
+        query = without_system_parameters(query, b"POST")[0]
     parts = _kept(query, {name.encode() for name, _ in fixed}) if is_as_sent else []
     parts += [f"{name}={quote(text, safe='')}".encode("ascii") for name, text in fixed]
     target = template.format_map(values).encode("ascii")
