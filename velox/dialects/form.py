@@ -325,13 +325,14 @@ class Stop(msgspec.Struct, frozen=True, gc=False):
 
 
 class Modalities(msgspec.Struct, frozen=True, gc=False):
-    """Tokens of sound and pictures. audio_cached: of audio_input."""
+    """Tokens of sound and pictures. audio_cached: of audio_input; image_cached: of image_input."""
 
     audio_input: int | None = None
     audio_cached: int | None = None
     audio_output: int | None = None
     image_input: int | None = None
     image_output: int | None = None
+    image_cached: int | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

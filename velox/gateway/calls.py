@@ -306,7 +306,7 @@ class RequestCalls:
     def _priced(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str, int]:
         """Return what a call cost in nano-dollars, the label of its price, and what is to be said of it (Flag).
 
-        None: it is not known. model: that the upstream was asked for.
+        None: it is not known; the label says which kind of tokens has no rate. model: that the upstream was asked for.
         """
         if usage.input is None and usage.output is None and usage.bill is None:
             return None, "", 0
@@ -315,7 +315,8 @@ class RequestCalls:
             return None, "", 0
         cost = price.cost(usage)
         if cost is None:
-            return None, "", 0
+            lacking = price.lacks(usage)
+            return None, f"{price.label}: no rate of {lacking}" if lacking else "", 0
         return cost.nano, price.label, _BILLED if usage.bill is not None and price.is_billed(usage) else 0
 
     def _of(self, attempt: RecordedAttempt | None) -> Begun | None:
@@ -415,7 +416,7 @@ class RequestCalls:
             flags=flags | billed,
             first_byte_us=first_byte_us,
             duration_us=(now_ns - begun.began_ns) // 1000,
-            tokens=Tokens(*usage[:12]),
+            tokens=Tokens(*usage[:13]),
             cost_nano=cost_nano,
             prices=label,
             tier=usage.tier,

@@ -346,6 +346,7 @@ def _all_kinds(usage: Usage, model: str) -> TokenUsage:
         others.audio_output,
         others.image_input,
         others.image_output,
+        image_cached=others.image_cached,
         tier=tier,
         model=model,
         bill=usage.bill,

@@ -76,7 +76,7 @@ ALTER TABLE velox_call ADD COLUMN account text NOT NULL DEFAULT '', ADD COLUMN p
     ADD COLUMN tier text NOT NULL DEFAULT '', ADD COLUMN answered_model text NOT NULL DEFAULT '',
     ADD COLUMN price text NOT NULL DEFAULT '', ADD COLUMN audio_input bigint, ADD COLUMN audio_cached bigint,
     ADD COLUMN audio_output bigint, ADD COLUMN image_input bigint, ADD COLUMN image_output bigint,
-    ADD COLUMN web_searches bigint
+    ADD COLUMN web_searches bigint, ADD COLUMN image_cached bigint
 """,
 )
 _NEWER_NAMES: Final = ("account", "path", "tier", "answered_model", "price")

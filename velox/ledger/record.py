@@ -127,6 +127,7 @@ class Tokens(NamedTuple):
     image_input: int | None = None
     image_output: int | None = None
     web_searches: int | None = None
+    image_cached: int | None = None
 
 
 # So many of them are in the record of a call; those behind them, which few calls have, are in one of their own.

@@ -31,7 +31,7 @@ _1970: Final = datetime.datetime(1970, 1, 1)
 _TOKEN_NAMES: Final = (
     *("input_tokens", "output_tokens", "cached_tokens", "cache_written_tokens", "cache_written_1h_tokens"),
     *("reasoning_tokens", "audio_input_tokens", "audio_cached_tokens", "audio_output_tokens", "image_input_tokens"),
-    *("image_output_tokens", "web_searches"),
+    *("image_output_tokens", "web_searches", "image_cached_tokens"),
 )
 CALL_NAMES: Final = (
     *("id", "attempt", "started_us", "key", "key_id", "team", "user", "tags", "endpoint", "path", "route", "upstream"),

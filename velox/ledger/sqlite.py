@@ -113,11 +113,12 @@ ALTER TABLE call ADD COLUMN audio_cached INTEGER;
 ALTER TABLE call ADD COLUMN audio_output INTEGER;
 ALTER TABLE call ADD COLUMN image_input INTEGER;
 ALTER TABLE call ADD COLUMN image_output INTEGER;
-ALTER TABLE call ADD COLUMN web_searches INTEGER
+ALTER TABLE call ADD COLUMN web_searches INTEGER;
+ALTER TABLE call ADD COLUMN image_cached INTEGER
 """,
 )
 _N_USUAL: Final = 6  # kinds of tokens that stand together; the others came later
-_N_CALL: Final = 39
+_N_CALL: Final = 40
 # Names of columns are ours in all that is put together here; what others give is a parameter.
 _INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
 # What is more than 64 bits would become a REAL in a row, and an error in a sum of rows.

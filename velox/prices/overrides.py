@@ -20,7 +20,7 @@ from decimal import Decimal
 from typing import Final, TypeAlias
 
 from velox.prices.book import Override
-from velox.prices.price import Band, Rate, compiled
+from velox.prices.price import Band, Rate, compiled, free
 
 __all__ = ["Fields", "PriceError", "read_overrides"]
 
@@ -38,11 +38,20 @@ _UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "audio_cached": ("cache_audio_read_mtok", _PICO_PER_MILLION),
     "audio_output": ("output_audio_mtok", _PICO_PER_MILLION),
     "image_input": ("input_image_mtok", _PICO_PER_MILLION),
+    "image_cached": ("cache_image_read_mtok", _PICO_PER_MILLION),
     "image_output": ("output_image_mtok", _PICO_PER_MILLION),
     "reasoning": ("output_reasoning_mtok", _PICO_PER_MILLION),
     "web_search": ("web_searches_kcount", _PICO_EACH),
     "request": ("requests_kcount", _PICO_EACH),
 }
+# What costs as another unit where it has no rate, in this order. Sound has no such: it costs many times what text does.
+_AS_OTHERS: Final = (
+    ("cache_read_mtok", "input_mtok"),
+    ("cache_write_mtok", "input_mtok"),
+    ("cache_write_1h_mtok", "cache_write_mtok"),
+    ("input_image_mtok", "input_mtok"),
+    ("cache_image_read_mtok", "cache_read_mtok"),
+)
 _FIELDS: Final = ("model", "upstream", "provider", "from", "until", "free", "above", "tiers", *_UNITS)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,18})?")
 _TOKENS: Final = re.compile(r"[1-9][0-9_]{0,11}")
@@ -69,17 +78,17 @@ def _override(entry: Fields, path: str, source: str) -> Override:
     begins, ends = _day(fields, "from", path), _day(fields, "until", path)
     if begins is not None and ends is not None and ends <= begins:
         raise PriceError(f"{path}.until: expected a day after `from`")
-    free = fields.get("free", "false")
-    if free not in ("true", "false"):
+    is_free = fields.get("free", "false")
+    if is_free not in ("true", "false"):
         raise PriceError(f"{path}.free: expected true or false")
-    if free == "true":
+    if is_free == "true":
         priced = [name for name in fields if name in _UNITS or name in ("above", "tiers")]
         if priced:
             raise PriceError(f"{path}.{priced[0]}: expected no price beside `free: true`")
-        tiers = {"": compiled({"input_mtok": 0, "output_mtok": 0})}
+        tiers = {"": free()}
     else:
         tiers = dict(_tiers(fields, path))
-    return Override(model, upstream, provider, tiers, begins or 0, ends, free == "true", source)
+    return Override(model, upstream, provider, tiers, begins or 0, ends, is_free == "true", source)
 
 
 def _tiers(fields: Mapping[str, Fields], path: str) -> Iterator[tuple[str, tuple[Band, ...]]]:
@@ -111,7 +120,10 @@ def _bands(fields: Mapping[str, Fields], path: str) -> tuple[Band, ...]:
                 raise PriceError(f"{where}: expected only what has a price below it, too")
             before = rates[unit]
             rates[unit] = [*(before if isinstance(before, list) else [before]), [int(text), pico]]
-    return compiled(rates)
+    for unit, other in _AS_OTHERS:
+        if unit not in rates and other in rates:
+            rates[unit] = rates[other]
+    return compiled(rates, makes_pictures=True)
 
 
 def _rates(fields: Mapping[str, Fields], path: str) -> Iterator[tuple[str, int]]:

@@ -9,11 +9,12 @@ nano-dollars, and no sum over requests drifts. Nothing here is a float.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from velox.protocol.token_usage import TokenUsage
 
-__all__ = ["LABEL_SEPARATOR", "Band", "Cost", "Price", "compiled"]
+__all__ = ["LABEL_SEPARATOR", "Band", "Cost", "Price", "compiled", "free"]
 
 # Between the parts of a name in a record: no part holds it.
 LABEL_SEPARATOR: Final = "\x1f"
@@ -40,22 +41,28 @@ class Cost(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The rates for prompts of more than `above` tokens. Pico-dollars of one token; output None: not known."""
+    """The rates for prompts of more than `above` tokens. Pico-dollars of one token, search or request.
+
+    None: not known, so that a call with any of that kind has no known cost; of reasoning: it costs as other output.
+    pictures_only: of an answer that is nothing but pictures, where image_output is not known.
+    """
 
     above: int
     input: int
     output: int | None
-    cached: int
-    written: int
-    written_1h: int
-    audio_input: int
-    audio_cached: int
+    cached: int | None
+    written: int | None
+    written_1h: int | None
+    audio_input: int | None
+    audio_cached: int | None
     audio_output: int | None
-    image_input: int
+    image_input: int | None
     image_output: int | None
-    reasoning: int | None  # where it differs from output
-    web_search: int
+    reasoning: int | None
+    web_search: int | None
     request: int
+    image_cached: int | None
+    pictures_only: int | None
 
 
 class Price:
@@ -102,7 +109,7 @@ class Price:
         return usage.bill is not None and usage.bill.biller == self._biller
 
     def cost(self, usage: TokenUsage) -> Cost | None:
-        """Return what a call cost; None: its tokens, or the rate of its answer, are not known, or not all of them.
+        """Return what a call cost; None: its tokens are not known, or not all of them, or a kind of them has no rate.
 
         The whole prompt decides the band, and the band all rates, those of the cache among them. Parts that together
         are more than the whole are cut to it.
@@ -117,58 +124,116 @@ class Price:
             for each in self._bands:
                 if prompt > each.above:
                     band = each
-        rate = band.output
-        if rate is None:
-            if answer:
+        pico = 0
+        if usage.cached or usage.written or usage.audio_input or usage.image_input:
+            for n, rate in _parts_of_prompt(usage, band, prompt):
+                if n and rate is None:
+                    return None
+                pico += n * (rate or 0)
+        else:
+            pico = prompt * band.input
+        if usage.audio_output or usage.image_output or band.reasoning is not None:
+            for n, rate in _parts_of_answer(usage, band, answer):
+                if n and rate is None:
+                    return None
+                pico += n * (rate or 0)
+        elif answer:
+            if band.output is None:
                 return None
-            rate = 0
-        cached, written = usage.cached or 0, usage.written or 0
-        cached = cached if cached < prompt else prompt
-        left = prompt - cached
-        written = written if written < left else left
-        pico = (left - written) * band.input + cached * band.cached + written * band.written + answer * rate
-        if written and usage.written_1h:
-            pico += min(usage.written_1h, written) * (band.written_1h - band.written)
-        if usage.reasoning and band.reasoning is not None:
-            thought = min(usage.reasoning, answer)
-            pico += thought * (band.reasoning - rate)
-            answer -= thought  # what is left of it may be pictures and sound: each token is of one kind
-        if usage.audio_input or usage.image_input or usage.audio_output or usage.image_output:
-            pico += _modalities(usage, band, rate, left - written, cached, answer)
+            pico += answer * band.output
         if usage.is_regional:
             pico = (pico * self.regional_percent + 50) // 100
         pico += band.request
         if usage.web_searches:
+            if band.web_search is None:
+                return None
             pico += usage.web_searches * band.web_search
         return Cost(pico)
 
+    def lacks(self, usage: TokenUsage) -> str:
+        """Return the first kind of tokens of a call that has no rate, as Band calls it; "": each has one."""
+        if not self._bands or usage.input is None or usage.output is None or self.is_billed(usage):
+            return ""
+        band = [each for each in self._bands if usage.input > each.above or each is self._first][-1]
+        names = (*_PROMPT, *_ANSWER)
+        parts = (*_parts_of_prompt(usage, band, usage.input), *_parts_of_answer(usage, band, usage.output))
+        found = (name for name, (n, rate) in zip(names, parts, strict=True) if n and rate is None)
+        return next(found, "web_search" if usage.web_searches and band.web_search is None else "")
 
-def _modalities(usage: TokenUsage, band: Band, rate: int, fresh: int, cached: int, answer: int) -> int:
-    """Return what audio and images cost beside the text that they were counted as.
 
-    fresh: of the prompt, what is not of the cache. answer: what has the rate of its text.
-    """
-    audio_cached = min(usage.audio_cached or 0, cached, usage.audio_input or 0)
-    audio = min((usage.audio_input or 0) - audio_cached, fresh)
-    image = min(usage.image_input or 0, fresh - audio)
-    pico = audio * (band.audio_input - band.input) + audio_cached * (band.audio_cached - band.cached)
-    pico += image * (band.image_input - band.input)
-    made = min(usage.audio_output or 0, answer)
-    if band.audio_output is not None:
-        pico += made * (band.audio_output - rate)
-    if band.image_output is not None:
-        pico += min(usage.image_output or 0, answer - made) * (band.image_output - rate)
-    return pico
+_Parts = tuple[tuple[int, int | None], ...]
+# What _parts_of_prompt() and _parts_of_answer() return, in their order.
+_PROMPT: Final = (
+    "cached",
+    "audio_cached",
+    "image_cached",
+    "written",
+    "written_1h",
+    "audio_input",
+    "image_input",
+    "input",
+)
+_ANSWER: Final = ("reasoning", "audio_output", "image_output", "output")
+
+
+def _parts_of_prompt(usage: TokenUsage, band: Band, prompt: int) -> _Parts:
+    """Return how many tokens of the prompt are of each kind, and the rate of that kind. Each token is of one kind."""
+    sound, pictures = usage.audio_input or 0, usage.image_input or 0
+    cached = min(usage.cached or 0, prompt)
+    rate = band.cached
+    if usage.audio_cached is None and usage.image_cached is None and cached and (sound or pictures):
+        # Which of them were in the cache is not told. It does not matter where they cost the same.
+        audio_cached = cached if sound >= prompt else 0
+        image_cached = cached if pictures >= prompt else 0
+        if not audio_cached and not image_cached:
+            rates = {band.cached, *((band.audio_cached,) if sound else ()), *((band.image_cached,) if pictures else ())}
+            rate = band.cached if len(rates) == 1 else None
+    else:
+        audio_cached = min(usage.audio_cached or 0, cached, sound)
+        image_cached = min(usage.image_cached or 0, cached - audio_cached, pictures)
+    written = min(usage.written or 0, prompt - cached)
+    written_1h = min(usage.written_1h or 0, written)
+    rest = prompt - cached - written
+    audio = min(sound - audio_cached, rest)
+    image = min(pictures - image_cached, rest - audio)
+    return (
+        (cached - audio_cached - image_cached, rate),
+        (audio_cached, band.audio_cached),
+        (image_cached, band.image_cached),
+        (written - written_1h, band.written),
+        (written_1h, band.written_1h),
+        (audio, band.audio_input),
+        (image, band.image_input),
+        (rest - audio - image, band.input),
+    )
+
+
+def _parts_of_answer(usage: TokenUsage, band: Band, answer: int) -> _Parts:
+    """Return the same of the answer."""
+    # Where reasoning costs as other output, it is among that.
+    thought = 0 if band.reasoning is None else min(usage.reasoning or 0, answer)
+    audio = min(usage.audio_output or 0, answer - thought)
+    image = min(usage.image_output or 0, answer - thought - audio)
+    rate = band.image_output
+    if rate is None and image == answer:
+        rate = band.pictures_only
+    return (
+        (thought, band.reasoning),
+        (audio, band.audio_output),
+        (image, rate),
+        (answer - thought - audio - image, band.output),
+    )
 
 
 # A rate of genai-prices' units: one number, or the first one and then [above, number].
 Rate = int | list[int | list[int]]
 
 
-def compiled(rates: dict[str, Rate]) -> tuple[Band, ...]:
+def compiled(rates: Mapping[str, Rate], *, makes_pictures: bool = False) -> tuple[Band, ...]:
     """Return the bands of rates by unit; none: they have no rate of tokens or calls.
 
-    What a model has no rate of its own for costs as what it is among: a cached token as one of the prompt.
+    A kind without a rate of its own has none: who knows that it costs as another does gives it that rate.
+    makes_pictures: an answer that is pictures only has the rate of its output.
     """
     if not {"input_mtok", "output_mtok", "requests_kcount"} & rates.keys():
         return ()
@@ -176,7 +241,10 @@ def compiled(rates: dict[str, Rate]) -> tuple[Band, ...]:
     for rate in rates.values():
         if isinstance(rate, list):
             starts.update(int(tier[0]) for tier in rate[1:] if isinstance(tier, list))
-    return tuple(_band(above, {unit: _at(rate, above) for unit, rate in rates.items()}) for above in sorted(starts))
+    return tuple(
+        _band(above, {unit: _at(rate, above) for unit, rate in rates.items()}, makes_pictures)
+        for above in sorted(starts)
+    )
 
 
 def _at(rate: Rate, above: int) -> int:
@@ -190,24 +258,27 @@ def _at(rate: Rate, above: int) -> int:
     return found
 
 
-def _band(above: int, rates: dict[str, int]) -> Band:
-    text = rates.get("input_mtok", 0)
-    cached = rates.get("cache_read_mtok", text)
-    written = rates.get("cache_write_mtok", text)
-    audio = rates.get("input_audio_mtok", text)
+def _band(above: int, rates: dict[str, int], makes_pictures: bool) -> Band:
     return Band(
         above=above,
-        input=text,
+        input=rates.get("input_mtok", 0),
         output=rates.get("output_mtok"),
-        cached=cached,
-        written=written,
-        written_1h=rates.get("cache_write_1h_mtok", written),
-        audio_input=audio,
-        audio_cached=rates.get("cache_audio_read_mtok", cached),
+        cached=rates.get("cache_read_mtok"),
+        written=rates.get("cache_write_mtok"),
+        written_1h=rates.get("cache_write_1h_mtok"),
+        audio_input=rates.get("input_audio_mtok"),
+        audio_cached=rates.get("cache_audio_read_mtok"),
         audio_output=rates.get("output_audio_mtok"),
-        image_input=rates.get("input_image_mtok", text),
+        image_input=rates.get("input_image_mtok"),
         image_output=rates.get("output_image_mtok"),
         reasoning=rates.get("output_reasoning_mtok"),
-        web_search=rates.get("web_searches_kcount", 0),
+        web_search=rates.get("web_searches_kcount"),
         request=rates.get("requests_kcount", 0),
+        image_cached=rates.get("cache_image_read_mtok"),
+        pictures_only=rates.get("output_mtok") if makes_pictures else None,
     )
+
+
+def free() -> tuple[Band, ...]:
+    """Return the rates of what costs nothing, whatever it is."""
+    return (Band(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0, 0, 0, None),)

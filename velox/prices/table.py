@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from velox.prices.price import Price, compiled
+from velox.prices.price import Band, Price, compiled, free
 
 __all__ = ["PLAIN_TIERS", "Dated", "Table", "shipped_table"]
 
@@ -42,6 +42,21 @@ _BILLING: Final = frozenset({"openrouter", "perplexity", "x-ai"})
 # something whose price nobody has looked up.
 _FREE: Final = {"openai": re.compile(r"(omni|text)-moderation-"), "openrouter": re.compile(r".*:free$")}
 _NOTHING: Final = {"input_mtok": 0, "output_mtok": 0}
+# What costs as another unit where the source has no rate of its own, as the maker of the model says. Of all else that
+# has none it is not known what it costs.
+_AS_OTHERS: Final = {
+    # "Text / image / video": one price. https://ai.google.dev/gemini-api/docs/pricing
+    "google": (("input_image_mtok", "input_mtok"), ("cache_image_read_mtok", "cache_read_mtok")),
+    # Writing to a cache costs nothing more, but of models that have a rate for it.
+    # https://platform.openai.com/docs/guides/prompt-caching
+    "openai": (("cache_write_mtok", "input_mtok"),),
+    # Tokens of pictures are tokens of the prompt. https://docs.x.ai/docs/models
+    "x-ai": (("input_image_mtok", "input_mtok"), ("cache_image_read_mtok", "cache_read_mtok")),
+}
+# They make nothing but pictures: these are their output. https://platform.openai.com/docs/pricing
+_PICTURES: Final = {"openai": re.compile(r"(chatgpt|gpt)-image-")}
+# Units that cost the same in each tier: a tool's call is none of the model's.
+_IN_EACH_TIER: Final = ("web_searches_kcount", "requests_kcount")
 # What tokens cost where a reply says that the call was kept within a region, in percent of the usual rates. The source
 # does not have it. https://platform.claude.com/docs/en/build-with-claude/data-residency
 _REGIONAL_PERCENT: Final = {"anthropic": 110}
@@ -98,7 +113,7 @@ class Table:
         found = self._entry(asked, model)
         is_free = len(model) <= _LONGEST_NAME and asked in _FREE and _FREE[asked].match(model.lower()) is not None
         if found is None:
-            return (self._dated(f"{asked}/{model}", None, _NOTHING, biller),) if is_free else ()
+            return (Dated(Price(free(), f"{asked}/{model}", self.version, biller=biller)),) if is_free else ()
         home, (name, _, prices, variants) = found
         if is_free:
             prices = [[when, rates or _NOTHING] for when, rates in prices]
@@ -116,7 +131,8 @@ class Table:
         for _, when, rates in matching:
             for base_when, base in reversed(prices):
                 named = source if tier in PLAIN_TIERS else f"{source} ({tier})"
-                dated = self._dated(named, base_when, {**base, **rates}, biller, regional)
+                usual = base if tier in PLAIN_TIERS else {unit: base[unit] for unit in _IN_EACH_TIER if unit in base}
+                dated = self._dated(named, base_when, {**usual, **rates}, biller, regional)
                 begins = max(dated.begins_s, self._dated(source, when, rates).begins_s)
                 others.append(dated._replace(begins_s=begins))
         return tuple(others) if tier not in PLAIN_TIERS else (*others, *_with_first(plain))
@@ -143,7 +159,7 @@ class Table:
         biller: str | None = None,
         regional_percent: int = 100,
     ) -> Dated:
-        bands = compiled({unit: rate for unit, rate in rates.items() if unit != "others"})
+        bands = _bands(source, {unit: rate for unit, rate in rates.items() if unit != "others"})
         price = None
         if bands or biller:
             price = Price(bands, source, self.version, biller=biller, regional_percent=regional_percent)
@@ -168,6 +184,18 @@ class Table:
         if found is None:
             found = self._providers[name] = orjson.loads(self._lines[name])
         return found
+
+
+def _bands(source: str, rates: dict[str, Any]) -> tuple[Band, ...]:
+    """Return the rates of an entry. source: `provider/model`."""
+    if rates.get("input_mtok") == rates.get("output_mtok") == 0:
+        return free()
+    home, _, model = source.partition("/")
+    for unit, other in _AS_OTHERS.get(home, ()):
+        if unit not in rates and other in rates:
+            rates[unit] = rates[other]
+    makes_pictures = home in _PICTURES and _PICTURES[home].match(model) is not None
+    return compiled(rates, makes_pictures=makes_pictures)
 
 
 def _with_first(prices: list[Dated]) -> tuple[Dated, ...]:

@@ -37,6 +37,7 @@ REGIONAL: Final = ("us",)
 _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 # What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
 _EMBEDDED: Final = "promptTokenDetails"
+_CACHE: Final = "cacheTokensDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
 # xAI's: of 10^-10 $ each, a million dollars at most. https://docs.x.ai/developers/cost-tracking
@@ -68,12 +69,12 @@ class Bill(NamedTuple):
 class TokenUsage(NamedTuple):
     """Tokens of one call by kind. None: not told; a price takes it as none of that kind.
 
-    cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached: of
-    `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that the vendor runs.
-    tier: that the reply says it was served in, in lower case; "": not told. has_others: another model worked for the
-    answer, too, which has another price, and its tokens are not among these. model: that answered, as the reply calls
-    it; "": not told. bill: what the vendor says that it takes for the call, with the tools that it ran. is_regional: it
-    was kept within a region, which may cost more.
+    cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached,
+    image_cached: of `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that
+    the vendor runs. tier: that the reply says it was served in, in lower case; "": not told. has_others: another model
+    worked for the answer, too, which has another price, and its tokens are not among these. model: that answered, as
+    the reply calls it; "": not told. bill: what the vendor says that it takes for the call, with the tools that it ran.
+    is_regional: it was kept within a region, which may cost more.
     """
 
     input: int | None = None
@@ -88,6 +89,7 @@ class TokenUsage(NamedTuple):
     image_input: int | None = None
     image_output: int | None = None
     web_searches: int | None = None
+    image_cached: int | None = None
     tier: str = ""
     has_others: bool = False
     model: str = ""
@@ -174,12 +176,15 @@ def token_usage(usage: dict[str, object], tier: object = None, model: object = N
         inputs = _inside(usage, "input_token_details")
     outputs = _inside(usage, "completion_tokens_details") or _inside(usage, "output_tokens_details")
     # Most of these are in no usage: each is looked for only where it could be.
-    cached = written = audio_input = audio_cached = image_input = reasoning = audio_output = image_output = None
+    cached = written = audio_input = audio_cached = image_input = image_cached = None
+    reasoning = audio_output = image_output = None
     if inputs:
         cached, audio_input = count_of(inputs, "cached_tokens"), count_of(inputs, "audio_tokens")
         image_input = count_of(inputs, "image_tokens")
         written = _first(inputs, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
-        audio_cached = count_of(_inside(inputs, "cached_tokens_details"), "audio_tokens")
+        if "cached_tokens_details" in inputs:
+            of_cache = _inside(inputs, "cached_tokens_details")
+            audio_cached, image_cached = count_of(of_cache, "audio_tokens"), count_of(of_cache, "image_tokens")
     if outputs:
         reasoning = _first(outputs, "reasoning_tokens", "thinking_tokens")
         audio_output, image_output = count_of(outputs, "audio_tokens"), count_of(outputs, "image_tokens")
@@ -198,6 +203,7 @@ def token_usage(usage: dict[str, object], tier: object = None, model: object = N
         image_input,
         image_output,
         count_of(tools, "web_search_requests") if tools else None,
+        image_cached,
         _tier(tier),
         False,
         _model(model),
@@ -236,10 +242,11 @@ def _of_google(usage: dict[str, object], model: object) -> TokenUsage:
         count_of(usage, "cachedContentTokenCount"),
         reasoning=thoughts,
         audio_input=_modality(usage, inputs, "AUDIO"),
-        audio_cached=_modality(usage, "cacheTokensDetails", "AUDIO"),
+        audio_cached=_modality(usage, _CACHE, "AUDIO"),
         audio_output=_modality(usage, "candidatesTokensDetails", "AUDIO"),
         image_input=_modality(usage, inputs, "IMAGE"),
         image_output=_modality(usage, "candidatesTokensDetails", "IMAGE"),
+        image_cached=_modality(usage, _CACHE, "IMAGE"),
         tier=_tier(usage.get("serviceTier")) or _TRAFFIC.get(str(usage.get("trafficType")), ""),
         model=_model(model),
     )
@@ -252,7 +259,8 @@ def _modality(usage: dict[str, object], name: str, modality: str) -> int | None:
     found = [
         count_of(each, "tokenCount") for each in details if isinstance(each, dict) and each.get("modality") == modality
     ]
-    return sum(each or 0 for each in found) if found else None
+    # What is not among the details of a cache was not in it; of a prompt or an answer that makes no difference.
+    return sum(each or 0 for each in found) if found or name == _CACHE else None
 
 
 def _inside(usage: dict[str, object], name: str) -> dict[str, object]:

@@ -114,8 +114,10 @@ def _answer(upstream: str, model: str, tier: str, price: Price | None) -> dict[s
 def _rates(band: Band) -> dict[str, str | int | None]:
     """Return the rates in dollars, as exact decimals."""
     rates: dict[str, str | int | None] = {"above": band.above if band.above >= 0 else None}
+    if band.image_output is None:
+        band = band._replace(image_output=band.pictures_only)
     for name, pico in band._asdict().items():
-        if name != "above" and not (name in _EACH and not pico):
+        if name not in ("above", "pictures_only") and not (name in _EACH and not pico):
             rates[name] = None if pico is None else _dollars(pico, _PICO_EACH if name in _EACH else _PICO_PER_MILLION)
     return rates
 

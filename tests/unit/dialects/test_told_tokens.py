@@ -90,7 +90,16 @@ GEMINI = {
     },
 }
 GEMINI_KINDS = TokenUsage(
-    100, 20, 8, audio_input=90, audio_cached=8, audio_output=1, image_input=4, image_output=19, tier="flex"
+    100,
+    20,
+    8,
+    audio_input=90,
+    audio_cached=8,
+    audio_output=1,
+    image_input=4,
+    image_output=19,
+    image_cached=0,
+    tier="flex",
 )
 VERTEX = {
     "candidates": [CANDIDATE],

@@ -41,6 +41,7 @@ prices:
     audio_cached: 0.4
     audio_output: 64.3
     image_input: 5.7
+    image_cached: 1.9
     image_output: 40.9
     reasoning: 9.9
     web_search: 0.0125
@@ -57,7 +58,7 @@ upstreams:
 """
 FULL: Final = TokenUsage(
     900, 400, cached=300, written=120, written_1h=50, reasoning=90, audio_input=170, audio_cached=110,
-    audio_output=60, image_input=40, image_output=80, web_searches=3, tier="default",
+    audio_output=60, image_input=40, image_output=80, web_searches=3, image_cached=15, tier="default",
 )  # fmt: skip
 
 
@@ -124,10 +125,12 @@ def recomputed(row: dict[str, str], printed: dict[str, Any]) -> str:
     audio_cached = min(n["audio_cached_tokens"], cached, n["audio_input_tokens"])
     fresh = prompt - cached - written
     audio = min(n["audio_input_tokens"] - audio_cached, fresh)
-    image = min(n["image_input_tokens"], fresh - audio)
+    image_cached = min(n["image_cached_tokens"], cached - audio_cached, n["image_input_tokens"])
+    image = min(n["image_input_tokens"] - image_cached, fresh - audio)
     kinds = {
         "input": fresh - audio - image,
-        "cached": cached - audio_cached,
+        "cached": cached - audio_cached - image_cached,
+        "image_cached": image_cached,
         "audio_cached": audio_cached,
         "written": written - written_1h,
         "written_1h": written_1h,
@@ -145,6 +148,8 @@ def recomputed(row: dict[str, str], printed: dict[str, Any]) -> str:
             rest -= kinds[name]
     kinds["output"] = rest
     tokens = sum((count * (rates[name] or Decimal()) for name, count in kinds.items()), Decimal()) / 10**6
+    if any(count and rates[name] is None for name, count in kinds.items()):
+        return ""
     if "regional" in row["flags"].split("|"):
         tokens = tokens * printed["regional_percent"] / 100
     cost = tokens + (rates.get("request") or 0) + n["web_searches"] * (rates.get("web_search") or Decimal())
@@ -165,6 +170,7 @@ EACH_KIND: Final = [
     *(TokenUsage(123, 457, **{kind: 77}) for kind in KINDS),
     TokenUsage(123, 457, written=88, written_1h=33),
     TokenUsage(123, 457, cached=66, audio_input=70, audio_cached=44),
+    TokenUsage(123, 457, cached=66, image_input=70, image_cached=44),
     TokenUsage(123, 457, web_searches=2),
     TokenUsage(123, 457, tier="flex", web_searches=2),
     TokenUsage(1001, 457, cached=500),
@@ -196,7 +202,11 @@ def test_cost_of_a_row_is_what_its_columns_and_prices_make(
         ("claude", "claude-opus-4-6", TokenUsage(1_234, 567, 200, 100, is_regional=True, web_searches=1)),
         ("openai", "gpt-5", TokenUsage(4_321, 999, 1_024, reasoning=640, tier="flex", model="gpt-5-2025-08-07")),
         ("openai", "gpt-5", TokenUsage(4_321, 999, 1_024, reasoning=640, tier="priority")),
-        ("google", "gemini-2.5-flash", TokenUsage(5_555, 333, 1_111, reasoning=200, audio_input=2_000, image_input=9)),
+        (
+            "google",
+            "gemini-2.5-flash",
+            TokenUsage(5_555, 333, 1_111, reasoning=200, audio_input=2_000, audio_cached=500, image_input=9),
+        ),
     ],
 )
 def test_cost_by_the_shipped_table_is_recomputed(

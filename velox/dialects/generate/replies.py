@@ -196,8 +196,9 @@ def _modalities(metadata: UsageMetadata) -> Modalities | None:
     )
     if not (prompt or answer):
         return None
-    sound = (prompt.get("AUDIO"), cache.get("AUDIO"), answer.get("AUDIO"))
-    return Modalities(*sound, prompt.get("IMAGE"), answer.get("IMAGE"))
+    cached = (cache.get("AUDIO", 0), cache.get("IMAGE", 0)) if cache else (None, None)
+    sound = (prompt.get("AUDIO"), cached[0], answer.get("AUDIO"))
+    return Modalities(*sound, prompt.get("IMAGE"), answer.get("IMAGE"), cached[1])
 
 
 def _counts(details: Raw) -> dict[str, int]:
