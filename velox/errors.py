@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-__all__ = ["Blame", "Fact", "Reason", "VeloxError", "anthropic_type", "error_type", "google_status"]
+__all__ = ["Blame", "Fact", "Reason", "VeloxError", "anthropic_type", "error_type", "google_status", "untraced"]
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class Blame(enum.Enum):
@@ -187,3 +189,14 @@ class VeloxError(Exception):
 
     def __repr__(self) -> str:
         return f"VeloxError({self.reason.code}: {self.message})"
+
+
+def untraced(error: _Error) -> _Error:
+    """Return an error that has forgotten where it was raised, and of which other one it came.
+
+    An error that is kept, by a future or by whoever judges it, must be such a one. A traceback leads to frames, and a
+    frame to all that its function had: to the reader of a reply with what it has read, and most often back to who keeps
+    the error. That is a reference cycle, which stays until the garbage collector comes by.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error

@@ -173,7 +173,7 @@ def test_cost_of_an_answer_that_can_t_be_guessed_is_unknown(
     calls = desk.request(BodyFields("m"), endpoint=endpoint)
     attempt = Attempt()
     calls.begin(attempt, "one", "m")
-    calls.whose = lambda: attempt
+    calls.answering = attempt
     usd = b"unknown" if answer is None else b"0.%09d; estimated" % ((100 + answer) * 1000)
     assert calls.cost(UNTOLD, NO_KINDS) == usd
 
@@ -204,9 +204,9 @@ def test_of_two_attempts_at_one_upstream_the_one_that_answered_counts_as_it_tell
     calls = desk.request(BodyFields("m", max_tokens=1000))
     attempts = [Attempt(), Attempt()]
     attempts[1 - winner].may_have_worked = True
-    calls.whose = lambda: attempts[winner]
     for attempt, model in zip(attempts, ("m", "small"), strict=True):
         calls.begin(attempt, "one", model)
+    calls.answering = attempts[winner]
     told = Usage(200, 50, True)
     cost = calls.cost(told, NO_KINDS)
     calls.end(Answered(attempts[winner], 200, None, True, True, 0, told, NO_KINDS))
@@ -303,7 +303,7 @@ def test_call_costs_what_it_did_when_it_began(tmp_path: Path) -> None:
 def test_request_that_ends_before_its_first_attempt_records_nothing(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     calls = desk.request(BodyFields("m"))
-    calls.whose = lambda: None
+    calls.answering = None
     assert calls.cost(UNTOLD, NO_KINDS) == b"unknown"
     calls.end(left(None))
     assert desk.calls == [] and desk.spent == 0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from velox.errors import Reason, VeloxError
+from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.filters import form_of
 from velox.gateway.first_event import FirstEventWatch
 from velox.heads import Headers, ReplyHead
@@ -111,6 +111,16 @@ async def ask_status(
 
 
 async def _send(
+    member: Askable, request: UpstreamRequest, make_sink: Callable[[], _Sink], timeout_s: float, begin_s: float
+) -> _Sink:
+    try:
+        return await _send_anywhere(member, request, make_sink, timeout_s, begin_s)
+    except VeloxError as exc:
+        untraced(exc)  # the sink keeps it
+        raise
+
+
+async def _send_anywhere(
     member: Askable, request: UpstreamRequest, make_sink: Callable[[], _Sink], timeout_s: float, begin_s: float
 ) -> _Sink:
     sink = make_sink()

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from velox.errors import Reason, VeloxError
 from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.member import Counts
-from velox.gateway.metering import Usage
+from velox.gateway.metering import Meter, Usage, usage_of
 from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, key_name
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budget import NANO_PER_USD
@@ -193,8 +193,7 @@ class CallLog:
 class RequestCalls:
     """Those of one request.
 
-    endpoint, dialect: that its client asked, and in whose API. whose: the attempt whose reply it is; set where cost()
-    is asked for.
+    endpoint, dialect: that its client asked, and in whose API. answering: the attempt whose reply it is.
     """
 
     __slots__ = (
@@ -210,9 +209,9 @@ class RequestCalls:
         "_prices",
         "_route",
         "_writer",
+        "answering",
         "dialect",
         "endpoint",
-        "whose",
     )
 
     def __init__(
@@ -244,7 +243,7 @@ class RequestCalls:
         self._estimate: Final = estimate
         self._answer: Final = estimate.answer if has_guess(endpoint) else None
         self._begun: list[Begun] = []
-        self.whose: Callable[[], RecordedAttempt | None] | None = None
+        self.answering: RecordedAttempt | None = None
 
     def __repr__(self) -> str:
         return f"<RequestCalls of {self._number:x}, {len(self._begun)} begun>"
@@ -254,14 +253,10 @@ class RequestCalls:
         """Return how long the answer is taken to be where nothing tells, in tokens; 0: it is not made of tokens."""
         return 0 if self._answer is None else self._answer
 
-    @property
-    def answering(self) -> RecordedAttempt | None:
-        """Return the attempt whose reply it is; None: none yet, or it is not asked for."""
-        return None if self.whose is None else self.whose()
-
     def begin(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> None:
         """Note an attempt before it is sent. model: that the upstream is asked for."""
         self._begun.append(self._begin(attempt, upstream, model, len(self._begun) + 1, self._caller))
+        self.answering = attempt
         if self._hold is not None:
             self._hold.begin()
 
@@ -290,6 +285,11 @@ class RequestCalls:
     def _guess(self, answer: int | None) -> TokenUsage:
         """Return what is taken for used where nothing tells; None: not even that is known."""
         return TokenUsage() if self._estimate is NO_TOKENS else TokenUsage(self._estimate.prompt, answer)
+
+    def cost_by(self, meter: Meter) -> bytes:
+        """Return what cost() does, of the tokens that a meter has read of a whole answer."""
+        usage = usage_of(meter, self.answering, self._fields.model, self.guess, is_whole=True)
+        return self.cost(usage, meter.kinds())
 
     def cost(self, usage: Usage | None, kinds: TokenUsage) -> bytes:
         """Return what the client learns of the cost of its answer: dollars. Asked before the end of the request."""
@@ -326,7 +326,7 @@ class RequestCalls:
     def end(self, answered: Answered) -> None:
         """Record them. Once, when the request is over."""
         last = self._of(answered.attempt)
-        begun, self._begun, self.whose = self._begun, [], None
+        begun, self._begun, self.answering = self._begun, [], None
         now_ns = self._log.times()[1]
         try:
             for each in begun:

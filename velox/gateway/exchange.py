@@ -23,9 +23,10 @@ import abc
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from velox.errors import Reason, VeloxError
+from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.capacity import Claim
@@ -303,9 +304,7 @@ class Exchange(HedgingHost):
         self._end(error)
         self._before = None
         if error is not None:
-            # The traceback leads to this frame and the frame to the error: a cycle, which would hold the body until the
-            # garbage collector comes by.
-            error.__traceback__ = None
+            untraced(error)
 
     def _end_drain(self, drain: UsageDrain) -> None:
         self.gateway.n_drains -= 1
@@ -330,7 +329,7 @@ class Exchange(HedgingHost):
                 raise exc
             self._before = exc
         self.tried += (f"{attempt.member.name}={exc.reason.code}",)
-        exc.__traceback__ = None  # as in _run()
+        untraced(exc)
         if decision is not None:
             return decision
         assert before is not None, "it is raised above"
@@ -572,6 +571,8 @@ class Exchange(HedgingHost):
         """Note which of two attempts is left."""
         self.upstream = attempt.member.name
         self._answering = attempt
+        if self._calls is not None:
+            self._calls.answering = attempt
 
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""
@@ -706,11 +707,7 @@ class Exchange(HedgingHost):
 
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
-        calls.whose = lambda: self._answering
-        self._filters = (
-            *self._filters,
-            CostFilter(lambda: calls.cost(self._usage(meter, is_whole=True), meter.kinds())),
-        )
+        self._filters = (*self._filters, CostFilter(partial(calls.cost_by, meter)))
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
         reply = self.reply

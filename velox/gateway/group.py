@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from velox.errors import Reason, VeloxError
+from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.filters import Translation
 from velox.gateway.member import Member
 from velox.gateway.recorder import RecordedExchange, Recorder
@@ -500,7 +500,7 @@ class Attempt(ReplyListener):
             retry = self._failed(host, failure, reply)
             if retry is None:
                 raise
-            failure.__traceback__ = None  # as in Exchange._run()
+            untraced(failure)
             return retry
         except BaseException:
             self._given_up(host)

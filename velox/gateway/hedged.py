@@ -21,7 +21,7 @@ import math
 from functools import partial
 from typing import Final
 
-from velox.errors import VeloxError
+from velox.errors import VeloxError, untraced
 from velox.gateway.group import Attempt, AttemptHost, HedgingHost, RetryDecision
 from velox.gateway.racer import Racer
 from velox.gateway.reply import Reply
@@ -338,7 +338,7 @@ class HedgedAttempts:
             if not self.leaves(racer, failure) and isinstance(error, Exception) and error is not failure:
                 host.recorder.crashed(error)
         if isinstance(error, VeloxError):
-            error.__traceback__ = None  # as in Exchange._run(): it leads to the attempt, and that back to the error
+            untraced(error)
         if self._n_running:
             host.count_hedges(-1)
             host.found_capacity()

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from velox.errors import Reason, VeloxError
+from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.filters import form_of
 from velox.gateway.first_event import FirstEventWatch
 from velox.gateway.reply import Reply, ReplyListener
@@ -175,7 +175,7 @@ class HeldReply:
         if self.passes:
             self._reply.on_failure(failure)
         elif not self.done.done():
-            self.done.set_exception(failure)
+            self.done.set_exception(untraced(failure))
 
     # -- who decides (hedged.py) ------------------------------------------------------------------
 
@@ -244,4 +244,4 @@ class HeldReply:
         if failure is None:
             self.done.set_result(None)
         else:
-            self.done.set_exception(failure)
+            self.done.set_exception(untraced(failure))

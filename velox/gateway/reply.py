@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from velox.errors import Reason, VeloxError
+from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import FilterChain, ReplyFilter, Translation
@@ -226,7 +226,7 @@ class Reply:
         """The reply will not become whole. No effect on one that is."""
         self._write_chunk = None
         if not self.done.done():
-            self.done.set_exception(failure)
+            self.done.set_exception(untraced(failure))
             self.done.exception()  # its exchange may just have been cancelled: then nobody else asks
 
     # -- the client's side --------------------------------------------------------------------------

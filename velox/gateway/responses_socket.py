@@ -109,7 +109,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._on_closed: Final = on_closed
         self._limits: Final = owner.parts.tunnels.limits
         self._fields: Final = _turn_fields(head)
-        self._room: Final = MessageRoom(owner.parts.tunnels.bodies, self._limits.pace, self)
+        self._room: Final = MessageRoom(owner.parts.tunnels.bodies, self._limits.pace)
         self._most_bytes: Final = min(MOST_BYTES, self._limits.body_bytes)
         self._reader = FrameReader(self._most_bytes)
         self.messages = SocketMessages()
@@ -242,7 +242,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def _settle(self) -> None:
         """Have room for what is held, or wait for it."""
-        self._room.hold(self._n_held)
+        self._room.hold(self._n_held, self)
         self._steer_reading()
 
     def room_came(self) -> None:

@@ -15,6 +15,7 @@ one is sent (aside.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -128,6 +129,11 @@ class SeveralCalls:
 
     async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make one call after the other, as long as there are some."""
+        # A task that ends as cancelled keeps the error, whose traceback leads to what it ran, and that to the task.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._work_on(loop)
+
+    async def _work_on(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             while self._next < len(self._bodies) and not self._is_over:
                 n = self._next

@@ -30,13 +30,16 @@ class RoomOwner(Protocol):
 
 
 class MessageRoom:
-    """Of one connection. budget: of all bodies of the worker."""
+    """Of one connection. budget: of all bodies of the worker.
+
+    It knows who it is of only while room is waited for: who has it would else be in a reference cycle with it.
+    """
 
     __slots__ = ("_budget", "_deadline_s", "_owner", "_pace", "_taken", "waits")
 
-    def __init__(self, budget: BodyBudget, rules: PaceRules, owner: RoomOwner) -> None:
+    def __init__(self, budget: BodyBudget, rules: PaceRules) -> None:
         self._budget: Final = budget
-        self._owner: Final = owner
+        self._owner: RoomOwner | None = None  # while it waits
         self._pace: Final = Pace(rules)
         self._deadline_s = 0.0  # of the message that has begun; 0: none has, or it is not read
         self._taken = 0
@@ -45,8 +48,8 @@ class MessageRoom:
     def __repr__(self) -> str:
         return f"<MessageRoom taken={self._taken}{' waits' if self.waits else ''}>"
 
-    def hold(self, n_bytes: int) -> None:
-        """So much is held now. Where there is no room for it, it is waited for."""
+    def hold(self, n_bytes: int, owner: RoomOwner) -> None:
+        """So much is held now. Where there is no room for it, it is waited for. owner: hears of the end of that."""
         more = self._missing(n_bytes)
         if more <= 0:
             self.shrink(n_bytes)
@@ -54,7 +57,7 @@ class MessageRoom:
             if self._budget.take(self, more):
                 self._taken += more
             else:
-                self.waits, self._deadline_s = True, 0.0
+                self.waits, self._owner, self._deadline_s = True, owner, 0.0
 
     def has_room(self, n_bytes: int) -> bool:
         """Take room for so much in all, if there is some now."""
@@ -68,7 +71,7 @@ class MessageRoom:
     def shrink(self, n_bytes: int) -> None:
         """No more than so much is held now, and nothing is waited for."""
         if self.waits:
-            self.waits = False
+            self._waited()
             self._budget.forget(self)
         more = self._missing(n_bytes)
         if more < 0:
@@ -96,14 +99,19 @@ class MessageRoom:
 
     def budget_granted(self, n_bytes: int) -> None:
         """See BudgetWaiter."""
-        self.waits = False
         self._taken += n_bytes
-        self._owner.room_came()
+        self._waited().room_came()
 
     def budget_refused(self) -> None:
         """See BudgetWaiter."""
+        self._waited().room_refused()
+
+    def _waited(self) -> RoomOwner:
+        """Wait no longer; return who has."""
+        owner, self._owner = self._owner, None
+        assert owner is not None, "somebody waits"
         self.waits = False
-        self._owner.room_refused()
+        return owner
 
     def _missing(self, n_bytes: int) -> int:
         return max(0, n_bytes - FREE_BYTES) - self._taken

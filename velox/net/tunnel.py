@@ -110,7 +110,7 @@ class Tunnel:
         self.moved_s = loop.time()  # when the last byte came, from either side
         self._began_s: Final = self.moved_s
         self._limits: Final = limits
-        self._on_end: Final = on_end
+        self._on_end: Callable[[VeloxError | None], None] | None = on_end  # until then
         self._error: VeloxError | None = None
         self._first: TunnelEnd | None = None  # whose end came first
         self._first_s = 0.0
@@ -126,7 +126,7 @@ class Tunnel:
         bodies: the room for what is held of messages, and for what of a large one the upstream has still to take.
         """
         self.upstream.gate = watch
-        self.client.hold(gate, MessageRoom(bodies, self._limits.pace, self.client))
+        self.client.hold(gate, MessageRoom(bodies, self._limits.pace))
 
     def start(self) -> None:
         """Let the bytes flow; both ends have their connections."""
@@ -187,7 +187,12 @@ class Tunnel:
                 error = VeloxError(Reason.CLIENT_CLOSED, "the client left without closing the WebSocket")
             else:
                 error = UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream cut the WebSocket")
-        self._on_end(error)
+        on_end, self._on_end = self._on_end, None
+        assert on_end is not None, "it ends once"
+        on_end(error)
+        # Nothing is called any more. What leads back would be reference cycles, and outlive the tunnel.
+        self.client.part()
+        self.upstream.part()
 
     def _cut(self, error: VeloxError) -> None:
         if self._error is None:
@@ -212,7 +217,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self.scan: Final = FrameScanner()
         self.gate: Gate | None = None
         self.n_bytes = 0
-        self._tunnel: Final = tunnel
+        self._tunnel = tunnel
         self._view: Final = view
         self._is_server: Final = is_server
         self._transport: asyncio.Transport | None = None
@@ -292,8 +297,9 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._tunnel.ends(self)
         if not self.peer._said_goodbye:  # after our goodbye it has its own time to answer
             self.peer.end_sending(is_lost=True)
-        if self._on_lost is not None:
-            self._on_lost(exc)
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost(exc)
         self._tunnel.lost()
 
     def pause_writing(self) -> None:
@@ -385,6 +391,10 @@ class TunnelEnd(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def part(self) -> None:
+        """Let go of the tunnel and of the peer: both connections are gone."""
+        del self.peer, self._tunnel
+
     # -- inside ---------------------------------------------------------------------------------------
 
     def _received(self, data: bytes) -> None:
@@ -407,7 +417,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
         if self._held is None:
             return
         n_held = self._held.held_bytes
-        room.hold(n_held + self.peer.n_unsent)
+        room.hold(n_held + self.peer.n_unsent, self)
         if room.waits or self.peer._write_paused:
             room.stand_still()
             self._pause()

@@ -13,7 +13,7 @@ from typing import Final
 
 from aiolimiter import AsyncLimiter
 
-from velox.errors import Reason
+from velox.errors import Reason, untraced
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import (
     ConnectionOwner,
@@ -87,11 +87,12 @@ class PacedDial:
         await self._pace.acquire()
         try:
             connection = await self._dial(owner)
-        except UpstreamFailure:
+        except UpstreamFailure as failure:
+            untraced(failure)
             raise
         except Exception as exc:
             message = f"the upstream could not be reached ({type(exc).__name__})"
-            raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=Retry.CONNECT) from exc
+            raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=Retry.CONNECT) from untraced(exc)
         if connection.is_closed or connection.end is not None:
             connection.abort(ConnectionEnd.LOST)
             message = "the upstream closed the connection at once"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from velox.errors import Reason
+from velox.errors import Reason, untraced
 from velox.net.upstream.http1 import Http1Connection
 from velox.net.upstream.http2 import DEFAULT_STREAM_WINDOW_BYTES, NARROW_WINDOW_BYTES, Http2Connection
 from velox.net.upstream.interface import Address, ConnectionOwner, ReadBuffer, UpstreamFailure
@@ -127,7 +127,8 @@ class Dialer:
                 reason, what = Reason.UPSTREAM_CONNECT, "the upstream could not be reached"
             else:
                 reason, what = Reason.UPSTREAM_DNS, "the upstream's name could not be resolved"
-            raise UpstreamFailure(reason, f"{what}: {_words(exc)}", unprocessed=Retry.CONNECT) from exc
+            # The task that has dialed keeps the error.
+            raise UpstreamFailure(reason, f"{what}: {_words(exc)}", unprocessed=Retry.CONNECT) from untraced(exc)
 
     async def _race(self, places: Sequence[Place]) -> tuple[socket.socket, Address]:
         """Connect to the first that answers (RFC 8305 §5). Raises the OSError of the last that failed."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Protocol
 
-from velox.errors import Reason, VeloxError
+from velox.errors import Reason, VeloxError, untraced
 from velox.net.upstream.connecting import BackOff, Dial, PacedDial, Warmup
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import Address, UpstreamConnection, UpstreamFailure, UpstreamRequest
@@ -326,7 +326,7 @@ class UpstreamPool:
                 return
             self._dialing -= 1
             self._budget.release(self)
-            self._dial_failed(failure)
+            self._dial_failed(untraced(failure))
             return
         self._dialing -= 1  # not when it was cancelled: then the pool is closed
         if (warmup := self._add(connection)) is not None:
@@ -379,7 +379,7 @@ class UpstreamPool:
         except UpstreamFailure as failure:
             self._failed = not self._connections
             self._back_off.start()
-            self._on_warm_failure(failure)
+            self._on_warm_failure(untraced(failure))
             self._note_loss()
             self._fill()
         else:
