@@ -31,9 +31,12 @@ from velox.ledger.record import Flag, Tokens
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Question
 from velox.ledger.writer import CallNames, CallStart, CallWriter
+from velox.observe.metrics import WorkerMetrics
+from velox.observe.series import CELLS
 from velox.runtime.ledger import run_ledger
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import Settings, load
+from velox.shm.segment import Segment
 
 __all__ = ["main"]
 
@@ -113,7 +116,10 @@ def _measure(place: Path, rate: int, seconds: float) -> _Run:
     assert folder is not None, "the setting names it"
     pid = os.fork()
     if not pid:
-        code = run_ledger(settings, folder, None, lambda: None, lambda given: _TimedStore(given, place / "times"))
+        metrics = WorkerMetrics(Segment(1, CELLS).other_metrics())
+        code = run_ledger(
+            settings, folder, metrics, None, lambda: None, lambda given: _TimedStore(given, place / "times")
+        )
         os._exit(code)
     run = _Run()
     try:

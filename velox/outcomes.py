@@ -17,6 +17,7 @@ __all__ = [
     "Decision",
     "DnsResult",
     "Hedged",
+    "KeyHolder",
     "LeaseResult",
     "Mirrored",
     "Phase",
@@ -79,6 +80,14 @@ class Decision(enum.IntEnum):
     GRANTED = 0
     WAITED = 1
     REFUSED = 2
+
+
+class KeyHolder(enum.IntEnum):
+    """Who was wrong about a key, and was corrected by a comparison."""
+
+    FILES = 0  # in which the ledger's process keeps managed keys for the supervisor
+    SUPERVISOR = 1
+    WORKER = 2
 
 
 class LeaseResult(enum.IntEnum):

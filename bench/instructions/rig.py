@@ -41,6 +41,7 @@ from bench.traffic import KEYS
 from velox.accounts.service import Accounts
 from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.sqlite import SqliteAccounts
+from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.profiling.flamegraph import folded
 from velox.profiling.sampler import Sampler
@@ -140,7 +141,9 @@ class Rig:
         segment = Segment(1, CELLS, spares=SPARES)
         table = UpstreamTable(segment.blocks)
         table.enroll(labels_of(upstreams_of(settings, None)), groups=prefix_groups(settings))
-        keys = KeyWatch(settings, GatewayStatus(segment), logging.getLogger("bench"))
+        keys = KeyWatch(
+            settings, GatewayStatus(segment), WorkerMetrics(segment.other_metrics()), logging.getLogger("bench")
+        )
         if settings.managed_keys:
             _make_keys(folder)
             keys.look(time.monotonic())

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.listeners import Listeners
@@ -48,7 +49,7 @@ class ReloadingGateway:
         settings = self.load()
         self.segment = Segment(1, CELLS)
         self.status = GatewayStatus(self.segment)
-        self.keys = KeyWatch(settings, self.status, logger)
+        self.keys = KeyWatch(settings, self.status, WorkerMetrics(self.segment.other_metrics()), logger)
         source = ConfigSource(self.load, time.time_ns() + 10**9)
         self.reload = Reload(settings, source, self.status, self.keys, logger, enroll=self._enroll, used=self._used)
         self.now_s = 1000.0

@@ -36,7 +36,7 @@ def test_each_reader_reads_all_in_order() -> None:
     log.publish(7, b"skipped")
     log.publish(8, b"read")
     assert behind.is_behind
-    assert [behind.read(skipped=7), behind.read(skipped=7)] == [
+    assert [behind.read({8}), behind.read({8})] == [
         (7, b"", log.end - len(b"read") - 5),
         (8, b"read", log.end),
     ]
@@ -59,19 +59,40 @@ def test_reader_that_is_too_slow_is_told() -> None:
 
 
 def test_memory_is_given_back() -> None:
-    """Whoever has read everything goes on; who has not has lost it."""
+    """Whoever has read what is forgotten goes on; who has not has lost it."""
     log = ChangeLog(64 * 1024)
     reader = LogReader(log, log.end)
     log.publish(1, b"x" * 50_000)
     late = reader.copy()
     read(reader)
     assert log.n_bytes > 50_000
-    log.forget()
+    log.forget(log.end)
     assert log.n_bytes == 0
     log.publish(2, b"next")
     assert read(reader) == [(2, b"next")]
     with pytest.raises(LostChangesError):
         late.read()
+
+
+def test_frames_behind_those_that_are_forgotten_stay() -> None:
+    """Wherever they are in the memory, also where the log is full and a page has the oldest and the newest frame."""
+    log, chosen = ChangeLog(16 * 4096), random.Random(2)
+    written: list[tuple[int, bytes, int]] = []
+    begin = LogReader(log, 0)
+    for n in range(3000):
+        said = chosen.randbytes(chosen.randrange(4000))
+        log.publish(n % 256, said)
+        written.append((n % 256, said, log.end))
+        while log.end - begin.position > log.n_bytes:  # the log is full: these are gone
+            begin.position = written[0][2]
+            del written[0]
+        if n % 7 == 0:
+            at = chosen.randrange(len(written))
+            begin.position = written[at][2]
+            log.forget(begin.position)
+            del written[: at + 1]
+            assert log.n_bytes == log.end - begin.position
+        assert read(begin.copy()) == [frame[:2] for frame in written]
 
 
 @pytest.mark.slow

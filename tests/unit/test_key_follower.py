@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import logging
 from itertools import count
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_key_watch import Watched
+from velox.outcomes import KeyHolder
 from velox.runtime.credentials import KeyWatch
+from velox.runtime.key_corrections import KeyCorrections
 from velox.runtime.key_follower import KeyFollower
 from velox.shm.change_log import LogReader
 from velox.types import KeyUpdate
@@ -22,13 +25,16 @@ class Worker:
 
     def __init__(self, watched: Watched, loop: asyncio.AbstractEventLoop) -> None:
         log = watched.watch.log
-        self.known = digests(watched.watch)
+        self.auth = copy.deepcopy(watched.watch.auth)
         self.calls = 0
-        self.is_lost = False
+        self.is_lost = self.asks = False
         reads = count()
         self.follower = KeyFollower(
             LogReader(log, log.end),
+            self.auth,
             self.change,
+            self.ask,
+            KeyCorrections(KeyHolder.WORKER, watched.metrics, watched.logger),
             self.lost,
             logging.getLogger("test"),
             loop,
@@ -38,8 +44,14 @@ class Worker:
 
     def change(self, update: KeyUpdate) -> None:
         self.calls += 1
-        self.known.difference_update(digest for digest, key in update.items() if key is None)
-        self.known.update(digest for digest, key in update.items() if key is not None)
+        self.auth.change(update)
+
+    @property
+    def known(self) -> set[bytes]:
+        return set(self.auth.beyond(()))
+
+    def ask(self) -> None:
+        self.asks = True
 
     def lost(self) -> None:
         self.is_lost = True

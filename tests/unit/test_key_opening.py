@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.unit.test_budget_opening import fork
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
+from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.key_opening import open_keys
@@ -39,7 +40,8 @@ def opened(
     lines = io.StringIO()
     logger = logging.Logger("test")
     logger.addHandler(logging.StreamHandler(lines))
-    keys = KeyWatch(settings, GatewayStatus(Segment(1, CELLS)), logger)
+    segment = Segment(1, CELLS)
+    keys = KeyWatch(settings, GatewayStatus(segment), WorkerMetrics(segment.other_metrics()), logger)
     reaped: list[int] = []
     open_keys(settings, keys, logger, start, lambda: False, reaped.append, start_s)
     assert len(reaped) == 1 and keys.take_changes() == {}

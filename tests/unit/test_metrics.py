@@ -22,6 +22,7 @@ from velox.outcomes import (
     Decision,
     DnsResult,
     Hedged,
+    KeyHolder,
     LeaseResult,
     Mirrored,
     Phase,
@@ -103,6 +104,8 @@ def count_everything(metrics: WorkerMetrics) -> None:
     metrics.lease_round_trip.observe(1)
     for lease in LeaseResult:
         metrics.count_lease(lease)
+    for holder in KeyHolder:
+        metrics.count_key_corrections(holder, 1)
     for hedge in Hedged:
         metrics.count_hedge(hedge)
     for mirrored in Mirrored:

@@ -105,7 +105,8 @@ def key_line(key: Key, team: Team | None, user: User | None, digests: Iterable[D
 
     Digests that are over are in it, too: readers go by their own clock, and the writer's may be wrong for a moment.
     """
-    entries = [entry for each in digests if (entry := entry_of(each, key, team, user)) is not None]
+    # In one order, so that two lines of one key are the same.
+    entries = [entry for each in sorted(digests) if (entry := entry_of(each, key, team, user)) is not None]
     if not entries:
         return gone_line(key.id)
     first = entries[0]

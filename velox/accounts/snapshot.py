@@ -26,6 +26,7 @@ import msgspec
 
 from velox.accounts.key_lines import KeyLines, KeyState, gone_line, key_line
 from velox.accounts.model import Digest, Key, Kind, Team, User
+from velox.accounts.snapshot_check import SnapshotCheck
 from velox.accounts.store import AccountStore, Touched
 from velox.ledger.store import StoreError
 from velox.types import KeyEntry
@@ -206,6 +207,22 @@ class KeySnapshot:
             self._number = -1
             raise
 
+    def check(self, store: AccountStore) -> SnapshotCheck | None:
+        """Return what compares the files with the store; None: there is more to write first.
+
+        Raises StoreError, OSError; SnapshotError: the files are damaged.
+        """
+        number, documents, digests = store.everything()
+        if number != self._number or self._pending:
+            return None
+        files = KeyFiles(self._changes_path.read_bytes(), self._path.read_bytes())
+        lines = KeyLines()
+        return SnapshotCheck(files.states(lines), map(lines.read, _all(documents, digests)))
+
+    def rewrite(self) -> None:
+        """Have all be written anew in the next turn."""
+        self._number = -1
+
     def _turn(self, store: AccountStore) -> bool:
         if self._number >= 0 and not self._pending:
             number = store.number()
@@ -247,7 +264,7 @@ class KeySnapshot:
 
     def _write_all(self, store: AccountStore) -> None:
         number, documents, digests = store.everything()
-        lines = b"".join(_all(documents, digests))
+        lines = b"".join(line + b"\n" for line in _all(documents, digests))
         head = msgspec.json.encode(_Head(_VERSION, number, hashlib.sha256(lines).hexdigest())) + b"\n"
         self._pending.clear()
         _replace(self._path, head + lines)
@@ -285,7 +302,7 @@ def _all(documents: Mapping[Kind, Sequence[bytes]], digests: Sequence[Digest]) -
     for key in _decoded(documents["key"], Key):
         held = by_key.get(key.id)
         if held is not None:
-            yield key_line(key, teams.get(key.team), users.get(key.user), held) + b"\n"
+            yield key_line(key, teams.get(key.team), users.get(key.user), held)
 
 
 def _decoded(documents: Iterable[bytes], made: type[T]) -> Iterator[T]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+import struct
+from collections.abc import Container, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -34,6 +35,8 @@ _CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _NO_DIGEST: Final = bytes(32)
 _OTHER_SCHEME: Final = b" "  # no key begins with it
 _ID_BYTES: Final = 8
+_MARK: Final = struct.Struct("=QQ")
+_MASK: Final = 2**64 - 1
 
 
 class Authenticator:
@@ -47,6 +50,7 @@ class Authenticator:
         self._hosts: Final = hosts
         self._mac_key: Final = secrets.token_bytes(32)
         self._by_mac: Final[dict[bytes, tuple[bytes, Caller]]] = {}
+        self._fingerprint = 0
         self.has_several = False  # callers of different names
         self.change({key.digest: key for key in keys})
 
@@ -60,14 +64,36 @@ class Authenticator:
 
     def change(self, update: KeyUpdate) -> None:
         """Accept each of these digests as its entry says, or no longer. Who kept a caller must ask again (R-AUTH-3)."""
+        fingerprint = self._fingerprint
         for digest, key in update.items():
-            if key is None:
-                self._by_mac.pop(self._mac(digest), None)
-            else:
-                self._by_mac[self._mac(digest)] = (digest, caller_of(key))
+            mac = self._mac(digest)
+            before = self._by_mac.pop(mac, None)
+            if before is not None:
+                fingerprint -= hash(before)
+            if key is not None:
+                accepted = self._by_mac[mac] = (digest, caller_of(key))
+                fingerprint += hash(accepted)
+        self._fingerprint = fingerprint & _MASK
         names = (caller.name for _, caller in self._by_mac.values())
         first = next(names, "")
         self.has_several = any(name != first for name in names)
+
+    @property
+    def mark(self) -> bytes:
+        """Return what another process of this gateway has, too, if it accepts the same keys for the same callers.
+
+        It is the number of keys and the sum of their hashes, so that each change costs as much as it is. Only processes
+        that were forked from one another can compare it: Python's hashes depend on a secret that these share.
+        """
+        return _MARK.pack(len(self._by_mac), self._fingerprint)
+
+    def caller(self, digest: bytes) -> Caller | None:
+        """Return for whom a digest is accepted; None: it is not."""
+        return self._by_mac.get(self._mac(digest), (digest, None))[1]
+
+    def beyond(self, digests: Container[bytes]) -> dict[bytes, Caller]:
+        """Return what is accepted besides these, and for whom. Looks at all keys."""
+        return {digest: caller for digest, caller in self._by_mac.values() if digest not in digests}
 
     def check(self, head: RequestHead) -> Caller:
         """Return whose key it is; ANYONE without keys.

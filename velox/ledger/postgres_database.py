@@ -48,7 +48,8 @@ _LIMITS: Final = (
     "SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL lock_timeout = '10s';"
     " SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-_BEGIN: Final = f"BEGIN; {_LIMITS}"
+# Whatever the database has set: who waits for a lock must then see what the one before has changed.
+_BEGIN: Final = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_LIMITS}"
 # Which of several hosts is meant, in a URL and in the environment.
 _ROLE: Final = "target_session_attrs="
 _ROLE_VARIABLE: Final = "PGTARGETSESSIONATTRS"

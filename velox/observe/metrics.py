@@ -245,6 +245,10 @@ class WorkerMetrics:
         """Count what came of one limit's permits in Redis."""
         self._add(self._slab + _CELL * (series.LEASES.first + result), 1)
 
+    def count_key_corrections(self, holder: outcomes.KeyHolder, n: int) -> None:
+        """Count keys that a holder was wrong about."""
+        self._add(self._slab + _CELL * (series.KEY_CORRECTIONS.first + holder), n)
+
     def count_hedge(self, outcome: outcomes.Hedged) -> None:
         """Count one second try, when it is known what came of it."""
         self._add(self._slab + _CELL * (series.HEDGES.first + outcome), 1)

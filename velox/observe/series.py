@@ -171,6 +171,11 @@ LEASES: Final = _layout.counter(
     "Permits requested from Redis or returned to it, by result, one per limit; failed: one per question.",
     _label("result", outcomes.LeaseResult),
 )
+KEY_CORRECTIONS: Final = _layout.counter(
+    "velox_key_corrections",
+    "Keys that were accepted, refused or limited wrongly, found by comparing, by whose view was corrected.",
+    _label("held_by", outcomes.KeyHolder),
+)
 HEDGES: Final = _layout.counter(
     "velox_hedges",
     "Hedged requests: second attempts before the first had answered.",

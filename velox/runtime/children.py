@@ -25,6 +25,7 @@ from velox.admin.late_api import LateApi
 from velox.admin.pprof import ProfilePage
 from velox.admin.problems import problems
 from velox.admin.reload import ReloadAnswers, ReloadPage
+from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.profiling.remote import collect
 from velox.runtime.admin_tls import AdminCertificate
@@ -121,6 +122,7 @@ class LedgerProcess(LoggedReplaced):
         super().__init__("the process that keeps records", logger)
         self._settings: Final = settings
         self._status: Final = GatewayStatus(segment)
+        self._metrics: Final = WorkerMetrics(segment.other_metrics())
         self.folder: Final = folder
         self._stuck_after_s = LEDGER_STUCK_AFTER_S
 
@@ -138,7 +140,7 @@ class LedgerProcess(LoggedReplaced):
         # Here, not above: no other process needs it.
         from velox.runtime.ledger import run_ledger
 
-        return run_ledger(self._settings, self.folder, budgets, self._beat)
+        return run_ledger(self._settings, self.folder, self._metrics, budgets, self._beat)
 
     def _beat(self) -> None:
         self._status.ledger_heartbeat_ns = time.monotonic_ns()

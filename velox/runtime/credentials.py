@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
@@ -21,8 +20,13 @@ from typing import Final, TypeAlias
 from velox.gateway.auth import Authenticator
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import ServerCertificate, renewed_context, server_context
+from velox.observe.metrics import WorkerMetrics
+from velox.outcomes import KeyHolder
 from velox.policy.settled import Settled
 from velox.runtime.file_state import FileState, file_state
+from velox.runtime.key_comparison import KeyComparison
+from velox.runtime.key_corrections import KeyCorrections
+from velox.runtime.key_frames import tell_all, tell_update
 from velox.runtime.managed_keys import ChangedKey, ManagedKeys
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
@@ -38,12 +42,8 @@ from velox.types import KeyEntry, KeyUpdate
 
 __all__ = [
     "CLOCK_NS",
-    "COME",
-    "GONE",
     "Certificates",
     "KeyWatch",
-    "gone_of",
-    "some_of",
 ]
 
 _KEYS_BYTES: Final = 256 * 2**20  # more than settings/keys.py lets through; untouched pages take no memory
@@ -51,26 +51,6 @@ _KEYS_BYTES: Final = 256 * 2**20  # more than settings/keys.py lets through; unt
 CLOCK_NS: Final = 20_000_000
 
 
-# Kinds of frames in the log of changes. They pass through the gateway's own memory only.
-GONE: Final = 0  # digests, one after the other
-COME: Final = 1  # entries that are new or other, pickled
-
-
-def gone_of(digests: bytes) -> list[bytes]:
-    """Return the digests of a frame."""
-    return [digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)]
-
-
-def some_of(chunk: bytes) -> list[KeyEntry]:
-    """Return the entries of a frame."""
-    entries: list[KeyEntry] = pickle.loads(chunk)  # noqa: S301 - it was never outside of the gateway's own memory
-    return entries
-
-
-_DIGEST_BYTES: Final = 32
-_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
-# Of a frame, which a worker takes over in one step: some 2 ms.
-_CHUNK: Final = 100
 # Workers look four times a second, and one that stands still for 10 s is killed: after this nobody reads old changes.
 _FORGET_S: Final = 60.0
 _FORGET_BYTES: Final = 2**20
@@ -84,7 +64,12 @@ class KeyWatch:
     """
 
     def __init__(
-        self, settings: Settings, status: GatewayStatus, logger: logging.Logger, wall: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        status: GatewayStatus,
+        metrics: WorkerMetrics,
+        logger: logging.Logger,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._wall: Final = wall
         # Those that are not managed, also the expired ones.
@@ -101,8 +86,10 @@ class KeyWatch:
         # Made once: processes that are forked share it until they change it.
         self.auth: Final = Authenticator(in_force, asks=settings.asks_for_keys, hosts=settings.hosts)
         self.log: Final = ChangeLog(_KEYS_BYTES)
-        self._now_s = 0.0  # monotonic, when it looked last
-        self._told_s = 0.0
+        self._forget_s = 0.0  # when what is before `_forget_end` may be forgotten, monotonic
+        self._forget_end = 0
+        self._corrections: Final = KeyCorrections(KeyHolder.SUPERVISOR, metrics, logger)
+        self._comparison: Final = KeyComparison(self.auth, self.log)
         self._touched: dict[bytes, None] = {}  # digests that have changed since take_changes()
         self._path: Final = settings.api_keys_file
         self._ledger: Final = settings.ledger
@@ -132,13 +119,16 @@ class KeyWatch:
 
     def look(self, now_s: float) -> None:
         """Look at the file if it is time. For the supervisor, four times a second. now_s: monotonic."""
-        self._now_s = now_s
-        if not self._expired_s <= self._wall() < self._expires_s:
-            self._expire()
-        if self.log.n_bytes > _FORGET_BYTES and now_s >= self._told_s + _FORGET_S:
-            self.log.forget()
+        wall_s = self._wall()
+        if not self._expired_s <= wall_s < self._expires_s:
+            self._expire(wall_s)
         if self._managed is not None and (changed := self._managed.look(now_s)):
-            self._change(changed)
+            self._change(changed, wall_s)
+        self._compare(now_s, wall_s)
+        if now_s >= self._forget_s:
+            if self.log.n_bytes > _FORGET_BYTES:
+                self.log.forget(self._forget_end)
+            self._forget_s, self._forget_end = now_s + _FORGET_S, self.log.end
         if self._path is None or not self._content.is_due(now_s):
             return
         state, now_ns = file_state(self._path), time.time_ns()
@@ -152,10 +142,23 @@ class KeyWatch:
             self._content.take(mark)
             self._judge(content, why)
 
-    def _expire(self) -> None:
+    def tell_all(self) -> None:
+        """Tell workers all keys: one of them accepts others than it should."""
+        tell_all(self.log, self.keys)
+
+    def _compare(self, now_s: float, wall_s: float) -> None:
+        """Compare what is accepted with what was read, and what was read with the files, a part at a time."""
+        if self._managed is not None and (changed := self._managed.compare(now_s)):
+            self._change(changed, wall_s, corrects=True)
+        if self._comparison.is_due(now_s):
+            self._publish(wall_s, corrects=not self._is_full)  # one that had no place until now is no mistake
+        if wrong := self._comparison.look(self._by_digest, now_s):
+            self._tell(dict.fromkeys(wrong), corrects=True)
+
+    def _expire(self, wall_s: float) -> None:
         """Take away the keys that have expired; bring back those that have not after all: the clock was set back."""
         before = self._by_digest.keys()
-        self._publish()
+        self._publish(wall_s)
         n_gone, n_back = len(before - self._by_digest.keys()), len(self._by_digest.keys() - before)
         if n_gone:
             self._logger.info("keys that have expired: %d", n_gone)
@@ -183,11 +186,10 @@ class KeyWatch:
     def _replace_others(self, others: tuple[KeyEntry, ...]) -> bool:
         """Let these take the place of the keys that are not managed; False: the same keys hold as before."""
         self._others, self._digests = others, frozenset(key.digest for key in others)
-        return self._publish()
+        return self._publish(self._wall())
 
-    def _change(self, changed: Iterable[ChangedKey]) -> None:
+    def _change(self, changed: Iterable[ChangedKey], now_s: float, *, corrects: bool = False) -> None:
         """Have other managed keys hold. What a file or the settings say of a key comes first."""
-        now_s = self._wall()
         touched: dict[bytes, None] = {}
         for before, now in changed:
             held = {key.digest: key for key in now if not key.has_expired(now_s)}
@@ -202,14 +204,17 @@ class KeyWatch:
                 if digest not in self._digests and self._by_digest.get(digest) != key and self._has_place(digest):
                     touched[digest] = None
                     self._by_digest[digest] = key
-        self._tell(touched)
+        self._tell(touched, corrects=corrects)
 
     def _has_place(self, digest: bytes) -> bool:
-        is_full = len(self._by_digest) >= MOST_KEYS and digest not in self._by_digest
-        if is_full and not self._is_full:
+        return self._is_within(len(self._by_digest) + (digest not in self._by_digest))
+
+    def _is_within(self, n: int) -> bool:
+        """Tell whether so many keys may be in force; where it is news that they may not, log it."""
+        was_full, self._is_full = self._is_full, n > MOST_KEYS
+        if self._is_full and not was_full:
             self._logger.error("more than %d keys: further managed keys are not in force", MOST_KEYS)
-        self._is_full = is_full
-        return not is_full
+        return not self._is_full
 
     def _judge(self, content: bytes, why: str | None) -> None:
         problems: list[Problem] = []
@@ -249,11 +254,13 @@ class KeyWatch:
     def _entries(self) -> Iterable[KeyEntry]:
         return () if self._managed is None else self._managed.entries()
 
-    def _publish(self) -> bool:
+    def _publish(self, now_s: float, *, corrects: bool = False) -> bool:
         """Have those keys hold that have not expired; False: these are the same as before."""
         all_ = (*self._others, *(key for key in self._entries() if key.digest not in self._digests))
-        now_s = self._wall()
         keys = _in_force(all_, now_s)
+        if not self._is_within(len(keys)):
+            # Those of files first, then those that have a place.
+            keys = tuple(sorted(keys, key=lambda key: key.is_managed + (key.digest not in self._by_digest)))[:MOST_KEYS]
         self._expires_s, self._expired_s = _next_expiry(keys), _last_expiry(all_, now_s)
         before, self._by_digest = self._by_digest, {key.digest: key for key in keys}
         touched = dict.fromkeys(before.keys() - self._by_digest.keys())
@@ -261,25 +268,24 @@ class KeyWatch:
             known = before.get(key.digest)
             if known is not key and known != key:
                 touched[key.digest] = None
-        self._tell(touched)
+        self._tell(touched, corrects=corrects)
         return bool(touched)
 
-    def _tell(self, touched: Mapping[bytes, None]) -> None:
-        """Have this process and all workers accept these digests as they are now: the one way of every change."""
+    def _tell(self, touched: Mapping[bytes, None], *, corrects: bool = False) -> None:
+        """Have this process and all workers accept these digests as they are now: the one way of every change.
+
+        corrects: nothing has changed; they were accepted otherwise than they should have been.
+        """
         if not touched:
             return
-        self._keys, self._told_s = None, self._now_s
+        self._keys = None
         self._touched |= touched
         update = self._update_of(touched)
+        if corrects:
+            self._corrections.tell_update(update, self.auth)
         self.auth.change(update)
-        # Each is in one of the two, so that their order does not matter.
-        gone = [digest for digest, key in update.items() if key is None]
-        come = [key for key in update.values() if key is not None]
-        self._expires_s = min(self._expires_s, _next_expiry(come))
-        for at in range(0, len(gone), _CHUNK):
-            self.log.publish(GONE, b"".join(gone[at : at + _CHUNK]))
-        for at in range(0, len(come), _CHUNK):
-            self.log.publish(COME, pickle.dumps(come[at : at + _CHUNK], _PROTOCOL))
+        self._expires_s = min(self._expires_s, _next_expiry(key for key in update.values() if key is not None))
+        tell_update(self.log, update)
         self._status.n_keys = len(self._by_digest)
 
 

@@ -2,6 +2,9 @@
 
 Knows: that 100,000 new keys are too many for one turn of the loop. Does not know: where changes come from
 (credentials.py), or what a key is for.
+
+From time to time the log has a mark of what the supervisor accepts. A worker that accepts something else asks for all
+keys, and corrects what is not as it should be.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from velox.runtime.credentials import COME, GONE, gone_of, some_of
-from velox.shm.change_log import LogReader, LostChangesError
+from velox.gateway.auth import Authenticator, caller_of
+from velox.runtime.key_corrections import KeyCorrections
+from velox.runtime.key_frames import ALL, COME, END, GONE, MARK, entries_in, gone_in
+from velox.shm.change_log import Frame, LogReader, LostChangesError
 from velox.types import KeyEntry, KeyUpdate
 
 __all__ = ["KeyFollower"]
@@ -21,19 +26,25 @@ __all__ = ["KeyFollower"]
 # A request takes several turns of the loop: a third of its time is for this, the rest for them.
 _STEP_S: Final = 0.002
 _PAUSE_S: Final = 0.004
+_AHEAD: Final = frozenset({GONE})
+_USUAL: Final = frozenset({COME, MARK})
+_ASKED: Final = _USUAL | {ALL, END}
 
 
 class KeyFollower:
-    """Of one worker. log: of changes since it was forked.
+    """Of one worker. log: of changes since it was forked. auth: what the worker accepts.
 
-    change: has the worker accept keys as it is told. on_lost: changes were missed, and nobody can say which keys hold:
-    the worker must be replaced. clock: seconds, of any beginning.
+    change: has the worker accept keys as it is told. ask: asks the supervisor for all keys. on_lost: changes were
+    missed, and nobody can say which keys hold: the worker must be replaced. clock: seconds, of any beginning.
     """
 
     def __init__(
         self,
         log: LogReader,
+        auth: Authenticator,
         change: Callable[[KeyUpdate], None],
+        ask: Callable[[], None],
+        corrections: KeyCorrections,
         on_lost: Callable[[], None],
         logger: logging.Logger,
         loop: asyncio.AbstractEventLoop,
@@ -44,12 +55,16 @@ class KeyFollower:
         # after a later revocation of its digest does not count.
         self._ahead: Final = log.copy()
         self._revoked: Final[dict[bytes, int]] = {}  # by digest: the end of the last frame that revokes it
+        self._auth: Final = auth
         self._change: Final = change
+        self._ask: Final = ask
+        self._corrections: Final = corrections
         self._on_lost: Final = on_lost
         self._logger: Final = logger
         self._loop: Final = loop
         self._clock: Final = clock
         self._is_working = False
+        self._listed: set[bytes] | None = None  # of all keys that were asked for: those that have come; None: not asked
 
     def __repr__(self) -> str:
         return f"<KeyFollower {self._log!r}>"
@@ -71,11 +86,11 @@ class KeyFollower:
         try:
             while self._log.is_behind:
                 # A look ahead comes first, so an entry is never read before a revocation that is there.
-                if (frame := self._ahead.read(skipped=COME)) is not None:
+                if (frame := self._ahead.read(_AHEAD)) is not None:
                     if frame.kind == GONE:
-                        self._revoke(gone_of(frame.said), frame.end)
-                elif (frame := self._log.read(skipped=GONE)) is not None and frame.kind == COME:
-                    self._accept(some_of(frame.said), frame.end)
+                        self._revoke(gone_in(frame.said), frame.end)
+                elif (frame := self._log.read(_USUAL if self._listed is None else _ASKED)) is not None:
+                    self._take(frame)
                 if self._clock() >= until_s and self._log.is_behind:
                     self._loop.call_later(_PAUSE_S, self._step)
                     return
@@ -90,8 +105,41 @@ class KeyFollower:
         self._revoked.update(dict.fromkeys(digests, end))
         self._change(dict.fromkeys(digests))
 
-    def _accept(self, entries: list[KeyEntry], end: int) -> None:
-        """Accept the entries of a frame, but those that a later one revokes."""
-        update = {key.digest: key for key in entries if self._revoked.get(key.digest, 0) < end}
-        if update:
-            self._change(update)
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == COME:
+            update = {key.digest: key for key in self._unrevoked(frame)}
+            if update:
+                self._change(update)
+        elif frame.kind == MARK:
+            self._compare(frame)
+        elif frame.kind == ALL and self._listed is not None:
+            self._correct(frame, self._listed)
+        elif frame.kind == END and self._listed is not None:
+            self._end_leftovers(self._listed)
+            self._listed = None
+
+    def _unrevoked(self, frame: Frame) -> Iterable[KeyEntry]:
+        """Return the entries of a frame, but those that a later one revokes."""
+        return (key for key in entries_in(frame.said) if self._revoked.get(key.digest, 0) < frame.end)
+
+    # -- comparing ----------------------------------------------------------------------------------
+
+    def _compare(self, frame: Frame) -> None:
+        """Ask for all keys where the worker accepts others than the supervisor did when it wrote this mark."""
+        is_ahead = any(end > frame.end for end in self._revoked.values())
+        if not is_ahead and frame.said != self._auth.mark:
+            self._listed = set()
+            self._ask()
+
+    def _correct(self, frame: Frame, listed: set[bytes]) -> None:
+        listed.update(key.digest for key in entries_in(frame.said))
+        wrong = {key.digest: key for key in self._unrevoked(frame) if self._auth.caller(key.digest) != caller_of(key)}
+        if wrong:
+            self._corrections.tell_update(wrong, self._auth)
+            self._change(wrong)
+
+    def _end_leftovers(self, listed: set[bytes]) -> None:
+        left: KeyUpdate = dict.fromkeys(self._auth.beyond(listed))
+        if left:
+            self._corrections.tell_update(left, self._auth)
+            self._change(left)

@@ -24,13 +24,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from velox.accounts.snapshot import KeySnapshot
+import msgspec
+
+from velox.accounts.snapshot import KeySnapshot, SnapshotError
+from velox.accounts.snapshot_check import SnapshotCheck
 from velox.accounts.store import AccountStore
 from velox.ledger.collector import MOST_OF_BATCH, Collector
 from velox.ledger.store import Store, StoreError
 from velox.ledger.totals import DAY_S
+from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
+from velox.outcomes import KeyHolder
 from velox.runtime.budget_alerts import AlertWatch
+from velox.runtime.key_corrections import CHANGED, COMPARE_S, LEFT, MISSING, KeyCorrections, named
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.stores import account_store, record_store
 from velox.settings import Settings
@@ -44,11 +50,13 @@ _PRUNE_S: Final = 3600.0
 # By so much the clock may be set, within that time, and still be one that goes as it should.
 _SET_S: Final = 60.0
 _KEYS_S: Final = 0.1  # in each turn
+_KEYS_AGAIN_S: Final = 1.0  # after a comparison that found more to write
 
 
 def run_ledger(
     settings: Settings,
     folder: LedgerFolder,
+    metrics: WorkerMetrics,
     budgets: BudgetMemory | None,
     beat: Callable[[], None],
     open_store: Callable[[Settings], Store] = record_store,
@@ -61,7 +69,7 @@ def run_ledger(
     signal.set_wakeup_fd(wake_write)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     logger = operations_logger(sys.stderr)
-    LedgerLoop(settings, folder, logger, wake_read, budgets, open_store, beat=beat).run(stopped)
+    LedgerLoop(settings, folder, metrics, logger, wake_read, budgets, open_store, beat=beat).run(stopped)
     return 0
 
 
@@ -75,6 +83,7 @@ class LedgerLoop:
         self,
         settings: Settings,
         folder: LedgerFolder,
+        metrics: WorkerMetrics,
         logger: logging.Logger,
         wake: int,
         budgets: BudgetMemory | None = None,
@@ -94,7 +103,8 @@ class LedgerLoop:
         self._was_open = False
         self._problem = ""  # as logged last; "": all is well
         self._pruner: Final = Pruner()
-        self._keys: Final = KeyWriter(settings, folder.path, logger) if settings.managed_keys else None
+        corrections = KeyCorrections(KeyHolder.FILES, metrics, logger)
+        self._keys: Final = KeyWriter(settings, folder.path, corrections, logger) if settings.managed_keys else None
 
     def run(self, stopped: list[int]) -> None:
         """Work until `stopped` holds a signal, and then until nothing is left, or the store fails."""
@@ -185,14 +195,20 @@ class Pruner:
 
 
 class KeyWriter:
-    """Writes down which managed keys are in force, whenever that has changed. While it can't, the last ones hold."""
+    """Writes down which managed keys are in force, whenever that has changed. While it can't, the last ones hold.
 
-    def __init__(self, settings: Settings, folder: Path, logger: logging.Logger) -> None:
+    Now and then it compares what is written with the database.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, corrections: KeyCorrections, logger: logging.Logger) -> None:
         self._settings: Final = settings
         self._folder: Final = folder
         self._logger: Final = logger
         self._store: AccountStore | None = None
         self._snapshot: Final = KeySnapshot(folder)
+        self._corrections: Final = corrections
+        self._check: SnapshotCheck | None = None
+        self._check_s = 0.0
         self._due_s = 0.0
         self._problem = ""  # as logged last; "": all is well
 
@@ -207,6 +223,8 @@ class KeyWriter:
             if self._store is None:
                 self._store = account_store(self._settings)
             has_more = self._snapshot.turn(self._store)
+            if not has_more:
+                self._compare(self._store, now_s)
         except (StoreError, OSError) as exc:
             self.close()
             self._due_s = now_s + _RETRY_S
@@ -220,9 +238,31 @@ class KeyWriter:
             self._logger.warning("managed keys can be read again")
         return has_more
 
+    def _compare(self, store: AccountStore, now_s: float) -> None:
+        """Compare a part of what is written with the database. Raises StoreError, OSError."""
+        try:
+            if self._check is None:
+                if now_s >= self._check_s:
+                    self._check = self._snapshot.check(store)
+                    self._check_s = now_s + (_KEYS_AGAIN_S if self._check is None else COMPARE_S)
+                return
+            found = self._check.part()
+        except (SnapshotError, msgspec.DecodeError) as exc:
+            self._logger.error("the files of managed keys are damaged, they are written anew: %s", exc)
+            self._check = None
+            self._snapshot.rewrite()
+            return
+        if found is None:
+            return
+        self._check, self._check_s = None, now_s + COMPARE_S
+        for entries, what in zip(found, (LEFT, MISSING, CHANGED), strict=True):
+            if entries:
+                self._corrections.tell(map(named, entries), what)
+                self._snapshot.rewrite()
+
     def close(self) -> None:
         """Let go of the store."""
-        store, self._store = self._store, None
+        store, self._store, self._check = self._store, None, None
         if store is not None:
             with contextlib.suppress(Exception):
                 store.close()

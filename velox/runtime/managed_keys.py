@@ -10,7 +10,7 @@ says is compared with what is known.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,6 +28,7 @@ from velox.accounts.snapshot import (
     snapshot_path,
 )
 from velox.runtime.file_state import FileState, file_state
+from velox.runtime.key_corrections import COMPARE_S
 from velox.settings.tree import read_regular_file
 from velox.types import KeyEntry
 
@@ -46,6 +47,29 @@ class ChangedKey(NamedTuple):
     now: tuple[KeyEntry, ...]
 
 
+class _Comparison:
+    """Of what was read with the files as they were at one moment. whole: what they say of each key."""
+
+    def __init__(self, whole: Iterator[KeyState | None]) -> None:
+        self._whole: Final = whole
+        self._seen: Final[set[bytes]] = set()  # ids of keys that need not be looked at any more
+
+    def skip(self, states: Iterable[KeyState]) -> None:
+        """Look no more at these: they have changed since."""
+        self._seen.update(state.id for state in states)
+
+    def part(self) -> tuple[list[KeyState], bool]:
+        """Return what the files say of some keys; and whether these are the last. Raises SnapshotError."""
+        looked_at = list(islice(self._whole, _PART))
+        found = [state for state in looked_at if state is not None and state.id not in self._seen]
+        self._seen.update(state.id for state in found)
+        return found, len(looked_at) < _PART
+
+    def beyond(self, ids: Iterable[bytes]) -> list[bytes]:
+        """Return those that the files did not have."""
+        return [id_ for id_ in ids if id_ not in self._seen]
+
+
 class ManagedKeys:
     """Of one gateway, in its supervisor. known: those that settings were read with."""
 
@@ -61,8 +85,12 @@ class ManagedKeys:
         self._seen: set[bytes] = set()  # ids of keys in it
         self._head = b""
         self._changes_state: FileState | None = None
+        self._broken: FileState | None = None  # what it was when a line could not be read
         self._changes_at = 0  # what is read of the changes; 0: nothing, or they belong to another snapshot
         self._has_more = False
+        self._compare_s = 0.0
+        self._comparison: _Comparison | None = None
+        self._compared: tuple[FileState | None, FileState | None] = None, None  # what the files were at the last time
         self._by_id: Final[dict[bytes, tuple[KeyEntry, ...]]] = {}
         for entry in known:
             self._by_id[entry.id] = (*self._by_id.get(entry.id, ()), entry)
@@ -88,20 +116,57 @@ class ManagedKeys:
             return self._part(self._whole)
         return self._look_at_changes()
 
+    def compare(self, now_s: float) -> list[ChangedKey]:
+        """Return keys of which something else was read than the files say: some of them, if they are many.
+
+        Every COMPARE_S seconds, if anything was read since the last time. now_s: monotonic.
+        """
+        if self._comparison is None:
+            if now_s < self._compare_s or self.is_busy:
+                return []
+            self._compare_s = now_s + COMPARE_S
+            files = self._state, self._changes_state
+            if files != self._compared:
+                self._compared, self._comparison = files, self._begin()
+            return []
+        try:
+            states, is_over = self._comparison.part()
+        except SnapshotError:  # look() has said so, if it was there then
+            self._comparison = None
+            return []
+        if is_over:
+            states += [KeyState(id_, ()) for id_ in self._comparison.beyond(self._by_id)]
+            self._comparison = None
+        return self._changed(states)
+
+    def _begin(self) -> _Comparison | None:
+        """Read the files; None: look() has more to read first, or says that they can't be read."""
+        try:
+            found = self._read()
+        except (OSError, ValueError):
+            return None
+        if found.head != self._head or found.changes_at > self._changes_at:
+            return None
+        self._changes_at = found.changes_at  # it may have become shorter
+        return _Comparison(found.states(self._lines))
+
+    def _read(self) -> KeyFiles:
+        changes = self._read_changes()  # first
+        return KeyFiles(changes, read_regular_file(self._path, MOST_SNAPSHOT_BYTES))
+
     def _look_at_snapshot(self) -> None:
         # It is replaced as a whole: it need not settle.
         state = file_state(self._path)
         if state == self._state:
             return
         try:
-            changes = self._read_changes()
-            found = KeyFiles(changes, read_regular_file(self._path, MOST_SNAPSHOT_BYTES))
+            found = self._read()
         except FileNotFoundError:
             return  # none was ever made: it is written in a moment
         except (OSError, ValueError) as exc:
             self._tell(str(exc))
             return
-        self._state, self._problem = state, ""
+        self._state, self._problem, self._comparison = state, "", None
         self._whole, self._head, self._seen = found.states(self._lines), found.head, set()
         self._changes_state, self._changes_at = None, found.changes_at
 
@@ -150,12 +215,18 @@ class ManagedKeys:
                 if b"\n" not in content:  # a line may be long, or not be whole
                     content += file.read()
             lines, n_read = changes_in(content, 0)
-            found = self._changed([self._lines.read(line) for line in lines])
+            states = [self._lines.read(line) for line in lines]
         except (OSError, msgspec.DecodeError) as exc:
             self._tell(str(exc))
             return []
+        found = self._changed(states)
+        if self._comparison is not None:
+            self._comparison.skip(states)
         if not lines:
             self._changes_state = state  # all is read, or the last line is not whole yet
+            if b"\n" in content and state != self._broken:
+                self._logger.error("managed keys: a line is damaged, all is read again: %s", self._changes_path)
+                self._state, self._broken = None, state
         self._changes_at += n_read
         self._has_more = bool(lines)
         return found

@@ -177,7 +177,7 @@ class Supervisor:
         self._buckets: Final = BucketWatch(self._quotas, settings, logger)
         self._upstreams: Final = UpstreamTable(self._segment.blocks)
         self._gateway: Final = GatewayStatus(self._segment)
-        self._keys: Final = KeyWatch(settings, self._gateway, logger)
+        self._keys: Final = KeyWatch(settings, self._gateway, WorkerMetrics(self._segment.other_metrics()), logger)
         self._reload: Final = Reload(
             settings, source, self._gateway, self._keys, logger, enroll=self._enroll, used=self._used
         )
@@ -277,6 +277,7 @@ class Supervisor:
     def _turn(self, now_s: float) -> None:
         self._reap(now_s)
         self._keys.look(now_s)
+        self._tell_keys()
         self._sweeper.sweep(time.monotonic_ns())
         # While many keys change, once at the end: a look may be at all of them.
         if not self._keys.is_busy:
@@ -316,6 +317,14 @@ class Supervisor:
         ):
             self._announced = True
             self._announce()
+
+    def _tell_keys(self) -> None:
+        """Tell workers all keys if one of them asks for them."""
+        asking = [each.status for slot in self._slots for each in slot.processes if each.status.wants_keys]
+        for status in asking:
+            status.wants_keys = False
+        if asking:
+            self._keys.tell_all()
 
     def _look_for_changes(self, now_s: float) -> None:
         if self._certificates is not None:

@@ -51,6 +51,7 @@ from velox.observe.handshake_log import HandshakeLog
 from velox.observe.log_output import own_descriptor
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
+from velox.outcomes import KeyHolder
 from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue
 from velox.policy.memory_watch import MemoryWatch
@@ -64,6 +65,7 @@ from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, 
 from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.fleet import Fleet
+from velox.runtime.key_corrections import KeyCorrections
 from velox.runtime.key_follower import KeyFollower
 from velox.runtime.leases import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
@@ -296,7 +298,10 @@ class Worker:
         self._gateway: Final = self._make_gateway()
         self._keys: Final = KeyFollower(
             LogReader(context.keys.log, context.keys.log.end),
+            context.keys.auth,
             self._gateway.change_keys,
+            self._ask_for_keys,
+            KeyCorrections(KeyHolder.WORKER, self._metrics, self._logger),
             self._must_drain.set,
             self._logger,
             loop,
@@ -307,6 +312,10 @@ class Worker:
         self._ingress: Final = self._make_ingress()
         self._tls: Final = None if context.certificates is None else self._make_tls(context.certificates)
         self._memory: Final = self._make_memory_guard()
+
+    def _ask_for_keys(self) -> None:
+        self._status.wants_keys = True
+        wake(self._context.notify)
 
     def _make_fleet(self) -> Fleet:
         context = self._context

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from velox.shm.segment import shared_memory
@@ -76,10 +77,18 @@ class ChangeLog:
         self._memory[_FIRST_AT : _FIRST_AT + len(frame) - first] = frame[first:]
         self._bounds[_END] = self.end = end
 
-    def forget(self) -> None:
-        """Give the memory of all frames back: everybody has read them, or has lost them."""
-        self._bounds[_OLDEST] = self._oldest = self.end
-        self._memory.madvise(mmap.MADV_REMOVE, _FIRST_AT, self._size)
+    def forget(self, end: int) -> None:
+        """Give the memory of the frames before a position back: everybody has read them, or has lost them."""
+        begin, self._oldest = self._oldest, max(self._oldest, end)
+        self._bounds[_OLDEST] = self._oldest
+        # Whole pages. The first may have the end of what was forgotten before, or, where the log is full, a new frame.
+        page, last = (at - at % mmap.PAGESIZE for at in (begin, self._oldest))
+        page += mmap.PAGESIZE * (self.end - page > self._size)
+        while page < last:
+            at = page % self._size
+            length = min(last - page, self._size - at)
+            self._memory.madvise(mmap.MADV_REMOVE, _FIRST_AT + at, length)
+            page += length
 
     # -- for LogReader --------------------------------------------------------------------------------
 
@@ -116,8 +125,8 @@ class LogReader:
         """True while there is a frame to read. Cheap."""
         return self._log.bounds()[1] != self.position
 
-    def read(self, skipped: int = -1) -> Frame | None:
-        """Return the next frame; None: there is none. Of one of the kind `skipped` nothing is copied.
+    def read(self, kinds: Container[int] = range(256)) -> Frame | None:
+        """Return the next frame; None: there is none. Of one of another kind than `kinds` nothing is copied.
 
         Raises LostChangesError.
         """
@@ -125,7 +134,8 @@ class LogReader:
             return None
         length, kind = _FRAME.unpack(self._log.copy(self.position, _FRAME.size))
         at = self.position + _FRAME.size
-        said = b"" if kind == skipped or length > self._log.bounds()[1] - at else self._log.copy(at, length)
+        is_wanted = kind in kinds and length <= self._log.bounds()[1] - at
+        said = self._log.copy(at, length) if is_wanted else b""
         if self._log.bounds()[0] > self.position:
             raise LostChangesError
         self.position = at + length

@@ -83,6 +83,8 @@ class WorkerStatus:
     wants_successor = _Cell(5, bool)
     # Number of the configuration that the worker works with; 0: none yet.
     configuration = _Cell(6, int)
+    # True when the worker accepts other keys than the supervisor, and asks for all of them. The supervisor clears it.
+    wants_keys = _Cell(7, bool)
 
     # The second line is the supervisor's. pid 0: the slot has no worker.
     pid = _Cell(8, int)
@@ -106,7 +108,7 @@ class WorkerStatus:
         """Mark the slot as without a worker. For the supervisor, after it has reaped one."""
         self.state = WorkerState.STOPPED
         self.pid = self.heartbeat_ns = self.resident_bytes = self.configuration = 0
-        self.upstream_ready = self.refuses = self.wants_successor = False
+        self.upstream_ready = self.refuses = self.wants_successor = self.wants_keys = False
 
 
 def serving(segment: Segment, worker: int) -> WorkerStatus:

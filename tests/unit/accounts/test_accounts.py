@@ -491,3 +491,28 @@ def test_keys_of_an_owner_are_found_with_their_digests(house: House) -> None:
     assert found("user", "red", "", 9)[0] == ["d"]
     assert found("key", "b", "", 9) == (["b"], of_b)
     assert found("key", "none", "", 9) == found("team", "none\0", "", 9) == ([], set())
+
+
+@pytest.mark.slow
+def test_changes_wait_for_one_another_whatever_isolation_the_database_has_set(postgres: PostgresServer) -> None:
+    """A snapshot from before the wait would check a change against what is no longer so, or fail."""
+    url = postgres.database()
+    name = url.rpartition("/")[2]
+    postgres.sql(url, f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
+    stores = [PostgresAccounts(url) for _ in range(2)]
+    houses = [House(store) for store in stores]
+    houses[0].accounts.create_team({"id": "t", "name": "0"}, ME)
+
+    def change(house: House) -> None:
+        for n in range(30):
+            house.accounts.update("team", "t", {"name": str(n)}, ME)
+
+    threads = [threading.Thread(target=change, args=(house,)) for house in houses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert houses[0].accounts.get("team", "t").version == 61
+    for store in stores:
+        store.close()

@@ -12,9 +12,12 @@ from tests.unit.ledger.made import NOON_S, made_call, write
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
 from velox.ledger.writer import CallWriter
+from velox.observe.metrics import WorkerMetrics
+from velox.observe.series import CELLS
 from velox.runtime.ledger import LedgerLoop, Pruner
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import Settings, load
+from velox.shm.segment import Segment
 
 
 class Turns(list[int]):
@@ -61,6 +64,10 @@ class Days:
     def left(self) -> list[int]:
         calls = self.store.calls(Question(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400))
         return [round((call.started_us / 1e6 - NOON_S) / DAY_S) for call in calls]
+
+
+def metrics() -> WorkerMetrics:
+    return WorkerMetrics(Segment(1, CELLS).other_metrics())
 
 
 def test_old_calls_are_dropped_at_the_start_and_each_hour(tmp_path: Path) -> None:
@@ -113,7 +120,9 @@ def test_day_that_can_not_be_dropped_stops_nothing(tmp_path: Path, caplog: pytes
     settings = load({"VELOX_LEDGER": str(tmp_path)}, cores=1, memory_bytes=0)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    LedgerLoop(settings, folder, logging.getLogger("test"), wake_read, None, lambda _settings: store).run([15])
+    LedgerLoop(settings, folder, metrics(), logging.getLogger("test"), wake_read, None, lambda _settings: store).run(
+        [15]
+    )
 
     (told,) = caplog.messages
     assert "old records can't be dropped" in told and "calls-2020-01-01.db: Is a directory" in told
@@ -132,7 +141,9 @@ def test_process_ends_where_the_store_is_ahead_of_the_ring(tmp_path: Path) -> No
     store.add(Batch(folder[0].name, 100, [], {}, NOON_S))
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    LedgerLoop(settings, folder, logging.getLogger("test"), wake_read, None, lambda _settings: store).run([15])
+    LedgerLoop(settings, folder, metrics(), logging.getLogger("test"), wake_read, None, lambda _settings: store).run(
+        [15]
+    )
 
     assert folder[0].left is None
     os.close(wake_read)
@@ -154,7 +165,9 @@ def test_rows_that_come_during_a_commit_wait_for_the_next_turn(tmp_path: Path) -
 
     beats: list[int] = []
     more = (None, lambda _settings: store)
-    LedgerLoop(settings, folder, logging.getLogger("test"), wake_read, *more, beat=lambda: beats.append(1)).run(turns)
+    LedgerLoop(
+        settings, folder, metrics(), logging.getLogger("test"), wake_read, *more, beat=lambda: beats.append(1)
+    ).run(turns)
 
     assert (store.n_batches, folder[0].tail) == (4, folder[0].head)
     assert len(beats) >= 4, "each turn is a sign of life"
@@ -198,7 +211,9 @@ def test_each_batch_is_a_sign_of_life_but_not_the_opening_of_the_store(tmp_path:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.write(wake_write, b"w")  # it need not sleep
     logger = logging.getLogger("test")
-    loop = LedgerLoop(settings, folder, logger, wake_read, None, open_store, beat=lambda: events.append("beat"))
+    loop = LedgerLoop(
+        settings, folder, metrics(), logger, wake_read, None, open_store, beat=lambda: events.append("beat")
+    )
     loop.run(Again(4))
 
     assert events[:2] == ["open", "open"] and events[2:4] == ["prune", "beat"]
