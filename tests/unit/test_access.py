@@ -12,6 +12,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access, check_model
 from velox.gateway.steps import finished
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
+from velox.protocol.http1_fields import only_pass
 from velox.protocol.websocket_messages import MessageError
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import ANYONE, Caller
@@ -159,6 +160,102 @@ def test_every_other_spelling_of_a_model_is_refused(target: bytes, body: bytes) 
 def test_what_names_only_models_of_the_key_passes(target: bytes, body: bytes) -> None:
     """A tool's schema and metadata may have a field of that name: they choose nothing."""
     ask(ONE, b"POST", target, body)
+
+
+TUNE = {"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "score_model", "model": "gpt-4o"}}}}
+MULTI = {"method": {"reinforcement": {"grader": {"type": "multi", "graders": {"a": {"b": [{"model": "gpt-4o"}]}}}}}}
+EMBEDDED = {"embedding_dependency": {"type": "deployment_name", "deployment_name": "gpt-4o"}}
+AT_AZURE = {"data_sources": [{"type": "azure_search", "parameters": EMBEDDED}]}
+# Each of these runs another model than `model` names, at some server.
+ELSEWHERE: list[tuple[bytes, dict[str, object]]] = [
+    (b"/v1/chat/completions", {"preset": "dear"}),
+    (b"/v1/responses", {"preset": "pro-search"}),
+    (b"/v1/chat/completions", {"PreSet": "dear"}),
+    (b"/v1/chat/completions", {"plugins": [{"id": "auto-router"}]}),
+    (b"/v1/chat/completions", {"plugins": [{"id": "auto-router", "allowed_models": ["gpt-4o-mini"]}]}),
+    (b"/v1/chat/completions", {"plugins": [{"id": "fusion", "model": "gpt-4o-mini"}]}),
+    (b"/v1/chat/completions", {"plugins": [{"id": "web", "x": {"model": "gpt-4o"}}]}),
+    (b"/v1/chat/completions", {"plugins": [{"id": "web", "Id": "fusion"}]}),
+    (b"/v1/chat/completions", {"plugins": {"id": "fusion"}}),
+    (b"/v1/chat/completions", {"plugins": ["fusion"]}),
+    (b"/v1/chat/completions", {"tools": [{"type": "openrouter:fusion"}]}),
+    (b"/v1/responses", {"tools": [{"type": "OpenRouter:fusion", "parameters": {"analysis_models": ["gpt-4o"]}}]}),
+    (b"/v1/chat/completions", {"tools": [{"type": "openrouter:web_search", "parameters": {"model": "gpt-4o"}}]}),
+    (b"/v1/fine_tuning/jobs", TUNE),
+    (b"/v1/fine_tuning/jobs", MULTI),
+    (b"/v1/chat/completions", AT_AZURE),
+    (b"/openai/deployments/gpt-4o-mini/chat/completions", {"dataSources": AT_AZURE["data_sources"]}),
+    (b"/v1/chat/completions", {"lora_path": "dear"}),
+    (b"/v1/completions", {"lora": [{"id": 0}]}),
+    (b"/v1/completions", {"lora_request": {"lora_name": "a"}}),
+    (b"/v1/chat/completions", {"adapter_id": "dear"}),
+    (b"/v1/chat/completions", {"parameters": {"adapter_id": "dear"}}),
+]
+TUNER = Caller("tuner", ("gpt-4o-mini",), b"56789012", endpoints=("all", "fine_tuning"))
+
+
+@pytest.mark.parametrize(("target", "more"), ELSEWHERE)
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_field_by_which_a_server_runs_another_model_is_refused(
+    target: bytes, more: dict[str, object], is_strict: bool
+) -> None:
+    """Presets, plugins, tools that run elsewhere, graders, adapters, embedding deployments: by either parser."""
+    body = chat("gpt-4o-mini", **more)
+    body = body if is_strict else body[:-1] + b',"x":"\\ud800"}'
+    refused(TUNER, b"POST", target, body)
+    ask(FREE, b"POST", target, body)
+
+
+@pytest.mark.parametrize(
+    ("target", "more"),
+    [
+        (
+            b"/v1/chat/completions",
+            {"plugins": [{"id": "web", "engine": "exa", "max_results": 3}, {"id": "file-parser"}]},
+        ),
+        (b"/v1/chat/completions", {"plugins": []}),
+        (b"/v1/chat/completions", {"plugins": None, "method": "x", "parameters": None, "type": "a"}),
+        (b"/v1/chat/completions", {"tools": [{"type": "openrouter:web_search", "parameters": {"engine": "exa"}}]}),
+        (
+            b"/v1/responses",
+            {"tools": [{"type": "function", "name": "f", "parameters": {"properties": {"model": {"type": "string"}}}}]},
+        ),
+        (b"/v1/fine_tuning/jobs", json.loads(json.dumps(TUNE).replace("gpt-4o", "gpt-4o-mini"))),
+        (b"/v1/chat/completions", json.loads(json.dumps(AT_AZURE).replace("gpt-4o", "gpt-4o-mini"))),
+        (b"/v1/chat/completions", {"exploration": 1, "metadata": {"preset": "a", "lora_path": "b"}}),
+    ],
+)
+def test_what_runs_the_models_of_the_key_alone_passes(target: bytes, more: dict[str, object]) -> None:
+    """Who searches the web is no model, nor is what a function's schema says."""
+    ask(TUNER, b"POST", target, chat("gpt-4o-mini", **more))
+
+
+def test_preset_in_a_models_name_is_allowed_by_a_pattern_that_has_one() -> None:
+    """OpenRouter's `cheap@preset/dear` runs what the preset says."""
+    for models, model, passes in (
+        (("cheap*",), "cheap@preset/dear", False),
+        (("*",), "@preset/dear", False),
+        (("cheap*",), "cheap@PRESET/dear", False),
+        (("cheap*", "cheap@preset/mine"), "cheap@preset/mine", True),
+        (("@preset/*",), "@preset/mine", True),
+        (("cheap*",), "cheap:nitro", True),
+    ):
+        caller = Caller("or", models, b"67890123")
+        (ask if passes else refused)(caller, b"POST", b"/v1/chat/completions", chat(model))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"x-amzn-sagemaker-inference-component", b"x-amzn-sagemaker-target-variant", b"x-portkey-config"),
+        *(b"x-amzn-bedrock-performanceconfig-latency", b"x-litellm-tags", b"helicone-fallbacks", b"cf-aig-step"),
+    ],
+)
+def test_header_by_which_a_cloud_or_gateway_chooses_is_refused(name: bytes) -> None:
+    """And is looked at in each head, also in one that is like others but for it."""
+    refused(ONE, b"POST", b"/v1/chat/completions", MINI, (*JSON, (name, b"a")))
+    ask(FREE, b"POST", b"/v1/chat/completions", MINI, (*JSON, (name, b"a")))
+    assert not only_pass([name], name)
 
 
 def test_header_by_which_a_server_chooses_is_refused() -> None:
@@ -450,6 +547,31 @@ def test_organization_is_for_keys_that_name_it() -> None:
     refused(FREE, b"DELETE", b"/v1/models/ft:gpt-4o")
     ask(admin, b"DELETE", b"/v1/models/ft:gpt-4o")
     ask(Caller("costs", id=b"1", endpoints=("all", "/v1/organization/costs")), b"GET", b"/v1/organization/costs")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method", "path", "passes"),
+    [
+        ("/v1/*", b"GET", b"/v1/organization/costs", False),
+        ("/v1/*", b"GET", b"/v1/organization", False),
+        ("/*", b"POST", b"/v1/organization/admin_api_keys", False),
+        ("/v1/o*", b"GET", b"/v1/organization/users", False),
+        ("/*costs", b"GET", b"/v1/organization/costs", False),
+        ("/v1/*", b"DELETE", b"/v1/models/ft:gpt-4o", False),
+        ("/v1/*", b"POST", b"/v1/vaults", False),
+        ("/v1/*", b"GET", b"/v1/batches/b", True),
+        ("/v1/organization/*", b"GET", b"/v1/organization/costs", True),
+        ("/v1/organization*", b"GET", b"/v1/organization/costs", True),
+        ("/v1/models*", b"DELETE", b"/v1/models/ft:gpt-4o", True),
+        ("/v1/vaults*", b"POST", b"/v1/vaults", True),
+    ],
+)
+def test_pattern_of_paths_has_the_organizations_only_if_it_names_them(
+    pattern: str, method: bytes, path: bytes, passes: bool
+) -> None:
+    """Who writes `/v1/*` does not think of the keys and costs of the whole account."""
+    caller = Caller("ops", id=b"1", endpoints=(pattern,))
+    (ask if passes else refused)(caller, method, path)
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ RULES = [HeaderRules(), HeaderRules(set=((b"x-request-id", b"ours"),)), HeaderRu
 
 
 # Looked for in each request by itself; of replies; no names of fields.
-ONLY_PASS = {b"anthropic-beta", b"openai-beta", b"idempotency-key"}
+ONLY_PASS = {b"anthropic-beta", b"openai-beta", b"idempotency-key", b"x-goog-upload-command"}
 ONLY_PASS |= {b"alt-svc", b"cache-control", b"content-disposition", b"content-language", b"content-md5", b"x-gzip"}
 ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie", b"www-authenticate"}
 ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"no-cache"}
@@ -227,7 +227,8 @@ WORDS = [
     b"override",
     b"rewrite",
 ]
-WORDS += [b"original", b"method", b"envoy"]
+WORDS += [b"original", b"method", b"envoy", b"sagemaker", b"amzn-bedrock", b"portkey", b"litellm", b"helicone"]
+WORDS += [b"cf-aig"]
 NAMES = [b"X-New-%d", b"x-other%d", b"Abc.%d", b"X-Request-Id", b"Cookie", b"X-Forwarded-For", b"Connection", b"X_A%d"]
 NAMES += [
     b"Transfer-Encoding",

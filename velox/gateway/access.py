@@ -61,6 +61,10 @@ _OF_LIMITED: Final = (Group.INFERENCE.value,)
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 # By these some server takes another model, path or method than those that were looked at.
 _CHOOSING: Final = ("model", "deployment", "engine")
+_CHOOSING_STARTS: Final = (
+    *(b"x-amzn-sagemaker-", b"x-amzn-bedrock-"),  # an inference component, a variant
+    *(b"x-portkey-", b"x-litellm-", b"helicone-", b"cf-aig-"),  # other gateways' routes
+)
 # Paths that are remembered, twice at most. A longer one is looked up again.
 _KEPT_PLACES: Final = 256
 _KEPT_PATH_BYTES: Final = 256
@@ -172,7 +176,10 @@ def _check_endpoint(head: RequestHead, caller: Caller, place: _Place, *, is_shar
     patterns = [each for each in endpoints if each.startswith("/")]
     if patterns and plain_words(head.path) is not None:
         path = head.path.decode("ascii")
-        if any(matches(pattern, path) for pattern in patterns):
+        named = [pattern for pattern in patterns if matches(pattern, path)]
+        if place.is_organizations:  # `/v1/*` names none of it
+            named = [each for each in named if is_organizations(head.method, each.replace("*", "").encode("ascii"))]
+        if named:
             return True
     groups = [each for each in endpoints if not each.startswith("/")]
     if place.is_organizations and Group.ORGANIZATION.value not in groups:
@@ -249,7 +256,11 @@ class Guard:
         call = self.call
         assert call is not None, "of a key that is limited"
         for name, _ in head.headers:
-            if name in OVERRIDING or any(word in name.decode("latin-1") for word in _CHOOSING):
+            if (
+                name in OVERRIDING
+                or name.startswith(_CHOOSING_STARTS)
+                or any(word in name.decode("latin-1") for word in _CHOOSING)
+            ):
                 raise _doubtful("a header by which some servers choose the model or the path is not allowed", "headers")
         if call.place is ModelPlace.UNKNOWN:
             raise _unread()

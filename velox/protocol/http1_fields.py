@@ -92,9 +92,10 @@ _LOOKED_FOR: Final = (
 )
 _SUSPECT: Final = re.compile(
     rb"velox|stainless|websocket|forwarded|model|deployment|engine|override|rewrite|original|method|envoy"
+    rb"|sagemaker|amzn-bedrock|portkey|litellm|helicone|cf-aig"
 )
 # Each of these words has one of these letters: to look for letters takes a third of the time.
-_SUSPECT_LETTERS: Final = b"glmvw"
+_SUSPECT_LETTERS: Final = b"gklmvw"
 
 
 def only_pass(names: Collection[bytes], text: bytes) -> bool:

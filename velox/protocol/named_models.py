@@ -25,6 +25,7 @@ __all__ = [
     "JsonScan",
     "Pairs",
     "body_fields",
+    "chooses",
     "folded",
     "form_fields",
     "form_models",
@@ -41,8 +42,25 @@ __all__ = [
 _OF_MODELS: Final = ("model", "engine", "deployment", "fallback")
 # Fields of the API whose names have such a part and that choose nothing.
 _HARMLESS: Final = frozenset({"modelcontextprotocol"})
+# Fields by which a server chooses a model that the request does not name (folded): presets of Perplexity and OpenRouter
+# say which one, an adapter is another one.
+_CHOOSERS: Final = frozenset({"preset", "presets", "adapter", "adapters", "adapterid", "adaptername", "adaptersource"})
+_LORA: Final = "lora"
 _MODEL: Final = "model"
 _TOOLS: Final = "tools"
+_PLUGINS: Final = "plugins"
+# Objects that name models of their own, at any depth: a fine-tuning's graders, Azure's data sources with their
+# embedding deployment, what plugins and tools of OpenRouter run. All their fields are looked at.
+_INNER: Final = frozenset({"method", "grader", "graders", "testingcriteria", "datasource", "datasources", "parameters"})
+_OPEN: Final = _INNER | {_PLUGINS}
+# OpenRouter's that run no model. The others (a router, a panel of models) run some that need not be named.
+_PLAIN_PLUGINS: Final = frozenset({"web", "file-parser", "response-healing", "context-compression", "moderation"})
+_OPENROUTER: Final = "openrouter:"
+_PLAIN_TOOLS: Final = frozenset(
+    _OPENROUTER + name for name in ("web_search", "web_fetch", "datetime", "apply_patch", "files")
+)
+_SEARCH: Final = "engine"  # of these: who searches
+_TYPE: Final = "type"
 # Google's: a list of requests that are answered together, and one whose tokens are counted.
 _REQUESTS: Final = "requests"
 _COUNTED: Final = "generatecontentrequest"
@@ -98,6 +116,11 @@ def folded(name: str) -> str:
 def is_models(name: str) -> bool:
     """Say whether a server may take a model from a field of this name (folded)."""
     return any(part in name for part in _OF_MODELS) and name not in _HARMLESS
+
+
+def chooses(name: str) -> bool:
+    """Say whether a server may choose a model by a field of this name (folded), though it is none's name."""
+    return name in _CHOOSERS or name.startswith(_LORA)
 
 
 class JsonScan:
@@ -186,7 +209,7 @@ def _plain(value: object, wants: Callable[[str], bool], looks: _Looks) -> object
         return items
     if type(value) is Pairs:
         wanted = [(name, inner) for name, inner in value if looks.take() and _is_wanted(name, wants)]
-        return Pairs([(name, _plain(inner, wants, looks)) for name, inner in wanted])
+        return Pairs([(name, _plain(inner, _inside(name, wants), looks)) for name, inner in wanted])
     if type(value) is not simdjson.Object:
         return value
     names, n_fields = [], 0
@@ -201,7 +224,16 @@ def _plain(value: object, wants: Callable[[str], bool], looks: _Looks) -> object
         looks.problem = f"the body has the field {_shown(twice)} twice"
     if not looks.take(len(names) * n_fields // _FIELDS_OF_LOOK):
         return Pairs()
-    return Pairs([(name, _plain(value[name], wants, looks)) for name in names])
+    return Pairs([(name, _plain(value[name], _inside(name, wants), looks)) for name in names])
+
+
+def _inside(name: str, wants: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Return what is wanted of the value of a field: of what may name models at any depth, all."""
+    return _any if wants in (_may_choose, _may_be_of_batch) and folded(name) in _OPEN else wants
+
+
+def _any(_name: str) -> bool:
+    return True
 
 
 def _is_wanted(name: str, wants: Callable[[str], bool]) -> bool:
@@ -209,7 +241,7 @@ def _is_wanted(name: str, wants: Callable[[str], bool]) -> bool:
 
 
 def _may_choose(name: str) -> bool:
-    return name in (_TOOLS, _REQUESTS, _COUNTED) or is_models(name)
+    return name in (_TOOLS, _REQUESTS, _COUNTED, _TYPE) or name in _OPEN or is_models(name) or chooses(name)
 
 
 def _may_be_of_batch(name: str) -> bool:
@@ -240,8 +272,14 @@ def body_models(fields: Iterable[tuple[str, object]]) -> list[str]:
             models.append(_text(name, value))
         elif is_models(word):
             raise DoubtError(f"the body has the field {_shown(name)}, which some servers take for the model")
+        elif chooses(word):
+            raise DoubtError(f"the body has the field {_shown(name)}, by which some servers choose the model")
         elif word == _TOOLS:
             models += _tool_models(value)
+        elif word == _PLUGINS:
+            models += _plugin_models(value)
+        elif word in _INNER:
+            models += _inner_models(value)
         elif word in (_REQUESTS, _COUNTED):
             for inner in (value,) if isinstance(value, Pairs) else value if isinstance(value, list) else ():
                 models += body_models(inner) if isinstance(inner, Pairs) else ()
@@ -256,9 +294,49 @@ def _tool_models(tools: object) -> list[str]:
     for tool in (tools,) if isinstance(tools, Pairs) else tools:
         if not isinstance(tool, Pairs):
             continue
+        kind = next((value for name, value in tool if folded(name) == _TYPE), None)
+        is_run_there = isinstance(kind, str) and kind.lower().startswith(_OPENROUTER)
+        if is_run_there and kind not in _PLAIN_TOOLS:
+            raise DoubtError("a tool runs models that the request need not name")
         for name, value in tool:
-            if is_models(folded(name)):
+            word = folded(name)
+            if is_models(word):
                 models.append(_text(name, value))
+            elif is_run_there and word in _INNER:
+                models += _inner_models(value, harmless=_SEARCH)
+    return models
+
+
+def _plugin_models(plugins: object) -> list[str]:
+    """Return the models that OpenRouter's plugins name. Raises DoubtError for one that runs others."""
+    models = []
+    for plugin in (plugins,) if isinstance(plugins, Pairs) else plugins if isinstance(plugins, list) else ():
+        ids = [value for name, value in plugin if folded(name) == "id"] if isinstance(plugin, Pairs) else []
+        if len(ids) != 1 or ids[0] not in _PLAIN_PLUGINS:
+            raise DoubtError("a plugin runs models that the request need not name")
+        models += _inner_models(plugin, harmless=_SEARCH)
+    return models
+
+
+def _inner_models(value: object, depth: int = 0, harmless: str = "") -> list[str]:
+    """Return every model that is named in a value, at any depth. Raises DoubtError. harmless: a name that is none's."""
+    if depth > _DEEPEST:
+        raise DoubtError(_TOO_DEEP)
+    models: list[str] = []
+    if isinstance(value, Pairs):
+        for name, inner in value:
+            word = folded(name)
+            if chooses(word):
+                raise DoubtError(f"the body has the field {_shown(name)}, by which some servers choose the model")
+            if not is_models(word) or word == harmless or isinstance(inner, Pairs):
+                models += _inner_models(inner, depth + 1, harmless)
+            elif isinstance(inner, list):
+                models += [_text(name, each) for each in inner]
+            elif inner is not None:
+                models.append(_text(name, inner))
+    elif isinstance(value, list):
+        for inner in value:
+            models += _inner_models(inner, depth + 1, harmless)
     return models
 
 
@@ -298,6 +376,8 @@ def response_models(data: bytes) -> list[str]:
     ]
     if not own or not all(isinstance(value, str) for value in own):
         raise DoubtError("a message names no model")
+    inner = [field for outer, value in document if outer == "response" and isinstance(value, Pairs) for field in value]
+    body_models(field for field in (*document, *inner) if not is_models(folded(field[0])))
     models: list[str] = []
     _walk(document, models, 0)
     return models
@@ -362,6 +442,8 @@ def query_models(query: bytes) -> list[str]:
             raise DoubtError("the query has a name that is not written plainly")
         name = raw.decode("ascii")
         word = folded(name)
+        if chooses(word):
+            raise DoubtError(f"the query has {_shown(name)}, by which some servers choose the model")
         if not is_models(word):
             continue
         if name not in (_MODEL, "deployment") or name in names:
@@ -447,7 +529,10 @@ def form_models(parts: Sequence[FormField], body: bytes | bytearray) -> list[str
     """Return every model that a form names. Raises DoubtError."""
     models: list[str] = []
     for part in parts:
-        if part.name != _MODEL and not is_models(folded(part.name)):
+        word = folded(part.name)
+        if chooses(word):
+            raise DoubtError(f"the form has the field {_shown(part.name)}, by which some servers choose the model")
+        if part.name != _MODEL and not is_models(word):
             continue
         if part.name != _MODEL or part.is_file or models or part.end - part.start > _MODEL_BYTES:
             raise DoubtError(f"the form has the field {_shown(part.name)} twice, or in another spelling")
