@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from velox.ledger.postgres_database import PostgresDatabase, Row, Transaction
-from velox.ledger.record import KEPT_NAMES, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens
-from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Question, StoreError, Sums, Total
+from velox.ledger.record import KEPT_NAMES, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens, key_id
+from velox.ledger.store import NOTHING, PERIODS, Batch, CallPlace, Carried, Dimension, Question, StoreError, Sums, Total
 from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
@@ -52,6 +52,8 @@ _GROUP: Final = "gateway text NOT NULL, period text NOT NULL, start bigint NOT N
 )
 _PRIMARY: Final = f"period, start, {', '.join(_NAMES)}, gateway"
 _TAG_PRIMARY: Final = f"period, start, tag, {', '.join(_NAMES)}, gateway"
+# The name of a key in what calls have for it; of those that no client has, all of it.
+_KEY_NAME: Final = "CASE WHEN key ~ '^[0-9a-f]{16} ' THEN substr(key, 18) ELSE key END"
 _MIGRATIONS: Final = (
     f"""
 CREATE TABLE velox_ring (gateway text NOT NULL, name text NOT NULL, position bigint NOT NULL, damaged bigint NOT NULL,
@@ -77,6 +79,15 @@ ALTER TABLE velox_call ADD COLUMN account text NOT NULL DEFAULT '', ADD COLUMN p
     ADD COLUMN price text NOT NULL DEFAULT '', ADD COLUMN audio_input bigint, ADD COLUMN audio_cached bigint,
     ADD COLUMN audio_output bigint, ADD COLUMN image_input bigint, ADD COLUMN image_output bigint,
     ADD COLUMN web_searches bigint, ADD COLUMN image_cached bigint
+""",
+    f"""
+CREATE INDEX velox_call_name ON velox_call (({_KEY_NAME}), started_us);
+CREATE INDEX velox_call_team ON velox_call (team, started_us);
+CREATE INDEX velox_call_user ON velox_call ("user", started_us);
+CREATE INDEX velox_call_model ON velox_call (model, started_us);
+CREATE INDEX velox_call_upstream ON velox_call (upstream, started_us);
+CREATE INDEX velox_call_tags ON velox_call USING gin (tags);
+CREATE INDEX velox_total_key ON velox_total (period, key, start)
 """,
 )
 _NEWER_NAMES: Final = ("account", "path", "tier", "answered_model", "price")
@@ -280,39 +291,45 @@ class PostgresStore:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def totals(self, question: Question) -> list[Total]:
+    def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
-        sql, values = total_question(question, self._asked_of("velox_total"), self._asked_of("velox_tag_total"))
+        tables = self._asked_of("velox_total"), self._asked_of("velox_tag_total")
+        sql, values = total_question(question, *tables, after=after, most=most)
         whose = (self._gateway,) if self._is_own else ()
         return totals_of(question, self._database.rows(numbered(sql), *whose, *map(_asked, values)))
 
     def _asked_of(self, table: str) -> str:
         return f"(SELECT * FROM {table} WHERE gateway = ?) AS own" if self._is_own else table
 
-    def calls(self, question: Question) -> Iterator[Call]:
+    def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
         """Return calls in the order of their start, as far back as they are kept one by one."""
-        since_us, until_us = question.since_s * US, question.until_s * US
-        first, last = _partition(since_us // _DAY_US), _partition(until_us // _DAY_US)
+        begin = CallPlace(question.since_s * US, -1, 0, 0)
+        if after is not None and after > begin:
+            begin = after
+        until_us = question.until_s * US
+        first, last = _partition(begin.started_us // _DAY_US), _partition(until_us // _DAY_US)
         where = [_condition(*each) for each in question.where if each[0] not in PERIODS]
         if self._is_own:
             where.append(("gateway = ?", self._gateway))
         conditions = "".join(f" AND {sql}" for sql, _ in where)
+        size = _PAGE if most is None else min(most, _PAGE)
+        # By itself, the row's comparison is no bound of an index that has but the start.
         sql = numbered(
-            f"SELECT {_KEPT_CALLS} FROM velox_call WHERE day = ? AND started_us < ?"
+            f"SELECT {_KEPT_CALLS} FROM velox_call WHERE day = ? AND started_us < ? AND started_us >= ?"
             f" AND (started_us, process, number, attempt) > (?, ?, ?, ?){conditions}"
-            f" ORDER BY started_us, process, number, attempt LIMIT {_PAGE}"
+            f" ORDER BY started_us, process, number, attempt LIMIT {size}"
         )
         values = [_asked(value) for _, value in where]
         for (name,) in self._database.rows(_PARTITIONS):
             if first <= name <= last:
-                after: tuple[int, int, int, int] = (since_us, -1, 0, 0)
+                place = begin
                 while True:
-                    rows = self._database.rows(sql, _day(name), until_us, *after, *values)
+                    rows = self._database.rows(sql, _day(name), until_us, place.started_us, *place, *values)
                     yield from map(_call, rows)
-                    if len(rows) < _PAGE:
+                    if len(rows) < size:
                         break
                     _, process, number, attempt, *_ = rows[-1]
-                    after = (rows[-1][8], process, number, attempt)
+                    place = CallPlace(rows[-1][8], process, number, attempt)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -372,9 +389,9 @@ def _call(row: Row) -> Call:
 
 def _condition(dimension: Dimension, value: str) -> tuple[str, str]:
     if dimension == "key":
-        return key_condition(value)
+        return key_condition(value) if key_id(value) else (f"({_KEY_NAME}) = ?", value)
     if dimension == "tag":
-        return "? = ANY(tags)", value
+        return "tags @> ARRAY[?]", value
     return ('"user" = ?' if dimension == "user" else f"{dimension} = ?"), value
 
 

@@ -39,6 +39,7 @@ T = TypeVar("T")
 _CONNECT_S: Final = 5.0
 _COMMAND_S: Final = 15.0
 _CLOSE_S: Final = 2.0
+_MIGRATION_S: Final = 3600.0  # an index over millions of rows takes minutes
 # What asyncpg tells of a URL that it can't read may show the password.
 _EXPECTED: Final = "VELOX_LEDGER_DATABASE: expected postgresql://user:password@host/database"
 # Of all advisory locks of a database, ours for migrations: "velox" in ASCII.
@@ -247,7 +248,7 @@ class PostgresDatabase:
             await connection.execute(_SCHEMA)
             if int(await connection.fetchval(_VERSION, self._part) or 0) >= number:
                 return
-            await connection.execute(self._migrations[number - 1])
+            await connection.execute(self._migrations[number - 1], timeout=_MIGRATION_S)
             await connection.execute(
                 "INSERT INTO velox_schema VALUES ($1, $2) ON CONFLICT (part) DO UPDATE SET version = $2",
                 self._part,

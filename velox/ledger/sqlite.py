@@ -27,7 +27,19 @@ from typing import Any, Final
 
 from velox.ledger.record import KEPT_NAMES, KEY_ID_CHARS, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens, key_id
 from velox.ledger.sqlite_file import connect, failing, transaction
-from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Numbered, Question, StoreError, Sums, Total
+from velox.ledger.store import (
+    NOTHING,
+    PERIODS,
+    Batch,
+    CallPlace,
+    Carried,
+    Dimension,
+    Numbered,
+    Question,
+    StoreError,
+    Sums,
+    Total,
+)
 from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
@@ -251,15 +263,18 @@ class SqliteStore:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def totals(self, question: Question) -> list[Total]:
+    def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
-        sql, values = total_question(question, "total", "tag_total", _SUMS)
+        sql, values = total_question(question, "total", "tag_total", _SUMS, after, most)
         with failing(self._folder / SUMS_FILE):
             return totals_of(question, self._sums.execute(sql, values))
 
-    def calls(self, question: Question) -> Iterator[Call]:
+    def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
         """Return calls in the order of their start, as far back as they are kept one by one."""
         since_us, until_us = question.since_s * US, question.until_s * US
+        begin = CallPlace(since_us, -1, 0, 0)
+        if after is not None and after > begin:
+            begin, since_us = after, after.started_us
         first, last = day_text(since_us), day_text(until_us)
         where = tuple(each for each in question.where if each[0] not in PERIODS)
         for path in self._paths():
@@ -271,7 +286,7 @@ class SqliteStore:
                 few = sum(total.sums.n for total in found) <= _FEW
                 keys = [total.group[0] for total in found] if where and few else None
                 with failing(path):
-                    yield from self._day(day).calls(since_us, until_us, where, keys)
+                    yield from self._day(day).calls(begin, until_us, where, keys)
 
     def close(self) -> None:
         """Let go of all files."""
@@ -360,14 +375,14 @@ class _DayFile:
         return number
 
     def calls(
-        self, since_us: int, until_us: int, where: Iterable[tuple[Dimension, str]], keys: Sequence[str] | None
+        self, begin: CallPlace, until_us: int, where: Iterable[tuple[Dimension, str]], keys: Sequence[str] | None
     ) -> Iterator[Call]:
-        """Return calls in the order of their start. keys: those that such calls are of; None: any."""
+        """Return calls behind `begin` in the order of their start. keys: those that such calls are of; None: any."""
         texts = dict(self._db.execute("SELECT number, text FROM text").fetchall())
         numbers = {text: number for number, text in texts.items()}
         texts[0] = ""  # of calls that an earlier Velox wrote
-        conditions = ["started_us >= ?", "started_us < ?"]
-        values: list[int | str] = [since_us, until_us]
+        conditions = ["(started_us, process, number, attempt) > (?, ?, ?, ?)", "started_us < ?"]
+        values: list[int | str] = [*begin, until_us]
         if keys is not None:
             conditions.append("key IN (SELECT value FROM json_each(?))")
             values.append(json.dumps([numbers[key] for key in keys if key in numbers]))

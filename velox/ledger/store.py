@@ -15,6 +15,7 @@ __all__ = [
     "DIMENSIONS",
     "PERIODS",
     "Batch",
+    "CallPlace",
     "Carried",
     "Dimension",
     "Numbered",
@@ -113,6 +114,15 @@ class Question:
     where: tuple[tuple[Dimension, str], ...] = ()
 
 
+class CallPlace(NamedTuple):
+    """Where a call stands among all: in the order of their start, then of their ids."""
+
+    started_us: int
+    process: int
+    number: int
+    attempt: int
+
+
 class Store(Protocol):
     """Where records are kept. All raise StoreError."""
 
@@ -134,11 +144,17 @@ class Store(Protocol):
     def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
         """Have the sums of an upstream that no call goes to be these, and no others."""
 
-    def totals(self, question: Question) -> list[Total]:
-        """Return sums, in the order of their groups."""
+    def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
+        """Return sums, in the order of their groups: those behind the group `after`, so many.
 
-    def calls(self, question: Question) -> Iterator[Call]:
-        """Return calls in the order of their start, as far back as they are kept one by one."""
+        Without a limit all. Raises ValueError where no group can be like that.
+        """
+
+    def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
+        """Return calls in the order of their start, as far back as they are kept one by one.
+
+        after: those behind this one. most: so many are enough; more may come.
+        """
 
     def newest_s(self) -> int | None:
         """Return when the last day ends of which there are calls: Unix time; None: there are none."""

@@ -52,6 +52,8 @@ _COLUMNS: Final[dict[Dimension, str]] = {
     "hour": "start / 3600 * 3600",
     "day": "start / 86400 * 86400",
 }
+_DAY_FORM: Final = "%Y-%m-%d"
+_TIME_FORM: Final = "%Y-%m-%dT%H:%MZ"
 _LONGEST_FIRST: Final[Sequence[Dimension]] = ("day", "hour", "minute")
 _MINUTE_S: Final = 60
 _SUMS: Final = tuple(f"sum({name})" for name in Sums._fields)
@@ -112,19 +114,44 @@ def spans(question: Question) -> list[Span]:
 
 
 def total_question(
-    question: Question, table: str, tag_table: str, sums: Sequence[str] = _SUMS
+    question: Question,
+    table: str,
+    tag_table: str,
+    sums: Sequence[str] = _SUMS,
+    after: Sequence[str] = (),
+    most: int | None = None,
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return SQL with `?` for each value, and the values. sums: how a database sums up each column."""
-    columns = [_COLUMNS[dimension] for dimension in question.by]
-    where = [_condition(dimension, value) for dimension, value in question.where]
+    """Return SQL with `?` for each value, and the values. sums: how a database sums up each column.
+
+    after, most: as in Store.totals().
+    """
     parts = spans(question)
+    columns = [_column(dimension, parts) for dimension in question.by]
+    where = [_condition(dimension, value) for dimension, value in question.where]
     times = " OR ".join(["period = ? AND start >= ? AND start < ?"] * len(parts))
-    conditions = " AND ".join([f"({times})", *(sql for sql, _ in where)])
+    conditions = [f"({times})", *(sql for sql, _ in where)]
+    values = [*(value for span in parts for value in span), *(value for _, value in where)]
+    if after and columns:
+        conditions.append(f"({', '.join(columns)}) > ({', '.join('?' * len(columns))})")
+        values += [_group_value(*each) for each in zip(question.by, after, strict=True)]
     asked = tag_table if "tag" in (*question.by, *dict(question.where)) else table
     group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
+    limit = "" if most is None or not columns else f" LIMIT {most:d}"
     select = ", ".join([*columns, *sums])
-    sql = f"SELECT {select} FROM {asked} WHERE {conditions}{group}"
-    return sql, (*(value for span in parts for value in span), *(value for _, value in where))
+    return f"SELECT {select} FROM {asked} WHERE {' AND '.join(conditions)}{group}{limit}", tuple(values)
+
+
+def _column(dimension: Dimension, parts: Sequence[Span]) -> str:
+    """Return what a dimension is grouped by. Where all sums are of that period, an index has them in its order."""
+    return "start" if all(span.period == dimension for span in parts) else _COLUMNS[dimension]
+
+
+def _group_value(dimension: Dimension, label: str) -> str | int:
+    """Return the value that has this label (totals_of()). Raises ValueError."""
+    if dimension not in PERIODS:
+        return label
+    form = _DAY_FORM if dimension == "day" else _TIME_FORM
+    return int(datetime.datetime.strptime(label, form).replace(tzinfo=datetime.UTC).timestamp())
 
 
 def totals_of(question: Question, rows: Iterable[Sequence[Any]]) -> list[Total]:
@@ -155,12 +182,12 @@ def sums_of_text(text: str) -> Sums:
 
 def day_text(time_us: int) -> str:
     """Return the day of a time, in UTC; of one without a date, the last that there is."""
-    return _date(time_us // US).strftime("%Y-%m-%d")
+    return _date(time_us // US).strftime(_DAY_FORM)
 
 
 def day_s(text: str) -> int:
     """Return when a day begins that day_text() wrote: Unix time in seconds."""
-    return int(datetime.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=datetime.UTC).timestamp())
+    return int(datetime.datetime.strptime(text, _DAY_FORM).replace(tzinfo=datetime.UTC).timestamp())
 
 
 def _condition(dimension: Dimension, value: str) -> tuple[str, str]:
@@ -230,4 +257,4 @@ def _date(time_s: int) -> datetime.datetime:
 
 def _time(start_s: int, period: Dimension) -> str:
     time = _date(start_s)
-    return time.strftime("%Y-%m-%d" if period == "day" else "%Y-%m-%dT%H:%MZ")
+    return time.strftime(_DAY_FORM if period == "day" else _TIME_FORM)

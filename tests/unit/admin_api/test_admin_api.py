@@ -205,6 +205,11 @@ def test_lists_come_in_pages_that_miss_nothing(door: Door) -> None:
         ("GET", "/api/v1/usage?by=key&since=2026-11-01T12:30", None, (400, "invalid", "since")),
         ("GET", "/api/v1/calls?until=9999-12-31T23:59:59-14:00", None, (400, "invalid", "until")),
         ("GET", "/api/v1/calls?cursor=1", None, (400, "invalid", "cursor")),
+        ("GET", "/api/v1/calls?cursor=1.2.3", None, (400, "invalid", "cursor")),
+        ("GET", "/api/v1/usage?cursor=x", None, (400, "invalid", "cursor")),
+        ("GET", "/api/v1/usage?cursor=W10", None, (400, "invalid", "cursor")),
+        ("GET", "/api/v1/usage?cursor=WyJ4Il0", None, (400, "invalid", "cursor")),
+        ("GET", "/api/v1/usage?by=key&cursor=WzFd", None, (400, "invalid", "cursor")),
         ("PUT", "/api/v1/keys", {}, (405, "method_not_allowed", None)),
         ("GET", "/api/v1/nothing", None, (404, "not_found", None)),
         ("GET", "/api/v1/keys/a%2Fb", None, (404, "not_found", None)),
@@ -332,11 +337,14 @@ def test_case_20_usage_and_calls_come_in_pages(door: Door) -> None:
         found += [each["id"] for each in page["data"]]
         cursor = page["cursor"]
     assert len(found) == len(set(found)) == 40
-    rows, cursor = [], "0"
+    rows: list[dict[str, Any]] = []
+    cursor = ""
     while cursor is not None:
-        page = door("GET", f"/api/v1/usage?since=2026-11-23&by=model,minute&limit=2&cursor={cursor}")
+        more = f"&cursor={cursor}" if cursor else ""
+        page = door("GET", f"/api/v1/usage?since=2026-11-23&by=model,minute&limit=2{more}")
         rows += page["data"]
         cursor = page["cursor"]
+    assert len(rows) == len({(row["model"], row["minute"]) for row in rows})
     assert sum(row["calls"] for row in rows) == 40 and {row["model"] for row in rows} == {"m0", "m1", "m2"}
     assert sum(float(row["cost_usd"]) for row in rows) == pytest.approx(40 * 1.5e-6)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from tests.unit.ledger.made import NAMES, NOON_S, made_call
 from velox.ledger.postgres import PostgresStore
 from velox.ledger.record import KEPT_NAMES, Call, Flag, NameParts, Tokens, call_body, read_body
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Carried, Dimension, Numbered, Question, Store, StoreError, Sums
+from velox.ledger.store import Batch, CallPlace, Carried, Dimension, Numbered, Question, Store, StoreError, Sums
 
 DAY_S = 86_400
 MIDNIGHT_S = NOON_S - NOON_S % DAY_S
@@ -458,3 +459,53 @@ def test_file_of_a_day_without_such_calls_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="calls-2026-11-23"):
         kept(reader, team="red")
     reader.close()
+
+
+def varied(n: int) -> list[Call]:
+    """Return calls of two days, keys, models and tags, up to seven of which begin in one microsecond."""
+    return [
+        made_call(
+            at, started_s=NOON_S + at // 7 * 3600, key=f"{at % 3:016x} k{at % 3}", model=f"m{at % 4}",
+            tags=(f"t{at % 2}", "all"), process=at % 5,
+        )
+        for at in range(n)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "by", [("key", "model", "day"), ("day", "key"), ("hour", "model"), ("model", "minute"), ("tag", "key"), ("user",)]
+)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_sums_in_pages_are_those_at_once(store: Store, by: tuple[Dimension, ...], size: int) -> None:
+    """Each page begins behind the last group of the one before, whatever it is grouped by."""
+    store.add(batch(varied(200)))
+    asked = dataclasses.replace(ALL, by=by)
+    whole, found = store.totals(asked), store.totals(asked, most=size)
+    while len(found) < len(whole):
+        page = store.totals(asked, found[-1].group, size)
+        assert 0 < len(page) <= size
+        found += page
+    assert found == whole
+    assert not store.totals(asked, whole[-1].group, size)
+
+
+@pytest.mark.parametrize("where", [{}, {"key": "k1"}, {"model": "m3"}, {"tag": "t1"}, {"team": "red", "model": "m0"}])
+def test_calls_behind_a_place_are_the_others(store: Store, where: dict[str, str]) -> None:
+    """None is left out and none comes twice, also where several begin at one time."""
+    store.add(batch(varied(200)))
+    asked = dataclasses.replace(ALL, where=tuple(where.items()))  # type: ignore[arg-type]
+    whole = list(store.calls(asked))
+    assert whole
+    for at in range(0, len(whole), 13):
+        last = whole[at]
+        place = CallPlace(last.started_us, last.process, last.number, last.attempt)
+        assert list(store.calls(asked, place)) == whole[at + 1 :]
+        assert list(itertools.islice(store.calls(asked, place, 3), 3)) == whole[at + 1 : at + 4]
+
+
+def test_group_that_can_not_be_is_refused(store: Store) -> None:
+    """A time that no group has."""
+    store.add(batch([made_call(1)]))
+    for label in ("", "2026-13-01", "yesterday"):
+        with pytest.raises(ValueError, match=r".+"):
+            store.totals(dataclasses.replace(ALL, by=("day", "key")), (label, "k"), 1)

@@ -6,8 +6,10 @@ block: they wait for the database.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
+import json
 import re
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -18,17 +20,18 @@ from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import OWNERS, Field, Route
 from velox.admin.roles import Role
 from velox.ledger.asked import FOREVER_S, check_kept, parse_dimensions, parse_time
+from velox.ledger.record import MOST_INTEGER
 from velox.ledger.report import call_rows, total_rows
-from velox.ledger.store import DIMENSIONS, Dimension, Question, Store
+from velox.ledger.store import DIMENSIONS, CallPlace, Dimension, Question, Store
 
 __all__ = ["UsagePages"]
 
 _PAGE: Final = 1000
 _MOST_PAGE: Final = 10_000
-_US: Final = 1_000_000
 _FILTERS: Final[tuple[Dimension, ...]] = ("key", "team", "user", "tag", "upstream", "model")
 _TEXT: Final = {"type": "string"}
-_CURSOR: Final = re.compile(r"([0-9]{1,17})\.([0-9]{1,9})")
+# Of a call: its start, process, number and attempt, each within 64 bits.
+_CURSOR: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,10})\.([0-9]{1,19})\.([0-9]{1,3})")
 
 
 class UsagePages:
@@ -94,40 +97,54 @@ class UsagePages:
             by = parse_dimensions(call.query.get("by", "day"))
         except ValueError as exc:
             raise ApiError(400, "invalid", f"by: {exc}", "by") from None
-        text = call.query.get("cursor", "0")
-        if not text.isascii() or not text.isdecimal() or len(text) > 12:
-            raise _bad_cursor()
-        at, most = int(text), call.number("limit", _PAGE, _MOST_PAGE)
+        after = _groups_of(call.query["cursor"], len(by)) if "cursor" in call.query else ()
+        most = call.number("limit", _PAGE, _MOST_PAGE)
         question = self._question(call, by)
         try:
             check_kept(question, self._now())
         except ValueError as exc:
             raise ApiError(400, "invalid", f"since, until: {exc}", "since") from None
         with contextlib.closing(self._store()) as store:
-            found = store.totals(question)
-        rows = list(total_rows(by, found[at : at + most]))
-        return Answer(200, {"data": rows, "cursor": str(at + most) if len(found) > at + most else None})
+            try:
+                found = store.totals(question, after, most + 1)
+            except ValueError:
+                raise _bad_cursor() from None
+        shown = found[:most]
+        cursor = _cursor_of(shown[-1].group) if len(found) > most else None
+        return Answer(200, {"data": list(total_rows(by, shown)), "cursor": cursor})
 
     def _calls(self, call: ApiCall) -> Answer:
         question, most = self._question(call, ()), call.number("limit", _PAGE, _MOST_PAGE)
-        begin_us, n_seen = question.since_s * _US, 0
+        after = None
         if "cursor" in call.query:
             match = _CURSOR.fullmatch(call.query["cursor"])
             if match is None:
                 raise _bad_cursor()
-            begin_us, n_seen = int(match[1]), int(match[2])
-            question = Question(max(question.since_s, begin_us // _US), question.until_s, (), question.where)
+            after = CallPlace(*(min(int(each), MOST_INTEGER) for each in match.groups()))
         with contextlib.closing(self._store()) as store:
-            later = (each for each in store.calls(question) if each.started_us >= begin_us)
-            found = list(islice(later, n_seen, n_seen + most + 1))
+            found = list(islice(store.calls(question, after, most + 1), most + 1))
         shown = found[:most]
         cursor = None
         if len(found) > most:
-            # So many calls of this very microsecond are on the pages up to this one.
-            last_us = shown[-1].started_us
-            n_last = sum(each.started_us == last_us for each in shown) + (n_seen if last_us == begin_us else 0)
-            cursor = f"{last_us}.{n_last}"
+            last = shown[-1]
+            cursor = f"{last.started_us}.{last.process}.{last.number}.{last.attempt}"
         return Answer(200, {"data": list(call_rows(shown)), "cursor": cursor})
+
+
+def _cursor_of(group: tuple[str, ...]) -> str:
+    """Return the cursor of the page behind a group."""
+    return base64.urlsafe_b64encode(json.dumps(group).encode()).decode().rstrip("=")
+
+
+def _groups_of(cursor: str, n: int) -> tuple[str, ...]:
+    """Return the group that _cursor_of() was given, of so many dimensions. Raises ApiError."""
+    try:
+        found = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
+    except (ValueError, RecursionError):
+        raise _bad_cursor() from None
+    if not isinstance(found, list) or len(found) != n or not all(isinstance(each, str) for each in found):
+        raise _bad_cursor()
+    return tuple(found)
 
 
 def _bad_cursor() -> ApiError:
