@@ -46,12 +46,13 @@ def unreachable(pid: int, folder: str) -> Mapping[str, int]:
 
 
 def _collect(folder: str) -> None:
-    gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
-    gc.set_debug(0)
+    # With what the worker's own collections have found meanwhile.
     types = collections.Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage)
+    gc.set_debug(0)
     gc.garbage.clear()
     gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
     path = Path(folder, str(os.getpid()))
     new = path.with_suffix(".new")
     new.write_text(json.dumps(dict(types.most_common(_SHOWN))))
@@ -63,6 +64,7 @@ def main() -> int:
     folder, *command = sys.argv[1:]
     words = command[command.index("velox") + 1 :]
     gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
     signal.signal(_SIGNAL, lambda *_: _collect(folder))
     sys.argv[1:] = words
     from velox.cli import main as velox

@@ -48,6 +48,8 @@ class Memory:
         self.n_bytes = 0
         self.n_kept = 0
         self.n_trims = 0
+        self.n_garbage = 0
+        self.n_collections = 0
 
     def read(self) -> int:
         return self.n_bytes
@@ -55,6 +57,12 @@ class Memory:
     def trim(self) -> None:
         self.n_trims += 1
         self.n_bytes -= self.n_kept
+
+    def collect(self) -> float:
+        self.n_collections += 1
+        self.n_bytes -= self.n_garbage
+        self.n_garbage = 0
+        return 0.001
 
 
 def test_guard_refuses_and_asks_and_says_so_once() -> None:
@@ -123,6 +131,28 @@ def test_guard_refuses_nobody_for_what_only_the_allocator_keeps() -> None:
         guard.look(is_idle=True)
     assert told == []
     assert memory.n_trims == 1
+
+
+def test_guard_refuses_nobody_for_what_is_garbage() -> None:
+    """It is collected before new requests are refused, and not at each look while they are."""
+    memory, told = Memory(), list[object]()
+    guard = MemoryGuard(
+        MemoryWatch(100, 200),
+        memory,
+        WorkerStatus(Segment(1, 0), 0),
+        operations_logger(io.StringIO()),
+        refuse=told.append,
+        wake=lambda: told.append("wake"),
+    )
+    memory.n_bytes, memory.n_garbage = 250, 200
+
+    guard.look(is_idle=False)
+    assert (told, memory.n_collections) == ([], 1)
+
+    memory.n_bytes = 150
+    for _ in range(39):
+        guard.look(is_idle=False)
+    assert (told, memory.n_collections) == ([True], 2)
 
 
 def test_process_tells_what_it_has_and_gives_back_what_it_does_not_need() -> None:

@@ -12,14 +12,17 @@ stop it before. docs/memory.md explains each row; a test drives a worker to all 
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.policy.descriptors import DescriptorPlan, plan_descriptors
+from velox.policy.garbage import GarbageWatch
 from velox.policy.memory_watch import MemoryState, MemoryWatch
 from velox.providers.rows import PROVIDERS
 from velox.runtime.buckets import table_size
@@ -88,6 +91,12 @@ class ResidentMemory:
         trim = getattr(self._libc, "malloc_trim", None)
         if trim is not None:
             trim(0)
+
+    def collect(self) -> float:
+        """Free what is in reference cycles; return the seconds that it took."""
+        began_s = time.perf_counter()
+        gc.collect()
+        return time.perf_counter() - began_s
 
     def close(self) -> None:
         """Close the file."""
@@ -347,6 +356,8 @@ class _Memory(Protocol):
 
     def trim(self) -> None: ...
 
+    def collect(self) -> float: ...
+
 
 class MemoryGuard:
     """Of one worker. refuse: new requests, from now on or no longer. wake: the supervisor."""
@@ -367,6 +378,7 @@ class MemoryGuard:
         self._logger: Final = logger
         self._refuse: Final = refuse
         self._wake: Final = wake
+        self._garbage: Final = GarbageWatch()
         self._state = MemoryState.FINE
         self._n_looks = 0
         self._next_trim = 0
@@ -379,7 +391,12 @@ class MemoryGuard:
         """Read, judge, act; four times a second. is_idle: nothing runs that could give memory back."""
         self._n_looks += 1
         n_bytes = self._memory.read()
-        if self._watch.is_over(n_bytes) and self._n_looks >= self._next_trim:
+        is_over = self._watch.is_over(n_bytes)
+        if self._garbage.is_due(n_bytes, self._n_looks, is_idle=is_idle, is_over=is_over):
+            took_s = self._memory.collect()
+            n_bytes = self._memory.read()
+            self._garbage.collected(n_bytes, self._n_looks, took_s)
+        if is_over and self._n_looks >= self._next_trim:
             # Perhaps it is only what the allocator keeps for later.
             self._next_trim = self._n_looks + _LOOKS_PER_TRIM
             self._memory.trim()

@@ -234,8 +234,6 @@ _LOG_S: Final = 0.1
 _LOOK_S: Final = 0.02
 # Those who are queued are told, too, however short the window is.
 _QUEUED_S: Final = 0.25
-# Requests make few reference cycles: collecting less often keeps the collector off the path of a request.
-_GC_THRESHOLDS: Final = (50_000, 20, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +266,7 @@ class WorkerContext:
 def run_worker(context: WorkerContext) -> int:
     """Run one worker to its end; return the exit code."""
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.disable()  # it would collect in the middle of requests; MemoryGuard does, when that is due
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(Worker(context, runner.get_loop()).run())
