@@ -53,7 +53,7 @@ def _rates(model: str, tier: str) -> dict[str, int]:
 PRICES: Final = {model: {tier: _rates(model, tier) for tier in _TIMES} for model in _FACTORS}
 
 
-def price_file(*, without: Sequence[str] = ("image_cached",)) -> str:
+def price_file(*, without: Sequence[str] = ()) -> str:
     """Return the price list as VELOX_PRICES takes it. without: kinds that its reader does not know."""
     entries = []
     for model, tiers in PRICES.items():
@@ -144,8 +144,8 @@ def _count(holder: object, *names: str) -> int:
     if isinstance(holder, dict):
         for name in names:
             value = holder.get(name)
-            if type(value) is int and value >= 0:
-                return value
+            if type(value) in (int, float) and value >= 0 and value == int(value):
+                return int(value)  # JSON may write 1000 as 1e3
     return 0
 
 
@@ -157,7 +157,7 @@ def _openai(documents: list[dict[str, Any]]) -> Bill:
     bill = Bill(is_told=False)
     for document in documents:
         kind = document.get("type")
-        holder = document["response"] if isinstance(kind, str) and kind.startswith("response.") else document
+        holder = document.get("response") if isinstance(kind, str) and kind.startswith("response.") else document
         if not isinstance(holder, dict) or not isinstance(usage := holder.get("usage"), dict):
             continue
         inputs = _inside(usage, "prompt_tokens_details", "input_tokens_details", "input_token_details")
@@ -175,7 +175,7 @@ def _openai(documents: list[dict[str, Any]]) -> Bill:
             image_input=_count(inputs, "image_tokens"),
             image_cached=_count(cached, "image_tokens"),
             image_output=_count(outputs, "image_tokens"),
-            tier=tier if isinstance(tier, str) else bill.tier,
+            tier=tier.lower() if isinstance(tier, str) else bill.tier,
             model=model if isinstance(model, str) else bill.model,
         )
     return bill
