@@ -356,7 +356,8 @@ def test_body_stays_as_it_is_where_it_asks_already(body: bytes) -> None:
     assert asked(body) is None
 
 
-@pytest.mark.parametrize("n_padding", [0, 2 * 1024 * 1024])
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("n_padding", [0, 3 * 1024 * 1024])
 @pytest.mark.parametrize(
     ("options", "others"),
     [
@@ -375,10 +376,16 @@ def test_body_stays_as_it_is_where_it_asks_already(body: bytes) -> None:
     ],
 )
 def test_options_ask_for_the_usage_however_a_client_writes_them(
-    options: bytes, others: dict[str, object], n_padding: int
+    options: bytes, others: dict[str, object], n_padding: int, is_first: bool
 ) -> None:
     """A client that could keep the usage away would not be counted. Other options stay what they are."""
-    out = asked(b'{"x":"%b","stream":true,"stream_options":%b}' % (b"x" * n_padding, options))
+    members = [
+        b'"x":"%b"' % (b"x" * n_padding),
+        b'"stream":true',
+        b'"y":{"stream_options":0}',
+        b'"stream_options":%b' % options,
+    ]
+    out = asked(b"{%b}" % b",".join(reversed(members) if is_first else members))
 
     assert out is not None
     assert json.loads(out)["stream_options"] == {**others, "include_usage": True}
@@ -396,6 +403,7 @@ def test_options_ask_for_the_usage_however_a_client_writes_them(
         b'{"stream":true,"stream_options":{"a":"%b%b"}}' % (b"x" * 4070, b"}" * 100),  # cut inside a string of brackets
         b'{"stream":true,"stream_options":{"a":1e999}}',
         rb'{"stream":true,"str\u0065am_options":{},"x":"%b"}' % (b"x" * 600_000),
+        b'{"stream":true,"x":"%b","stream_options":{},"y":"%b"}' % (b"x" * 2**21, b"y" * 2**21),
     ],
 )
 def test_options_that_can_t_be_made_to_ask_are_refused_by_their_name(body: bytes) -> None:
