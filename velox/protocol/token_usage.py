@@ -17,9 +17,11 @@ __all__ = [
     "Bill",
     "TokenUsage",
     "answer_of_total",
+    "beside_prompt",
     "bill_of",
     "count_of",
     "token_usage",
+    "with_all_of_prompt",
     "with_compactions",
 ]
 
@@ -129,6 +131,53 @@ def answer_of_total(usage: dict[str, object]) -> int | None:
     if prompt is None or total is None:
         return None
     return max(0, total - prompt - (count_of(usage, "toolUsePromptTokenCount") or 0))
+
+
+def beside_prompt(
+    prompt: int, *, cached: int, sound: int, more: int, reasoning: int = 0, has_seconds: bool = False
+) -> int:
+    """Return how many tokens of a prompt are not in its count, which a vendor tells beside it.
+
+    cached, sound: that were read from a cache, and of sound. more: what the total has above prompt and answer.
+    has_seconds: the length of the sound is told. So does Mistral, whose count of the prompt is of its text, and the
+    total of all; and Grok at Azure with what was cached.
+    """
+    if has_seconds and more:
+        return more
+    if cached > prompt or (cached and cached == more != reasoning):
+        return cached
+    return sound if sound > prompt else 0
+
+
+# Of the usage of Chat and of Responses: prompt, answer, and what they are made of.
+_COUNTS: Final = (
+    ("prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"),
+    ("input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"),
+)
+_SECONDS: Final = "prompt_audio_seconds"
+
+
+def with_all_of_prompt(usage: dict[str, object]) -> dict[str, object]:
+    """Return a usage of OpenAI's whose prompt counts all that is told of it."""
+    names = _COUNTS[0] if _COUNTS[0][0] in usage else _COUNTS[1]
+    prompt, answer = count_of(usage, names[0]), count_of(usage, names[1])
+    if prompt is None or "cache_read_input_tokens" in usage:
+        return usage
+    details = _inside(usage, names[2])
+    sound, total = count_of(details, "audio_tokens") or 0, count_of(usage, "total_tokens")
+    more = beside_prompt(
+        prompt,
+        cached=count_of(details, "cached_tokens") or 0,
+        sound=sound,
+        more=0 if answer is None or total is None else max(0, total - prompt - answer),
+        reasoning=count_of(_inside(usage, names[3]), "reasoning_tokens") or 0,
+        has_seconds=bool(count_of(usage, _SECONDS)),
+    )
+    if not more:
+        return usage
+    if usage.get(_SECONDS):
+        details = {**details, "audio_tokens": sound or more}
+    return {**usage, names[0]: prompt + more, names[2]: details}
 
 
 def with_compactions(usage: dict[str, object]) -> dict[str, object]:

@@ -30,7 +30,14 @@ import orjson
 import simdjson
 
 from velox.protocol.json_outline import Outline
-from velox.protocol.token_usage import TokenUsage, answer_of_total, count_of, token_usage, with_compactions
+from velox.protocol.token_usage import (
+    TokenUsage,
+    answer_of_total,
+    count_of,
+    token_usage,
+    with_all_of_prompt,
+    with_compactions,
+)
 
 __all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
 
@@ -118,6 +125,8 @@ class _Counts:
         """Take over what one usage says. tier, model: what stands beside it."""
         if "iterations" in usage:
             usage = with_compactions(usage)
+        elif "total_tokens" in usage:
+            usage = with_all_of_prompt(usage)
         self._last = usage
         if self._first is None:
             self._first = usage

@@ -204,6 +204,23 @@ def test_pitfall_16_counts_are_totals_wherever_they_stand(start: dict[str, int],
     assert answer.usage == Usage(12, 5, 4, 5)
 
 
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ({"input_tokens": 34_347}, Usage(34_347, 5)),  # GLM's: its start only guesses
+        ({"input_tokens": 34_347, "cache_read_input_tokens": 100}, Usage(34_447, 5, 100)),
+        ({"input_tokens": 70_000}, Usage(70_000, 5)),
+        ({"input_tokens": 0}, Usage(65_288, 5)),
+        ({"input_tokens": None}, Usage(65_288, 5)),
+    ],
+)
+def test_counts_at_the_end_of_a_stream_replace_those_of_its_start(end: dict[str, int], expected: Usage) -> None:
+    """Also where they are smaller: what is told last is what is billed."""
+    started = {"type": "message_start", "message": {"id": "m", "model": "c", "usage": {"input_tokens": 65_288}}}
+
+    assert assembled(_read(started, _finish("end_turn", **end), _STOP)).usage == expected
+
+
 def test_pitfall_36_error_in_a_stream_ends_it() -> None:
     """First of all or later: never a finish after it."""
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}

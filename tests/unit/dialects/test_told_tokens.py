@@ -12,6 +12,7 @@ from velox.dialects.form import Call
 from velox.dialects.losses import Losses
 from velox.gateway.crossing import Dialogue
 from velox.protocol.token_usage import Bill, TokenUsage
+from velox.protocol.usage import BodyUsage, StreamUsage
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides
 from velox.types import Surface
@@ -41,6 +42,63 @@ CHAT_USAGE = {
     "completion_tokens_details": {"image_tokens": 15, "audio_tokens": 2},
 }
 CHAT_KINDS = TokenUsage(100, 20, 5, audio_input=90, audio_output=2, image_input=3, image_output=15, tier="priority")
+# What is told beside the count of the prompt is of the prompt: Mistral's sound, what Grok at Azure read from its cache.
+BESIDE: list[tuple[dict[str, Any], TokenUsage]] = [
+    (
+        {
+            "prompt_audio_seconds": 12,
+            "prompt_tokens": 9,
+            "completion_tokens": 248,
+            "total_tokens": 632,
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 375},
+        },
+        TokenUsage(384, 248, 0, audio_input=375),
+    ),
+    (
+        {"prompt_audio_seconds": 30, "prompt_tokens": 9, "completion_tokens": 248, "total_tokens": 632},
+        TokenUsage(384, 248, audio_input=375),
+    ),
+    (
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 7,
+            "total_tokens": 17,
+            "prompt_tokens_details": {"cached_tokens": 161},
+        },
+        TokenUsage(171, 7, 161),
+    ),
+    (
+        {
+            "prompt_tokens": 500,
+            "completion_tokens": 7,
+            "total_tokens": 668,
+            "prompt_tokens_details": {"cached_tokens": 161},
+        },
+        TokenUsage(661, 7, 161),
+    ),
+    # Not so: a total that counts reasoning, a length of sound that is null.
+    (
+        {
+            "prompt_audio_seconds": None,
+            "prompt_tokens": 500,
+            "completion_tokens": 7,
+            "total_tokens": 600,
+            "prompt_tokens_details": {"cached_tokens": 161},
+            "completion_tokens_details": {"reasoning_tokens": 93},
+        },
+        TokenUsage(500, 100, 161, reasoning=93),
+    ),
+    (
+        {
+            "prompt_tokens": 500,
+            "completion_tokens": 7,
+            "total_tokens": 668,
+            "prompt_tokens_details": {"cached_tokens": 161},
+            "completion_tokens_details": {"reasoning_tokens": 161},
+        },
+        TokenUsage(500, 168, 161, reasoning=161),
+    ),
+]
 BILLED_CHAT = {
     "id": "c",
     "model": "m",
@@ -137,6 +195,7 @@ PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
         CHAT_KINDS,
     ),
     (Surface.CHAT, BILLED_CHAT, BILLED_KINDS),
+    *((Surface.CHAT, {**BILLED_CHAT, "usage": usage}, kinds) for usage, kinds in BESIDE),
     (Surface.RESPONSES, RESPONSE, TokenUsage(100, 20, tier="flex")),
     (Surface.RESPONSES, BILLED_RESPONSE, TokenUsage(100, 20, tier="flex", bill=Bill(7000, "x-ai"))),
     (
@@ -237,3 +296,15 @@ def test_beginning_of_claude_does_not_tell_how_long_the_answer_was(client: Surfa
     )
 
     assert crossing.tokens == TokenUsage(100, None, model="m")
+
+
+@pytest.mark.parametrize(("usage", "kinds"), BESIDE)
+def test_parts_beside_the_count_of_a_prompt_are_of_the_prompt(usage: dict[str, Any], kinds: TokenUsage) -> None:
+    """As sent, too: in a body and in a stream. Responses spells them otherwise."""
+    renamed = json.dumps(usage).replace("prompt_tokens", "input_tokens").replace("completion_tokens", "output_tokens")
+    for told in (usage, json.loads(renamed)):
+        reader, stream = BodyUsage(), StreamUsage()
+        reader.feed(json.dumps({"usage": told}).encode())
+        stream.feed(sse({"choices": [], "usage": told}))
+        assert reader.kinds() == stream.kinds() == kinds
+        assert reader.tokens() == stream.tokens() == kinds[:2]

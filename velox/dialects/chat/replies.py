@@ -25,6 +25,7 @@ from velox.dialects.form import (
     Usage,
 )
 from velox.dialects.text import EMPTY, joined, raw_text
+from velox.protocol.token_usage import beside_prompt
 
 __all__ = [
     "EXTRA_CONTENT",
@@ -99,16 +100,31 @@ def read_usage(raw: Raw, tier: str | None = None) -> Usage:
     prompt, completion, total = given.prompt_tokens, given.completion_tokens, given.total_tokens
     details = given.completion_tokens_details
     reasoning = None if details is None else details.reasoning_tokens
-    if prompt is not None and completion is not None and total is not None and total > prompt + completion:
-        reasoning = reasoning or total - prompt - completion
-        completion = total - prompt
     cached, written = given.prompt_cache_hit_tokens, None
     if given.prompt_tokens_details is not None:
         cached = given.prompt_tokens_details.cached_tokens
         written = given.prompt_tokens_details.cache_write_tokens
     for other in (given.prompt_cache_hit_tokens, given.num_cached_tokens, given.cached_tokens):
         cached = other if cached is None else cached
-    return Usage(prompt, completion, cached, written, None, reasoning, _modalities(given), tier, bill_in(raw))
+    modalities = _modalities(given)
+    if prompt is not None and completion is not None and total is not None:
+        has_seconds = bytes(given.prompt_audio_seconds) not in (b"", b"null", b"0")
+        inside = given.prompt_tokens_details
+        beside = beside_prompt(
+            prompt,
+            cached=0 if inside is None else inside.cached_tokens or 0,
+            sound=0 if inside is None else inside.audio_tokens or 0,
+            more=max(0, total - prompt - completion),
+            reasoning=reasoning or 0,
+            has_seconds=has_seconds,
+        )
+        prompt += beside
+        if has_seconds and beside and modalities is None:
+            modalities = Modalities(beside)
+        if total > prompt + completion:
+            reasoning = reasoning or total - prompt - completion
+            completion = total - prompt
+    return Usage(prompt, completion, cached, written, None, reasoning, modalities, tier, bill_in(raw))
 
 
 def _modalities(given: wire.Usage) -> Modalities | None:

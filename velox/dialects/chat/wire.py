@@ -315,7 +315,9 @@ class CompletionDetails(msgspec.Struct, gc=False):
 
 
 class Usage(msgspec.Struct, gc=False):
-    """Tokens, as all these servers count them. prompt_cache_hit_tokens: DeepSeek's; num_cached_tokens: Mistral's."""
+    """Tokens, as all these servers count them. prompt_cache_hit_tokens: DeepSeek's. Mistral's: num_cached_tokens, and
+    prompt_audio_seconds.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -325,6 +327,7 @@ class Usage(msgspec.Struct, gc=False):
     prompt_cache_hit_tokens: int | None = None
     num_cached_tokens: int | None = None
     cached_tokens: int | None = None
+    prompt_audio_seconds: Raw = ABSENT
 
 
 class ReplyMessage(msgspec.Struct, gc=False):

@@ -17,7 +17,7 @@ __all__ = [
     "error_kind",
     "error_of",
     "error_type",
-    "grown",
+    "latest",
     "lost",
     "served_tier",
     "status_kind",
@@ -160,21 +160,17 @@ def error_of(error: ErrorBody, status: int | None = None) -> ApiError:
     return ApiError(kind, status if status is not None else kind.value, error.message or error.type)
 
 
-def grown(new: UsageOut, before: UsageOut) -> UsageOut:
-    """Return the counts after one more event: they only grow, and some servers repeat them as 0, or leave them out."""
+def latest(new: UsageOut, before: UsageOut) -> UsageOut:
+    """Return the counts after one more event: the later ones, but that some servers repeat them as 0, or not at all."""
+    repeated = new if new.input_tokens or not before.input_tokens else before
+    read, written = repeated.cache_read_input_tokens, repeated.cache_creation_input_tokens
     return UsageOut(
-        _more(new.input_tokens, before.input_tokens),
-        _more(new.output_tokens, before.output_tokens),
-        _more(new.cache_read_input_tokens, before.cache_read_input_tokens),
-        _more(new.cache_creation_input_tokens, before.cache_creation_input_tokens),
+        repeated.input_tokens if repeated.input_tokens is not None else before.input_tokens,
+        new.output_tokens or before.output_tokens or new.output_tokens,
+        before.cache_read_input_tokens if read is None else read,
+        before.cache_creation_input_tokens if written is None else written,
         new.cache_creation or before.cache_creation,
         new.output_tokens_details or before.output_tokens_details,
         new.service_tier or before.service_tier,
         new.inference_geo or before.inference_geo,
     )
-
-
-def _more(new: int | None, before: int | None) -> int | None:
-    if new is None or before is None:
-        return before if new is None else new
-    return max(new, before)

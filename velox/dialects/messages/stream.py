@@ -36,7 +36,7 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
-from velox.dialects.messages.meaning import error_of, grown, lost, stop_of, usage_of
+from velox.dialects.messages.meaning import error_of, latest, lost, stop_of, usage_of
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import EVENT, BlockOut, DeltaOut, EventOut, UsageOut
 from velox.dialects.sse_events import SseEvents
@@ -231,7 +231,7 @@ class MessagesReader:
 
     def _count(self, usage: UsageOut | None, found: list[Event]) -> None:
         if usage is not None:
-            self._usage = grown(usage, self._usage)
+            self._usage = latest(usage, self._usage)
             found.append(Used(usage_of(self._usage)))
 
     def _finish(self, delta: DeltaOut, found: list[Event]) -> None:
