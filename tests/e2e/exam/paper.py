@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.exam.bookkeeper import Bill, bill_of, price_file
-from tests.e2e.harness import KEY, VeloxProcess, read_reply
+from tests.e2e.harness import KEY, VeloxProcess, read_reply, until
 from tests.e2e.recording import Call, RecordingUpstream
 from tests.e2e.routed import routed
 from velox.cli import main
@@ -164,17 +164,22 @@ class Exam:
 
     def problems(self, cases: Sequence[Case], **settings: str) -> list[str]:
         """Take all cases, one after the other; return a line for each whose record is not what its bill says."""
-        with self._running(**settings) as velox:
+        with self._running(**settings) as (velox, upstream):
             for case in cases:
                 self._case, self._bill = case, None
+                upstream.forget()
                 status, ident = _asked(velox, case)
+                if case.leaves_at is not None:
+                    until(lambda: velox.metric("velox_client_connections") == 0, "the client is gone")
+                    upstream.step()
+                    until(lambda: velox.metric("velox_inflight_requests") == 0, "the call is over")
                 self._sat.append(_Sat(case, status, ident, self._bill))
         rows = {row["id"]: row for row in self._rows()}
         found = ((each.case, _problem(each, rows.get(each.id))) for each in self._sat)
         return [f"{case}: {problem}" for case, problem in found if problem]
 
     @contextlib.contextmanager
-    def _running(self, **settings: str) -> Iterator[VeloxProcess]:
+    def _running(self, **settings: str) -> Iterator[tuple[VeloxProcess, RecordingUpstream]]:
         prices = self._folder / "prices.yaml"
         prices.write_text(price_file())
         with RecordingUpstream() as upstream, upstream.playing(self._answer):
@@ -191,7 +196,7 @@ class Exam:
             }
             more = {"ledger": str(self._folder / "ledger"), "prices": str(prices), "MODEL_KEY": "sk-exam-0123456789"}
             with routed(config, **more, **settings) as velox:
-                yield velox
+                yield velox, upstream
 
     async def _answer(self, call: Call) -> None:
         case = self._case
@@ -208,6 +213,8 @@ class Exam:
         for piece in answer.pieces:
             await call.data(piece)
             await call.drain()
+            if case.leaves_at is not None and case.leaves_at in piece:
+                await call.step()  # the client is gone
         await call.end()
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -233,6 +240,7 @@ def _asked(velox: VeloxProcess, case: Case) -> tuple[int, str]:
             piece = sock.recv(65536)
             assert piece, f"{case}: ended before {case.leaves_at!r} came: {came[-_MOST_EVENT:]!r}"
             came += piece
+        until(lambda: velox.metric("velox_client_connections") > 0, "the gateway counts the client")
     lines = came.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
     told = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
     return int(lines[0].split()[1]), told["x-velox-request-id"]

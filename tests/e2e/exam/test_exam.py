@@ -16,3 +16,8 @@ def test_replies_are_recorded_as_a_bookkeeper_reads_them(tmp_path: Path) -> None
 def test_requests_are_recorded_as_they_are_charged_or_refused(tmp_path: Path) -> None:
     """No way to write a request hides what it costs."""
     assert Exam(tmp_path).problems(requests.CASES) == []
+
+
+def test_clients_that_leave_are_recorded_as_they_are_charged(tmp_path: Path) -> None:
+    """Where their streams are read on, in each API."""
+    assert Exam(tmp_path).problems(requests.LEAVING, usage_drain="all") == []
