@@ -14,13 +14,13 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from velox.accounts.model import TEAM_ADMIN, Account, Key, Kind, User
+from velox.accounts.model import TEAM_ADMIN, Account, Bounds, Key, Kind, User
 from velox.policy import spellings
 from velox.policy.budget import NANO_PER_USD, TOTAL, BudgetError, parse_budget, period_text
 from velox.policy.spellings import Spelling, filled, is_endpoint
 from velox.types import Budget, Priority, Rates
 
-__all__ = ["FIELDS", "RATES", "FieldError", "read_fields", "time_text", "view"]
+__all__ = ["FIELDS", "RATES", "RATE_OF", "FieldError", "read_fields", "time_text", "view"]
 
 RATES: Final[Mapping[str, int]] = {
     "rpm": spellings.MOST_RPM,
@@ -29,7 +29,8 @@ RATES: Final[Mapping[str, int]] = {
     "tpm_burst": spellings.MOST_TPM,
     "concurrency": spellings.MOST_CONCURRENCY,
 }
-_RATE_OF: Final = {"burst": "rpm", "tpm_burst": "tpm"}
+# Of which rate each burst is a part.
+RATE_OF: Final = {"burst": "rpm", "tpm_burst": "tpm"}
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 _NAME: Final = Spelling(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 characters of text without control characters")
 _EMAIL: Final = Spelling(r"[^\s@\x00-\x1f\x7f]{1,64}@[^\s@\x00-\x1f\x7f]{1,190}", "an address of mail")
@@ -224,11 +225,11 @@ def read_fields(kind: Kind, fields: Mapping[str, object], now: Rates) -> dict[st
 
 def _rates(given: Mapping[str, int], now: Rates) -> Rates:
     before = {name: getattr(now, name) for name in RATES}
-    for burst, rate in _RATE_OF.items():
+    for burst, rate in RATE_OF.items():
         if rate in given and burst not in given:
             before[burst] = 0  # it was a part of the rate before
     rates = {**before, **given}
-    for burst, rate in _RATE_OF.items():
+    for burst, rate in RATE_OF.items():
         if given.get(burst) and not rates[rate]:
             raise FieldError(burst, f"expected {rate} with it: a burst is how much of a rate may come at once")
     return filled(Rates(**rates))
@@ -245,6 +246,7 @@ def view(account: Account) -> dict[str, object]:
             "user": account.user or None,
             "role": account.role or None,
             "expires": None if account.expires_s is None else time_text(account.expires_s),
+            "set_by_admin": None if account.bounds is None else _bounds(account.bounds),
         }
     if isinstance(account, User):
         shown["email"] = account.email or None
@@ -261,6 +263,21 @@ def view(account: Account) -> dict[str, object]:
         "created": time_text(account.created_s),
         "updated": time_text(account.updated_s),
     }
+
+
+def _bounds(bounds: Bounds) -> dict[str, object]:
+    """Return what is set of the bounds of a key, as view() shows the same of the key."""
+    shown = {
+        "models": list(bounds.models),
+        "endpoints": list(bounds.endpoints),
+        "tags": list(bounds.tags),
+        **{name: getattr(bounds.rates, name) for name in RATES},
+        "priority": None if bounds.priority is None else bounds.priority.name.lower(),
+        "budgets": [_budget(each) for each in bounds.budgets],
+        "expires": None if bounds.expires_s is None else time_text(bounds.expires_s),
+        "blocked": bounds.is_blocked,
+    }
+    return {name: value for name, value in shown.items() if value}
 
 
 def _budget(budget: Budget) -> dict[str, object]:

@@ -16,7 +16,7 @@ import msgspec
 
 from velox.types import NO_RATES, Budget, Priority, Rates
 
-__all__ = ["KINDS", "TEAM_ADMIN", "Account", "Change", "Digest", "Key", "Kind", "Team", "User"]
+__all__ = ["KINDS", "TEAM_ADMIN", "Account", "Bounds", "Change", "Digest", "Key", "Kind", "Team", "User"]
 
 Kind: TypeAlias = Literal["key", "team", "user"]
 TEAM_ADMIN: Final = "team_admin"
@@ -46,11 +46,25 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int = 1
 
 
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the gateway's admin has set for a key. Fields as a Key's; the default: nothing was set."""
+
+    models: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    rates: Rates = NO_RATES
+    priority: Priority | None = None
+    budgets: tuple[Budget, ...] = ()
+    expires_s: int | None = None
+    is_blocked: bool = False
+
+
 class Key(Account, frozen=True, kw_only=True, omit_defaults=True):
     """A key. hint: its first and last characters, for people. team, user: ids, "" for none.
 
     role: in the API: TEAM_ADMIN: it manages the keys of its team; "": it only reads. expires_s: Unix time from which on
-    it is no key.
+    it is no key. bounds: what its team may not widen (bounds.py); None: of a key that was made by a Velox that kept
+    none: the audit says it.
     """
 
     hint: str = ""
@@ -58,6 +72,7 @@ class Key(Account, frozen=True, kw_only=True, omit_defaults=True):
     user: str = ""
     role: str = ""
     expires_s: int | None = None
+    bounds: Bounds | None = None
 
 
 class Team(Account, frozen=True, kw_only=True, omit_defaults=True):

@@ -34,6 +34,10 @@ CREATE TABLE velox_change (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KE
     after text NOT NULL);
 CREATE INDEX velox_change_object ON velox_change (kind, object_id, number)
 """,
+    """
+CREATE TABLE velox_digest_seen (digest bytea PRIMARY KEY);
+INSERT INTO velox_digest_seen SELECT digest FROM velox_digest
+""",
 )
 # Of all advisory locks of a database, ours for changes of accounts: "vacct" in ASCII.
 _LOCK: Final = 0x7661636374
@@ -78,6 +82,8 @@ class PostgresAccounts:
             if write.digests is not None:
                 transaction.execute("DELETE FROM velox_digest WHERE key = $1", change.object_id)
                 transaction.execute_many("INSERT INTO velox_digest VALUES ($1, $2, $3)", write.digests)
+                seen_sql = "INSERT INTO velox_digest_seen VALUES ($1) ON CONFLICT DO NOTHING"
+                transaction.execute_many(seen_sql, [(each.digest,) for each in write.digests])
             told = (change.time_s, safe_text(change.actor), change.action, change.kind, change.object_id)
             seen = (msgspec.json.encode(each).decode() for each in (change.before, change.after))
             transaction.execute(_TELL, *told, *seen)
@@ -104,6 +110,10 @@ class PostgresAccounts:
         """Return the id of the key that has a digest."""
         rows = self._database.rows("SELECT key FROM velox_digest WHERE digest = $1", digest)
         return str(rows[0][0]) if rows else None
+
+    def has_seen(self, digest: bytes) -> bool:
+        """Tell whether a key has, or had, a digest."""
+        return bool(self._database.rows("SELECT 1 FROM velox_digest_seen WHERE digest = $1", digest))
 
     def digests(self, key: str) -> list[Digest]:
         """Return those of a key."""

@@ -14,14 +14,15 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from velox.accounts.bounds import LoosenedError, bounds_of_audit, check_bounds, set_bounds
 from velox.accounts.fields import FieldError, read_fields, view
 from velox.accounts.force import covers_endpoint, entry_of, is_over
-from velox.accounts.model import Account, Change, Digest, Key, Kind, Team, User
+from velox.accounts.model import Account, Bounds, Change, Digest, Key, Kind, Team, User
 from velox.accounts.store import AccountStore, Conflict, ConflictError, Write
 from velox.policy import spellings
 from velox.policy.patterns import covers
@@ -39,6 +40,7 @@ _MOST_SECRETS: Final = 20
 _OF_OWNERS: Final = ("team", "user", "models", "endpoints")
 _MOST_PAGE: Final = 1000
 _TYPES: Final[Mapping[Kind, type[Account]]] = {"key": Key, "team": Team, "user": User}
+_ADMIN: Final = "admin"  # the actor whose token is the admin's
 _RETRIES: Final = 100  # each time somebody else has made a change
 _SECRET_BYTES: Final = 32
 _LEAST_SECRET_CHARS: Final = 16
@@ -49,7 +51,8 @@ _OF_NOTHING: Final = hashlib.sha256(b"").digest()
 class AccountsError(Exception):
     """What was asked for can't be done, and nothing of it was.
 
-    code: invalid, not_found or conflict. field: which one is wrong; "" for none. The message never shows a value.
+    code: invalid, forbidden, not_found or conflict. field: which one is wrong; "" for none. The message never shows
+    what was given.
     """
 
     def __init__(self, code: str, message: str, field: str = "") -> None:
@@ -115,16 +118,23 @@ class Accounts:
 
     # -- making -----------------------------------------------------------------------------------
 
-    def create_key(self, fields: Mapping[str, object], actor: str) -> Made:
+    # by_team: True where the admin of its team asks, who undoes nothing that the gateway's admin did (bounds.py).
+
+    def create_key(self, fields: Mapping[str, object], actor: str, *, by_team: bool = False) -> Made:
         """Make a key. Besides its fields: id; key: what its client presents; or digest: the SHA-256 of that.
 
         Raises AccountsError.
         """
         given = dict(fields)
         id_ = self._id("key", given.pop("id", None))
+        is_chosen = given.get("key") is not None or given.get("digest") is not None
         secret, digest, hint = self._credential(given)
         key = self._new(Key, id_, given, hint=hint)
+        key = msgspec.structs.replace(key, bounds=Bounds() if by_team else set_bounds(Bounds(), key, given))
         self._check_owners(key)
+        if by_team and is_chosen and self._store.has_seen(digest):
+            message = "a key had this secret before: only the gateway's admin gives it to another one"
+            raise AccountsError("forbidden", message, "key" if secret else "digest")
         self._apply("create", None, key, actor, [Digest(digest, id_, None)])
         return Made(key, secret)
 
@@ -187,7 +197,8 @@ class Accounts:
             return Adoption.KEPT  # and its team may be gone, too
         account = self._new(_TYPES[kind], id_, adopted.fields, is_blocked=adopted.is_blocked)
         if isinstance(account, Key):
-            account = msgspec.structs.replace(account, hint=adopted.hint)
+            bounds = set_bounds(Bounds(is_blocked=adopted.is_blocked), account, adopted.fields)
+            account = msgspec.structs.replace(account, hint=adopted.hint, bounds=bounds)
             self._check_owners(account)
         digests = [Digest(digest, id_, until_s) for digest, until_s in adopted.digests]
         created_s = adopted.created_s or account.created_s
@@ -201,6 +212,8 @@ class Accounts:
             before = msgspec.json.decode(document, type=_TYPES[kind])
             same = {name: getattr(before, name) for name in ("created_s", "updated_s", "version")}
             after = msgspec.structs.replace(account, **same)
+            if isinstance(before, Key) and before.bounds is None:
+                after = msgspec.structs.replace(after, bounds=None)  # a Velox that kept none has adopted it
             # Through JSON: there lists and tuples are the same.
             if msgspec.json.encode(after) == document and set(digests) == set(self._store.digests(id_)):
                 return Adoption.SAME
@@ -228,6 +241,8 @@ class Accounts:
         fields: Mapping[str, object],
         actor: str,
         guard: Guard | None = None,
+        *,
+        by_team: bool = False,
     ) -> Account:
         """Change the fields that are given; null takes one away. Raises AccountsError."""
 
@@ -236,17 +251,76 @@ class Accounts:
             after = msgspec.structs.replace(account, **values)
             if isinstance(after, Key):
                 self._check_owners(after, account)
+                after = self._bound(after, fields, by_team=by_team)
             return after
 
         return self._change("update", kind, id, _guarded(changed, guard), actor)
 
-    def block(self, kind: Kind, id: str, actor: str, guard: Guard | None = None) -> Account:  # noqa: A002
-        """Have nothing of it be used until it is unblocked. Raises AccountsError."""
-        return self._change("block", kind, id, _guarded(_blocked, guard), actor)
+    def _bound(self, key: Key, given: Collection[str], *, by_team: bool) -> Key:
+        """Return a changed key with its bounds, as they are then. Raises AccountsError for one that is beyond them."""
+        if not by_team:
+            kept = None if key.bounds is None else set_bounds(key.bounds, key, given)
+            return msgspec.structs.replace(key, bounds=kept)
+        bounds = self._bounds_of(key)
+        try:
+            check_bounds(bounds, key, given)
+        except LoosenedError as exc:
+            raise AccountsError("forbidden", str(exc), exc.field) from None
+        return msgspec.structs.replace(key, bounds=bounds)
 
-    def unblock(self, kind: Kind, id: str, actor: str, guard: Guard | None = None) -> Account:  # noqa: A002
+    def _bounds_of(self, key: Key) -> Bounds:
+        """Return the bounds of a key; of one that a Velox made which kept none, from the audit."""
+        if key.bounds is not None:
+            return key.bounds
+        changes: list[Change] = []
+        while page := self._store.changes(changes[-1].number if changes else 0, _MOST_PAGE, _of_key(key.id)):
+            changes += page
+        is_key = {each: self._is_key(each) for each in {change.actor for change in changes}}
+        return bounds_of_audit(key, reversed(changes), lambda change: is_key[change.actor])
+
+    def _is_key(self, actor: str) -> bool:
+        """Tell whether a change was made with a key of a client: its id is then the actor's name."""
+        if actor == _ADMIN:
+            return False
+        return self._store.get("key", actor) is not None or bool(self._store.changes(0, 1, _of_key(actor)))
+
+    def block(
+        self,
+        kind: Kind,
+        id: str,  # noqa: A002
+        actor: str,
+        guard: Guard | None = None,
+        *,
+        by_team: bool = False,
+    ) -> Account:
+        """Have nothing of it be used until it is unblocked. Raises AccountsError."""
+
+        def blocked(account: Account) -> Account:
+            return _with_block(account, is_blocked=True, by_team=by_team)
+
+        return self._change("block", kind, id, _guarded(blocked, guard), actor)
+
+    def unblock(
+        self,
+        kind: Kind,
+        id: str,  # noqa: A002
+        actor: str,
+        guard: Guard | None = None,
+        *,
+        by_team: bool = False,
+    ) -> Account:
         """Have it be used again. Raises AccountsError."""
-        return self._change("unblock", kind, id, _guarded(_unblocked, guard), actor)
+
+        def unblocked(account: Account) -> Account:
+            if by_team and isinstance(account, Key):
+                bounds = self._bounds_of(account)
+                if bounds.is_blocked:
+                    message = "the gateway's admin has blocked this key: it is unblocked with the admin token only"
+                    raise AccountsError("forbidden", message)
+                account = msgspec.structs.replace(account, bounds=bounds)
+            return _with_block(account, is_blocked=False, by_team=by_team)
+
+        return self._change("unblock", kind, id, _guarded(unblocked, guard), actor)
 
     def rotate_key(self, id: str, grace_s: int, actor: str, guard: Guard | None = None) -> Made:  # noqa: A002
         """Give a key a new secret. What it had before holds for `grace_s` seconds more. Raises AccountsError."""
@@ -491,9 +565,12 @@ def _guarded(change: Callable[[Account], Account], guard: Guard | None) -> Calla
     return changed
 
 
-def _blocked(account: Account) -> Account:
-    return msgspec.structs.replace(account, is_blocked=True)
+def _with_block(account: Account, *, is_blocked: bool, by_team: bool) -> Account:
+    if isinstance(account, Key) and account.bounds is not None and not by_team:
+        bounds = msgspec.structs.replace(account.bounds, is_blocked=is_blocked)
+        return msgspec.structs.replace(account, is_blocked=is_blocked, bounds=bounds)
+    return msgspec.structs.replace(account, is_blocked=is_blocked)
 
 
-def _unblocked(account: Account) -> Account:
-    return msgspec.structs.replace(account, is_blocked=False)
+def _of_key(id_: str) -> Mapping[str, str]:
+    return {"kind": "key", "object_id": id_}

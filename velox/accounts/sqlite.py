@@ -34,6 +34,10 @@ CREATE TABLE change (number INTEGER PRIMARY KEY AUTOINCREMENT, time_s INTEGER NO
     action TEXT NOT NULL, kind TEXT NOT NULL, object_id TEXT NOT NULL, before BLOB NOT NULL, after BLOB NOT NULL);
 CREATE INDEX change_object ON change (kind, object_id, number);
 """,
+    """
+CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID;
+INSERT INTO seen SELECT digest FROM digest;
+""",
 )
 _TELL: Final = "INSERT INTO change (time_s, actor, action, kind, object_id, before, after) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _FOUND_BY: Final = ("name", "team", "user")
@@ -72,6 +76,7 @@ class SqliteAccounts:
             if write.digests is not None:
                 db.execute("DELETE FROM digest WHERE key = ?", (change.object_id,))
                 db.executemany("INSERT INTO digest VALUES (?, ?, ?)", write.digests)
+                db.executemany("INSERT OR IGNORE INTO seen VALUES (?)", ((each.digest,) for each in write.digests))
             told = (change.time_s, change.actor, change.action, change.kind, change.object_id)
             db.execute(_TELL, (*told, msgspec.json.encode(change.before), msgspec.json.encode(change.after)))
 
@@ -122,6 +127,11 @@ class SqliteAccounts:
         with self._using() as db:
             row = db.execute("SELECT key FROM digest WHERE digest = ?", (digest,)).fetchone()
         return None if row is None else str(row[0])
+
+    def has_seen(self, digest: bytes) -> bool:
+        """Tell whether a key has, or had, a digest."""
+        with self._using() as db:
+            return db.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,)).fetchone() is not None
 
     def digests(self, key: str) -> list[Digest]:
         """Return those of a key."""

@@ -82,6 +82,9 @@ class AccountStore(Protocol):
     def owner(self, digest: bytes) -> str | None:
         """Return the id of the key that has a digest."""
 
+    def has_seen(self, digest: bytes) -> bool:
+        """Tell whether a key has, or had, a digest."""
+
     def digests(self, key: str) -> list[Digest]:
         """Return those of a key."""
 

@@ -60,7 +60,7 @@ MOST_ERROR_BYTES: Final = 2048
 # Of a key, except in the hint for people.
 _SECRET: Final = re.compile(rb"sk-(?!\.\.\.)[A-Za-z0-9_-]{6}")
 _OPEN: Final = "http://localhost"
-_STAYS: Final = frozenset({"id", "hint", "blocked", "created", "updated", "key"})
+_STAYS: Final = frozenset({"id", "hint", "blocked", "created", "updated", "key", "set_by_admin"})
 _OF_OTHERS: Final = frozenset({"team", "user", "models", "endpoints"})
 
 # What breaks programs: other types, borders of numbers, texts that mean something to some reader of them.

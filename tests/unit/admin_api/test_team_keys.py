@@ -146,6 +146,29 @@ def test_fields_that_are_the_admins_can_not_be_taken_away(house: House) -> None:
         assert house.denied("PATCH", f"{KEYS}/plain", {name: None}) == (403, "forbidden", name)
 
 
+def test_team_does_not_undo_what_the_admin_set_on_a_key(house: House) -> None:
+    """A key that is held down: the team reads why, may hold it down more, and can't let it go."""
+    at = f"{KEYS}/plain"
+    asked: Json = {"rpm": 6, "expires": "2040-01-31", "models": ["gpt-4o"], "budgets": [{"usd": 1, "window": "month"}]}
+    house("PATCH", at, asked)
+    house("POST", f"{at}/block")
+    shown = house("GET", at, key=house.boss)["set_by_admin"]
+    assert {name: shown[name] for name in ("rpm", "models", "blocked")} == {
+        "rpm": 6,
+        "models": ["gpt-4o"],
+        "blocked": True,
+    }
+    assert house.denied("POST", f"{at}/unblock") == (403, "forbidden", None)
+    for name in asked:
+        assert house.denied("PATCH", at, {"tags": ["eu"], name: None}) == (403, "forbidden", name)
+    assert house.denied("PATCH", at, {"rpm": 7}) == (403, "forbidden", "rpm")
+    assert house("PATCH", at, {"rpm": 3}, key=house.boss)["rpm"] == 3
+    assert house("PATCH", at, {"rpm": 6}, key=house.boss)["blocked"]
+    house("POST", f"{at}/unblock")
+    house("PATCH", at, dict.fromkeys(asked))
+    assert house("PATCH", at, {"rpm": 600}, key=house.boss)["set_by_admin"] == {}
+
+
 def test_only_keys_are_managed(house: House) -> None:
     """The team itself, users, the audit: as for any other client's key."""
     denied: tuple[tuple[str, str, Any], ...] = (

@@ -22,7 +22,7 @@ __all__ = ["AccountPages", "refused"]
 
 _PAGE: Final = 100
 _MOST_PAGE: Final = 1000
-_STATUSES: Final = {"invalid": 400, "not_found": 404, "conflict": 409}
+_STATUSES: Final = {"invalid": 400, "forbidden": 403, "not_found": 404, "conflict": 409}
 _CURSOR: Final = Field("cursor", {"type": "string"}, "of the page before")
 _LIMIT: Final = Field("limit", {"type": "integer", "minimum": 1, "maximum": _MOST_PAGE}, f"of a page; {_PAGE}")
 
@@ -139,17 +139,19 @@ class AccountPages:
             return Answer(201, view(accounts.create_team(call.body, actor)))
         if kind == "user":
             return Answer(201, view(accounts.create_user(call.body, actor)))
-        fields = call.body if call.asker.role is not Role.OWN else TeamKeys(accounts, call.asker).new(call.body)
+        by_team = call.asker.role is Role.OWN
+        fields = TeamKeys(accounts, call.asker).new(call.body) if by_team else call.body
         if call.body.get("key") is None and call.body.get("digest") is None:
             _check_private(call)
-        return Answer(201, _shown_once(accounts.create_key(fields, actor)))
+        return Answer(201, _shown_once(accounts.create_key(fields, actor, by_team=by_team)))
 
     def _update(self, call: ApiCall, kind: Kind) -> Answer:
         accounts, asker = self._accounts(), call.asker
         guard = TeamKeys.guard_of(accounts, asker)
-        if asker.role is Role.OWN:
+        by_team = asker.role is Role.OWN
+        if by_team:
             TeamKeys(accounts, asker).check(call.body)
-        return Answer(200, view(accounts.update(kind, call.ids[0], call.body, asker.name, guard)))
+        return Answer(200, view(accounts.update(kind, call.ids[0], call.body, asker.name, guard, by_team=by_team)))
 
     def _delete(self, call: ApiCall, kind: Kind) -> Answer:
         accounts = self._accounts()
@@ -159,12 +161,14 @@ class AccountPages:
     def _block(self, call: ApiCall, kind: Kind) -> Answer:
         accounts = self._accounts()
         guard = TeamKeys.guard_of(accounts, call.asker)
-        return Answer(200, view(accounts.block(kind, call.ids[0], call.asker.name, guard)))
+        by_team = call.asker.role is Role.OWN
+        return Answer(200, view(accounts.block(kind, call.ids[0], call.asker.name, guard, by_team=by_team)))
 
     def _unblock(self, call: ApiCall, kind: Kind) -> Answer:
         accounts = self._accounts()
         guard = TeamKeys.guard_of(accounts, call.asker)
-        return Answer(200, view(accounts.unblock(kind, call.ids[0], call.asker.name, guard)))
+        by_team = call.asker.role is Role.OWN
+        return Answer(200, view(accounts.unblock(kind, call.ids[0], call.asker.name, guard, by_team=by_team)))
 
     def _rotate(self, call: ApiCall, kind: Kind) -> Answer:
         accounts = self._accounts()

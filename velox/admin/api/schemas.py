@@ -96,6 +96,16 @@ _CREDENTIALS: Final[Mapping[str, Schema]] = {
     "key": {**_TEXT_OR_NULL, "description": "what the client presents; one is made if neither is given"},
     "digest": {**_TEXT_OR_NULL, "description": "in place of key: its SHA-256 in hexadecimal"},
 }
+_SET_BY_ADMIN: Final[Schema] = {
+    "type": ["object", "null"],
+    "properties": {
+        **{name: schema for name, schema in _LIMITS.items() if name != "metadata"},
+        "expires": _TIME,
+        "blocked": {"const": True},
+    },
+    "additionalProperties": False,
+    "description": "what the gateway's admin has set: the team's own token only narrows it; null: the audit has it",
+}
 _SHOWN: Final[Mapping[str, Schema]] = {"blocked": {"type": "boolean"}, "created": _TIME, "updated": _TIME}
 
 ERROR: Final[Schema] = _object(
@@ -173,7 +183,8 @@ def given(kind: Kind, *, is_new: bool) -> Schema:
 def account(kind: Kind) -> Schema:
     """Return the schema of one as it is shown."""
     hint = {"hint": {"type": "string", "description": "its first and last characters"}} if kind == "key" else {}
-    return _object({"id": _TEXT, **hint, **_GIVEN[kind], **_SHOWN})
+    bounds = {"set_by_admin": _SET_BY_ADMIN} if kind == "key" else {}
+    return _object({"id": _TEXT, **hint, **_GIVEN[kind], **bounds, **_SHOWN})
 
 
 def made() -> Schema:
