@@ -32,7 +32,7 @@ _LONE_CR: Final = re.compile(rb"\r[^\n]")
 _HAS_OBJECT: Final = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
 _NULL_MEMBER: Final = re.compile(rb'(?<!\\)"usage"[ \t]*:[ \t]*null')
 # Only texts follow and the last brace, so that it is the object's own member. OpenAI pads its events there.
-_LAST_NULL: Final = re.compile(rb'"usage":null(?=(?:,"[a-z_]+":"[^"\\{}\[\]]*+")*+\}\n\n\Z)')
+_LAST_NULL: Final = re.compile(rb'"usage":null(?=(?:,"[a-z_]+":"[^"\\{}\[\]]*+")*\}\n\n\Z)')
 # What decides how deep in an object one stands. A string that does not end reaches to the end.
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]')
 _OPENING: Final = (b"{", b"[")

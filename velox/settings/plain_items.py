@@ -23,17 +23,18 @@ from typing import Final, NamedTuple
 
 __all__ = ["PlainItem", "field_pattern", "plain_items", "scalar_of"]
 
+# A repeated group stands in an atomic one, and is not possessive itself: of such a group CPython before 3.11.5 keeps
+# what it began to match (gh-106052).
 _TEXT: Final = (
-    rb"""(?:(?:[A-Za-z0-9_./]|-(?=[A-Za-z0-9]))(?:[A-Za-z0-9_./*@+=~-]|:(?=[^\s,\]\}]))*+|"[^"\\\n]*+"|'[^'\n]*+')"""
+    rb"""(?:(?:[A-Za-z0-9_./]|-(?=[A-Za-z0-9]))(?>(?:[A-Za-z0-9_./*@+=~-]|:(?=[^\s,\]\}]))*)|"[^"\\\n]*+"|'[^'\n]*+')"""
 )
-_LIST: Final = rb"\[ *+(?:%b *+(?:, *+%b *+)*+)?+(?:, *+)?+\]" % (_TEXT, _TEXT)
+_LIST: Final = rb"\[ *+(?>(?:%b *+(?>(?:, *+%b *+)*))?)(?:, *+)?+\]" % (_TEXT, _TEXT)
 _FIELD: Final = rb"[a-z_]++: ++(?:%b|%b)" % (_LIST, _TEXT)
-_FLOW: Final = rb"\{ *+%b *+(?:, *+%b *+)*+(?:, *+)?+\}" % (_FIELD, _FIELD)
+_FLOW: Final = rb"\{ *+%b *+(?>(?:, *+%b *+)*)(?:, *+)?+\}" % (_FIELD, _FIELD)
 _REST: Final = rb"(?: ++(?:#[^\n]*+)?+)?+(?:\n|\Z)"
-_LATER: Final = rb"  (?:%b%b|[a-z_]++:%b(?: {2,6}- %b%b)++)" % (_FIELD, _REST, _REST, _TEXT, _REST)
-_ITEM: Final = re.compile(rb"- (?:(?:%b|%b)%b|%b%b(?:%b)*+)" % (_FLOW, _TEXT, _REST, _FIELD, _REST, _LATER))
-_BETWEEN: Final = re.compile(rb"(?: *+(?:#[^\n]*+)?+\n)*+(?: *+(?:#[^\n]*+)?+\Z)?+")
-_LF: Final = ord("\n")
+_LATER: Final = rb"  (?:%b%b|[a-z_]++:%b(?>(?: {2,6}- %b%b)+))" % (_FIELD, _REST, _REST, _TEXT, _REST)
+_ITEM: Final = re.compile(rb"- (?:(?:%b|%b)%b|%b%b(?>(?:%b)*))" % (_FLOW, _TEXT, _REST, _FIELD, _REST, _LATER))
+_BETWEEN: Final = re.compile(rb"(?>(?: *+(?:#[^\n]*+)?+\n)*)(?>(?: *+(?:#[^\n]*+)?+\Z)?)")
 # A text that YAML takes for nothing.
 _NULLS: Final = frozenset({b"null", b"Null", b"NULL"})
 _QUOTES: Final = b"\"'"
@@ -60,16 +61,11 @@ def plain_items(content: bytes) -> list[PlainItem] | None:
         if at == end:
             return items or None
         item = _ITEM.match(content, at)
-        if item is None or not _is_between_lines(content, at) or not _is_between_lines(content, item.end()):
+        if item is None:
             return None
         items.append(PlainItem(item.group(), line))
         line += content.count(b"\n", at, item.end())
         at = item.end()
-
-
-def _is_between_lines(content: bytes, at: int) -> bool:
-    """False where a possessive group has kept what it began to match, as in CPython before 3.11.5 (gh-106052)."""
-    return at in (0, len(content)) or content[at - 1] == _LF
 
 
 def field_pattern(*names: str) -> re.Pattern[bytes]:
