@@ -82,7 +82,8 @@ MEANING: Final = {
     Reason.OVERLOAD_MEMORY: "no memory for this body (`VELOX_BODY_BUDGET`), or the worker is above its soft limit"
     " (`VELOX_MEMORY_SOFT`)",
     Reason.LIMITS_UNAVAILABLE: "Redis is down, so a shared limit can't be checked"
-    " ([limits-replicas.md](limits-replicas.md), [budgets](budgets.md#several-gateways))",
+    " ([limits-replicas.md](limits-replicas.md), [budgets](budgets.md#several-gateways)); or the ledger can't be read"
+    " ([budgets](budgets.md#without-the-ledger))",
     Reason.LEDGER_FULL: "no more calls can be recorded ([ledger](ledger.md#when-the-database-is-away),"
     " `VELOX_LEDGER_FULL`)",
     Reason.INTERNAL: "a bug in Velox; the operations log says where",

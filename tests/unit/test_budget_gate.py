@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.budgets import BudgetGate, BudgetHold
+from velox.gateway.budgets import BudgetGate, BudgetHold, Unread
 from velox.gateway.respond import error_reply
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price, compiled
-from velox.shm.budget_table import BudgetMemory, BudgetTable
+from velox.shm.budget_table import BudgetMemory, BudgetTable, rule_digest
 from velox.types import BodyFields, Budget, Caller, Dialect, Endpoint
 
 NOON = 1_795_435_200.0
@@ -44,11 +44,12 @@ def rule(scope: BudgetScope = "key", models: tuple[str, ...] = (), **fields: obj
 class House:
     """A gate with a table, a clock, and prices by the name of the upstream."""
 
-    def __init__(self, *rules: BudgetRule, **prices: Price) -> None:
+    def __init__(self, *rules: BudgetRule, unread: Unread = "strict", **prices: Price) -> None:
         self.memory = BudgetMemory(1000, 2)
         self.now_s = NOON
         self.prices = prices or {"here": CHEAP}
-        self.gate = BudgetGate(rules, BudgetTable(self.memory, 0), self._price, lambda: self.now_s)
+        table = BudgetTable(self.memory, 0)
+        self.gate = BudgetGate(rules, table, self._price, lambda: self.now_s, unread=unread)
 
     def _price(self, upstream: str, model: str, answered: str, tier: str, now_s: int) -> Price | None:
         return None if model == "unknown" else self.prices.get(upstream)
@@ -101,6 +102,37 @@ def test_case_01_requests_at_the_edge_stay_below_the_budget_and_the_bound() -> N
         used(hold, None, 1100)
     assert house.spent == [11_000] and house.spent[0] <= 10_000 + len(running) * (1100 - 1000)
     assert house.refused().reason is Reason.INSUFFICIENT_QUOTA
+
+
+@pytest.mark.parametrize(
+    ("unread", "refuses"), [("strict", [True, False]), ("refuse", [True, True]), ("allow", [False, False])]
+)
+def test_budget_that_nobody_knows_refuses_where_it_is_to(unread: Unread, refuses: list[bool]) -> None:
+    """Nothing of it is held, nor of others, and it goes on as soon as it is known; whatever becomes of other rules."""
+    for is_strict, is_refused in zip((True, False), refuses, strict=True):
+        known, lacking = rule("gateway", tokens=10_000), rule(tokens=10_000, strict=is_strict)
+        house = House(known, lacking, unread=unread)
+        for digests in (None, [rule_digest(lacking.identity)]):
+            house.memory.set_lacking(digests)
+            if is_refused:
+                error = house.refused(max_tokens=100)
+                assert (error.reason, error.retry_after_s) == (Reason.LIMITS_UNAVAILABLE, 5.0)
+                assert "budgets[0]" in error.message and set(house.held) == {0}
+            else:
+                used(house.hold(max_tokens=100), None, 1)
+        for digests in ([rule_digest(known.identity + " ")], []):
+            house.memory.set_lacking(digests)
+            used(house.hold(max_tokens=100), None, 1)
+
+
+def test_more_rules_that_nobody_knows_than_can_be_listed_are_all() -> None:
+    memory = BudgetMemory(1000, 1)
+    memory.set_lacking(range(1, 513))
+    assert memory.lacks(512) and not memory.lacks(513)
+    memory.set_lacking(range(1, 514))
+    assert memory.lacking() is None and memory.lacks(1000)
+    memory.set_lacking(())
+    assert not memory.lacks(1)
 
 
 def test_call_whose_reply_does_not_tell_counts_in_a_strict_budget_as_it_was_held() -> None:

@@ -83,6 +83,7 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_REDIS_TIMEOUT", "20ms", "redis_timeout_s", 0.02),
         ("VELOX_REDIS_FALLBACK", "refuse", "redis_fallback", "refuse"),
         ("VELOX_REPLICAS", "3", "replicas", 3),
+        ("VELOX_BUDGETS_UNREAD", "allow", "budgets_unread", "allow"),
         ("VELOX_QUEUE_BATCH", "3", "queue_batch", 3),
         ("VELOX_QUEUE_TIMEOUT", "250ms", "queue_timeout_s", 0.25),
         ("VELOX_MAX_BODY", "1KiB", "max_body_bytes", 1024),

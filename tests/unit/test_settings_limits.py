@@ -212,6 +212,7 @@ BAD_VARIABLES = {
     "VELOX_LIMIT_BUCKETS=63": f"VELOX_LIMIT_BUCKETS is '63': {NUMBER} 64",
     f"VELOX_REDIS_URL=http://:{PASSWORD}@h": "VELOX_REDIS_URL is hidden: expected redis://",
     "VELOX_REDIS_FALLBACK=closed": "VELOX_REDIS_FALLBACK is 'closed': expected local or refuse",
+    "VELOX_BUDGETS_UNREAD=on": "VELOX_BUDGETS_UNREAD is 'on': expected strict, refuse or allow",
     "VELOX_REDIS_TIMEOUT=50": "VELOX_REDIS_TIMEOUT is '50': expected a number with its unit",
     "VELOX_REDIS_PREFIX=a b": "VELOX_REDIS_PREFIX is 'a b': expected 1 to 64 visible ASCII characters",
     "VELOX_REPLICAS=-2": f"VELOX_REPLICAS is '-2': {NUMBER} 0",

@@ -40,6 +40,7 @@ __all__ = [
     "changes_in",
     "changes_path",
     "read_keys",
+    "replace_file",
     "snapshot_number",
     "snapshot_path",
 ]
@@ -267,9 +268,9 @@ class KeySnapshot:
         lines = b"".join(line + b"\n" for line in _all(documents, digests))
         head = msgspec.json.encode(_Head(_VERSION, number, hashlib.sha256(lines).hexdigest())) + b"\n"
         self._pending.clear()
-        _replace(self._path, head + lines)
+        replace_file(self._path, head + lines)
         # Between the two the changes belong to a snapshot that is gone: they count no longer.
-        _replace(self._changes_path, head)
+        replace_file(self._changes_path, head)
         self._number, self._n_bytes = number, 0
         self._most_bytes = max(self._least_bytes, len(lines))
 
@@ -316,8 +317,8 @@ def _by_key(digests: Iterable[Digest]) -> dict[str, list[Digest]]:
     return found
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Have a file hold this, or what it held before, whatever happens meanwhile."""
+def replace_file(path: Path, content: bytes) -> None:
+    """Have a file hold this, or what it held before, whatever happens meanwhile. Raises OSError."""
     new = path.with_name(path.name + ".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)

@@ -132,7 +132,7 @@ class _BudgetCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family; those of single budgets only where one is shown."""
-        text = "1 while what budgets have spent before can't be read: they count from 0."
+        text = "1 while what budgets have spent before can't be read from the ledger."
         yield _gauge("velox_budgets_unread", text, (), [((), self._is_unread)])
         text = "Budgets that found no row in the table: each worker counts these for itself."
         yield _counter("velox_budget_overflows", text, (), [((), self._overflowed)])

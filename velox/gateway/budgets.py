@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.lease_wait import NotYetError
@@ -31,11 +31,14 @@ from velox.protocol.token_usage import TokenUsage
 from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget
 from velox.types import BodyFields, Caller
 
-__all__ = ["BudgetGate", "BudgetHold", "CallPrices", "Destinations"]
+__all__ = ["BudgetGate", "BudgetHold", "CallPrices", "Destinations", "Unread"]
 
 # The price of a call, by the name of its upstream, the model that it was asked for, model and tier that its reply
 # tells, and Unix time in seconds.
 CallPrices: TypeAlias = Callable[[str, str, str, str, int], Price | None]
+
+# Which budgets refuse requests while nobody knows what was spent of them before: VELOX_BUDGETS_UNREAD.
+Unread: TypeAlias = Literal["strict", "refuse", "allow"]
 
 _KEPT_SETS: Final = 4096
 # No amount is larger: a thousand million dollars.
@@ -52,6 +55,8 @@ _WHOSE: Final = {
 _OWN: Final = frozenset({"key", "user", "team"})
 # When a running request ends nobody knows.
 _HELD_RETRY_S: Final = 1.0
+# What could not be read is tried again after a second, then after more and more.
+_LACKING_RETRY_S: Final = 5.0
 # A strict budget can't be passed without Redis: its requests wait longer for it than others.
 _STRICT_PATIENCE_S: Final = 2.0
 
@@ -82,7 +87,8 @@ class _Amounts(NamedTuple):
 class BudgetGate:
     """The budgets of all callers, in one worker. rules: as the settings have them. clock: Unix time in seconds.
 
-    default_answer: tokens of an answer of which nothing is known.
+    default_answer: tokens of an answer of which nothing is known. unread: which budgets refuse while nobody knows what
+    was spent of them before the start.
     """
 
     def __init__(
@@ -92,11 +98,13 @@ class BudgetGate:
         prices: CallPrices,
         clock: Callable[[], float],
         default_answer: int = 1024,
+        unread: Unread = "strict",
     ) -> None:
         self._rules: tuple[BudgetRule, ...] = tuple(rules)
         self._table: Final = table
         self._clock: Final = clock
         self._default_answer: Final = default_answer
+        self._unread: Final = unread
         self._guess: Final = OutputGuess()
         self._sets: Final[Memo[tuple[bytes, str], _Set]] = Memo(_KEPT_SETS)
         self.prices = prices  # other ones after a reload
@@ -129,6 +137,8 @@ class BudgetGate:
         taken: list[tuple[SharedBudget, Hold]] = []
         try:
             for each in found.budgets:
+                if each.is_lacking and self._refuses_lacking(each):
+                    raise _lacking(each)
                 if each.rule.budget.strict:
                     amounts = strict = strict or self._amounts(way, fields, estimate, now_s, longest_answer(fields))
                 else:
@@ -144,6 +154,9 @@ class BudgetGate:
                 budget.release(hold)
             raise
         return BudgetHold(taken, self._guess, caller.id, model)
+
+    def _refuses_lacking(self, kept: SharedBudget) -> bool:
+        return self._unread == "refuse" or (self._unread == "strict" and kept.rule.budget.strict)
 
     # -- amounts ------------------------------------------------------------------------------------
 
@@ -248,6 +261,14 @@ class BudgetGate:
             retry_after_s=max(0.0, window.end_s - now_s),
             headers=((b"x-velox-budget-reset", reset.encode()),),
         )
+
+
+def _lacking(kept: SharedBudget) -> VeloxError:
+    message = (
+        f"what was spent of {_WHOSE[kept.rule.scope]} budget ({kept.rule.name}) before the gateway started can't be"
+        " read yet, so nobody knows what is left (VELOX_BUDGETS_UNREAD)"
+    )
+    return VeloxError(Reason.LIMITS_UNAVAILABLE, message, retry_after_s=_LACKING_RETRY_S)
 
 
 class BudgetHold:

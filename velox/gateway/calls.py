@@ -352,11 +352,14 @@ class RequestCalls:
         elif reason in _CUT:
             flags |= _CUT_FLAG
         first_us = _since_us(answered.first_byte_ns, begun)
-        cost_nano = self._write(begun, now_ns, _code(reason), answered.status, flags, kinds, first_byte_us=first_us)
-        if self._hold is not None:
-            if not flags and kinds.output is not None:
-                self._hold.learn(kinds.output)
-            self._hold.spend(cost_nano, _total(kinds), is_known=not flags & _ESTIMATED)
+        self._write(
+            *(begun, now_ns, _code(reason), answered.status, flags, kinds),
+            first_byte_us=first_us,
+            hold=self._hold,
+            is_known=not flags & _ESTIMATED,
+        )
+        if self._hold is not None and not flags and kinds.output is not None:
+            self._hold.learn(kinds.output)
 
     def _end_failed(self, begun: Begun, now_ns: int, reason: str, status: int, *, may_have_worked: bool) -> None:
         """End a call that gave no reply: by its prompt if it may have worked, by what is known to have been done."""
@@ -401,14 +404,18 @@ class RequestCalls:
         usage: TokenUsage,
         *,
         first_byte_us: int | None = None,
-    ) -> int | None:
-        """Record a call; return its cost."""
+        hold: BudgetHold | None = None,
+        is_known: bool = True,
+    ) -> None:
+        """Count a call where budgets count it, and then record it: what is recorded is counted."""
         start = begun.call.start
         cost_nano, label, billed = self._priced(begun.upstream, start.names.upstream_model, usage, start.started_us)
         if usage.is_regional:
             flags |= _REGIONAL
         if usage.has_others:
             flags |= _OTHERS
+        if hold is not None:
+            hold.spend(cost_nano, _total(usage), is_known=is_known)
         self._writer.end(
             begun.call,
             status=status,
@@ -426,13 +433,10 @@ class RequestCalls:
             member = begun.attempt.member
             kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
             member.counts.count_call(member.row, kinds, cost_nano)
-        return cost_nano
 
     def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int, usage: TokenUsage) -> None:
         """Record a call that may have worked for nobody."""
-        cost_nano = self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage)
-        if self._hold is not None:
-            self._hold.spend(cost_nano, _total(usage))
+        self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage, hold=self._hold)
 
 
 def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:

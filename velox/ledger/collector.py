@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from velox.ledger.record import NamePart, NameParts, Rest, read_body
@@ -46,6 +46,11 @@ class Collector:
             n += self._collect(each)
             self._beat()
         return n
+
+    def names(self) -> Iterator[tuple[str, int, dict[int, str]]]:
+        """Yield the name of each ring, the number of the first record that is not safe, and the names before that."""
+        for each in self._rings:
+            yield each.ring.name, each.position, each.names
 
     @property
     def n_waiting(self) -> int:
@@ -116,6 +121,11 @@ class _RingReader:
         if number == self.position and dropped == self._dropped:
             return None
         return Batch(ring.name, number, calls, names, int(now_s), dropped, n_damaged)
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The names that were read, by number."""
+        return self._names.texts
 
     def is_safe(self, batch: Batch) -> None:
         """Note that a batch was kept."""

@@ -311,6 +311,11 @@ class NameParts:
             del self._texts[next(iter(self._texts))]
         return text
 
+    @property
+    def texts(self) -> dict[int, str]:
+        """All that are known, by number."""
+        return dict(self._texts)
+
     def text(self, number: int) -> str:
         """Return a name; `?` for one whose record was lost."""
         return self._texts.get(number, "?") if number else ""

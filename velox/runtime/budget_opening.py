@@ -7,9 +7,13 @@
                                       counted its part of what is kept: only the rest of it is added
     after a step of the clock         the same for all of them: rows that were in another window for a moment have lost
                                       what they had counted in this one
+    where the ledger can't be read    at the start what budget_snapshot.py kept holds, and what the rings have had
+                                      since; it is tried again after a second, then after more and more
 
 Knows: which sums are asked for, which rows they belong to, and when. Does not know: how a store sums up (velox.ledger),
-or what a row is (shm/budget_table.py).
+what a row is (shm/budget_table.py), or what becomes of requests whose budgets nobody knows (gateway/budgets.py).
+
+A reading waits until all records from before are kept: those that the rings had when the budgets came.
 
 A row counts the calls that begin after it was claimed, so what is read for it ends there. Sums are kept by the minute
 for two days, then by the hour, then by the day: a window that begins inside of one of these is taken to begin with it,
@@ -29,19 +33,37 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
-from velox.ledger.record import MIRRORED
+from velox.ledger.record import MIRRORED, Call
 from velox.ledger.store import Dimension, Question, Store, StoreError, Sums, Total
 from velox.observe.oplog import operations_logger
 from velox.policy.budget import BudgetWindow, window_at
-from velox.policy.budget_rules import BudgetRule, Spender, by_identity, has_budgets, own_budgets, rules_of, subjects
+from velox.policy.budget_rules import (
+    BudgetLabel,
+    BudgetRule,
+    Spender,
+    by_identity,
+    has_budgets,
+    own_budgets,
+    rules_of,
+    subjects,
+)
+from velox.runtime.budget_snapshot import (
+    Snapshot,
+    SnapshotError,
+    has_snapshot,
+    known_rules,
+    learn_rules,
+    read_snapshot,
+)
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.process import wait_for
-from velox.runtime.stores import record_store
+from velox.runtime.stores import has_records, record_store
 from velox.settings import Settings
-from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable
+from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable, rule_digest
+from velox.shm.record_ring import RecordRing
 from velox.types import Budget, KeyEntry, KeyUpdate
 
-__all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent"]
+__all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent", "restore_spent"]
 
 _LEAST_ROWS: Final = 65_536
 # So many rows for each budget that there is at the start, in each half of the table: more budgets may come.
@@ -54,15 +76,19 @@ _DAY_S: Final = 86_400
 _MINUTES_S: Final = 2 * _DAY_S - _HOUR_S
 _HOURS_S: Final = 89 * _DAY_S
 _LAST_S: Final = 253_402_300_800  # the end of the year 9999
-_US: Final = 1_000_000
+US: Final = 1_000_000
 # What was spent must be read within this time at the start; a database that hangs must not hold the gateway up.
 _START_S: Final = 10.0
+_RESTORE_S: Final = 10.0
 # By then all workers count by a change, and the records of calls before it are kept.
 _SETTLED_S: Final = 2.0
 # While budgets keep changing, those that have settled are read together this often.
 _GATHER_S: Final = 8.0
-# Until a reading that failed is tried again.
-_AGAIN_S: Final = 30.0
+# Until a reading that failed is tried again: at first, and at most.
+_AGAIN_S: Final = 1.0
+_MOST_AGAIN_S: Final = 30.0
+# How a child that reads ends: it has read all; it could not; some records, which it has counted, are not kept yet.
+_IS_READ, _HAS_FAILED, _IS_WAITING = range(3)
 # Thousands of budgets come back one by one, as their next requests do; what the first reading found holds for all.
 _STEPPED_S: Final = 60.0
 
@@ -184,7 +210,7 @@ def read_spent(
             sums[since_s] = _Sums(store, since_s, single_s, single, known)
         rows.clear()
         for spent in sums[since_s].of(rule):
-            if spent.started_us and spent.started_us < window.start_s * _US:
+            if spent.started_us and spent.started_us < window.start_s * US:
                 continue
             for subject in subjects(rule, spent.spender):
                 if subject not in rows:
@@ -197,11 +223,72 @@ def read_spent(
                     more = spent.tokens if rule.budget.is_tokens else spent.nano
                     amounts[row] = (window, amounts.get(row, (window, 0))[1] + more)
     for row, (window, amount) in amounts.items():
-        # Never less than before: calls that have just ended are counted, and kept in a moment.
-        base = max(amount - counted.get(row, 0), memory.base(row, window.number))
+        base = amount
+        if row in counted:
+            # Never less than before: calls that have just ended are counted, and kept in a moment.
+            base = max(amount - counted[row], memory.base(row, window.number))
         memory.set_base(row, window.number, base)
         memory.open_window(row, window)
     return len(amounts)
+
+
+def restore_spent(
+    memory: BudgetMemory,
+    snapshot: Snapshot,
+    rings: Iterable[RecordRing],
+    rules: Iterable[BudgetRule],
+    keys: Iterable[KeyEntry],
+    now_s: float,
+    *,
+    is_on_top: bool = False,
+) -> tuple[int, bool]:
+    """Write what a snapshot has, and what rings had since, into the rows of these budgets.
+
+    is_on_top: they have what was spent before that. Return how many rows have spent something, and whether that is all:
+    False: records are lost.
+    """
+    known = {caller_of(key).id.hex(): key for key in keys}
+    table, now_us = BudgetTable(memory, 0), round(now_s * US)
+    found = {rule_digest(rule.identity): rule for rule in by_identity(rules).values()}
+    windows = {digest: window_at(rule.budget, now_s) for digest, rule in found.items()}
+    amounts: dict[int, tuple[BudgetWindow, int]] = {}
+    for saved in snapshot.budgets:
+        rule, label = found.get(saved.rule), BudgetLabel.read(saved.label.encode())
+        name = bytes.fromhex(saved.name)
+        if rule is None or label is None:
+            continue
+        row = memory.claim(memory.tag_of(name), open_ended=saved.is_open_ended)
+        if row is None:
+            continue
+        label = label._replace(name=rule.name, soft=rule.budget.soft)
+        memory.settle_in(row, name, label, rule.budget.limit, now_us, saved.rule)
+        if saved.number == windows[saved.rule].number:
+            amounts[row] = windows[saved.rule], saved.spent
+    # There may be thousands of keys with rules of their own, and thousands of records.
+    by_owner: dict[tuple[str, str], list[int]] = {}
+    for digest, rule in found.items():
+        by_owner.setdefault((rule.scope, rule.owner) if rule.owner else ("", ""), []).append(digest)
+    is_whole = True
+    for call in (call for ring in rings for call in snapshot.later_calls(ring)):
+        if call is None:
+            is_whole = False
+        elif call.attempt:  # no copy for a mirror
+            spent = _spent(call, known)
+            who = spent.spender
+            for owner in (("", ""), ("key", who.key_id), ("team", who.team), ("user", who.user)):
+                for digest in by_owner.get(owner, ()):
+                    rule, window = found[digest], windows[digest]
+                    for subject in subjects(rule, who) if call.started_us >= window.start_s * US else ():
+                        shown = f"{who.key_id} {who.key_name}" if rule.scope == "key" else subject
+                        row = table.row(rule, subject, shown, now_s)
+                        if row is not None:
+                            more = spent.tokens if rule.budget.is_tokens else spent.nano
+                            amounts[row] = window, amounts.get(row, (window, 0))[1] + more
+    for row, (window, amount) in amounts.items():
+        before = memory.base(row, window.number)
+        memory.set_base(row, window.number, before + amount if is_on_top else max(amount, before))
+        memory.open_window(row, window)
+    return len(amounts), is_whole
 
 
 # Of what sums are kept by, beside tags: a key as records have it, its team, its user, and a model.
@@ -286,11 +373,14 @@ def _group(values: tuple[str, ...]) -> _Group:
 
 def _single(store: Store, since_s: int, until_s: int, keys: Mapping[str, KeyEntry]) -> Iterator[_Spent]:
     for call in store.calls(Question(since_s, until_s)):
-        if call.attempt == 0:  # a copy for a mirror
-            continue
-        tokens = (call.tokens.input or 0) + (call.tokens.output or 0)
-        spender = _spender((call.key, call.team, call.user, call.model), call.tags, keys)
-        yield _Spent(spender, call.cost_nano or 0, tokens, call.started_us)
+        if call.attempt:  # no copy for a mirror
+            yield _spent(call, keys)
+
+
+def _spent(call: Call, keys: Mapping[str, KeyEntry]) -> _Spent:
+    tokens = (call.tokens.input or 0) + (call.tokens.output or 0)
+    spender = _spender((call.key, call.team, call.user, call.model), call.tags, keys)
+    return _Spent(spender, call.cost_nano or 0, tokens, call.started_us)
 
 
 def _spender(group: _Group, tags: tuple[str, ...], keys: Mapping[str, KeyEntry]) -> Spender:
@@ -311,14 +401,16 @@ def _since(start_s: int, now_s: float) -> int:
 class _Due(NamedTuple):
     """Rules to read, by identity. at_s: not before (monotonic). changed_s: since when they may have counted (Unix).
 
-    back: identities of those that have counted here before. has_failed: a reading of them has.
+    heads: of the rings, when they came: all before must be kept first. back: identities of those that have counted here
+    before. again_s: a reading of them has failed, and is tried again after so long; 0: none has.
     """
 
     at_s: float
     changed_s: float
     rules: Mapping[str, BudgetRule]
+    heads: tuple[int, ...]
     back: frozenset[str] = frozenset()
-    has_failed: bool = False
+    again_s: float = 0.0
 
 
 def _together(due: Sequence[_Due]) -> _Due:
@@ -327,7 +419,8 @@ def _together(due: Sequence[_Due]) -> _Due:
         rules.update(each.rules)
     at_s, changed_s = max(each.at_s for each in due), min(each.changed_s for each in due)
     back = frozenset[str]().union(*(each.back for each in due))
-    return _Due(at_s, changed_s, rules, back, any(each.has_failed for each in due))
+    heads = tuple(map(max, zip(*(each.heads for each in due), strict=True)))
+    return _Due(at_s, changed_s, rules, heads, back, max(each.again_s for each in due))
 
 
 class BudgetOpening:
@@ -362,6 +455,7 @@ class BudgetOpening:
         self._due: list[_Due] = []
         self._reading: _Due | None = None  # what the child reads
         self._had: Final[set[str]] = set()  # identities of the rules that have counted
+        self._lacking: frozenset[int] = frozenset()  # digests of those of which nobody knows what was spent before
         self.pid = 0
 
     @classmethod
@@ -390,22 +484,77 @@ class BudgetOpening:
             return
         self._had.update(rule.identity for rule in rules)
         pid = self._fork(partial(self._read, rules, keys, None))
-        if not pid:
-            self._read_later(rules)
-            return
-        code = wait_for(pid, self._start_s, is_stopped)
-        on_reaped(pid)
-        if code == 0:
+        code: int | None = _HAS_FAILED
+        if pid:
+            code = wait_for(pid, self._start_s, is_stopped)
+            on_reaped(pid)
+        if code == _IS_READ:
             return
         if code is None and not is_stopped():
-            message = "what was spent before could not be read in %g s: budgets begin at 0 until it is"
-            self._logger.error(message, self._start_s)
+            self._logger.error("what was spent before could not be read in %g s", self._start_s)
+        if code != _IS_WAITING and not is_stopped():
+            self._restore(rules, keys, is_stopped, on_reaped)
         self._read_later(rules)
+
+    def _restore(
+        self,
+        rules: Sequence[BudgetRule],
+        keys: Sequence[KeyEntry],
+        is_stopped: Callable[[], bool],
+        on_reaped: Callable[[int], object],
+    ) -> None:
+        """Have a child take what was saved, and wait for that."""
+        self._memory.set_lacking(None)
+        pid = self._fork(partial(self._take_saved, rules, keys))
+        if pid:
+            wait_for(pid, _RESTORE_S, is_stopped)
+            on_reaped(pid)
+        self._lacking = self._now_lacking(rules)
+        if self._lacking:
+            message = "nobody knows what %d of %d rules of budgets have spent before: %s (VELOX_BUDGETS_UNREAD=%s)"
+            policy = self._settings.budgets_unread
+            what = {
+                "strict": "strict ones refuse until it is read, others begin at 0",
+                "refuse": "they refuse until it is read",
+                "allow": "they begin at 0 until it is read",
+            }[policy]
+            self._logger.error(message, len(self._lacking), len(by_identity(rules)), what, policy)
+
+    def _now_lacking(self, rules: Iterable[BudgetRule]) -> frozenset[int]:
+        digests = frozenset(rule_digest(rule.identity) for rule in rules)
+        found = self._memory.lacking()
+        return digests if found is None else digests & found
+
+    def _take_saved(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry]) -> int:
+        """Be the child."""
+        logger, path = operations_logger(sys.stderr), self._folder.path
+        try:
+            snapshot = read_snapshot(path)
+            known = known_rules(path) - snapshot.lacking
+        except (OSError, SnapshotError) as exc:
+            why = "there is none" if isinstance(exc, FileNotFoundError) else str(exc)
+            logger.error("what budgets have spent can't be taken from budgets.snapshot either: %s", why)
+            snapshot, known = Snapshot.nothing(), frozenset()
+        n, is_whole = restore_spent(self._memory, snapshot, self._folder.all, rules, keys, self._wall_s())
+        if not is_whole:
+            logger.error("some records since budgets.snapshot are lost, or are not in the rings")
+            known = frozenset()
+        lacking = {rule_digest(rule.identity) for rule in rules} - known
+        self._memory.set_lacking(lacking)
+        if n:
+            logger.warning(
+                "%d budgets go on with what budgets.snapshot and the rings have, until the ledger is read", n
+            )
+        return 0
 
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
         """Read while the gateway serves, however long that takes: calls from now on are looked at one by one."""
-        self._due.append(_Due(time.monotonic() + _SETTLED_S, self._wall_s(), by_identity(rules), has_failed=True))
+        due = _Due(time.monotonic() + _SETTLED_S, self._wall_s(), by_identity(rules), self._heads(), again_s=_AGAIN_S)
+        self._due.append(due)
         self._memory.is_unread = True
+
+    def _heads(self) -> tuple[int, ...]:
+        return tuple(ring.head for ring in self._folder.all)
 
     def look(self, rules: Sequence[BudgetRule], keys: KeyChanges, now_s: float) -> None:
         """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic.
@@ -425,7 +574,7 @@ class BudgetOpening:
         if new:
             found = by_identity(new)
             back = frozenset(found.keys() & self._had)
-            self._due.append(_Due(now_s + _SETTLED_S, self._wall_s(), found, back))
+            self._due.append(_Due(now_s + _SETTLED_S, self._wall_s(), found, self._heads(), back))
             self._had.update(found)
         if not self.pid and self._is_due(now_s):
             self._start(keys.all(), now_s)
@@ -441,7 +590,7 @@ class BudgetOpening:
         # Of a limit that has changed meanwhile the last counts.
         latest, fixed = self._book.rules, by_identity(self._fixed)
         rules = [latest.get(identity, fixed.get(identity, rule)) for identity, rule in reading.rules.items()]
-        self.pid = self._fork(partial(self._read, rules, keys, reading.changed_s, reading.back))
+        self.pid = self._fork(partial(self._read, rules, keys, reading))
         if self.pid:
             self._reading = reading
         else:
@@ -461,20 +610,30 @@ class BudgetOpening:
     def died(self, now_s: float, *, ended_well: bool) -> None:
         """Note that the child was reaped. What it could not read is read again."""
         self.pid = 0
-        if self._reading is not None and not ended_well:
-            self._due.append(self._reading._replace(at_s=now_s + _AGAIN_S, has_failed=True))
-        self._reading = None
-        self._memory.is_unread = any(each.has_failed for each in self._due)
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            digests = {rule_digest(identity) for identity in reading.rules}
+            if ended_well:
+                self._lacking -= digests
+            else:
+                if not reading.again_s:  # they are new, or are back with what they had
+                    self._lacking |= digests - {rule_digest(identity) for identity in reading.back}
+                again_s = reading.again_s or _AGAIN_S
+                self._due.append(reading._replace(at_s=now_s + again_s, again_s=min(2 * again_s, _MOST_AGAIN_S)))
+        self._memory.set_lacking(self._lacking)
+        self._memory.is_unread = any(each.again_s for each in self._due)
 
-    def _read(
-        self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], changed_s: float | None, back: Collection[str] = ()
-    ) -> int:
-        """Be the child."""
+    def _read(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], reading: _Due | None) -> int:
+        """Be the child. reading: what is read while the gateway serves; None: it does not yet."""
         logger = operations_logger(sys.stderr)
+        changed_s, back = (None, frozenset[str]()) if reading is None else (reading.changed_s, reading.back)
         # Where Redis adds up what all gateways have spent, each brings what it spent itself.
         is_own = self._settings.redis_url is not None
         opened = partial(record_store, self._settings, is_own=is_own)
+        is_lost = changed_s is None and self._is_lost()
         try:
+            if reading is not None:
+                self._check_kept(reading.heads)
             with contextlib.closing(opened(is_reader=changed_s is not None)) as store:
                 if changed_s is None:  # the ledger's process has not begun
                     collector = Collector(self._folder.all, store, time.time)
@@ -482,20 +641,48 @@ class BudgetOpening:
                         pass
                 n = read_spent(self._memory, store, rules, keys, self._wall_s(), changed_s, back)
         except StoreError as exc:
-            if changed_s is not None:
-                logger.error("what was spent before can't be read: %s; it is tried again in %g s", exc, _AGAIN_S)
-                return 1
+            if reading is not None:
+                again_s = reading.again_s or _AGAIN_S
+                logger.error("what was spent before can't be read: %s; it is tried again in %g s", exc, again_s)
+                return _HAS_FAILED
             try:
                 if self._settings.ledger_database is not None:  # this one has been waited for
                     raise
                 # A full disk takes nothing, and has what it took.
                 with contextlib.closing(opened(is_reader=True, without_room=True)) as store:
                     n = read_spent(self._memory, store, rules, keys, self._wall_s())
+                    waiting, rings = Snapshot.of_store(store, self._folder.all), self._folder.all
+                    restore_spent(self._memory, waiting, rings, rules, keys, self._wall_s(), is_on_top=True)
             except StoreError:
-                logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)
+                logger.error("what was spent before can't be read: %s", exc)
             else:
-                logger.error("%s; %d budgets go on with what was spent, but for records that still wait", exc, n)
-            return 1
-        if n:
+                logger.error("%s; %d budgets go on with what was spent, also by records that still wait", exc, n)
+                return _IS_WAITING
+            return _HAS_FAILED
+        if is_lost:
+            self._take_lost(rules, keys, logger)
+        elif n:
             logger.info("%d budgets go on with what was spent before", n)
-        return 0
+        with contextlib.suppress(OSError):  # the next start without a ledger knows less
+            learn_rules(self._folder.path, (rule_digest(rule.identity) for rule in rules), is_start=reading is None)
+        return _IS_READ
+
+    def _check_kept(self, heads: Sequence[int]) -> None:
+        """Raise StoreError if records from before are not kept yet: they are in no sum."""
+        n = sum(max(0, head - ring.tail) for ring, head in zip(self._folder.all, heads, strict=True))
+        if n:
+            raise StoreError(f"{n} records wait to be kept")
+
+    def _is_lost(self) -> bool:
+        """Say whether the database is not there, though budgets were saved beside it."""
+        folder = self._folder.path
+        if self._settings.ledger_database is not None:
+            return False
+        return has_snapshot(folder) and not has_records(folder)
+
+    def _take_lost(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], logger: logging.Logger) -> None:
+        """A database that was taken away has nothing: nobody may spend again what is saved."""
+        with contextlib.suppress(OSError, SnapshotError):
+            snapshot = read_snapshot(self._folder.path)
+            n, _ = restore_spent(self._memory, snapshot, (), rules, keys, self._wall_s())
+            logger.error("the ledger's database is not there: %d budgets go on with budgets.snapshot", n)

@@ -36,6 +36,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.outcomes import KeyHolder
 from velox.runtime.budget_alerts import AlertWatch
+from velox.runtime.budget_snapshot import BudgetSnapshot
 from velox.runtime.key_corrections import CHANGED, COMPARE_S, LEFT, MISSING, KeyCorrections, named
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.stores import account_store, record_store
@@ -103,6 +104,7 @@ class LedgerLoop:
         self._was_open = False
         self._problem = ""  # as logged last; "": all is well
         self._pruner: Final = Pruner()
+        self._budgets: Final = None if budgets is None else BudgetSaver(folder, budgets, logger)
         corrections = KeyCorrections(KeyHolder.FILES, metrics, logger)
         self._keys: Final = KeyWriter(settings, folder.path, corrections, logger) if settings.managed_keys else None
 
@@ -112,6 +114,8 @@ class LedgerLoop:
         poll.register(self._wake, select.POLLIN)
         while not stopped:
             is_well = self._turn()
+            if self._budgets is not None:
+                self._budgets.turn(time.monotonic(), time.time(), self._collector)
             has_more = self._keys is not None and self._keys.turn(time.monotonic())
             if self._alerts is not None:
                 self._alerts.turn(time.monotonic(), time.time())
@@ -119,6 +123,8 @@ class LedgerLoop:
             poll.poll(pause_s * 1000)
         while self._turn() and self._collector is not None and self._collector.n_waiting > 0:
             pass
+        if self._budgets is not None:
+            self._budgets.close(time.time(), self._collector)
         self._close()
         if self._keys is not None:
             self._keys.close()
@@ -164,6 +170,37 @@ class LedgerLoop:
         if store is not None:
             with contextlib.suppress(Exception):
                 store.close()
+
+
+class BudgetSaver:
+    """Has what budgets have spent saved, in every turn. While it can't be, the last file stays."""
+
+    def __init__(self, folder: LedgerFolder, memory: BudgetMemory, logger: logging.Logger) -> None:
+        self._snapshot: Final = BudgetSnapshot(folder.path, memory, folder.all)
+        self._logger: Final = logger
+        self._problem = ""  # as logged last; "": all is well
+
+    def __repr__(self) -> str:
+        return f"<BudgetSaver {self._snapshot!r}>"
+
+    def turn(self, now_s: float, time_s: float, collector: Collector | None) -> None:
+        """Save what has changed, if it is time. now_s: monotonic. time_s: Unix time."""
+        self._save(lambda: self._snapshot.turn(now_s, time_s, collector))
+
+    def close(self, time_s: float, collector: Collector | None) -> None:
+        """Save all there is: nobody spends any more."""
+        self._save(lambda: self._snapshot.save(time_s, collector))
+
+    def _save(self, save: Callable[[], None]) -> None:
+        try:
+            save()
+        except OSError as exc:
+            why = exc.strerror or str(exc)
+            if why != self._problem:
+                self._problem = why
+                self._logger.error("budgets.snapshot can't be written: %s; a start without the ledger knows less", why)
+        else:
+            self._problem = ""
 
 
 class Pruner:

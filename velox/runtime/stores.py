@@ -15,7 +15,7 @@ from velox.ledger.store import Store, StoreError
 from velox.runtime.gateway_name import gateway_name
 from velox.settings import Settings
 
-__all__ = ["account_store", "record_store"]
+__all__ = ["account_store", "has_records", "record_store"]
 
 
 def record_store(
@@ -37,6 +37,13 @@ def record_store(
     gateway = "" if is_reader and not is_own else _gateway(folder)
     url = settings.ledger_database.reveal()
     return PostgresStore(url, gateway=gateway, days=settings.ledger_days, is_reader=is_reader, is_own=is_own)
+
+
+def has_records(folder: Path) -> bool:
+    """Say whether a gateway has recorded anything in files of its folder."""
+    from velox.ledger.sqlite import SUMS_FILE
+
+    return (folder / SUMS_FILE).exists()
 
 
 def account_store(settings: Settings, *, is_reader: bool = False) -> AccountStore:

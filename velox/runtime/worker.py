@@ -147,7 +147,9 @@ def _call_log(settings: Settings, records: RecordRing, budgets: BudgetTable | No
     records.begin()
     prices, gate = call_prices(settings), None
     if budgets is not None:
-        gate = BudgetGate(settings.budgets, budgets, prices, time.time, settings.default_max_tokens)
+        gate = BudgetGate(
+            settings.budgets, budgets, prices, time.time, settings.default_max_tokens, settings.budgets_unread
+        )
     return CallLog(
         CallWriter(records, recorder.process), prices, budgets=gate, refuses=settings.ledger_full == "refuse"
     )

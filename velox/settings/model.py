@@ -373,6 +373,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse_budget_list,
         parse_items=parse_budgets,
     )
+    budgets_unread: Literal["strict", "refuse", "allow"] = setting(
+        "strict",
+        "which [budgets](docs/budgets.md#without-the-ledger) refuse requests (503) while nobody knows what was spent of"
+        " them before the start: the `strict` ones, all (`refuse`), none (`allow`)",
+    )
     budget_metrics: frozenset[str] = setting(
         "gateway,team",
         "whose [budgets](docs/budgets.md) are in the metrics: any of gateway, key, team, user, tag and model, or `off`;"

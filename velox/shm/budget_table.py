@@ -5,13 +5,16 @@ it (gateway/budgets.py).
 
 LAYOUT. A memfd; everything is an 8-byte cell.
 
-    gateway    1 line         how many budgets found no row; how many alerts there were, and what became of them;
-                              how often a budget went back to a window before; 1: what was spent before is not read;
-                              since when Redis can't be asked (monotonic ns), 0: it can
+    gateway    2 lines        how many budgets found no row; how many alerts there were, and what became of them;
+                              how often a budget went back to a window before; of how many rules nobody knows what
+                              was spent before, ALL of all; since when Redis can't be asked (monotonic ns), 0: it can;
+                              1: what was spent before is not read from the ledger
+    lacking    1 cell a rule  which rules these are: digests of their identities
     tags       1 cell a row   0: the row is free; else a keyed digest of the budget that has it, for ever
     rows       each row:
       shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT,
-               ELSEWHERE_SPENT, ELSEWHERE_GRANTED, TOLD; REFUSED_NUMBER, REFUSALS; a name and a text
+               ELSEWHERE_SPENT, ELSEWHERE_GRANTED, TOLD; REFUSED_NUMBER, REFUSALS; a name and a text; RULE, the
+               digest of its rule's identity
       numbers  1 cell a block       the window that the next four are of
       held     1 cell a block       for requests that run in this process, or that ask whether they may
       spent    1 cell a block       by calls that ended in this process
@@ -46,7 +49,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2b, sha256
 from itertools import compress
 from typing import Final, NamedTuple
@@ -68,14 +71,19 @@ __all__ = [
     "Lack",
     "SharedBudget",
     "Told",
+    "rule_digest",
 ]
 
 # Cells of the gateway's line.
 _OVERFLOWED: Final = 0
 _ALERTS: Final = 1  # and the next ones, by AlertCount
 _CAME_BACK: Final = 5
-_UNREAD: Final = 6
+_LACKING: Final = 6
+_MOST_LACKING: Final = 512
+_ALL: Final = 1 << 63
 _AWAY: Final = 7
+_UNREAD: Final = 8
+_HEAD_CELLS: Final = 2 * LINE_CELLS
 
 # Shared cells of a row.
 _LIMIT: Final = 0
@@ -93,8 +101,9 @@ _ELSEWHERE_GRANTED: Final = 12
 _TOLD_NS: Final = 13
 _REFUSED_NUMBER: Final = 14  # the window in which a request was refused last
 _REFUSALS: Final = 15
-_TEXT: Final = 16
-_TEXT_CELLS: Final = 48
+_RULE: Final = 16
+_TEXT: Final = 17
+_TEXT_CELLS: Final = 47
 _N_SHARED: Final = _TEXT + _TEXT_CELLS
 _N_ARRAYS: Final = 5
 # Of a block, in so many times the number of blocks; in the order in which a reader must read them.
@@ -118,7 +127,8 @@ class BudgetState(NamedTuple):
 
     spent: by all gateways, as far as this one knows. held: by requests that run in this one. n_refused: requests of
     this one for which too little was left, in all windows. has_refused: one of them was in the open window. room: what
-    this one has left of its part, while Redis can't be asked for more; None: it can, or nobody has to.
+    this one has left of its part, while Redis can't be asked for more; None: it can, or nobody has to. is_lacking:
+    nobody knows what was spent before the start.
     """
 
     label: BudgetLabel
@@ -129,6 +139,7 @@ class BudgetState(NamedTuple):
     n_refused: int = 0
     has_refused: bool = False
     room: int | None = None
+    is_lacking: bool = False
 
     @property
     def left(self) -> int:
@@ -178,13 +189,14 @@ class Hold(NamedTuple):
 class BudgetMemory:
     """Made by the supervisor before it forks; children inherit it. rows: of budgets. blocks: Segment.blocks."""
 
-    __slots__ = ("_atomic", "_row_cells", "_rows_first", "blocks", "cells", "key", "rows")
+    __slots__ = ("_atomic", "_lacking_first", "_row_cells", "_rows_first", "blocks", "cells", "key", "rows")
 
     def __init__(self, rows: int, blocks: int) -> None:
         self.rows: Final = max(rows, 4 * _PROBES)
         self.blocks: Final = blocks
         self.key: Final = os.urandom(16)
-        self._rows_first = LINE_CELLS + whole_lines(self.rows)
+        self._lacking_first = _HEAD_CELLS + whole_lines(self.rows)
+        self._rows_first = self._lacking_first + _MOST_LACKING
         self._row_cells = _N_SHARED + whole_lines(_N_ARRAYS * blocks)
         memory = shared_memory("velox-budgets", (self._rows_first + self.rows * self._row_cells) * CELL_BYTES)
         self._atomic = AtomicView(memory)
@@ -217,12 +229,35 @@ class BudgetMemory:
 
     @property
     def is_unread(self) -> bool:
-        """True while budgets lack what was spent before, because it could not be read."""
+        """True while what some budgets have spent before is not read from the ledger, because that failed."""
         return bool(self.cells[_UNREAD])
 
     @is_unread.setter
     def is_unread(self, is_unread: bool) -> None:
         self.cells[_UNREAD] = is_unread
+
+    @property
+    def has_lacking(self) -> bool:
+        """True while nobody knows what some budgets have spent before."""
+        return bool(self.cells[_LACKING])
+
+    def set_lacking(self, rules: Collection[int] | None) -> None:
+        """Note the digests of all rules of which nobody knows what was spent before; None: all. For one at a time."""
+        self.cells[_LACKING] = _ALL
+        if rules is not None and len(rules) <= _MOST_LACKING:
+            for at, digest in enumerate(rules, self._lacking_first):
+                self.cells[at] = digest
+            self.cells[_LACKING] = len(rules)
+
+    def lacking(self) -> frozenset[int] | None:
+        """Return the digests of these rules; None: all."""
+        n = self.cells[_LACKING]
+        return None if n == _ALL else frozenset(self.cells[self._lacking_first : self._lacking_first + n].tolist())
+
+    def lacks(self, rule: int) -> bool:
+        """Say whether nobody knows what was spent by a rule before. rule: rule_digest()."""
+        found = self.lacking() if self.has_lacking else frozenset[int]()
+        return found is None or rule in found
 
     @property
     def away_ns(self) -> int:
@@ -236,13 +271,17 @@ class BudgetMemory:
     def tag(self, *parts: str) -> tuple[int, bytes]:
         """Return the tag of a row, and a name that is the same in all gateways."""
         text = b"".join(len(data).to_bytes(4, "big") + data for data in map(_bytes, parts))
-        digest = blake2b(text, key=self.key, digest_size=8).digest()
-        return int.from_bytes(digest, "big") or 1, sha256(text).digest()[:16]
+        name = sha256(text).digest()[:16]
+        return self.tag_of(name), name
+
+    def tag_of(self, name: bytes) -> int:
+        """Return the tag of the row that has this name. Keyed: nobody can make names that are in each other's way."""
+        return int.from_bytes(blake2b(name, key=self.key, digest_size=8).digest(), "big") or 1
 
     def find(self, tag: int, *, open_ended: bool = False) -> int | None:
         """Return the row of a tag; None: it has none."""
         for row in self._probes(tag, open_ended=open_ended):
-            found = self.cells[LINE_CELLS + row]
+            found = self.cells[_HEAD_CELLS + row]
             if found == tag:
                 return row
             if not found:
@@ -255,8 +294,8 @@ class BudgetMemory:
         open_ended: clients' words went into it. These have one half of the table, and are in nobody's way.
         """
         for row in self._probes(tag, open_ended=open_ended):
-            at = (LINE_CELLS + row) * CELL_BYTES
-            found = self.cells[LINE_CELLS + row] or self._atomic.cas_u64(at, 0, tag)
+            at = (_HEAD_CELLS + row) * CELL_BYTES
+            found = self.cells[_HEAD_CELLS + row] or self._atomic.cas_u64(at, 0, tag)
             if found in (0, tag):
                 return row
         return None
@@ -268,7 +307,7 @@ class BudgetMemory:
     def used_rows(self) -> Iterator[int]:
         """Return the rows that budgets have."""
         fence()
-        tags = self.cells[LINE_CELLS : LINE_CELLS + self.rows].tolist()
+        tags = self.cells[_HEAD_CELLS : _HEAD_CELLS + self.rows].tolist()
         return compress(range(self.rows), tags)
 
     def reclaim(self, block: int) -> None:
@@ -352,9 +391,10 @@ class BudgetMemory:
         first = self.first_cell(row) + _NAME
         return struct.pack("=2Q", *self.cells[first : first + 2])
 
-    def settle_in(self, row: int, name: bytes, label: BudgetLabel, limit: int, now_us: int) -> None:
-        """Write what a row says of itself. Whoever uses a row may do so: all write the same."""
+    def settle_in(self, row: int, name: bytes, label: BudgetLabel, limit: int, now_us: int, rule: int) -> None:
+        """Write what a row says of itself. Whoever uses a row may do so: all write the same. rule: rule_digest()."""
         first, cells = self.first_cell(row), self.cells
+        cells[first + _RULE] = rule
         if cells[first + _LIMIT] != limit:
             cells[first + _LIMIT] = limit
         text = label.packed(_TEXT_CELLS * CELL_BYTES)
@@ -368,6 +408,10 @@ class BudgetMemory:
             cells[first + _TEXT_BYTES] = len(text)
         if not cells[first + _SINCE]:
             cells[first + _SINCE] = now_us
+
+    def rule(self, row: int) -> int:
+        """Return the digest of its rule's identity."""
+        return self.cells[self.first_cell(row) + _RULE]
 
     def text(self, row: int) -> bytes:
         """Return the text of a row's label; b"" while there is none."""
@@ -433,13 +477,20 @@ class BudgetMemory:
         if self.away_ns:
             room = (0 if told is None else told.grant) - spent - held
         spent += 0 if told is None else told.spent
-        return BudgetState(label, limit, spent, held, window, n_refused, refused == window.number, room)
+        return BudgetState(
+            label, limit, spent, held, window, n_refused, refused == window.number, room, self.lacks(self.rule(row))
+        )
 
     def _probes(self, tag: int, *, open_ended: bool) -> Iterator[int]:
         half = self.rows // 2
         first = half if open_ended else 0
         home = tag % (half - _PROBES)
         return iter(range(first + home, first + home + _PROBES))
+
+
+def rule_digest(identity: str) -> int:
+    """Return what stands for a rule where many are listed, in all gateways. identity: BudgetRule.identity."""
+    return int.from_bytes(sha256(identity.encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
 def _bytes(part: str) -> bytes:
@@ -499,7 +550,8 @@ def _settled_row(
     tag, name = memory.tag(rule.identity, *subjects)
     row = memory.claim(tag, open_ended=open_ended)
     if row is not None:
-        memory.settle_in(row, name, BudgetLabel.of(rule, who), rule.budget.limit, round(now_s * 1e6))
+        label, now_us = BudgetLabel.of(rule, who), round(now_s * 1e6)
+        memory.settle_in(row, name, label, rule.budget.limit, now_us, rule_digest(rule.identity))
     return row
 
 
@@ -535,6 +587,11 @@ class SharedBudget:
 
     def __repr__(self) -> str:
         return f"<SharedBudget {self._row} of {self.rule.name}>"
+
+    @property
+    def is_lacking(self) -> bool:
+        """True while nobody knows what was spent of it before, because that could not be read."""
+        return self._memory.has_lacking and self._memory.lacks(rule_digest(self.rule.identity))
 
     @property
     def budget(self) -> Budget:

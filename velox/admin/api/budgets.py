@@ -115,7 +115,7 @@ def _shown(state: BudgetState) -> dict[str, Any]:
         "spent": amount(state.spent),
         "held": amount(state.held),
         "left": amount(state.left),
-        "state": "known" if state.room is None else "redis_down",
+        "state": "unread" if state.is_lacking else "known" if state.room is None else "redis_down",
     }
 
 

@@ -155,8 +155,8 @@ BUDGET_STATE: Final[Schema] = _object(
         "held": {**_AMOUNT, "description": "by requests that run"},
         "left": {**_AMOUNT, "description": "while `state` is redis_down: what this gateway surely may still spend"},
         "state": {
-            "enum": ["known", "redis_down"],
-            "description": "redis_down: what other gateways have spent since is not known",
+            "enum": ["known", "redis_down", "unread"],
+            "description": "redis_down: what others have spent since is not known; unread: nor what was spent before",
         },
     }
 )
