@@ -165,7 +165,7 @@ def _openai(documents: list[dict[str, Any]]) -> Bill:
         cached = _inside(inputs, "cached_tokens_details")
         tier, model = holder.get("service_tier"), holder.get("model")
         bill = Bill(
-            input=_count(usage, "prompt_tokens", "input_tokens"),
+            input=_count(usage, "prompt_tokens", "input_tokens", "total_tokens"),
             output=_count(usage, "completion_tokens", "output_tokens"),
             cached=_count(inputs, "cached_tokens"),
             reasoning=_count(outputs, "reasoning_tokens"),

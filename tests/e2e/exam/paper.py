@@ -71,8 +71,10 @@ DIALECTS: Final = {
         "google",
         {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
     ),
-    # Asked in Chat, answered by Bedrock in its own words.
+    # Asked in Chat, answered by others in their own words.
     "converse": Dialect("/v1/chat/completions", "", "bed-exam", "converse", {"messages": _MESSAGES}),
+    "claude for chat": Dialect("/v1/chat/completions", "", "cla-exam", "anthropic", {"messages": _MESSAGES}),
+    "gemini for chat": Dialect("/v1/chat/completions", "", "gem-exam", "google", {"messages": _MESSAGES}),
 }
 
 

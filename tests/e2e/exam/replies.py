@@ -489,6 +489,76 @@ def _translated() -> Iterator[Case]:
         )
 
 
+def _translated_streams() -> Iterator[Case]:
+    """Asked in Chat, answered by Claude and by Gemini, plain and streamed."""
+    text = {"type": "text", "text": '"usage":{"input_tokens":1}'}
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "cla-exam", "content": [text]}
+    for tier in ("standard", "priority", "batch"):
+        usage = {**MESSAGES, "service_tier": tier}
+        for n in (0, 200_000):
+            document = {"usage": usage, **message, "stop_reason": "end_turn", "pad": "x" * n}
+            yield Case(f"tier {tier}, {n} bytes more", plain(document), "claude for chat")
+        for name, told in (
+            ("answer at the end", {"output_tokens": 409}),
+            ("smaller at the end", {**usage, "input_tokens": 400, "cache_read_input_tokens": 7}),
+            ("larger at the end", {**usage, "input_tokens": 4000}),
+        ):
+            events = (
+                {
+                    "type": "message_start",
+                    "message": {**message, "content": [], "usage": {**usage, "output_tokens": 1}},
+                },
+                {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+                {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text["text"]}},
+                {"type": "content_block_stop", "index": 0},
+                {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": told},
+                {"type": "message_stop"},
+            )
+            named = (b"event: %b\ndata: %b\n\n" % (str(each["type"]).encode(), _compact(each)) for each in events)
+            yield Case(f"{name}, tier {tier}", stream(*named), "claude for chat", True)
+    for traffic in ("ON_DEMAND", "ON_DEMAND_FLEX", "ON_DEMAND_PRIORITY"):
+        reply = {
+            "candidates": [{"content": {"role": "model", "parts": [text]}, "finishReason": "STOP", "index": 0}],
+            "usageMetadata": {**GENERATE, "trafficType": traffic},
+            "modelVersion": "gem-exam",
+        }
+        yield Case(f"traffic {traffic}", plain(reply), "gemini for chat")
+        yield Case(f"traffic {traffic}", stream(reply), "gemini for chat", True)
+
+
+def _beside() -> Iterator[Case]:
+    """What vendors count beside the prompt, or only in a total."""
+    sound = {
+        "prompt_audio_seconds": 12,
+        "prompt_tokens": 9,
+        "completion_tokens": 248,
+        "total_tokens": 632,
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 375},
+    }
+    bill = Bill(input=384, output=248, audio_input=375, model="exam")
+    yield Case("Mistral's sound", plain(completion(usage=sound), bill=bill))
+    yield Case("Mistral's sound", stream({"choices": [], "usage": sound}, bill=bill), is_stream=True)
+    cached = {"prompt_tokens": 10, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 161}}
+    bill = Bill(input=171, output=7, cached=161, model="exam")
+    for total in (17, 178):
+        yield Case(
+            f"Grok's cache, total {total}", plain(completion(usage={**cached, "total_tokens": total}), bill=bill)
+        )
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 200}
+    yield Case("reasoning in the total", plain(completion(usage=usage), bill=Bill(input=100, output=100, model="exam")))
+    for told in ({"prompt_tokens": 8, "total_tokens": 8}, {"total_tokens": 8}):
+        yield Case(f"{len(told)} counts", plain({"data": [], "model": "exam", "usage": told}), "embeddings")
+    picture = {
+        "input_tokens": 50,
+        "input_tokens_details": {"text_tokens": 10, "image_tokens": 40},
+        "output_tokens": 4160,
+    }
+    drawn = Bill(input=50, output=4160, image_input=40, image_output=4160, model="exam")
+    done = {"type": "image_generation.completed", "b64_json": "A" * 100_000, "usage": picture}
+    yield Case("pictures in a stream", stream(done, bill=drawn), "images", True)
+    yield Case("pictures", plain({"data": [{"b64_json": "A" * 500_000}], "usage": picture}, bill=drawn), "images")
+
+
 CASES: Final[tuple[Case, ...]] = (
     *_places(),
     *_decoys(),
@@ -499,4 +569,6 @@ CASES: Final[tuple[Case, ...]] = (
     *_gemini(),
     *_media(),
     *_translated(),
+    *_translated_streams(),
+    *_beside(),
 )
