@@ -67,6 +67,7 @@ class HeadShape:
     one head, and no field is volatile. credential_at: the place of the credential among the values; -1: it is none of
     them, and the shape is of heads with the same one, or none. may_have_id: False where no field is an x-request-id.
     is_foreign_page: a browser's, and the name that was asked for can be a page's of elsewhere (protocol/own_names.py).
+    host: the name that was asked for, with its port if it was named; b"" if none was.
     """
 
     method: bytes
@@ -83,6 +84,7 @@ class HeadShape:
     credential_at: int = -1
     may_have_id: bool = True
     is_foreign_page: bool = False
+    host: bytes = b""
 
 
 class ExtraFields:
@@ -145,6 +147,7 @@ class RequestHead:
         expect_continue: bool = False,
         offer: WebSocketOffer | None = None,
         is_shared: bool = False,
+        host: bytes = b"",
     ) -> RequestHead:
         """Return a head with a shape of its own."""
         path, _, query = target.partition(b"?")
@@ -161,6 +164,7 @@ class RequestHead:
                 offer,
                 fields=tuple(headers),
                 is_shared=is_shared,
+                host=host,
             ),
             (),
             content_length,

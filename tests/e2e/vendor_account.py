@@ -91,6 +91,8 @@ class VendorAccount:
     def _answer(self, call: Call) -> tuple[int, list[tuple[str, str]], bytes]:
         assert not any(CLIENT_KEYS in value for _, value in call.headers), "a client's key came to the vendor"
         path, _, query_text = call.target.partition("?")
+        if self.vendor == "google":  # it has both versions; its SDK asks for files by the first
+            path = re.sub(r"^(/upload)?/v1/", r"\1/v1beta/", path)
         query = dict(parse_qsl(query_text))
         if "upload_id" in query:
             return self._chunk(call, query["upload_id"])

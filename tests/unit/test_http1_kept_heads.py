@@ -215,6 +215,9 @@ RULES = [HeaderRules(), HeaderRules(set=((b"x-request-id", b"ours"),)), HeaderRu
 ONLY_PASS = {b"anthropic-beta", b"openai-beta", b"idempotency-key", b"x-goog-upload-command"}
 ONLY_PASS |= {b"alt-svc", b"cache-control", b"content-disposition", b"content-language", b"content-md5", b"x-gzip"}
 ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie", b"www-authenticate"}
+# Of replies; of a request one is looked for with its body (ownership.py), in its own head.
+ONLY_PASS |= {b"content-location", b"operation-location", b"azure-asyncoperation", b"json-seq"}
+ONLY_PASS |= {b"x-goog-upload-url", b"x-goog-upload-control-url", b"x-goog-upload-command"}
 ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"no-cache"}
 WORDS = [
     b"velox",

@@ -14,7 +14,14 @@ from velox.protocol.named_objects import GOOGLES
 # Below these nothing is kept that belongs to a caller; what stands behind them is a model.
 _OF_MODELS = re.compile(r"/v1(?:beta)?/models\b")
 OPENAI = [path if path.startswith("/v1/") else f"/v1{path}" for path in sorted(openai_paths())]
-SDKS = {"openai": OPENAI, "anthropic": sorted(anthropic_paths()), "google": sorted(google_paths())}
+# Google's SDK asks for some of them by another version, as its user or its defaults say.
+GOOGLES_V1 = sorted(path.replace("/v1beta/", "/v1/") for path in google_paths())
+SDKS = {
+    "googles v1": GOOGLES_V1,
+    "openai": OPENAI,
+    "anthropic": sorted(anthropic_paths()),
+    "google": sorted(google_paths()),
+}
 
 
 def fault(path: str) -> str | None:

@@ -60,6 +60,7 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_UPSTREAM_ORIGIN", "http://h:1/b", "upstream_origins", (Origin("http", "h", 1, "/b", b"h:1"),)),
         ("VELOX_UPSTREAM_REQUEST_PATH", "/v1/x", "upstream_request_path", "/v1/x"),
         ("VELOX_PATHS", "/v1", "paths", ("/v1",)),
+        ("VELOX_PUBLIC_URL", "https://h/x/", "public_url", Origin("https", "h", 443, "/x", b"h")),
         ("VELOX_WEBSOCKET_PATHS", "*", "websocket_paths", ("*",)),
         ("VELOX_WEBSOCKET_PATHS", "/a/*/b, /c/", "websocket_paths", ("/a/*/b", "/c")),
         ("VELOX_UPSTREAM_WARMUP_PATH", "/w", "upstream_warmup_path", "/w"),

@@ -78,6 +78,11 @@ _NOT_READ: Final = (
 )
 _FILES: Final = frozenset({"assistants", "vision", "user_data", "evals"})
 _NO_FIELDS: Final = BodyFields()
+# What is posted to these collections is for a model to work on.
+_RUNNING: Final = (("chat", "completions"), ("responses",))
+# What stands there was put there by callers, or by a model.
+_CONTENTS: Final = ("content", "results")
+_DOWNLOAD: Final = ":download"
 # A WebSocket names its models elsewhere than in a body.
 _WITHOUT_BODY: Final = (ModelPlace.NONE, ModelPlace.QUERY, ModelPlace.MESSAGES)
 
@@ -137,6 +142,16 @@ class Access:
         if guard is None:
             return Guard(caller, None, self._scan, owned)
         return Guard(caller, guard.call, self._scan, owned, self._batch_files(caller, guard.call))
+
+    def addresses(self, head: RequestHead) -> tuple[bool, bool]:
+        """Say whether a reply may hold addresses of the upstream's, and whether they may stand in its JSON, too."""
+        call = None if head.offer is not None else self._place(head).call
+        if call is None or call.kind is None:
+            return False, False
+        if head.method == b"POST" and not call.object_id and call.kind.path in _RUNNING:
+            return False, False
+        last = call.words[-1]
+        return True, last not in _CONTENTS and not last.endswith(_DOWNLOAD)
 
     def _batch_files(self, caller: Caller, call: ApiCall | None) -> BatchFiles | None:
         is_batch = call is not None and call.place in (ModelPlace.FILE, ModelPlace.BATCH)

@@ -19,12 +19,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.addresses import NO_PASS, AddressPass
 from velox.heads import RequestHead
 from velox.protocol.own_names import is_local
 from velox.providers.rows import OPENAI
 from velox.types import ANYONE, Caller, KeyEntry, KeyUpdate
 
-__all__ = ["Authenticator", "caller_of", "presented_key"]
+__all__ = ["Authenticator", "caller_of", "presented_key", "seal_upload"]
 
 _SCHEME: Final = b"bearer"
 _KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key", b"x-goog-api-key"})
@@ -43,9 +44,18 @@ class Authenticator:
     """Checks the key of a request. keys: none means that anyone may call, and that stays so.
 
     asks: a key is asked for though there is none now. hosts: names, lower-case, whose pages may ask without one.
+    secret: what passes of addresses are made with; several gateways may have the same. None: one that only this has.
     """
 
-    def __init__(self, keys: Sequence[KeyEntry], *, asks: bool = False, hosts: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        keys: Sequence[KeyEntry],
+        *,
+        asks: bool = False,
+        hosts: frozenset[str] = frozenset(),
+        secret: bytes | None = None,
+    ) -> None:
+        self.passes: Final = AddressPass(secret or secrets.token_bytes(32))
         self._asks: Final = asks or bool(keys)
         self._hosts: Final = hosts
         self._mac_key: Final = secrets.token_bytes(32)
@@ -106,11 +116,20 @@ class Authenticator:
             return ANYONE
         presented = presented_key(head)
         digest = hashlib.sha256(presented).digest()
+        if NO_PASS in head.shape.query:
+            presented, digest = self._with_pass(head, presented, digest)
         known, caller = self._by_mac.get(self._mac(digest), (_NO_DIGEST, None))
         if not hmac.compare_digest(digest, known) or caller is None or not presented:
             message = "no valid API key was given; send Authorization: Bearer KEY"
             raise VeloxError(Reason.AUTH_INVALID, message, headers=_CHALLENGE)
         return caller
+
+    def _with_pass(self, head: RequestHead, presented: bytes, digest: bytes) -> tuple[bytes, bytes]:
+        """Return what a pass in the address of an upload stands for: the key of whom it was given to."""
+        passed = self.passes.opened(head.target)
+        if passed is None or (presented and digest != passed.digest):
+            return b"", _NO_DIGEST
+        return b"pass", passed.digest
 
     def _check_page(self, head: RequestHead) -> None:
         """Refuse a web page from elsewhere.
@@ -153,6 +172,16 @@ def caller_of(key: KeyEntry) -> Caller:
         key.user_budgets,
         key.account,
     )
+
+
+def seal_upload(auth: Authenticator, head: RequestHead, target: bytes, upstream: str) -> bytes:
+    """Return the path of an upload as its client may use it without a key. head: of the request that began it."""
+    passed = auth.passes.opened(head.target) if NO_PASS in head.query else None
+    if passed is not None:
+        digest = passed.digest
+    else:
+        digest = hashlib.sha256(presented_key(head)).digest() if auth.asks else _NO_DIGEST
+    return auth.passes.sealed(target, upstream, digest)
 
 
 def presented_key(head: RequestHead) -> bytes:

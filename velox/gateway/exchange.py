@@ -27,6 +27,8 @@ from functools import partial
 from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
+from velox.gateway.addresses import AddressFilter
+from velox.gateway.auth import seal_upload
 from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.capacity import Claim
@@ -61,7 +63,7 @@ from velox.policy.routes import NO_RULES
 from velox.policy.split import MirrorGate
 from velox.protocol.google_limits import with_google_limits
 from velox.protocol.token_usage import TokenUsage
-from velox.types import BodyFields, Endpoint, Surface
+from velox.types import BodyFields, Dialect, Endpoint, Surface
 
 __all__ = ["Exchange", "ExchangeOwner"]
 
@@ -112,7 +114,18 @@ class Exchange(HedgingHost):
     """
 
     __slots__ = (
-        *("_answering", "_attempting", "_before", "_calls", "_cursor", "_drain", "_failed", "_filters", "_forward_s"),
+        *(
+            "_addresses",
+            "_answering",
+            "_attempting",
+            "_before",
+            "_calls",
+            "_cursor",
+            "_drain",
+            "_failed",
+            "_filters",
+            "_forward_s",
+        ),
         "_gone",
         *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
         "taken_ns",
@@ -161,6 +174,7 @@ class Exchange(HedgingHost):
         self._meter: Meter | None = None  # where its tokens are counted
         self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: Sequence[ReplyFilter] = ()
+        self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
         self._way: Way | None = None  # its route, once it is forwarded
         self._cursor: RouteCursor | None = None  # most requests need none: they have one upstream, which answers
         self._routing: Routing | None = None  # while a configuration is held by it
@@ -261,7 +275,11 @@ class Exchange(HedgingHost):
                 pass  # answered here
             else:
                 routing = self.gateway.routing
-                way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
+                passed = self.plan.passed
+                if passed is None:
+                    way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
+                else:
+                    way = self._way = routing.way_to(passed.upstream)
                 routing.n_open += 1
                 self._routing = routing
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
@@ -434,7 +452,27 @@ class Exchange(HedgingHost):
             filters = (*filters, HeaderRuleFilter(way.parts.entry.response_headers))
         fields, rates = self.gateway.parts.reply_fields, self._grant.limits.headers
         dialect = self.plan.dialect
-        return Reply(self.client, self.head, self.id, self.loop, fields, rates, filters=filters, dialect=dialect)
+        rewrites = self.plan.tells_addresses
+        if rewrites:
+            self._addresses = self._address_filter()
+            filters = (self._addresses, *filters)
+        return Reply(
+            self.client,
+            self.head,
+            self.id,
+            self.loop,
+            fields,
+            rates,
+            filters=filters,
+            dialect=dialect,
+            rewrites=rewrites,
+        )
+
+    def _address_filter(self) -> AddressFilter:
+        """Return what puts the gateway's addresses in the place of the upstream's, before all other filters."""
+        parts, head = self.gateway.parts, self.head
+        seal = partial(seal_upload, parts.auth, head)
+        return AddressFilter(parts.reply_fields.public.here(head), seal, reads_texts=self.plan.reads_addresses)
 
     def _make_cursor(self, way: Way) -> RouteCursor:
         return way.cursor(self.head, self.fields, self.plan.caller, self.body)
@@ -465,6 +503,8 @@ class Exchange(HedgingHost):
         self.n_attempts += 1
         self.upstream = member.name
         self._answering = attempt
+        if self._addresses is not None:
+            self._addresses.upstream = member.addresses
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
         told = member.first_fields
@@ -497,6 +537,9 @@ class Exchange(HedgingHost):
     def _build(self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
         """As build(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them."""
         surface, lanes = self.plan.surface, attempt.member.lanes
+        if self.plan.dialect is Dialect.GOOGLE and self.body and attempt.member.addresses is not None:
+            here = self.gateway.parts.reply_fields.public.here(self.head)
+            self.body = attempt.member.addresses.taken_back(self.body, here)
         if lanes is not None:
             fields, model = self.fields, attempt.asked(self.fields.model)
             if surface is not None:
@@ -505,8 +548,11 @@ class Exchange(HedgingHost):
                     return lanes.request(call, attempt, self._asked(surface, model, attempt, on_tokens))
                 if surface in COUNTS:
                     raise lanes.estimate(self._asked(surface, model, attempt, None))
-            lanes.check_passes()
-        return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
+            lanes.check_passes(of_google=self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE)
+        passed = self.plan.passed
+        target = None if passed is None else passed.target
+        is_read = bool(self._filters) or self.plan.reads_addresses
+        return attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target)
 
     def _asked(
         self,
@@ -571,6 +617,8 @@ class Exchange(HedgingHost):
         """Note which of two attempts is left."""
         self.upstream = attempt.member.name
         self._answering = attempt
+        if self._addresses is not None:
+            self._addresses.upstream = attempt.member.addresses
         if self._calls is not None:
             self._calls.answering = attempt
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError, untraced
+from velox.gateway.addresses import UpstreamAddresses
 from velox.gateway.filters import Translation
 from velox.gateway.member import Member
 from velox.gateway.recorder import RecordedExchange, Recorder
@@ -590,6 +591,11 @@ class Attempt(ReplyListener):
         return self._retry is not None
 
     @property
+    def addresses(self) -> UpstreamAddresses | None:
+        """Which addresses are of its upstream."""
+        return self.member.addresses
+
+    @property
     def holds_head(self) -> bool:
         """True when the client gets the head of a stream with the first event: another one may be asked until then."""
         return self.member.timeouts.first_event_s > 0.0
@@ -675,18 +681,25 @@ class Attempt(ReplyListener):
     # -- what is sent -------------------------------------------------------------------------------
 
     def build(
-        self, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None, *, to_be_read: bool
+        self,
+        head: RequestHead,
+        fields: BodyFields,
+        body: bytes | bytearray | None,
+        *,
+        to_be_read: bool,
+        target: bytes | None = None,
     ) -> UpstreamRequest:
         """Return the request, put into the form of this member's provider.
 
-        to_be_read: Velox reads the reply, which must not be compressed then.
+        to_be_read: Velox reads the reply, which must not be compressed then. target: in place of the client's.
         """
         group = self._group
         if body and fields.model is not None and group.models[self.n] is not None and not fields.is_model_in_path:
             model = self.asked(fields.model)
             if model is not None and model != fields.model:
                 body = with_model(body, model)
-        return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=group.request_rules)
+        rules = group.request_rules
+        return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=rules, target=target)
 
     def build_upgrade(self, head: RequestHead, named: str | None) -> UpstreamRequest:
         """Return the request for a WebSocket. named: the model that its query names; None: it names none."""

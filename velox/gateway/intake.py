@@ -109,7 +109,15 @@ class Gateway(ExchangeOwner):
             if caller is None:
                 caller = parts.auth.check(head)
                 parts.endpoints.check(head)
-            plan = plan_of(head, caller, parts.endpoints, parts.estimator, parts.access, asks_for_keys=parts.auth.asks)
+            plan = plan_of(
+                head,
+                caller,
+                parts.endpoints,
+                parts.estimator,
+                parts.access,
+                asks_for_keys=parts.auth.asks,
+                passes=parts.auth.passes,
+            )
             if shape.is_shared:
                 self._keep(key, plan)
         self._latest = head, plan

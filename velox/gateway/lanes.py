@@ -156,9 +156,9 @@ class Lanes:
         """True where the provider itself takes the WebSocket of Responses."""
         return self._row.sockets
 
-    def check_passes(self) -> None:
-        """Raise VeloxError if the provider has nothing at paths of other APIs."""
-        if not self._row.passes:
+    def check_passes(self, *, of_google: bool = False) -> None:
+        """Raise VeloxError if the provider has nothing at paths of other APIs. of_google: of objects of Google's."""
+        if not self._row.passes or (of_google and not self._row.has_googles):
             message = f"the provider of this upstream ({self._row.title}) has no API for this path, or for such a model"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.addresses import UpstreamAddresses
 from velox.gateway.forward import Forwarder
 from velox.gateway.reply_fields import AttemptFields
 from velox.net.upstream.dialer import Dialer
@@ -101,7 +102,7 @@ class Member:
     name: the upstream's. first_fields: what tells a client of its first attempt, which went there. began: called when
     an attempt begins. answered: called when one is over whose reply was whole, and no error.
 
-    lanes: how requests are put into the APIs of its provider; None: all go up as they came.
+    lanes: how requests are put into the APIs of its provider; None: all go up as they came. addresses: which are its.
 
     concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
     another is kept from nothing, for its client has waited for a place already.
@@ -119,6 +120,7 @@ class Member:
     load: ScrapedLoad | None = None
     latency: PeakLatency = field(default_factory=PeakLatency)
     lanes: Lanes | None = None
+    addresses: UpstreamAddresses | None = None
     name: str = field(init=False)
     first_fields: AttemptFields = field(init=False)
     began: Callable[[], object] = field(init=False)

@@ -34,7 +34,7 @@ _ASKING: Final = frozenset({b"GET", b"HEAD"})
 # The prefix goes into the path of our own questions, so it may have nothing that ends or changes one.
 _PLACE: Final = re.compile(rb"((?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,63}){0,8}?)/models(?:/(.*))?", re.DOTALL)
 _WORD: Final = b"/models"
-_OPERATIONS: Final = re.compile(rb"/operations(?:/|$)")
+_OPERATIONS: Final = re.compile(rb"/operations(/[^/]+)?$")
 _ANYWHERE: Final = frozenset({b"*", b""})
 _KEPT_VIEWS: Final = 256
 # Of all pages: a client whose routes are its own has one of its own.
@@ -135,8 +135,9 @@ class ModelsPage:
         found = _PLACE.fullmatch(path) if _WORD in path else None
         if found is None or (self._prefixes is not None and found[1] not in self._prefixes):
             return None
-        if found[2] and found[1].decode("ascii") in _UPSTREAM_PREFIXES and _OPERATIONS.search(found[2]):
-            return None  # what a model of Google's works on: /v1beta/models/NAME/operations/ID
+        works = _OPERATIONS.search(found[2] or b"")
+        if works is not None and (works[1] or found[1].decode("ascii") in _UPSTREAM_PREFIXES):
+            return None  # what a model of Google's works on: models/NAME/operations/ID
         return found[1].decode("ascii"), found[2].decode("latin-1") if found[2] else None
 
     def _use(self, routing: Routing) -> None:

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Generator, Iterator, Sequence
 from typing import ClassVar, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs, parse_qsl
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
@@ -78,6 +78,7 @@ _TYPE: Final = "type"
 # Replies that are kept: they tell no other id.
 _OF_REPLIES: Final = ("resp_", "chatcmpl-")
 _CREATED: Final = 201
+_UPLOAD_URL: Final = b"x-goog-upload-url"
 _UPLOADS: Final = b"/upload/"
 _DATA: Final = b"data:"
 _LINE_END: Final = re.compile(rb"[\r\n]+")
@@ -314,10 +315,8 @@ class Recording(ReplyFilter):
         self._fields = TopFields(*_OF_EVENT, lead=_DATA) if is_sse else TopFields(*self._of_object)
         self._is_sse = is_sse
         self.reads_body = is_plain and head.status < 300
-        if head.status == _CREATED and not self._mark:
-            for name, value in head.headers:
-                if name == b"location":
-                    self._table.remember(without_query(value), self._owner)
+        if self.reads_body and not self._mark:
+            note_head(head, self._table, self._owner)
         return head
 
     def feed(self, data: bytes, end: bool) -> bytes:
@@ -346,9 +345,15 @@ class Recording(ReplyFilter):
         return True
 
 
-def without_query(location: bytes) -> str:
-    """Return the last segment of an address: the id of what stands there."""
-    return location.partition(b"?")[0].rstrip(b"/").rpartition(b"/")[2].decode("latin-1")
+def note_head(head: ReplyHead, table: ObjectTable, owner: int) -> None:
+    """Note who made what the fields of a reply tell of: where the new object stands, or where its upload goes on."""
+    for name, value in head.headers:
+        address, _, query = value.decode("latin-1").partition("?")
+        if name == b"location" and head.status == _CREATED:
+            table.remember(address.rstrip("/").rpartition("/")[2], owner)
+        elif name == _UPLOAD_URL:
+            for upload_id in parse_qs(query).get("upload_id", ()):
+                table.remember(upload_id, owner)
 
 
 class IdWatch:
@@ -471,6 +476,12 @@ class DeepRecording(WholeReply):
         self._table: Final = table
         self._owner: Final = owner
         self._fields: Final = fields
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Read the head, and hold it back."""
+        if head.status < 300:
+            note_head(head, self._table, self._owner)
+        return super().begin(head, is_sse=is_sse, is_plain=is_plain)
 
     def changed(self, page: dict[str, object]) -> bool:
         """Note who owns what the reply names."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from velox.gateway.access import Access, Guard
+from velox.gateway.addresses import NO_PASS, AddressPass, Passed
 from velox.gateway.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_of, reads_body
 from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
@@ -40,7 +41,9 @@ class RequestPlan:
     before that has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. surface:
     the API that it asks, of those that can be put into another dialect. named: model and stream, where its path names
     them and not its body. path_model: the model alone, whatever its body names.
-    is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them.
+    is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
+    an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
+    the upstream's. reads_addresses: also in JSON.
     """
 
     caller: Caller
@@ -61,10 +64,20 @@ class RequestPlan:
     path_model: str | None = None
     is_recorded: bool = False
     family: str = ""
+    passed: Passed | None = None
+    tells_addresses: bool = False
+    reads_addresses: bool = False
 
 
 def plan_of(
-    head: RequestHead, caller: Caller, endpoints: Routes, estimator: Estimator, access: Access, *, asks_for_keys: bool
+    head: RequestHead,
+    caller: Caller,
+    endpoints: Routes,
+    estimator: Estimator,
+    access: Access,
+    *,
+    asks_for_keys: bool,
+    passes: AddressPass | None = None,
 ) -> RequestPlan:
     """Read a head. Raises VeloxError: BAD_REQUEST as client_terms() does, FORBIDDEN as Access.guard() does.
 
@@ -98,6 +111,8 @@ def plan_of(
         path_model,
         head.offer is not None or (is_post and head.has_body and runs_model(path)),
         path.family,
+        passes.opened(head.target) if passes is not None and NO_PASS in head.query else None,
+        *access.addresses(head),
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
+from velox.gateway.addresses import UpstreamAddresses
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import FilterChain, ReplyFilter, Translation
@@ -54,6 +55,11 @@ class ReplyListener(abc.ABC):
     @abc.abstractmethod
     def holds_head(self) -> bool: ...
 
+    @property
+    def addresses(self) -> UpstreamAddresses | None:
+        """Which addresses are of the upstream that answers; None: nobody knows."""
+        return None
+
     @abc.abstractmethod
     def refuses(self, head: ReplyHead) -> bool:
         """Say whether the head is not passed on, because there is another attempt. Asked before the client sees it."""
@@ -78,14 +84,25 @@ class ReplyListener(abc.ABC):
 class Reply:
     """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it.
 
-    filters: of this reply, the upstream's side first. rates: what the client learns of its limits. dialect: in which
-    the client reads errors.
+    filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
+    learns of its limits. dialect: in which the client reads errors.
     """
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_has_body", "_leaving", "_length"),
         "_listener",
-        *("_loop", "_may_add", "_needs_first", "_rates", "_request", "_request_id", "_stream", "_told", "_until_close"),
+        *(
+            "_loop",
+            "_may_add",
+            "_needs_first",
+            "_rates",
+            "_request",
+            "_request_id",
+            "_rewrites",
+            "_stream",
+            "_told",
+            "_until_close",
+        ),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
         *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
@@ -101,7 +118,9 @@ class Reply:
         *,
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
+        rewrites: bool = False,
     ) -> None:
+        self._rewrites: Final = rewrites
         self._client = client
         self._request_id: Final = request_id
         self._loop: Final = loop
@@ -342,6 +361,8 @@ class Reply:
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
         has_body = self._has_body = self._request.shape.method != b"HEAD" and status not in NO_BODY_STATUSES
+        if passed.has_address and listener is not None and not self._rewrites:
+            filters = (self._fields.address_filter(self._request, listener.addresses), *filters)
         watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
         if watch is not None:
             self._until_close = shape.until_close

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from velox.gateway.addresses import ADDRESS_FIELDS, AddressFilter, PublicOrigin, UpstreamAddresses
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.request_ids import REQUEST_ID
-from velox.heads import Headers, ReplyHead, ReplyShape, ShapeField
+from velox.heads import Headers, ReplyHead, ReplyShape, RequestHead, ShapeField
 from velox.memo import Memo
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_template import HeadTemplate
@@ -72,7 +73,7 @@ NO_ATTEMPTS: Final = AttemptFields([], b"")
 class PassedFields(NamedTuple):
     """What the client gets of all heads of a shape. is_plain: the body is not compressed. is_dated: there is a Date.
 
-    has_id: there is an x-request-id.
+    has_id: there is an x-request-id. has_address: there is a field that may be an address of the upstream's.
     """
 
     template: HeadTemplate
@@ -80,18 +81,26 @@ class PassedFields(NamedTuple):
     is_plain: bool
     is_dated: bool
     has_id: bool
+    has_address: bool = False
 
 
 class ReplyFields:
-    """The heads of one worker's replies."""
+    """The heads of one worker's replies. public: how clients reach this gateway."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "public")
 
-    def __init__(self) -> None:
+    def __init__(self, public: PublicOrigin | None = None) -> None:
+        self.public: Final = public or PublicOrigin()
         self._known: Final[Memo[_Asked, PassedFields]] = Memo(_KEPT_HEADS)
 
     def __repr__(self) -> str:
         return f"<ReplyFields {self._known!r}>"
+
+    def address_filter(self, head: RequestHead, upstream: UpstreamAddresses | None) -> AddressFilter:
+        """Return what changes the addresses in a reply's fields. head: of its request."""
+        found = AddressFilter(self.public.here(head))
+        found.upstream = upstream
+        return found
 
     def passed(self, shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
         """Return the fields of a shape without those that are dropped, and without x-velox-*."""
@@ -103,7 +112,7 @@ class ReplyFields:
 
 
 def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
-    is_sse, is_plain, is_dated, has_id = False, True, False, False
+    is_sse, is_plain, is_dated, has_id, has_address = False, True, False, False, False
     chosen: list[ShapeField] = []
     for field in shape.fields:
         name, value = field
@@ -116,8 +125,10 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
                 is_dated = True
             elif name == REQUEST_ID:
                 has_id = True
+            elif name in ADDRESS_FIELDS:
+                has_address = True
             chosen.append(field)
-    return PassedFields(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated, has_id)
+    return PassedFields(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated, has_id, has_address)
 
 
 class HeaderRuleFilter(ReplyFilter):

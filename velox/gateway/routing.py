@@ -38,7 +38,7 @@ from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
 from velox.policy.route_match import RouteTable
-from velox.policy.routes import RouteEntry, asked_model
+from velox.policy.routes import ANYTHING, RouteEntry, Target, asked_model
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.types import BodyFields, Caller
 
@@ -171,6 +171,18 @@ class Routing:
         if not way.stages:
             message = "no upstream here serves this model; GET /v1/models lists those that are served"
             raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
+        return way
+
+    def way_to(self, upstream: str) -> Way:
+        """Return the way to one upstream, at which something has begun. Raises VeloxError if there is none any more."""
+        if all(member.name != upstream for member in self.members):
+            message = "the upstream at which this has begun is not here any more; begin again"
+            raise VeloxError(Reason.UNKNOWN_ROUTE, message)
+        name = f"upstream {upstream}"  # no route has a space in its name
+        way = self._stages.get((name, None))
+        if way is None:
+            parts = self.parts(RouteEntry(name, ANYTHING, (Target(upstream),)))
+            way = self._stages.put((name, None), Way(parts, parts.stages(None)))
         return way
 
     def _find_way(self, head: RequestHead, model: str | None, caller: Caller) -> Way:

@@ -311,7 +311,7 @@ def is_organizations(method: bytes, path: bytes) -> bool:
     if not words.isdisjoint(_OF_ORGANIZATION):
         return True
     plain = plain_words(path)
-    if method == b"DELETE" and _MODELS in words and (plain is None or not _is_operation(_below_version(plain))):
+    if method == b"DELETE" and _MODELS in words and (plain is None or not _operation_at(_below(plain))):
         return True
     if plain is not None:
         return _found(plain, _below_base(plain)[1])[1] is Group.ORGANIZATION
@@ -395,19 +395,26 @@ def _below_version(words: tuple[str, ...]) -> tuple[str, ...]:
     return rest[5:] if (*rest[1:2], *rest[3:4]) == _VERTEX else rest[1:]
 
 
-def _is_operation(below: tuple[str, ...]) -> bool:
-    """Say whether words below Google's version name what one of its models works on: models/NAME/operations/ID."""
-    return _MODELS in below and _OPERATIONS in below[2:]
+def _operation_at(words: tuple[str, ...]) -> int:
+    """Return where it stands in words below a version what one of Google's models works on: models/NAME/operations/ID.
+
+    A name may have slashes. 0: nowhere.
+    """
+    at = words.index(_OPERATIONS, 2) if words[:1] == (_MODELS,) and _OPERATIONS in words[2:] else 0
+    return at if at and len(words) <= at + 2 else 0
+
+
+def _below(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words below the base of whichever API they are of."""
+    return _below_version(words) or _below_base(words)[1]
 
 
 def _found(words: tuple[str, ...], rest: tuple[str, ...]) -> tuple[ObjectKind | None, Group | None, str]:
     """Return the kind of object that a path names, its group and the object's id. rest: the words below the base."""
     if rest in _OTHER_PATHS:
         return None, _OTHER_PATHS[rest], ""
-    where = below = _below_version(words)
-    if _is_operation(below):
-        where = below[below.index(_OPERATIONS, 2) :]  # models/NAME/operations/ID: a name may have slashes
-    where = where or rest
+    where = _below_version(words) or rest
+    where = where[_operation_at(where) :]
     found = kind_at(where)
     return (None, None, "") if found is None else (found[0], found[0].group, id_at(where, found[1]))
 
@@ -422,8 +429,8 @@ def _made_by_verb(words: tuple[str, ...]) -> ObjectKind | None:
 def _is_shared_model(method: bytes, rest: tuple[str, ...], below: tuple[str, ...]) -> bool:
     """Say whether a path names a model of the account itself, and not what is asked of one."""
     words = below or rest
-    is_asked = bool(below) and method == b"POST" and ":" in words[-1]
-    return words[:1] == (_MODELS,) and not is_asked and not _is_operation(below)
+    is_asked = method == b"POST" and ":" in words[-1]
+    return words[:1] == (_MODELS,) and not is_asked and not _operation_at(words)
 
 
 def _place(method: bytes, words: tuple[str, ...], group: Group | None, *, is_websocket: bool) -> ModelPlace:

@@ -111,7 +111,7 @@ KINDS: Final = (
     _kind("user_profiles", Group.SESSIONS),
     # Google's.
     _kind("cachedContents", Group.CACHES, _NAMED, anywhere=True),
-    _kind("fileSearchStores", Group.VECTOR_STORES, _NAMED, anywhere=True),
+    _kind("fileSearchStores", Group.VECTOR_STORES, _NAMED, anywhere=True, made_of=_NAMED),
     _kind("corpora", Group.VECTOR_STORES, _NAMED),
     _kind("ragStores", Group.VECTOR_STORES, _NAMED),
     _kind("tunedModels", Group.FINE_TUNING, _NAMED, anywhere=True),

@@ -250,7 +250,7 @@ def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
     line = method, target, path, query, http_1_0
     # The host of a target that is a URL counts, and is one of ours (http1_target.py).
     is_foreign_page = not is_url and asks_for_foreign_page(host, values, limits)
-    request = _make_request(line, fields, values, limits, is_foreign_page=is_foreign_page)
+    request = _make_request(line, fields, values, limits, is_foreign_page=is_foreign_page, host=host or b"")
     if request.shape.chunked or request.content_length is not None:
         _check_framing_line(head, request.content_length)
     return request, fields
@@ -267,7 +267,13 @@ def _check_framing_line(head: bytes, length: int | None) -> None:
 
 
 def _make_request(
-    line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits, *, is_foreign_page: bool
+    line: _RequestLine,
+    fields: Headers,
+    values: dict[bytes, bytes],
+    limits: Http1Limits,
+    *,
+    is_foreign_page: bool,
+    host: bytes,
 ) -> RequestHead:
     """Build the head from its parts; check the body's framing and the hop-by-hop fields."""
     method, *_, http_1_0 = line
@@ -283,7 +289,9 @@ def _make_request(
         keep_alive = keep_alive and b"close" not in members and offer is None
     # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
     headers = tuple([field for field in fields if field[0] not in removed and _UNDERSCORE not in field[0]])
-    shape = HeadShape(*line, keep_alive, chunked, expect_continue, offer, headers, is_foreign_page=is_foreign_page)
+    shape = HeadShape(
+        *line, keep_alive, chunked, expect_continue, offer, headers, is_foreign_page=is_foreign_page, host=host
+    )
     return RequestHead(shape, (), content_length)
 
 

@@ -83,7 +83,9 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
     chunked = has_body and content_length is None
     line = method, target, path, query, False
     is_foreign_page = asks_for_foreign_page(host, values, limits)
-    shape = HeadShape(*line, True, chunked, expect_continue, None, headers, is_foreign_page=is_foreign_page)
+    shape = HeadShape(
+        *line, True, chunked, expect_continue, None, headers, is_foreign_page=is_foreign_page, host=host or b""
+    )
     return RequestHead(shape, (), content_length)
 
 

@@ -106,7 +106,8 @@ class Provider:
     key_protocol, account_protocols: how the protocols begin in which a browser's WebSocket, which can't set headers,
     says the same.
     headers: of each call where the client sends none of that name.
-    passes: a path that is none of its APIs goes up as it came, with `before` in front of it.
+    passes: a path that is none of its APIs goes up as it came, with `before` in front of it. has_googles: also those of
+    Google's files, caches and other objects.
     model_list: where it lists its models as OpenAI does; "": nowhere, or those of all customers.
     facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
     model_start: what model names may begin with that its paths have already.
@@ -134,6 +135,7 @@ class Provider:
     account_protocols: tuple[bytes, ...] = (b"openai-organization.", b"openai-project.")
     headers: tuple[Header, ...] = ()
     passes: bool = True
+    has_googles: bool = False
     before: bytes = b""
     model_list: str = "/v1/models"
     facts: ModelFacts = UNKNOWN_MODEL

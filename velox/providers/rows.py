@@ -120,6 +120,7 @@ OPENAI: Final = Provider(
 COMPATIBLE: Final = Provider(
     name="openai-compatible",
     title="Any server with OpenAI's API",
+    has_googles=True,
     families=(Family({}, None, optional={**_openai_paths(responses=True), **_messages_paths(), **_INPUT_TOKENS}),),
     facts=_COMPATIBLE_FACTS,
 )
@@ -149,6 +150,7 @@ _ANTHROPIC: Final = Provider(
     credential_header=b"x-api-key",
     credential_prefix=b"",
     headers=_ANTHROPIC_VERSION,
+    account_headers=frozenset({b"anthropic-workspace-id", b"openai-organization", b"openai-project"}),
     key_variables=("ANTHROPIC_API_KEY",),
     own_models=("claude-*",),
 )
@@ -297,6 +299,7 @@ _GEMINI: Final = Provider(
     name="gemini",
     is_google=True,
     title="Google Gemini (AI Studio)",
+    has_googles=True,
     model_list="/v1beta/openai/models",
     origin="https://generativelanguage.googleapis.com",
     families=(

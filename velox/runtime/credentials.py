@@ -84,7 +84,9 @@ class KeyWatch:
         self._expired_s = _last_expiry(settings.api_keys, wall_s)
         self._is_full = False
         # Made once: processes that are forked share it until they change it.
-        self.auth: Final = Authenticator(in_force, asks=settings.asks_for_keys, hosts=settings.hosts)
+        self.auth: Final = Authenticator(
+            in_force, asks=settings.asks_for_keys, hosts=settings.hosts, secret=_shared_secret(settings)
+        )
         self.log: Final = ChangeLog(_KEYS_BYTES)
         self._forget_s = 0.0  # when what is before `_forget_end` may be forgotten, monotonic
         self._forget_end = 0
@@ -422,3 +424,9 @@ class Certificates:
             return
         self._now = found
         tls.context = self.context
+
+
+def _shared_secret(settings: Settings) -> bytes | None:
+    """Return a secret that gateways with the same keys of upstreams share; None: there are no such keys."""
+    digests = sorted(key.digest for upstream in settings.upstreams for key in upstream.keys)
+    return hashlib.sha256(b"".join(digests)).digest() if digests else None

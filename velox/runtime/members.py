@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import VeloxError
+from velox.gateway.addresses import UpstreamAddresses
 from velox.gateway.forward import Forwarder
 from velox.gateway.member import Member
 from velox.gateway.upkeep import MemberUpkeep, load_every_s
@@ -34,6 +35,7 @@ from velox.policy.routes import ProbeEntry, UpstreamEntry
 from velox.protocol.http2_engines import engine_factory
 from velox.providers.authority import Authority
 from velox.providers.rows import PROVIDERS
+from velox.providers.target import origin_of
 from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import share
 from velox.runtime.on_demand import has_lanes
@@ -194,6 +196,7 @@ class MemberMaker:
             limit or self._concurrency(settings, entry),
             None if entry.load == "off" else ScrapedLoad(_STALE_LOAD_S),
             lanes=_lanes(entry),
+            addresses=_addresses(entry),
         )
 
     def _health(self, entry: UpstreamEntry, keys: Keys | None, *, is_new: bool) -> MemberHealth:
@@ -267,6 +270,14 @@ def _kept_heads(upstreams: Iterable[UpstreamEntry]) -> int:
     """Return how many heads each forwarder of so many may keep: a client may see to it that all of them are full."""
     n_forwarders = sum(len(entry.origins) * max(1, len(entry.keys)) for entry in upstreams)
     return max(_LEAST_HEADS, min(_MOST_HEADS, _ALL_HEADS // n_forwarders))
+
+
+def _addresses(entry: UpstreamEntry) -> UpstreamAddresses:
+    """Return which addresses are an upstream's: those of its provider, too, where another server stands before it."""
+    row = PROVIDERS[entry.provider]
+    own = origin_of(row, dict(entry.parameters))
+    origins = (*entry.origins, parse_origin(own)) if own else entry.origins
+    return UpstreamAddresses(entry.name, origins, row.before)
 
 
 def _forwarder(

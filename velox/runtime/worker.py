@@ -24,6 +24,7 @@ import uvloop
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access
+from velox.gateway.addresses import PublicOrigin
 from velox.gateway.auth import Authenticator
 from velox.gateway.budgets import BudgetGate
 from velox.gateway.calls import CallLog
@@ -37,6 +38,7 @@ from velox.gateway.model_sources import ModelSources, fetch_list, fetch_model
 from velox.gateway.models import ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
+from velox.gateway.reply_fields import ReplyFields
 from velox.gateway.tunnels import Tunnels
 from velox.gateway.usage_drain import DrainRules
 from velox.ledger.writer import CallWriter
@@ -129,6 +131,7 @@ def gateway_parts(
         leases=leases,
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
         models=_models(settings, recorder, logger, loop),
+        reply_fields=ReplyFields(_public(settings)),
     )
 
 
@@ -153,6 +156,11 @@ def _call_log(settings: Settings, records: RecordRing, budgets: BudgetTable | No
     return CallLog(
         CallWriter(records, recorder.process), prices, budgets=gate, refuses=settings.ledger_full == "refuse"
     )
+
+
+def _public(settings: Settings) -> PublicOrigin:
+    url = "" if settings.public_url is None else str(settings.public_url)
+    return PublicOrigin(url.encode("ascii"), has_tls=settings.tls_cert_file is not None)
 
 
 def _limits(settings: Settings, slot: int) -> GatewayLimits:

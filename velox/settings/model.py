@@ -63,6 +63,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         " on loopback",
         parse.host_names,
     )
+    public_url: Origin | None = setting(
+        "",
+        "how clients reach this gateway, `https://HOST[/PATH]`: the begin of [addresses](docs/keys.md#addresses) in"
+        " replies. Set it behind a proxy that ends TLS or changes the host",
+        parse.public_url,
+        shown_default="the request's `Host`",
+    )
     listen_http2: bool = setting(
         "off",
         "`on`: clients may use [HTTP/2](docs/http2-ingress.md), by prior knowledge or, over TLS, by ALPN",

@@ -51,6 +51,7 @@ __all__ = [
     "path",
     "percent",
     "prefixes",
+    "public_url",
     "redis_prefix",
     "redis_url",
     "secret",
@@ -325,6 +326,16 @@ def origin(text: str) -> Origin:
     named = f"[{host}]" if ":" in host else host
     host_header = named if port in {None, usual_port} else f"{named}:{port}"
     return Origin(scheme, host, usual_port if port is None else port, base_path, host_header.encode("ascii"))
+
+
+def public_url(text: str) -> Origin | None:
+    """Parse a URL of this gateway, with a path if it has one; "": none."""
+    if not text:
+        return None
+    found = origin(text)
+    if found.unix_path:
+        raise ValueError(_ORIGIN_FORMS)
+    return found
 
 
 def origins(text: str) -> tuple[Origin, ...]:
