@@ -363,6 +363,27 @@ def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: 
     folder.release()
 
 
+def test_calls_of_a_wrong_hour_count_in_the_hour_in_which_they_were_made(
+    store: SqliteStore, readings: Readings
+) -> None:
+    """The clock was an hour ahead, and is set back: an hour's budget that was used up in both is exceeded, not free."""
+    readings.rules = [BudgetRule("budgets[0]", "gateway", parse_budget({"usd": 1, "window": "hour"}))]
+    readings.look(0)
+    table, calls = BudgetTable(readings.memory, 0), []
+    for n, ahead_s in enumerate((0, 3600)):
+        at_s = NOW_S + ahead_s
+        budget = table.budget(readings.rules[0], "", "", at_s)
+        hold = budget.hold(98, at_s)
+        assert hold is not None and budget.spent(at_s) == 0
+        budget.spend(hold, 98)
+        budget.release(hold)
+        calls.append(Numbered(n, made_call(n, key="", cost_nano=98, started_us=int(at_s * US))))
+    store.add(Batch("0.ring", 2, calls, {}, NOON_S))
+    assert budget.window(NOW_S).start_s == NOON_S, "it goes on in the hour that the clock shows"
+    assert not readings.look(1) and readings.look(3)
+    assert budget.spent(NOW_S) == 2 * 98
+
+
 def test_what_no_process_could_read_is_read_later(tmp_path: Path) -> None:
     """Neither at the start nor later is it forgotten; there is nobody to wait for meanwhile."""
     settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: total}]"})

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ _MASK: Final = 0xFFFF_FFFF
 _MOST_TOTAL: Final = (1 << 63) - 1
 # The CRC of an open record begins with this: it can't be taken for one of the ring.
 _OPEN: Final = 0x4F50_454E
+
+_WRITTEN: Final = re.compile(rb"[^\0]")
 
 # Cells of the header.
 _IS_RING: Final = 0
@@ -288,6 +291,10 @@ def _mapped(path: Path, n_records: int) -> mmap.mmap:
         raise RingError(f"{path}: it is no ring of records; move it away")
     cells = memoryview(memory)[:_PAGE].cast("Q")
     if not cells[_IS_RING] and size == _RING_AT + n_records * RECORD_BYTES:
+        # As a start leaves it that is killed when it has just made it. After a power failure its first page may be
+        # missing: taken for a new ring, all of its records would count once more.
+        if not is_new and _WRITTEN.search(memory) is not None:
+            raise RingError(f"{path}: its head is lost, so nobody knows which of its records are kept; move it away")
         cells[_N_RECORDS] = n_records
         cells[_IDENTITY] = secrets.randbits(64)
         cells[_IS_RING] = _MAGIC

@@ -28,6 +28,29 @@ def _read(ring: RecordRing) -> list[bytes | None]:
     return ring.read(ring.tail, 5000)
 
 
+@pytest.mark.parametrize("n_bytes", [64, 4096])
+def test_file_whose_head_is_lost_is_not_taken_for_a_new_one(tmp_path: Path, n_bytes: int) -> None:
+    """As a page that was not written before a power failure: all of its records would be kept, and count, once more."""
+    path = tmp_path / "0.ring"
+    writer = _writer(path)
+    assert all(writer.put(_body(n)) for n in range(3))
+    with path.open("r+b") as file:
+        file.write(bytes(n_bytes))
+    content = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(RingError, match="its head is lost"):
+            RecordRing(path, 8)
+    assert path.read_bytes() == content
+
+
+def test_file_that_was_only_just_made_is_a_new_ring(tmp_path: Path) -> None:
+    """Its maker was killed before it wrote the head: nothing can be in it."""
+    path = tmp_path / "0.ring"
+    path.write_bytes(bytes(_RING_AT + 8 * RECORD_BYTES))
+    writer = _writer(path)
+    assert writer.put(_body(1)) and _read(writer) == [_body(1)]
+
+
 def test_records_are_read_in_order(tmp_path: Path) -> None:
     """By another mapping of the file, as the reader's process has it; over the end of the ring, too."""
     writer, reader = _writer(tmp_path / "0.ring"), RecordRing(tmp_path / "0.ring", 1)
