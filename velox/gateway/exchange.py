@@ -718,7 +718,7 @@ class Exchange(HedgingHost):
         log.check()
         plan, fields, estimate = self.plan, self.fields, self._grant.estimate
         if plan.endpoint is Endpoint.GENERATE and self.body is not None:
-            fields = with_google_limits(fields, self.body)
+            fields = await in_steps(with_google_limits(fields, self.body))
         if not plan.reads_body and (plan.named is None or plan.named.is_model_in_path):
             estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
         elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields:
