@@ -51,6 +51,9 @@ def test_path_may_name_the_model(path: bytes, model: str | None) -> None:
         (b"/v1/chat/completions/chatcmpl-1", Endpoint.CHAT, False),
         (b"/v1/chat/c%6Fmpletions", Endpoint.CHAT, True),  # else its model and its tokens would count for nothing
         (b"/v1%2fchat%2Fcompletions", Endpoint.CHAT, True),
+        (b"/v1/Chat/Completions", Endpoint.CHAT, True),  # as Azure takes it
+        (b"/v1/CHAT//completions", Endpoint.CHAT, True),
+        (b"/v1/Embeddings/", Endpoint.EMBEDDINGS, True),
         (b"/v1/responses", Endpoint.RESPONSES, True),
         (b"/v1/responses/input_tokens", Endpoint.RESPONSES, True),
         (b"/v1/responses/compact", Endpoint.RESPONSES, True),

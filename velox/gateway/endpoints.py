@@ -168,10 +168,12 @@ class Routes:
     def _look_at(self, path: bytes) -> PathFacts:
         # As the upstream will read it: most servers decode a path, also its slashes, before they look what it names.
         words = unquote_to_bytes(path).strip(b"/").split(b"/")
-        route = next((_WORDS[word] for word in words if word in _WORDS), Endpoint.OTHER)
-        endpoint = _MODEL_ENDPOINTS.get(b"/".join(words[-2:]))
-        if endpoint is None and (len(words) < 2 or words[-2] not in _WORDS):
-            endpoint = _MODEL_ENDPOINTS.get(words[-1])
+        # Some take letters of either case, or several slashes for one: what they run is read, and counted.
+        known = [word.lower() for word in words if word] or [b""]
+        route = next((_WORDS[word] for word in known if word in _WORDS), Endpoint.OTHER)
+        endpoint = _MODEL_ENDPOINTS.get(b"/".join(known[-2:]))
+        if endpoint is None and (len(known) < 2 or known[-2] not in _WORDS):
+            endpoint = _MODEL_ENDPOINTS.get(known[-1])
         passes = words[0] not in _ADMIN_WORDS and (
             self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
         )
@@ -182,7 +184,7 @@ class Routes:
         )
         if upgrades and route is Endpoint.OTHER:
             route = Endpoint.REALTIME
-        surface, dialect = _surface_of(words)
+        surface, dialect = _surface_of(known)
         found = PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, surface)
         found = found._replace(path_model=_path_model(words), family=_family(path, words))
         return _google_facts(path, found) or found

@@ -149,6 +149,20 @@ CASES: Final[tuple[Case, ...]] = (
         )
         for name, body in _WRITTEN[::4]
     ),
+    *(
+        Case(
+            f"the path {path}",
+            _as_asked,
+            is_stream=True,
+            path=path,
+            body=_chat(stream=True),
+            ends=Ends.REFUSED if "//" in path else Ends.REAL,
+        )
+        for path in (
+            *("/v1/Chat/Completions", "/V1/CHAT/COMPLETIONS", "/v1//chat//completions", "/v1/chat%2Fcompletions"),
+            *("/v1/chat/%63ompletions", "/v1/chat/completions/", "//v1/chat/completions?a=b", "/chat/completions"),
+        )
+    ),
     *(Case(name, _as_asked, is_stream=True, body=body, ends=Ends.REFUSED) for name, body in _REFUSED),
 )
 
