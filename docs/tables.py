@@ -91,7 +91,7 @@ MEANING: Final = {
     Reason.UPSTREAM_CONNECT: "the upstream could not be reached",
     Reason.UPSTREAM_TLS: "TLS with the upstream failed: certificate, version, or no HTTP/2 where it is required",
     Reason.UPSTREAM_RESET: "the upstream closed or reset the connection before it answered",
-    Reason.UPSTREAM_PROTOCOL: "the upstream's reply is invalid HTTP",
+    Reason.UPSTREAM_PROTOCOL: "the upstream's reply is invalid HTTP, or none of its API: HTML, nothing, unknown JSON",
     Reason.UPSTREAM_TTFB_TIMEOUT: "no first byte in time (`VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT`)",
     Reason.UPSTREAM_IDLE_TIMEOUT: "silence inside a reply (`VELOX_UPSTREAM_IDLE_TIMEOUT`)",
     Reason.UPSTREAM_TOTAL_TIMEOUT: "the reply took too long (`VELOX_UPSTREAM_TOTAL_TIMEOUT`, `VELOX_STREAM_TIMEOUT`)",

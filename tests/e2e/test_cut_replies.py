@@ -158,7 +158,8 @@ def test_plain_reply_that_was_cut_is_an_error_for_the_sdk(wall: Wall, length: in
 
     async def script(call: Call) -> None:
         await call.head(200, [*JSON, *([] if length is None else [("content-length", str(length))])])
-        await call.data(b'{"id":"chatcmpl-1"}')  # valid as far as it goes
+        # Valid as far as it goes, and more than is held back to see whether it is an error.
+        await call.data(b'{"id":"chatcmpl-1","model":"%b"}' % (b"m" * 300))
         await call.drain()
         await call.step()
         await (close(call) if length is not None and end is break_framing and not wall.is_http2 else end(call))

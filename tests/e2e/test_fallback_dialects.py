@@ -28,21 +28,26 @@ IN_STREAMS = {**IN_ANSWERS, "claude-sim-cut-0": "claude=upstream_truncated", "cl
 
 
 @pytest.fixture(scope="module")
-def velox() -> Iterator[VeloxProcess]:
-    """Claude, and after it Gemini, which one simulator is."""
+def origin() -> Iterator[str]:
+    """A simulator that is each of the providers."""
     with named("models", models="--ttft 0 --token-rate 50 --tokens 6") as sims:
-        origin = sims["models"]["origin"]
-        config = {
-            "upstreams": [
-                {"name": "claude", "provider": "anthropic", "origin": origin, "key": "env:MODEL_KEY"},
-                {"name": "gemini", "provider": "gemini", "origin": origin, "key": "env:MODEL_KEY"},
-            ],
-            "routes": [
-                {"name": "all", "to": "claude", "fallback": [{"upstream": "gemini", "model": "gemini-sim"}]},
-            ],
-        }
-        with routed(config, **SETTINGS) as running:
-            yield running
+        yield sims["models"]["origin"]
+
+
+@pytest.fixture
+def velox(origin: str) -> Iterator[VeloxProcess]:
+    """Claude, and after it Gemini. A new one for each test: after five failures Claude is asked no more."""
+    config = {
+        "upstreams": [
+            {"name": "claude", "provider": "anthropic", "origin": origin, "key": "env:MODEL_KEY"},
+            {"name": "gemini", "provider": "gemini", "origin": origin, "key": "env:MODEL_KEY"},
+        ],
+        "routes": [
+            {"name": "all", "to": "claude", "fallback": [{"upstream": "gemini", "model": "gemini-sim"}]},
+        ],
+    }
+    with routed(config, **SETTINGS) as running:
+        yield running
 
 
 @pytest.mark.parametrize("model", list(IN_ANSWERS))

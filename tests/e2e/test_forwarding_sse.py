@@ -77,7 +77,7 @@ def test_each_event_arrives_as_it_was_cut(wall: Wall) -> None:
 
 
 def test_head_of_a_stream_comes_before_its_first_event(wall: Wall) -> None:
-    """The client learns that its stream was accepted while the model still thinks."""
+    """The client learns that its stream was accepted while the model still thinks: a second later at most."""
 
     async def late_event(call: Call) -> None:
         await call.head(200, SSE)
@@ -166,8 +166,12 @@ def test_stream_without_done_ends_when_its_upstream_ends_it(wall: Wall) -> None:
 
 
 def test_errors_inside_a_stream_are_counted_and_pass(wall: Wall) -> None:
-    """F-16: in each provider's way of telling them, cut anywhere; the client gets what the upstream sent."""
+    """F-16: in each provider's way of telling them, cut anywhere; the client gets what the upstream sent.
+
+    Not before the first event: an error is no stream then (test_early_errors.py).
+    """
     events = (
+        b'data: {"id":"0","choices":[]}\n\n'
         b'data: {"error":{"message":"mine"}}\n\n'
         b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'
         b'data: {"id":"1","error":null}\n\n'

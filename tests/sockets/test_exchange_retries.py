@@ -493,7 +493,7 @@ def test_nothing_is_tried_again_once_the_client_has_a_byte() -> None:
     """A reset inside the reply cuts it, though the next upstream is there."""
 
     async def main() -> None:
-        cut: list[Step] = [(ReplyHead.of(200, [], None), b"some", False), *broken()]
+        cut: list[Step] = [(ReplyHead.of(200, [], None), b"some" * 100, False), *broken()]
         first, second = ScriptedUpstream(cut), ScriptedUpstream(whole())
         with gateway(first.dial, second.dial, rules=RULES) as made:
             client = await ask(made)

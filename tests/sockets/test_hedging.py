@@ -205,7 +205,7 @@ def test_error_of_one_does_not_beat_the_other(winner: int) -> None:
 
 @pytest.mark.parametrize("loser", [0, 1])
 def test_failure_of_one_leaves_the_other(loser: int) -> None:
-    """It goes on as if it were alone: an error status is its client's then, and an early head, too."""
+    """It goes on as if it were alone: an error status is its client's then, and so is a comment."""
 
     async def main() -> None:
         with race() as both:
@@ -213,9 +213,9 @@ def test_failure_of_one_leaves_the_other(loser: int) -> None:
             rest = both.upstreams[1 - loser]
             both.upstreams[loser].says(*broken())
             await turns()
-            rest.says((event_head(), b"", False))
-            assert both.client.written.startswith(b"HTTP/1.1 200"), "alone it need not wait for the first event"
+            rest.says((event_head(), COMMENT, False))
             rest.says((None, EVENT, True))
+            assert both.client.written.startswith(b"HTTP/1.1 200") and COMMENT + EVENT in both.client.written
             await both.answer()
             assert both.way == (b"%d" % (1 - loser), b"2", b"%d=upstream_reset" % loser)
             assert both.hedges() == ({"WON": 1} if loser == 0 else {"FAILED": 1})
@@ -388,13 +388,14 @@ def test_first_that_waits_for_a_connection_is_overtaken() -> None:
 
 
 def test_denied_for_want_of_budget() -> None:
-    """The first goes on alone, its head is passed on as soon as that is known; half a second try is saved."""
+    """The first goes on alone; half a second try is saved."""
 
     async def main() -> None:
         with race(at_most=50.0) as both:
             both.submit()
             await until(lambda: both.first.is_asked and both.hedges() == {"DENIED": 1})
             both.first.says((event_head(), b"", False))
+            both.first.says((None, EVENT, False))
             assert both.client.written.startswith(b"HTTP/1.1 200")
             both.first.says((None, EVENT, True))
             await both.answer()
@@ -414,7 +415,8 @@ def test_head_that_waits_is_passed_on_when_the_second_is_denied() -> None:
             both.first.may_connect.set()
             await until(lambda: both.first.is_asked)
             both.first.says((event_head(), COMMENT, False))
-            assert COMMENT in both.client.written
+            both.first.says((None, EVENT, False))
+            assert COMMENT + EVENT in both.client.written
             both.first.says((None, EVENT, True))
             await both.answer()
 

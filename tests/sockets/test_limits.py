@@ -442,7 +442,7 @@ def test_reply_to_a_client_without_limits_keeps_the_upstreams_numbers() -> None:
     async def main() -> None:
         theirs = [(b"x-ratelimit-remaining-requests", b"4999"), (b"x-ratelimit-remaining-tokens", b"7")]
         for rules, wanted in (([], {"4999", "7"}), ([one_a_minute()], {"0", "7"})):
-            with limited(ScriptedUpstream(whole(200, b"", *theirs)).dial, rules=rules) as made:
+            with limited(ScriptedUpstream(whole(200, b"{}", *theirs)).dial, rules=rules) as made:
                 told = headers_of(await ask(made))
                 assert {text for name, text in told.items() if name.startswith("x-ratelimit-remaining")} == wanted
 

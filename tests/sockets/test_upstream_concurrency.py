@@ -264,7 +264,10 @@ def test_limit_hears_nothing_of_it_where_the_reply_is_refused_for_another_upstre
         ((b"event: response.created\ndata: {}\n\n", b"event: response.in_progress\ndata: {}\n\n"), []),
         ((b"event: message_start\n", b"data: {}\n\n", b"event: content_block_start\ndata: {}\n\n"), ["stream"]),
         (
-            (b"event: message_start\ndata: {}\n\nevent: ping\ndata: {}\n\nevent: content", b"_block_start\ndata: 1"),
+            (
+                b"event: message_start\ndata: {}\n\nevent: ping\ndata: {}\n\nevent: content",
+                b"_block_start\ndata: 1\n\n",
+            ),
             ["stream"],
         ),
     ],
@@ -275,10 +278,11 @@ def test_reply_begins_with_its_first_event(pieces: tuple[bytes, ...], told: list
 
     async def main() -> None:
         limit = Noted(4)
-        with gateway(ScriptedUpstream(stream(*pieces)).dial, concurrency=[limit]) as made:
+        upstream = ScriptedUpstream(stream(*pieces))
+        with gateway(upstream.dial, concurrency=[limit]) as made:
             client = FakeClient()
             exchange = submit(made, client)
-            await until(lambda: b"200 OK" in client.written)
+            await until(lambda: bool(upstream.streams))
             await turns()
             assert limit.told == told
             exchange.client_gone()

@@ -324,8 +324,19 @@ def test_stream_that_begins_well_ends_a_row_of_refusals() -> None:
     tell(member, Verdict.BUSY, 1.0, 2)
     member.begin(1.0)
     member.answers(1.0, 2.0)
+    member.begins_well(2.0)
     tell(member, Verdict.BUSY, 3.0, 2)
     assert member.state(3.0) is State.IN
+
+
+def test_good_head_alone_ends_no_row_of_refusals() -> None:
+    """A provider that is overloaded may answer 200 and say so in the body."""
+    member = new()
+    for n in range(3):
+        member.begin(float(n))
+        member.answers(float(n), n + 0.5)
+        member.ended(Verdict.BUSY, float(n), n + 0.6, answered=True)
+    assert member.state(3.0) is State.RESTING
 
 
 def test_member_that_was_put_out_for_its_share_needs_five_good_probes_and_is_remembered() -> None:

@@ -45,6 +45,12 @@ _WORDS: Final = {
     "timeout_error": ErrorKind.TIMEOUT,
     "service_unavailable": ErrorKind.UNAVAILABLE,
     "overloaded_error": ErrorKind.OVERLOADED,
+    "overloaded": ErrorKind.OVERLOADED,
+    "server_is_overloaded": ErrorKind.OVERLOADED,
+    "slow_down": ErrorKind.OVERLOADED,
+    "billing_error": ErrorKind.BILLING,
+    "request_too_large": ErrorKind.TOO_LARGE,
+    "conflict_error": ErrorKind.CONFLICT,
     "server_overloaded": ErrorKind.OVERLOADED,
 }
 # What servers call by a name of their own, as OpenAI calls it: agents shorten their conversation because of it.

@@ -451,8 +451,8 @@ class Exchange(HedgingHost):
         if way is not None and way.parts.entry.response_headers is not NO_RULES:
             filters = (*filters, HeaderRuleFilter(way.parts.entry.response_headers))
         fields, rates = self.gateway.parts.reply_fields, self._grant.limits.headers
-        dialect = self.plan.dialect
-        rewrites = self.plan.tells_addresses
+        plan = self.plan
+        rewrites = plan.tells_addresses
         if rewrites:
             self._addresses = self._address_filter()
             filters = (self._addresses, *filters)
@@ -464,8 +464,9 @@ class Exchange(HedgingHost):
             fields,
             rates,
             filters=filters,
-            dialect=dialect,
+            dialect=plan.dialect,
             rewrites=rewrites,
+            judges=plan.surface is not None,
         )
 
     def _address_filter(self) -> AddressFilter:

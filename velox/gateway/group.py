@@ -64,6 +64,9 @@ _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
 _MOST_REST_S: Final = 300.0
+# How long the head of a stream waits at most for its first event, which may be an error. Providers that find out after
+# the head that they are overloaded say so at once.
+_HEAD_WAIT_S: Final = 1.0
 # For the first credentials of a cloud, which come within a few round trips.
 _CREDENTIALS_S: Final = 5.0
 
@@ -262,6 +265,8 @@ class AttemptReply(Protocol):
 
     def on_failure(self, failure: VeloxError) -> None: ...
 
+    def release_head(self) -> None: ...
+
 
 class AttemptHost(RecordedExchange):
     """What an attempt needs of the request that it is made for (exchange.py).
@@ -396,7 +401,7 @@ class Attempt(ReplyListener):
     """
 
     __slots__ = (
-        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_is_of_client"),
+        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
         *("_key_told", "_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
         *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
         *("proof", "worked"),
@@ -427,6 +432,7 @@ class Attempt(ReplyListener):
         self._n_unsent = 0  # of the request's body, at the last look
         self._progress_s = 0.0  # when that had last become less
         self._has_head = False
+        self._head_s = 0.0  # when it came, if it was good
         self._answers = False  # with a good reply
         self._has_first = False
         self._headers: Headers = []  # of an error
@@ -563,6 +569,7 @@ class Attempt(ReplyListener):
         if status < 400 and self.keys is None and status != _SWITCHED:  # most of them
             if not self._has_head:
                 self._has_head = self._answers = True
+                self._head_s = now_s
                 self.member.health.answers(self._began_s, now_s)
             return False
         self.on_head(head, now_s)
@@ -611,8 +618,11 @@ class Attempt(ReplyListener):
         return self.copied if self._host is None else self._host.head
 
     def on_head(self, head: ReplyHead, now_s: float) -> None:
-        """The reply's head has come, whether or not it is the client's. Only the first call counts."""
-        if not self._has_head:
+        """The reply's head has come, whether or not it is the client's.
+
+        Of a good one only the first call counts. The head of an error may follow it: of one that stood in the body.
+        """
+        if not self._has_head or head.status >= 400:
             self._has_head = True
             self.answers(head, now_s)
 
@@ -623,6 +633,7 @@ class Attempt(ReplyListener):
         waited_s = now_s - self._sent_s
         self._has_first = True
         group, member = self._group, self.member
+        member.health.begins_well(now_s)
         if group.learns:
             group.balancer.answered(self.n, waited_s, now_s)
         member.counts.observe_ttfb(member.row, int(waited_s * 1e9))
@@ -649,6 +660,8 @@ class Attempt(ReplyListener):
         if reply.started:
             message = f"the upstream sent nothing for {limits.idle_s:g} s"
             return UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message)
+        if self._answers and now_s - self._head_s >= _HEAD_WAIT_S and not self.holds_head:
+            reply.release_head()
         n_unsent = stream.n_unsent
         if n_unsent != self._n_unsent:
             # The wait for the first byte runs from when the body has been taken; until then, each byte taken counts.
@@ -732,8 +745,10 @@ class Attempt(ReplyListener):
             self._is_of_client = status == 429 and (self.names_account or self._counts_clients_key(head))
             return
         self._answers = True
+        self._head_s = now_s
         self.member.health.answers(self._began_s, now_s)
         if status == _SWITCHED:
+            self.member.health.begins_well(now_s)
             # All that a tunnel tells of latency; how long it lasts is the client's affair.
             self._has_first = True
             self._group.balancer.answered(self.n, now_s - self._began_s, now_s)
@@ -742,6 +757,7 @@ class Attempt(ReplyListener):
         """The first bytes of a good reply's body are there. waited_s: since it was sent."""
         self._has_first = True
         group, member = self._group, self.member
+        member.health.begins_well(now_s)
         if group.learns:
             group.balancer.answered(self.n, waited_s, now_s)
         member.counts.observe_ttfb(member.row, int(waited_s * 1e9))

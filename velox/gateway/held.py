@@ -177,6 +177,11 @@ class HeldReply:
         elif not self.done.done():
             self.done.set_exception(untraced(failure))
 
+    def release_head(self) -> None:
+        """Let the head go to the client, if it is the client's reply."""
+        if self.passes:
+            self._reply.release_head()
+
     # -- who decides (hedged.py) ------------------------------------------------------------------
 
     def release(self) -> None:

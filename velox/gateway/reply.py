@@ -16,10 +16,11 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import UpstreamAddresses
+from velox.gateway.early_error import LEAST_READ, EarlyErrorGate, ErrorJudge, may_be_error
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import FilterChain, ReplyFilter, Translation
-from velox.gateway.first_event import FirstEventGate, FirstEventWatch
+from velox.gateway.first_event import FirstEventWatch
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
 from velox.gateway.request_ids import REQUEST_ID, client_id
@@ -32,16 +33,17 @@ from velox.types import Dialect
 
 __all__ = ["Reply", "ReplyListener"]
 
+_OK: Final = 200
 _ERRORS_FROM: Final = 400
 # How long an upstream may take to end a reply that is over: its last bytes come within a round trip.
 _END_S: Final = 1.0
 
 
-class ReplyListener(abc.ABC):
+class ReplyListener(ErrorJudge):
     """The attempt whose reply it is (group.py).
 
-    secret: the key that went up, which no error may show; None: none. holds_head: the head of an event stream waits for
-    the first event. translation: of its reply into the client's dialect; None: it is in that.
+    secret: the key that went up, which no error may show; None: none. translation: of its reply into the client's
+    dialect; None: it is in that.
 
     A base class and no protocol: compiled code reads its attributes directly.
     """
@@ -53,7 +55,8 @@ class ReplyListener(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def holds_head(self) -> bool: ...
+    def holds_head(self) -> bool:
+        """True where the head of an event stream waits for the first event, however long that takes."""
 
     @property
     def addresses(self) -> UpstreamAddresses | None:
@@ -61,20 +64,8 @@ class ReplyListener(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def refuses(self, head: ReplyHead) -> bool:
-        """Say whether the head is not passed on, because there is another attempt. Asked before the client sees it."""
-
-    @abc.abstractmethod
-    def reads_error(self, head: ReplyHead) -> bool:
-        """Say whether an error that was not refused is to be read whole: refuses_error() is asked with its body."""
-
-    @abc.abstractmethod
-    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
-        """Say whether the error is not passed on, because there is another attempt."""
-
-    @abc.abstractmethod
     def on_first(self, now_s: float) -> None:
-        """The first bytes are there of a body that is no error.
+        """The client has the first bytes of a body that is no error.
 
         Not comments of an event stream, nor its head, nor events that say only that the request was taken: some servers
         send these before they have begun to think.
@@ -85,24 +76,14 @@ class Reply:
     """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it.
 
     filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
-    learns of its limits. dialect: in which the client reads errors.
+    learns of its limits. dialect: in which the client reads errors. judges: a reply of status 200 is JSON or an event
+    stream, and may be an error.
     """
 
     __slots__ = (
-        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_has_body", "_leaving", "_length"),
-        "_listener",
-        *(
-            "_loop",
-            "_may_add",
-            "_needs_first",
-            "_rates",
-            "_request",
-            "_request_id",
-            "_rewrites",
-            "_stream",
-            "_told",
-            "_until_close",
-        ),
+        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_gate", "_has_body", "_has_first"),
+        *("_judges", "_leaving", "_length", "_listener", "_loop", "_may_add", "_needs_first", "_rates", "_request"),
+        *("_request_id", "_rewrites", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
         *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
@@ -119,6 +100,7 @@ class Reply:
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
         rewrites: bool = False,
+        judges: bool = False,
     ) -> None:
         self._rewrites: Final = rewrites
         self._client = client
@@ -129,6 +111,9 @@ class Reply:
         self._rates: Final = rates
         self._fields: Final = fields
         self.dialect: Final = dialect
+        self._judges: Final = judges
+        self._gate: EarlyErrorGate | None = None  # while it holds the head back
+        self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
         self._chain: FilterChain | None = None  # from the head on, if there are filters
         self._has_body = False
@@ -163,7 +148,8 @@ class Reply:
         self._told = told
         self._listener = listener
         self._needs_first = listener is not None
-        self._chain = None
+        self._has_first = False
+        self._chain = self._gate = None
         if self.done.done():
             self.done = self._loop.create_future()
 
@@ -175,7 +161,7 @@ class Reply:
     def detach(self) -> None:
         """End an attempt; what is left of its stream is cancelled."""
         self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
-        self._needs_first = False
+        self._needs_first = self._has_first = False
         stream, self._stream = self._stream, None
         if stream is None:
             return
@@ -211,10 +197,9 @@ class Reply:
             return
         watch = self._watch
         if watch is None or not data or watch.feed(data):
-            now_s = self.last_s = self._loop.time()
+            self.last_s = self._loop.time()
             if self._needs_first and data and (self._first is None or self._first.feed(data)):
-                self._tell_first(now_s)
-                self._pass_chunks()
+                self._has_first = True
         else:
             self._comment_s = self._loop.time()
             if self._first is not None:
@@ -227,6 +212,9 @@ class Reply:
             self._write_body(data, end and not is_cut)
             if end and not is_cut:
                 self.done.set_result(None)
+        if self._has_first and self.started:
+            self._tell_first(self.last_s)
+            self._pass_chunks()
         if is_cut and not self.done.done():
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream closed inside an event"))
 
@@ -262,6 +250,13 @@ class Reply:
         self._pass_chunks()
         if self._stream is not None:
             self._stream.resume()
+
+    def release_head(self) -> None:
+        """Let the head of a stream go to the client, and what came with it, though no event has come that says more."""
+        gate, chain = self._gate, self._chain
+        if gate is not None and chain is not None and not self.done.done():
+            gate.expire()
+            self._on_filtered(chain, b"", False)
 
     def client_gone(self) -> None:
         """Write to the client's transport no more: the loop has closed it.
@@ -370,10 +365,14 @@ class Reply:
         if watch is not None and data:
             watch.feed(data)
         if self._needs_first and data and (first is None or first.feed(data)):
-            self._tell_first(now_s)
-        may_hold = watch is not None and status < _ERRORS_FROM and translation is None
-        if may_hold and listener is not None and listener.holds_head:
-            filters = (FirstEventGate(), *filters)
+            self._has_first = True
+        if status == _OK and listener is not None and translation is None and has_body and passed.is_plain:
+            is_judged = self._judges or (watch is not None and listener.holds_head)
+            has_enough = end or (len(data) >= LEAST_READ if watch is None else watch.between)
+            if is_judged and (not self._has_first or not has_enough or passed.is_html or may_be_error(data)):
+                knows_529 = self.dialect is Dialect.ANTHROPIC
+                gate = self._gate = EarlyErrorGate(listener, listener.secret, knows_529=knows_529)
+                filters = (gate, *filters)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         is_whole = end
@@ -395,6 +394,9 @@ class Reply:
             self.done.set_result(None)
         if self.started:
             self.relay_ns = self.first_byte_ns - began_ns
+            if self._has_first:
+                self._tell_first(now_s)
+                self._pass_chunks()
 
     def _headers(self, passed: PassedFields, head: ReplyHead, now_ns: int) -> Headers:
         """Return the fields that the client gets, but for those of Velox's own."""
@@ -464,8 +466,15 @@ class Reply:
             return
         else:
             self.is_sse = chain.is_sse
+            if head.status >= _ERRORS_FROM:
+                self._needs_first = self._has_first = False
             if not self._write_head(head.status, head.headers, head.content_length, data, end):
                 return
+            if self._gate is not None:
+                self._gate = None
+                if not chain.reads_body and not chain.is_over:
+                    self._chain = None  # it was there for the gate alone
+                    self._pass_chunks()
         if end:
             self.done.set_result(None)
 
@@ -486,7 +495,8 @@ class Reply:
         return True
 
     def _tell_first(self, now_s: float) -> None:
-        self._needs_first, self._first = False, None
+        self._needs_first = self._has_first = False
+        self._first = None
         if self._listener is not None:
             self._listener.on_first(now_s)
 

@@ -45,6 +45,7 @@ OWN: Final = b"x-velox-"
 
 _KEPT_HEADS: Final = 512
 _SSE: Final = b"text/event-stream"
+_HTML: Final = b"text/html"
 _Asked: TypeAlias = tuple[ReplyShape, frozenset[bytes]]
 
 
@@ -73,7 +74,8 @@ NO_ATTEMPTS: Final = AttemptFields([], b"")
 class PassedFields(NamedTuple):
     """What the client gets of all heads of a shape. is_plain: the body is not compressed. is_dated: there is a Date.
 
-    has_id: there is an x-request-id. has_address: there is a field that may be an address of the upstream's.
+    has_id: there is an x-request-id. has_address: there is a field that may be an address of the upstream's. is_html:
+    the body is a page.
     """
 
     template: HeadTemplate
@@ -82,6 +84,7 @@ class PassedFields(NamedTuple):
     is_dated: bool
     has_id: bool
     has_address: bool = False
+    is_html: bool = False
 
 
 class ReplyFields:
@@ -112,13 +115,14 @@ class ReplyFields:
 
 
 def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
-    is_sse, is_plain, is_dated, has_id, has_address = False, True, False, False, False
+    is_sse, is_plain, is_dated, has_id, has_address, is_html = False, True, False, False, False, False
     chosen: list[ShapeField] = []
     for field in shape.fields:
         name, value = field
         if name not in dropped and not name.startswith(OWN):
             if name == b"content-type" and value is not None:
                 is_sse = value.lower().startswith(_SSE)
+                is_html = value.lower().startswith(_HTML)
             elif name == b"content-encoding" and value is not None:
                 is_plain = value.lower() == b"identity"
             elif name == b"date":
@@ -128,7 +132,8 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
             elif name in ADDRESS_FIELDS:
                 has_address = True
             chosen.append(field)
-    return PassedFields(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated, has_id, has_address)
+    template = HeadTemplate(chosen, shape.fields)
+    return PassedFields(template, is_sse, is_plain, is_dated, has_id, has_address, is_html)
 
 
 class HeaderRuleFilter(ReplyFilter):

@@ -170,7 +170,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream_first_event_timeout_s: float = live_setting(
         "0s",
         "longest wait for the first event of a stream; the client gets the head together with it; 0: no limit, and the"
-        " head is forwarded at once",
+        " head is forwarded after 1 s at most",
         parse.OPTIONAL_TIMEOUT,
     )
     upstream_idle_timeout_s: float = live_setting(

@@ -293,8 +293,7 @@ class MemberHealth:
             self.changes.n += 1
 
     def answers(self, began_s: float, now_s: float) -> None:
-        """A good reply begins: reported at most once per attempt, before its end."""
-        self._n_busy = self._n_rests = 0
+        """The head of a good reply has come: reported at most once per attempt, before its end."""
         self._n_waiting -= 1
         self._heard_s = now_s
         if self.is_suspected:
@@ -304,6 +303,10 @@ class MemberHealth:
         if waited_s > self._slowest_s or now_s - self._slow_at_s > _FADED_EVERY_S:
             self._slowest_s = max(self.slowest_s(now_s), waited_s)
             self._slow_at_s = now_s
+
+    def begins_well(self, now_s: float) -> None:
+        """The first of a good reply's body has come: an error may follow a good head. After answers()."""
+        self._n_busy = self._n_rests = 0
         if self._breaker.n_faults:
             was_open = self._breaker.is_open
             self._breaker.answers()

@@ -1,0 +1,211 @@
+"""A reply of status 200 that is an error: what holds its head back, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from velox.errors import Reason
+from velox.gateway.early_error import EarlyErrorGate, ErrorJudge, may_be_error
+from velox.gateway.filters import FilterChain
+from velox.heads import ReplyHead
+from velox.net.upstream.interface import UpstreamFailure
+
+SSE = ReplyHead.of(200, [(b"content-type", b"text/event-stream"), (b"x-request-id", b"r")], None)
+JSON = ReplyHead.of(200, [(b"content-type", b"application/json"), (b"etag", b"e")], None)
+HTML = ReplyHead.of(200, [(b"content-type", b"text/html; charset=utf-8")], None)
+EVENT = b'data: {"id":"x","choices":[]}\n\n'
+PRELUDE = (
+    b': ka\n\nevent: message_start\ndata: {"type":"message_start"}\n\nevent: ping\r\ndata: {}\r\n\r\n'
+    b'event: response.created\ndata: {"type":"response.created"}\n\nevent: response.in_progress\ndata: {"a":1}\n\n'
+)
+
+
+class Judge(ErrorJudge):
+    """Notes what it is asked. others: another upstream takes errors of these statuses."""
+
+    def __init__(self, *others: int, by_body: bool = False) -> None:
+        self.others = others
+        self.by_body = by_body
+        self.asked: list[tuple[int, bytes]] = []
+
+    def refuses(self, head: ReplyHead) -> bool:
+        self.asked.append((head.status, b""))
+        return head.status in self.others and not self.by_body
+
+    def reads_error(self, head: ReplyHead) -> bool:
+        return self.by_body
+
+    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
+        self.asked.append((head.status, body))
+        return head.status in self.others
+
+
+def gate(
+    head: ReplyHead, judge: Judge | None = None, *, secret: bytes | None = None, knows_529: bool = True
+) -> tuple[EarlyErrorGate, FilterChain]:
+    """Return a gate, and the chain that it stands in, which has taken the head."""
+    made = EarlyErrorGate(judge or Judge(), secret, knows_529=knows_529)
+    chain = FilterChain([made], is_sse=head is SSE, is_plain=True)
+    assert chain.begin(head) is None
+    return made, chain
+
+
+# -- what is no error ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 10_000])
+@pytest.mark.parametrize("prelude", [b"", b": ka\n\n", b"\n", PRELUDE])
+def test_stream_is_held_until_its_first_event_however_it_is_cut(prelude: bytes, step: int) -> None:
+    """Comments, and events from before the model's work, are none. Then all of it goes on, and no more is read."""
+    _, chain = gate(SSE)
+    text, out, released_at = prelude + EVENT + b"event: ping\ndata: {}\n\n", b"", -1
+    for at in range(0, len(text), step):
+        out += chain.feed(text[at : at + step], False)
+        if chain.head is not None and released_at < 0:
+            released_at = at + step
+    assert out == text and chain.head == SSE and not chain.reads_body
+    assert released_at > len(prelude)
+    assert step > 100 or released_at < len(prelude + EVENT) + step
+
+
+def test_compressed_reply_passes_unread() -> None:
+    made = EarlyErrorGate(Judge(), None, knows_529=True)
+    chain = FilterChain([made], is_sse=True, is_plain=False)
+    assert chain.begin(SSE) == SSE and not chain.reads_body
+
+
+def test_head_goes_on_when_its_time_is_over() -> None:
+    """With the comments that came, which keep a client's connection open. What follows passes unread."""
+    made, chain = gate(SSE)
+    assert chain.feed(b": ka\n\n", False) == b""
+    made.expire()
+    assert chain.feed(b"", False) == b": ka\n\n" and chain.head == SSE and not chain.reads_body
+
+
+def test_first_event_longer_than_errors_are_passes() -> None:
+    _, chain = gate(SSE)
+    long = b"data: " + b"x" * 70_000
+    assert chain.feed(long, False) == long and chain.head == SSE
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices":[{"message":{"content":"say \\"error\\": {"}}]}',
+        b'{"object":"response","status":"completed","error":null,"output":[]}',
+        b'{"id":"x","error":{}}',
+        b'{"error": "broken',
+        b"plain text",
+    ],
+)
+def test_body_that_is_no_error_passes_as_it_is(body: bytes) -> None:
+    _, chain = gate(JSON)
+    out = chain.feed(body[:5], False) + chain.feed(body[5:], False) + chain.feed(b"", True)
+    assert out == body and chain.head == JSON
+
+
+def test_usual_answers_are_no_suspects() -> None:
+    """They pass without a look at more than these bytes."""
+    assert not may_be_error(b'{"id":"x","choices":[{"message":{"content":"an \\"error\\""}}]}')
+    assert not may_be_error(b'{"object":"response","error": null}')
+    assert may_be_error(b'{"error" : {"code":502}}') and may_be_error(b'{"type":"error"}')
+
+
+# -- what is an error -----------------------------------------------------------------------------------
+
+CHAT = {"error": {"message": "over", "code": 502}}
+MESSAGES = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+FAILED = {"object": "response", "status": "failed", "error": {"code": "rate_limit_exceeded", "message": "slow"}}
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "is_own"),
+    [
+        (MESSAGES, 529, True),
+        ({"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}}, 429, True),
+        ({"type": "error", "error": {"type": "request_too_large", "message": "big"}}, 413, True),
+        ({"type": "error", "error": {"type": "billing_error", "message": "pay"}}, 402, True),
+        (CHAT, 502, True),
+        ({"error": {"message": "no", "code": "503"}}, 503, True),
+        ({"error": {"message": "no", "type": "server_error"}}, 500, True),
+        ({"error": "no luck"}, 500, True),
+        ({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}, 503, True),
+        ({"object": "error", "message": "no", "code": 400}, 400, False),
+        ({"type": "error", "code": "rate_limit_exceeded", "message": "slow", "param": None}, 429, False),
+        ({"type": "response.failed", "response": FAILED}, 429, False),
+        (FAILED, 429, False),
+        ({"id": "gen-1", "choices": [{"delta": {}, "finish_reason": "error"}], **CHAT}, 502, False),
+        ({"choices": [{"finish_reason": "error", "error": {"code": 502, "message": "x"}}]}, 502, False),
+    ],
+)
+@pytest.mark.parametrize("form", ["body", "event", "named event behind a prelude", "event without its end"])
+@pytest.mark.parametrize("step", [3, 10_000])
+def test_error_gets_the_status_that_it_names(
+    data: dict[str, object], status: int, is_own: bool, form: str, step: int
+) -> None:
+    """Also behind what says only that the request was taken. An error of the client's API stays as it is."""
+    body = json.dumps(data).encode()
+    text = {
+        "body": body,
+        "event": b"data: %b\n\n" % body,
+        "named event behind a prelude": PRELUDE + b"event: error\ndata: %b\n\n" % body,
+        "event without its end": b"data: %b" % body,
+    }[form]
+    judge = Judge()
+    _, chain = gate(JSON if form == "body" else SSE, judge)
+
+    out = b"".join(chain.feed(text[at : at + step], False) for at in range(0, len(text), step)) + (
+        b"" if chain.is_over else chain.feed(b"", True)
+    )
+
+    assert chain.head is not None and chain.is_over and not chain.is_sse
+    assert chain.head.status == status and judge.asked[0] == (status, b"")
+    headers = dict(chain.head.headers)
+    assert headers[b"content-type"] == b"application/json" and b"etag" not in headers
+    assert chain.head.content_length == len(out)
+    assert json.loads(out)["error"] and (out == body or not is_own)
+
+
+def test_overload_is_503_for_clients_that_do_not_know_529() -> None:
+    _, chain = gate(SSE, knows_529=False)
+    chain.feed(b"data: %b\n\n" % json.dumps(MESSAGES).encode(), False)
+    assert chain.head is not None and chain.head.status == 503
+
+
+@pytest.mark.parametrize("by_body", [False, True])
+def test_error_is_not_passed_on_where_another_attempt_follows(by_body: bool) -> None:
+    """By its status, or by what it says: too long for this model, say."""
+    _, chain = gate(SSE, Judge(529, by_body=by_body))
+    with pytest.raises(UpstreamFailure) as caught:
+        chain.feed(b"event: error\ndata: %b\n\n" % json.dumps(MESSAGES).encode(), False)
+    assert (caught.value.reason, caught.value.status) == (Reason.UPSTREAM_STATUS, 529)
+
+
+def test_error_shows_no_key() -> None:
+    _, chain = gate(JSON, secret=b"sk-secret")
+    out = chain.feed(b'{"error":{"message":"bad key sk-secret","code":401}}', True)
+    assert b"sk-secret" not in out and chain.head is not None and chain.head.status == 401
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "reason"),
+    [
+        (SSE, b"", Reason.UPSTREAM_TRUNCATED),
+        (SSE, b": ka\n\n", Reason.UPSTREAM_TRUNCATED),
+        (JSON, b"", Reason.UPSTREAM_PROTOCOL),
+        (JSON, b" \n", Reason.UPSTREAM_PROTOCOL),
+        (
+            ReplyHead.of(200, [(b"content-type", b"text/html; charset=utf-8")], None),
+            b"<html>",
+            Reason.UPSTREAM_PROTOCOL,
+        ),
+    ],
+)
+def test_reply_that_is_none_is_a_failed_attempt(head: ReplyHead, body: bytes, reason: Reason) -> None:
+    """A stream without an event, an empty body, the page of a proxy."""
+    _, chain = gate(head)
+    with pytest.raises(UpstreamFailure) as caught:
+        chain.feed(body, True)
+    assert caught.value.reason is reason

@@ -1,0 +1,236 @@
+"""A reply of status 200 held back until it is known to be no error: the upstream may still be given up for another one.
+
+Providers answer 200 and tell of an error in the first event of a stream, or in the body: an overload that came up after
+the head was sent, an error of the provider behind them. Nothing has gone to the client then, so the reply counts as one
+with the status that the error names.
+
+Knows: how much is held back, and where an error stands in each API. Does not know: whether another attempt follows
+(retries.py), or an error that comes later, which is an event of the stream.
+"""
+
+from __future__ import annotations
+
+import abc
+import re
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from velox.dialects.losses import BrokenReplyError
+from velox.dialects.openai_errors import api_error, error_json
+from velox.dialects.sse_events import SseEvents
+from velox.errors import Reason
+from velox.gateway.error_body import ErrorRedaction
+from velox.gateway.filters import ReplyFilter
+from velox.gateway.first_event import PRELUDES
+from velox.heads import Headers, ReplyHead
+from velox.net.upstream.interface import UpstreamFailure
+
+__all__ = ["LEAST_READ", "EarlyErrorGate", "ErrorJudge", "may_be_error"]
+
+# Errors are short. A longer first event, or body, is none and passes.
+_MOST_HELD: Final = 64 * 1024
+# Where an error stands in a body, it begins in these first bytes. Fewer are waited for.
+LEAST_READ: Final = 256
+# An error stands in each of them; most answers have none of these. Linear: what is repeated is one class of bytes.
+_ERROR: Final = re.compile(rb'"error"[ \t\r\n]*+:[ \t\r\n]*+["{\[]|"(?:type|object)"[ \t\r\n]*+:[ \t\r\n]*+"error"')
+_ERROR_MARK: Final = b'"error"'
+_OVERLOADED: Final = 529
+_UNAVAILABLE: Final = 503
+_OF_THE_BODY: Final = frozenset(
+    {b"content-type", b"content-encoding", b"content-language", b"content-md5", b"digest", b"etag", b"last-modified"}
+)
+_JSON: Final = (b"content-type", b"application/json")
+
+
+class ErrorJudge(abc.ABC):
+    """Who decides what follows an error (an attempt: group.py)."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def refuses(self, head: ReplyHead) -> bool:
+        """Return True if an error with this head is not for the client, because another attempt follows."""
+
+    @abc.abstractmethod
+    def reads_error(self, head: ReplyHead) -> bool:
+        """Return True if refuses_error() is to be asked, too."""
+
+    @abc.abstractmethod
+    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
+        """Return True if an error with this body is not for the client, because another attempt follows."""
+
+
+def may_be_error(data: bytes) -> bool:
+    """Return True if an error may stand in the first bytes of a body, and False for most that have none."""
+    return data.find(_ERROR_MARK) >= 0 and _ERROR.search(data) is not None
+
+
+class _Error(NamedTuple):
+    """What is answered in place of a reply of status 200."""
+
+    status: int
+    body: bytes
+
+
+_NO_ERROR: Final = _Error(0, b"")
+
+
+class EarlyErrorGate(ReplyFilter):
+    """Of one reply of status 200 to a request whose answer is JSON or an event stream.
+
+    judge: decides what follows. secret: the key that went up, which no error may show; None: none. knows_529: the
+    client takes Anthropic's own status for an overload. feed() raises UpstreamFailure: another attempt follows, or the
+    reply is none.
+    """
+
+    __slots__ = (
+        "_events",
+        "_has_events",
+        "_has_expired",
+        "_head",
+        "_held",
+        "_is_html",
+        "_judge",
+        "_knows_529",
+        "_secret",
+    )
+
+    def __init__(self, judge: ErrorJudge, secret: bytes | None, *, knows_529: bool) -> None:
+        super().__init__()
+        self._secret: Final = secret
+        self._judge: ErrorJudge | None = judge
+        self._knows_529: Final = knows_529
+        self._head: ReplyHead | None = None
+        self._held = b""
+        self._events: SseEvents | None = None  # of an event stream
+        self._has_events = False
+        self._has_expired = False
+        self._is_html = False
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Hold the head back, unless the body is compressed: then it passes unread."""
+        self.reads_body = is_plain
+        self._head = head
+        self._is_html = _is_html(head.headers)
+        if is_sse:
+            self._events = SseEvents(_MOST_HELD)
+        return None if is_plain else head
+
+    def expire(self) -> None:
+        """Let everything pass with the next feed(): the client is not to wait for the head any longer."""
+        self._has_expired = True
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Take what came; return all of it once it is no error. Raises UpstreamFailure."""
+        held = self._held = self._held + data
+        if self._is_html:
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream answered with a page of HTML, not with JSON")
+        if self._has_expired or len(held) > _MOST_HELD:
+            return self._pass()
+        events = self._events
+        error = self._body_error(held, end) if events is None else self._event_error(events, data, end)
+        if error is None:
+            return b""
+        return self._pass() if error is _NO_ERROR else self._fail(error)
+
+    def _pass(self) -> bytes:
+        held, self._held = self._held, b""
+        self._end(self._head)
+        return held
+
+    def _end(self, head: ReplyHead | None) -> None:
+        self.reads_body = False
+        self.released = head
+        self._judge = self._events = None
+
+    def _event_error(self, events: SseEvents, data: bytes, end: bool) -> _Error | None:
+        """Return the error that the first event tells of, or _NO_ERROR; None: not yet known. Raises UpstreamFailure."""
+        try:
+            found = events.feed(data)
+            if end:
+                found += events.end()
+        except BrokenReplyError:
+            return _NO_ERROR
+        for name, text in found:
+            self._has_events = True
+            if name not in PRELUDES:
+                return _error_in(text)
+        if end and not self._has_events:
+            raise UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream's stream ended without an event")
+        return _NO_ERROR if end else None
+
+    def _body_error(self, held: bytes, end: bool) -> _Error | None:
+        """Return the error that a body is, or _NO_ERROR; None: more must come. Raises UpstreamFailure."""
+        if end:
+            if not held.strip():
+                message = "the upstream answered with an empty body, not with JSON"
+                raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message)
+            return _error_in(held)
+        return None if len(held.lstrip()) < LEAST_READ or may_be_error(held) else _NO_ERROR
+
+    def _fail(self, error: _Error) -> bytes:
+        """Answer with an error of the status that it names. Raises UpstreamFailure: another attempt follows."""
+        head, judge = self._head, self._judge
+        assert head is not None and judge is not None, "an error is found once, after the head"
+        status, body = error
+        if status == _OVERLOADED and not self._knows_529:
+            status = _UNAVAILABLE
+        headers = [field for field in head.headers if field[0] not in _OF_THE_BODY]
+        made = ReplyHead.of(status, [*headers, _JSON], len(body))
+        if judge.refuses(made) or (judge.reads_error(made) and judge.refuses_error(made, body)):
+            message = f"the upstream answered with an error of status {status}, inside a reply of status {head.status}"
+            raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status)
+        self._held = b""
+        self.is_over = True
+        if self._secret:
+            redaction = ErrorRedaction(self._secret)
+            redaction.begin(made, is_sse=False, is_plain=True)
+            body = redaction.feed(body, True)
+            assert redaction.released is not None, "the whole error is there"
+            made = redaction.released
+        self._end(made)
+        return body
+
+
+def _error_in(text: bytes) -> _Error:
+    """Return the error that a reply of status 200, or its first event, tells of, or _NO_ERROR.
+
+    Raises nothing: what is no JSON is the client's to judge.
+    """
+    if not may_be_error(text):
+        return _NO_ERROR
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return _NO_ERROR
+    if isinstance(document, list) and document:
+        document = document[0]  # Gemini's streams that are no events
+    if isinstance(document, dict) and document.get("type") == "response.failed":
+        document = document.get("response")
+    told = _error_of(document) if isinstance(document, dict) else None
+    if told is None:
+        return _NO_ERROR
+    error = api_error(orjson.dumps(told))
+    if told is document or "choices" in document or document.get("object") == "response":
+        return _Error(error.status, error_json(error))
+    return _Error(error.status, text)
+
+
+def _error_of(document: dict[str, Any]) -> object | None:
+    """Return the error of an object: {"error": ...} of most APIs, {"type": "error"} of Responses, old vLLM's object."""
+    error: object = document.get("error")
+    if error:
+        return error
+    if document.get("type") == "error" or document.get("object") == "error":
+        return document
+    choices = document.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(first, dict) and first.get("finish_reason") == "error":
+        told: object = first.get("error")
+        return told or {"message": "the upstream ended its answer with an error"}  # OpenRouter
+    return None
+
+
+def _is_html(headers: Headers) -> bool:
+    return any(name == b"content-type" and value.lower().startswith(b"text/html") for name, value in headers)
