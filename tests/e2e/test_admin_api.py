@@ -96,7 +96,7 @@ def test_team_manages_its_keys(tmp_path: Path) -> None:
         for id_ in ("theirs", "no-such-key"):
             assert call(velox, "DELETE", f"/api/v1/keys/{id_}", token=boss)[0] == 404
         assert call(velox, "POST", "/api/v1/keys", {"team": "blue"}, token=boss)[0] == 403
-        assert call(velox, "POST", "/api/v1/keys", {}, token=made["key"])[0] == 403
+        assert call(velox, "POST", "/api/v1/keys", {"name": "a"}, token=made["key"])[0] == 403
         assert call(velox, "POST", f"/api/v1/keys/{made['id']}/block", token=boss)[0] == 200
         until(lambda: status_of(velox, made["key"]) == 401, "it is blocked")
         assert status_of(velox, theirs["key"]) == 200
@@ -112,7 +112,7 @@ def test_new_key_is_shown_over_tls(tmp_path: Path) -> None:
         velox.admin_url = velox.admin_url.replace("http://", "https://")
         context = ssl.create_default_context()
         files.authority.configure_trust(context)
-        assert call(velox, "POST", "/api/v1/keys", {}, context=context)[0] == 201
+        assert call(velox, "POST", "/api/v1/keys", {"name": "a"}, context=context)[0] == 201
 
 
 def test_api_is_off_without_a_ledger() -> None:

@@ -87,6 +87,7 @@ class Door:
         self, method: str, target: str, body: bytes | None = None, *, role: Role | None = Role.ADMIN, key: str = ""
     ) -> tuple[int, Json]:
         fields = [f"Authorization: Bearer {key}"] if key else []
+        fields += ["Content-Type: application/json"] if body else []
         head = "\r\n".join((f"{method} {target} HTTP/1.1", "Host: localhost", *fields, "", "")).encode()
         try:
             request = parse_request(head, frozenset(), self.api.takes)
@@ -177,14 +178,19 @@ def test_lists_come_in_pages_that_miss_nothing(door: Door) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "body", "wanted"),
     [
-        ("POST", "/api/v1/keys", {"budgett": []}, (400, "invalid", "budgett")),
-        ("POST", "/api/v1/keys", {"rpm": "60"}, (400, "invalid", "rpm")),
-        ("POST", "/api/v1/keys", {"rpm": True}, (400, "invalid", "rpm")),
-        ("POST", "/api/v1/keys", {"tpm": -1}, (400, "invalid", "tpm")),
-        ("POST", "/api/v1/keys", {"tpm": 1e300}, (400, "invalid", "tpm")),
+        ("POST", "/api/v1/keys", {"name": "a", "budgett": []}, (400, "invalid", "budgett")),
+        ("POST", "/api/v1/keys", {"name": "a", "rpm": "60"}, (400, "invalid", "rpm")),
+        ("POST", "/api/v1/keys", {"name": "a", "rpm": True}, (400, "invalid", "rpm")),
+        ("POST", "/api/v1/keys", {"name": "a", "tpm": -1}, (400, "invalid", "tpm")),
+        ("POST", "/api/v1/keys", {"name": "a", "tpm": 1e300}, (400, "invalid", "tpm")),
         ("POST", "/api/v1/keys", {"team": "nobody"}, (400, "invalid", "team")),
-        ("POST", "/api/v1/keys", {"budgets": [{"usd": 5, "windw": "day"}]}, (400, "invalid", "budgets.windw")),
-        ("POST", "/api/v1/keys", {"key": "short"}, (400, "invalid", "key")),
+        (
+            "POST",
+            "/api/v1/keys",
+            {"name": "a", "budgets": [{"usd": 5, "windw": "day"}]},
+            (400, "invalid", "budgets.windw"),
+        ),
+        ("POST", "/api/v1/keys", {"name": "a", "key": "short"}, (400, "invalid", "key")),
         ("POST", "/api/v1/keys", {"id": "a/b"}, (400, "invalid", "id")),
         ("POST", "/api/v1/keys", [], (400, "invalid", None)),
         ("POST", "/api/v1/teams", {"name": "a\0b"}, (400, "invalid", "name")),
@@ -193,6 +199,11 @@ def test_lists_come_in_pages_that_miss_nothing(door: Door) -> None:
         ("DELETE", "/api/v1/teams/nobody", None, (404, "not_found", None)),
         ("POST", "/api/v1/keys/nobody/rotate", {"grace": 1}, (400, "invalid", "grace")),
         ("POST", "/api/v1/keys/nobody/block", {"x": 1}, (400, "invalid", None)),
+        ("POST", "/api/v1/keys", {}, (400, "invalid", "name")),
+        ("POST", "/api/v1/keys", {"rpm": 60, "name": None, "team": ""}, (400, "invalid", "name")),
+        ("POST", "/api/v1/keys", None, (400, "invalid", None)),
+        ("POST", "/api/v1/teams", None, (400, "invalid", None)),
+        ("PATCH", "/api/v1/keys/nobody", None, (400, "invalid", None)),
         ("GET", "/api/v1/keys?limit=0", None, (400, "invalid", "limit")),
         ("GET", "/api/v1/keys?limit=1001", None, (400, "invalid", "limit")),
         ("GET", "/api/v1/keys?limit=1&limit=2", None, (400, "invalid", "limit")),
@@ -235,11 +246,38 @@ def test_body_that_is_no_object_is_refused(door: Door, body: bytes) -> None:
     assert door.accounts.number() == 0
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"id": "a", "id": "b"}', "id"),
+        (b'{"id": "a", "\\u0069d": "a"}', "id"),
+        (b'{"id": "a", "budgets": [{"usd": 1, "window": "day", "usd": 2}]}', "usd"),
+        (b'{"id": "a", "metadata": {"x": {"y": 1, "y": 1}}}', "y"),
+        (b'{"id": "a", "' + b"n" * 100 + b'": 1, "' + b"n" * 100 + b'": 1}', "n" * 64),
+    ],
+)
+def test_field_that_is_given_twice_is_refused_by_its_name(door: Door, body: bytes, field: str) -> None:
+    """As in requests of clients: one reader takes the first, another the last."""
+    status, answer = door.raw("POST", "/api/v1/keys", body)
+    assert (status, answer["error"]["code"], answer["error"]["field"]) == (400, "invalid", field)
+    assert door.accounts.number() == 0
+
+
+@pytest.mark.parametrize("media", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+def test_body_that_is_not_said_to_be_json_is_refused(door: Door, media: str) -> None:
+    """A page of a browser may send these without asking; so may a program that forgot to say it."""
+    head = f"POST /api/v1/keys HTTP/1.1\r\nHost: localhost\r\n{f'Content-Type: {media}' if media else 'X: y'}\r\n\r\n"
+    request = replace(parse_request(head.encode(), frozenset(), door.api.takes), body=b'{"name": "a"}')
+    reply = asyncio.run(door.api.reply(request, Role.ADMIN))
+    assert reply.status == 415 and b"Content-Type: application/json" in (reply.body or b"")
+    assert door.accounts.number() == 0
+
+
 def test_new_key_is_shown_to_nobody_else(door: Door) -> None:
     """Over plain HTTP of another machine a key is made only of a digest."""
     door.is_private = False
-    assert door.refused("POST", "/api/v1/keys", {}) == (403, "not_private", None)
-    made = door("POST", "/api/v1/keys", {"digest": "ab" * 32})
+    assert door.refused("POST", "/api/v1/keys", {"name": "a"}) == (403, "not_private", None)
+    made = door("POST", "/api/v1/keys", {"name": "a", "digest": "ab" * 32})
     assert made["key"] is None
     assert door.refused("POST", f"/api/v1/keys/{made['id']}/rotate") == (403, "not_private", None)
 

@@ -81,6 +81,7 @@ class AccountPages:
         )
         new = {
             "body": schemas.given(kind, is_new=True),
+            "needs_body": True,
             "status": 201,
             "roles": changers,
             "errors": (409,),
@@ -88,7 +89,12 @@ class AccountPages:
         }
         yield route("POST", base, "create", f"Make a {kind}.", self._create, **new)
         yield route("GET", one, "get", f"One {kind}.", self._get, roles=OWNERS, errors=(404,))
-        change = {"body": schemas.given(kind, is_new=False), "roles": changers, "errors": (404, 409)}
+        change = {
+            "body": schemas.given(kind, is_new=False),
+            "needs_body": True,
+            "roles": changers,
+            "errors": (404, 409),
+        }
         yield route(
             "PATCH", one, "update", "Change the fields that are given; null takes one away.", self._update, **change
         )
@@ -141,6 +147,10 @@ class AccountPages:
             return Answer(201, view(accounts.create_user(call.body, actor)))
         by_team = call.asker.role is Role.OWN
         fields = TeamKeys(accounts, call.asker).new(call.body) if by_team else call.body
+        if not any(fields.get(name) for name in schemas.WHOSE):
+            raise ApiError(
+                400, "invalid", f"expected whose key it is: {', '.join(schemas.WHOSE)}, one at least", "name"
+            )
         if call.body.get("key") is None and call.body.get("digest") is None:
             _check_private(call)
         return Answer(201, _shown_once(accounts.create_key(fields, actor, by_team=by_team)))

@@ -45,7 +45,9 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
 
 def _operation(route: Route) -> dict[str, Any]:
     errors = sorted({400, 401, 403, 503, *route.errors})
-    body = {"requestBody": {"required": False, "content": _content(route.body)}} if route.body is not None else {}
+    body: dict[str, Any] = {}
+    if route.body is not None:
+        body = {"requestBody": {"required": route.needs_body, "content": _content(route.body)}}
     return {
         "operationId": route.name,
         "summary": route.about,

@@ -5,6 +5,7 @@ Knows: how a path is found, and how a query and a body are read. Does not know: 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class Field(NamedTuple):
 class Route:
     """One call. name: of the operation. path: with `{id}` for what differs. about: one sentence.
 
-    query: its parameters. body: the schema of the object that it takes; None: it takes none. answer: the schema of what
+    query: its parameters. body: the schema of the object that it takes; None: it takes none. needs_body: a call without
+    one is refused. answer: the schema of what
     it answers with `status`. roles: who may make it. errors: statuses of refusals besides those that every call has.
     """
 
@@ -56,6 +58,7 @@ class Route:
     roles: frozenset[Role] = READERS
     query: tuple[Field, ...] = ()
     body: Schema | None = None
+    needs_body: bool = False
     status: int = 200
     errors: tuple[int, ...] = ()
 
@@ -74,6 +77,9 @@ class Found(NamedTuple):
 
 class RouteTable:
     """The routes of one API."""
+
+    # What a body without a Content-Type is taken for.
+    _media = ""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes: Final = tuple(routes)
@@ -125,16 +131,21 @@ class RouteTable:
     def body(self, request: AdminRequest, route: Route) -> dict[str, Any]:
         """Return the object that a request brings. Raises ApiError."""
         if not request.body:
+            if route.needs_body:
+                raise ApiError(400, "invalid", "expected a body, an object of JSON")
             return {}
         if route.body is None:
             raise ApiError(400, "invalid", "this call takes no body")
-        media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        media = request.headers.get("content-type", self._media).partition(";")[0].strip().lower()
         if media != "application/json":
-            raise ApiError(415, "invalid", "expected a body of application/json")
+            raise ApiError(415, "invalid", "expected a body with Content-Type: application/json")
         try:
             found = orjson.loads(request.body)
-        except orjson.JSONDecodeError:
+            repeated = _repeated_field(request.body)
+        except (orjson.JSONDecodeError, RecursionError):
             raise ApiError(400, "invalid", "the body is no JSON") from None
+        if repeated is not None:
+            raise ApiError(400, "invalid", "a field is given twice", repeated[:64])
         if not isinstance(found, dict):
             raise ApiError(400, "invalid", "the body must be an object of JSON")
         return found
@@ -157,6 +168,21 @@ class OtherTable(Protocol):
 
     def error_reply(self, error: ApiError) -> Reply:
         """Return the reply of a call that is refused."""
+
+
+def _repeated_field(body: bytes) -> str | None:
+    """Return a name that an object of a body has twice, of which readers take one or the other; None: none has."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        names = set()
+        for name, _ in pairs:
+            if name in names:
+                repeated.append(name)
+            names.add(name)
+
+    json.loads(body.decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
+    return repeated[0] if repeated else None
 
 
 def _id(text: str) -> str:

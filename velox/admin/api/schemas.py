@@ -24,6 +24,7 @@ __all__ = [
     "DELETED",
     "ERROR",
     "USAGE",
+    "WHOSE",
     "account",
     "given",
     "listed",
@@ -172,6 +173,10 @@ CHANGE: Final[Schema] = _object(
         "after": {"type": ["object", "null"]},
     }
 )
+
+
+# A new key has one of these: a call that says nothing would make a key of nobody, without any limit.
+WHOSE: Final = ("name", "id", "team", "user")
 
 
 def given(kind: Kind, *, is_new: bool) -> Schema:

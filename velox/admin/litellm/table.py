@@ -23,6 +23,8 @@ _TYPES: Final = {401: "auth_error", 403: "auth_error", 404: "not_found_error", 5
 class LitellmTable(RouteTable):
     """The routes."""
 
+    _media = "application/json"  # some of its clients do not say it
+
     def __init__(self, routes: Sequence[Route]) -> None:
         super().__init__(routes)
         self._paths: Final = frozenset(route.path for route in routes)
