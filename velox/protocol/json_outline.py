@@ -274,9 +274,14 @@ class Outline:
 
     def _pass_nested(self, data: bytes, at: int) -> int:
         begin, size = at, _FIRST_PIECE
-        if self._in_string and self._data.find(b'"', at) < 0:
-            at = len(data)  # a long string goes on
-        elif self._data.find(b"\\", at) >= 0:
+        if self._in_string:
+            quote = self._data.find(b'"', at)
+            if quote > at and self._data[quote - 1] == _BACKSLASH:
+                self._clean()
+                quote = self._data.find(b'"', at)
+            if quote < 0:
+                at = len(data)  # a long string goes on
+        if self._data.find(b"\\", at) >= 0:
             self._clean()
         is_over = False
         while at < len(data) and not is_over:
