@@ -136,8 +136,8 @@ class LeaseClient:
         "_settings",
         "_status",
         "_trusts",
-        "_trusts_budgets",
         "_waiting",
+        "answers_for_budgets",
     )
 
     def __init__(
@@ -150,7 +150,8 @@ class LeaseClient:
         self._loop: Final = loop
         self._demands: list[Demand] = []
         self._waiting: dict[int, set[_Waiter]] = {}
-        self._trusts = self._trusts_budgets = True
+        self._trusts = True
+        self.answers_for_budgets = True  # the keeper does, as far as this worker knows
         loop.add_reader(pipes.answers_fd(block), self._on_answers)
 
     def __repr__(self) -> str:
@@ -160,11 +161,6 @@ class LeaseClient:
     def is_up(self) -> bool:
         """True while Redis can be asked, as far as this worker knows."""
         return self._trusts and self._status.redis_is_up
-
-    @property
-    def answers_for_budgets(self) -> bool:
-        """True while the keeper answers what is asked for budgets, as far as this worker knows."""
-        return self._trusts_budgets
 
     @property
     def replicas(self) -> int:
@@ -206,7 +202,7 @@ class LeaseClient:
         except TimeoutError:
             is_of_budgets = [row >= BUDGET_ROWS for row in waiter.rows]
             self._trusts &= all(is_of_budgets)
-            self._trusts_budgets &= not any(is_of_budgets)
+            self.answers_for_budgets &= not any(is_of_budgets)
             return False
         finally:
             timer.cancel()
@@ -221,7 +217,7 @@ class LeaseClient:
         rows = self._pipes.answers(self._block)
         for row in rows:
             if BUDGET_ROWS <= row <= BUDGETS_ALIVE:
-                self._trusts_budgets = True
+                self.answers_for_budgets = True
             else:
                 self._trusts = True
         if EVERY_ROW in rows:

@@ -363,6 +363,11 @@ class BudgetMemory:
         self.cells[self.first_cell(row) + _GRANT] = grant
         fence()
 
+    def grant(self, row: int, number: int) -> int:
+        """Return what Redis said that this gateway may hold of a window; 0: nothing yet."""
+        first, cells = self.first_cell(row), self.cells
+        return cells[first + _GRANT] if cells[first + _GRANT_NUMBER] == number else 0
+
     def told(self, row: int, number: int) -> Told | None:
         """Return what Redis said of a window; None: nothing yet."""
         first, cells = self.first_cell(row), self.cells
@@ -561,12 +566,15 @@ class SharedBudget:
     __slots__ = (
         "_at",
         "_block",
-        "_blocks",
         "_cells",
         "_first",
+        "_held_at",
         "_limit",
         "_memory",
+        "_open_at",
         "_row",
+        "_spent_at",
+        "_taken_at",
         "_window",
         "is_tokens",
         "rule",
@@ -579,10 +587,13 @@ class SharedBudget:
         self._memory: Final = memory
         self._row: Final = row
         self._block: Final = block
-        self._blocks: Final = memory.blocks
         self._cells: Final = memory.cells
         self._first: Final = memory.first_cell(row)
         self._at: Final = self._first + _N_SHARED + block
+        self._held_at: Final = self._at + _HELD * memory.blocks
+        self._spent_at: Final = self._at + _SPENT * memory.blocks
+        self._open_at: Final = self._at + _OPEN * memory.blocks
+        self._taken_at: Final = self._at + _TAKEN * memory.blocks
         self._window = BudgetWindow(1, 0)  # none
 
     def __repr__(self) -> str:
@@ -616,7 +627,7 @@ class SharedBudget:
     def hold(self, amount: int, now_s: float) -> Hold | None:
         """Hold an amount; None: there is no room, and nothing is held."""
         number = self._enter(self.window(now_s).number)
-        cells, held_at = self._cells, self._at + _HELD * self._blocks
+        cells, held_at = self._cells, self._held_at
         if not amount:
             return Hold(self, number, 0)  # what costs nothing needs no room
         if amount > self._limit:
@@ -627,7 +638,7 @@ class SharedBudget:
             spent, held = self._memory.amounts(self._row, number)
             limit = self._granted(number)  # after its hold can be seen: see BudgetMemory.lower()
             if spent + held <= limit:
-                cells[self._at + _TAKEN * self._blocks] += amount
+                cells[self._taken_at] += amount
                 return Hold(self, number, amount)
             cells[held_at] -= amount
             if spent + amount > limit:
@@ -636,26 +647,23 @@ class SharedBudget:
 
     def spend(self, hold: Hold, amount: int) -> None:
         """Count what a call cost, in the window in which its request came."""
-        at = self._at
-        if self._cells[at] == hold.number:
-            at += _SPENT * self._blocks
-            self._cells[at] = min(self._cells[at] + amount, _MOST)
+        cells, at = self._cells, self._spent_at
+        if cells[self._at] == hold.number:
+            cells[at] = min(cells[at] + amount, _MOST)
 
     def begin(self, hold: Hold) -> None:
         """A call is about to be sent. If this process dies before its end, it counts as what is held."""
         if self._cells[self._at] == hold.number:
-            self._cells[self._at + _OPEN * self._blocks] += hold.amount
+            self._cells[self._open_at] += hold.amount
 
     def release(self, hold: Hold, n_begun: int = 0) -> None:
         """Hold nothing more for a request. n_begun: how often it was begun: each call was counted, or did no work."""
-        cells, at, amount = self._cells, self._at, hold.amount
-        if cells[at] == hold.number:
+        cells, amount = self._cells, hold.amount
+        if cells[self._at] == hold.number:
             if n_begun:
-                open_at = at + _OPEN * self._blocks
-                cells[open_at] = max(0, cells[open_at] - n_begun * amount)
-            for array in (_TAKEN, _HELD):
-                held_at = at + array * self._blocks
-                cells[held_at] = max(0, cells[held_at] - amount)
+                cells[self._open_at] = max(0, cells[self._open_at] - n_begun * amount)
+            cells[self._taken_at] = max(0, cells[self._taken_at] - amount)
+            cells[self._held_at] = max(0, cells[self._held_at] - amount)
 
     def amounts(self, now_s: float) -> tuple[int, int]:
         """Return what is spent and held in the open window."""
@@ -684,10 +692,9 @@ class SharedBudget:
 
     def _enter(self, number: int) -> int:
         """Have this process's cells count for a window."""
-        cells, at, blocks = self._cells, self._at, self._blocks
+        cells, at = self._cells, self._at
         if cells[at] != number:
             cells[at] = 0
-            for array in (_HELD, _SPENT, _OPEN, _TAKEN):
-                cells[at + array * blocks] = 0
+            cells[self._held_at] = cells[self._spent_at] = cells[self._open_at] = cells[self._taken_at] = 0
             cells[at] = number
         return number

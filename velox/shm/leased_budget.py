@@ -63,11 +63,12 @@ class LeasedBudgetTable(BudgetTable):
 class LeasedBudget(SharedBudget):
     """One budget, in one process of one gateway of several."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_is_strict", "_link")
 
     def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule, link: BudgetLink) -> None:
         super().__init__(memory, row, block, rule)
         self._link: Final = link
+        self._is_strict: Final = rule.budget.strict
 
     @property
     def retry_s(self) -> float:
@@ -79,11 +80,6 @@ class LeasedBudget(SharedBudget):
     def _is_up(self) -> bool:
         """Redis can be asked."""
         return not self._memory.away_ns and self._link.is_up
-
-    @property
-    def _stands_alone(self) -> bool:
-        """The gateway spends its share while Redis can't be asked."""
-        return self._link.stands_alone and not self.rule.budget.strict
 
     def lack(self, amount: int, now_s: float) -> Lack:
         """Say why hold() gave nothing."""
@@ -113,10 +109,9 @@ class LeasedBudget(SharedBudget):
         return Demand(BUDGET_ROWS | self._row, self._block, number, self._memory.name(self._row), 0, 0, n)
 
     def _granted(self, number: int) -> int:
-        limit = self._limit
-        told = self._memory.told(self._row, number)
-        grant = 0 if told is None else told.grant
-        if not self._is_up and self._stands_alone:
+        limit, grant = self._limit, self._memory.grant(self._row, number)
+        if not self._is_strict and not self._is_up and self._link.stands_alone:
+            told = self._memory.told(self._row, number)
             left = limit if told is None else max(0, limit - told.granted - grant)
             grant += left // max(1, self._link.replicas)
         return min(limit, grant)
