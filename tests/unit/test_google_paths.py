@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.gateway.endpoints import Routes
 from velox.gateway.plan import runs_model
-from velox.policy.api_table import Group, call_of
+from velox.policy.api_table import Group, call_of, google_call, may_name_objects
 from velox.types import Dialect, Surface
 
 PATHS = Routes(("*",))
@@ -80,3 +83,31 @@ def test_both_readings_agree(words: list[str], verb: str) -> None:
 
     if call is not None and call.path_model is not None and facts.surface is not None:
         assert facts.named is not None and facts.named.model == call.path_model
+
+
+@given(st.text("/:mov1beta", max_size=3), st.lists(st.sampled_from(["/", ":", "models/", "a", "1", "\n"]), max_size=8))
+def test_reading_equals_a_pattern(version: str, parts: list[str]) -> None:
+    """The pattern says what is read, but takes the square of the path's length."""
+    path = f"/v1{version}/{''.join(parts)}".encode()
+    found = re.fullmatch(rb"/v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models/([^:]+(?::[^:]+)*):([A-Za-z]+)", path)
+
+    assert google_call(path) == (None if found is None else (found[1], found[2]))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/v1beta/" + b"models/" * 1150,
+        b"/v1beta/" + b"models/" * 570 + b":a" * 1980,
+        b"/v1/;chat/" + b"completions" * 650 + b"%3bcompletions",
+        b"/v1" + b"/a" * 4000,
+    ],
+)
+def test_no_path_takes_long(path: bytes) -> None:
+    """They are looked at before the key: 16 requests a second of the first one stopped a worker."""
+    began = time.thread_time()
+    Routes(("*",)).facts(path)
+    call_of(b"POST", path)
+    may_name_objects(b"POST", path)
+
+    assert time.thread_time() - began < 0.03

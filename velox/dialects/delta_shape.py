@@ -24,7 +24,7 @@ from velox.dialects.form import Delta, Event
 __all__ = ["DeltaShape"]
 
 # A text that is not empty. Escapes by number are left to the decoder, which knows halves of characters.
-_TEXT: Final = re.compile(rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])+"')
+_TEXT: Final = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt])++"')
 _LETTERS: Final = string.ascii_letters.encode() + string.digits.encode()
 _LONGEST: Final = 4096  # bytes of an event: a stream keeps no more, and of longer ones decoding is the lesser part
 _PADDING: Final = re.compile(rb'"obfuscation":"()[a-zA-Z0-9]*"|\}() *\}\s*\Z')

@@ -32,7 +32,8 @@ _LOOKS_SO: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 # U+E000 to U+E7FF, escaped and not: where a text has those, nothing could be put back.
 _TAKEN: Final = re.compile(rb"\\u[eE][0-7]|\xee[\x80-\x9f]")
 # A high half at the end of a JSON string: the other one may come with the next piece.
-_OPEN_END: Final = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})"\Z')
+_OPEN_END: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
+_OPEN_END_BYTES: Final = 7
 _HALVES: Final = {0xE000 + n: 0xD800 + n for n in range(0x800)}
 
 
@@ -114,5 +115,7 @@ def _to_mark(match: re.Match[bytes]) -> bytes:
 def without_half(text: bytes, held: bytes) -> tuple[bytes, bytes]:
     """Return a piece of a text, a JSON string, with what was held of the last one; and what is held of this one."""
     text = b'"' + held + text[1:]
-    found = _OPEN_END.search(text)
-    return (text, b"") if found is None else (text[: found.start(1)] + b'"', found[1])
+    at = max(len(text) - _OPEN_END_BYTES, 0)
+    if _OPEN_END.fullmatch(text, at) is None or (at - len(text[:at].rstrip(b"\\"))) % 2:
+        return text, b""
+    return text[:at] + b'"', text[at:-1]

@@ -45,7 +45,7 @@ _PROVIDERS: Final[Mapping[str, str]] = {
     "together_ai": "together",
     "fireworks_ai": "fireworks",
 }
-_REGION: Final = re.compile(r"(?:[a-z]{2}(?:-[a-z]+)+-\d|\*|global|us|eu)/")
+_REGION: Final = re.compile(r"(?:[a-z]{2}(?:-[a-z]+){1,4}-\d|\*|global|us|eu)/")
 _MOST_NAMED: Final = 5
 
 Bands = dict[int, dict[str, int]]

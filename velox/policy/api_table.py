@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -165,7 +166,7 @@ _SOCKETS: Final = {
     ("responses",): ModelPlace.MESSAGES,
 }
 # Where a POST to the collection itself is the usual request: the path of an object goes on behind these.
-_BEHIND_CHAT: Final = re.compile(rb"completions[^/\\]*[/\\]+[^/\\; ]")
+_ENDS_ALL: Final = (b"", b";", b" ")
 _FIRST_WORDS: Final = {
     "chat": Group.INFERENCE,
     "completions": Group.INFERENCE,
@@ -243,7 +244,8 @@ _OWNED: Final = tuple(
     for kind in KINDS
     if kind.path != CHAT and kind.group is not Group.ORGANIZATION
 )
-_GOOGLE_PATH: Final = re.compile(rb"/v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models/([^:]+(?::[^:]+)*):([A-Za-z]+)")
+_GOOGLE_BASES: Final = frozenset({b"/v1", b"/v1alpha", b"/v1beta", b"/v1beta1"})
+_BEFORE_NAME: Final = b"/models/"
 _PLAIN: Final = re.compile(rb"(?:/[A-Za-z0-9_.:@~-]+)+/?")
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _MODELS: Final = "models"
@@ -328,7 +330,13 @@ def may_name_objects(method: bytes, path: bytes) -> bool:
         return True
     if not words.issuperset(CHAT):
         return False
-    return method != b"POST" or any(_BEHIND_CHAT.search(each.lower()) for each in _decodings(path))
+    return method != b"POST" or any(map(_goes_on_behind_chat, _decodings(path)))
+
+
+def _goes_on_behind_chat(path: bytes) -> bool:
+    """Say whether a word follows one that is, or has in it, the last one of the endpoint."""
+    words = _SEPARATORS.split(path.lower())
+    return any(b"completions" in word and then[:1] not in _ENDS_ALL for word, then in pairwise(words))
 
 
 def is_endpoint_anyhow(path: bytes) -> bool:
@@ -365,8 +373,13 @@ def google_call(path: bytes) -> tuple[bytes, bytes] | None:
     A name may have slashes and colons, and is as the path spells it. Whoever asks what such a path names asks here: two
     readings of one path would let a key have another model than its own.
     """
-    found = _GOOGLE_PATH.fullmatch(path)
-    return None if found is None else (found[1], found[2])
+    rest, _, verb = path.rpartition(b":")
+    base = rest.find(b"/", 1)
+    if not verb.isalpha() or rest[: max(base, 0)] not in _GOOGLE_BASES or b"::" in rest or rest.endswith(b":"):
+        return None
+    # The last place before which no colon stands, and behind which a name does.
+    at = rest.rfind(_BEFORE_NAME, base, len(rest.partition(b":")[0]) - 1)
+    return None if at < 0 else (rest[at + len(_BEFORE_NAME) :], verb)
 
 
 def _model_of_verb(path: bytes, words: tuple[str, ...]) -> str | None:

@@ -19,7 +19,7 @@ from velox.dialects.losses import BrokenReplyError
 
 __all__ = ["PartialArgs"]
 
-_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['((?:[^'\\]++|\\.)*+)'\]|\[\"((?:[^\"\\]++|\\.)*+)\"\]")
 _MOST_BYTES: Final = 1024 * 1024
 _MOST_INDEX: Final = 10_000
 _MOST_STEPS: Final = 64
