@@ -142,3 +142,23 @@ def test_byte_order_mark_is_passed_over() -> None:
     text = b"\xef\xbb\xbf" + b'{"usage":1}'
 
     assert outline(text) == outline(*cut(text, 1)) == {"usage": 1}
+
+
+def test_objects_of_an_array_each_have_their_outline() -> None:
+    """As they become whole, however the array is cut; one that is cut off has none."""
+    for seed in range(200):
+        maker = Maker(seed)
+        documents = [text for text in (maker.document() for _ in range(5)) if found(text) is not None]
+        text = ("[" + ",\n".join(documents) + "]").encode()
+        size = maker.chance.choice((1, 7, 50, len(text)))
+        reader = Outline(NAMES, INSIDE, in_array=True)
+        told: list[object] = []
+        for piece in cut(text + b'\n[{"usage":1', size):
+            reader.feed(piece)
+            told += map(json.loads, reader.take())
+
+        assert told == [found(document) for document in documents]
+        assert not reader.is_broken
+        reader.feed(b"]")
+        assert reader.is_broken
+        assert reader.take() == []

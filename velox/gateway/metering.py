@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from velox.dialects.generate.json_items import JsonItems
-from velox.dialects.losses import BrokenReplyError
 from velox.gateway.filters import ReplyFilter
 from velox.heads import ReplyHead
 from velox.protocol.body_edit import ask_for_usage
-from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
+from velox.protocol.usage import GOOGLE_KEY, ArrayUsage, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
 from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Dialect, Endpoint
 
@@ -23,8 +21,6 @@ __all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ERRORS_FROM: Final = 400
 _KEY: Final = b'"usage"'
-# A longer one, with a picture in it, is not held: then the estimate stands.
-_MOST_ITEM_BYTES: Final = 1024 * 1024
 _NOTHING: Final = Usage(None, None, False)
 _NO_EVENT: Final = Usage(None, 0, False)
 _FAILED: Final = Usage(0, 0, False)
@@ -116,45 +112,6 @@ class Meter(ReplyFilter):
             made = max(answer or 0, self._lines.n)
             return Usage(prompt, None if made < least else made, False)
         return Usage(prompt, answer, is_whole and prompt is not None and answer is not None)
-
-
-class ArrayUsage:
-    """Reads the stream of a client of Gemini that gets it as a JSON array: the usage of each item is of all so far."""
-
-    __slots__ = ("_items", "_kinds")
-
-    def __init__(self) -> None:
-        self._items: JsonItems | None = JsonItems(_MOST_ITEM_BYTES)
-        self._kinds = TokenUsage()
-
-    def __repr__(self) -> str:
-        return f"<ArrayUsage {self._kinds}>"
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the reply."""
-        if self._items is None:
-            return
-        try:
-            found = self._items.feed(data)
-        except BrokenReplyError:
-            self._items, self._kinds = None, TokenUsage()  # no such array, or one that nobody can hold
-            return
-        for item in found:
-            if GOOGLE_KEY in item:
-                reader = BodyUsage(GOOGLE_KEY)
-                reader.feed(item)
-                kinds, before = reader.kinds(), self._kinds
-                if not kinds.output and before.input is not None:
-                    kinds = kinds._replace(output=before.output or None)  # as in StreamUsage: its last item counts it
-                self._kinds = before if kinds.input is None else kinds
-
-    def tokens(self) -> tuple[int | None, int | None]:
-        """Return those of the prompt and of the answer, after the last byte."""
-        return self._kinds.input, self._kinds.output
-
-    def kinds(self) -> TokenUsage:
-        """Return all kinds of tokens, at the same time as tokens()."""
-        return self._kinds
 
 
 class UsageFilter(ReplyFilter):

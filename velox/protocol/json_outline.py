@@ -46,11 +46,15 @@ _ROOT, _NAME, _VALUE, _STRING, _NESTED, _WORD, _END, _BROKEN = range(8)
 
 
 class Outline:
-    """Reads one object. names: of the members that are asked for, at the top and in the objects named `inside`."""
+    """Reads one object. names: of the members that are asked for, at the top and in the objects named `inside`.
+
+    in_array: reads each object of an array. take() gives the outlines of those that are whole.
+    """
 
     __slots__ = (
         "_data",
         "_depth",
+        "_in_array",
         "_in_string",
         "_inside",
         "_is_clean",
@@ -65,9 +69,12 @@ class Outline:
         "_out",
         "_state",
         "_text",
+        "_whole",
     )
 
-    def __init__(self, names: Iterable[bytes], inside: Iterable[bytes] = ()) -> None:
+    def __init__(self, names: Iterable[bytes], inside: Iterable[bytes] = (), *, in_array: bool = False) -> None:
+        self._in_array: Final = in_array
+        self._whole: Final[list[bytes]] = []  # of objects of an array
         self._names: Final = frozenset(names)
         self._inside: Final = frozenset(inside)
         self._out = bytearray()
@@ -96,6 +103,17 @@ class Outline:
     def text(self) -> bytes | None:
         """Return the members that were found, as one JSON object; None: the document is not whole, or no object."""
         return bytes(self._out) if self._state == _END else None
+
+    @property
+    def is_broken(self) -> bool:
+        """True once what came is nothing that can be read."""
+        return self._state == _BROKEN
+
+    def take(self) -> list[bytes]:
+        """Return the outlines of the objects of an array that have become whole since it was last asked."""
+        found = self._whole.copy()
+        self._whole.clear()
+        return found
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -147,6 +165,8 @@ class Outline:
         return at + 1
 
     def _begin(self, byte: int, at: int) -> int:
+        if self._in_array and byte in b"[,]":
+            return at
         if byte == _BRACE and bytes(self._text) in (b"", _BOM):
             self._state = _NAME
             self._out += b"{"
@@ -198,8 +218,13 @@ class Outline:
     def _close(self) -> None:
         """Close the object that is read."""
         self._out += b"}"
+        self._text.clear()
         if self._is_inner:
             self._is_inner = self._is_first = False
+        elif self._in_array:
+            self._whole.append(bytes(self._out))
+            self._out.clear()
+            self._state, self._is_first, self._n_members = _ROOT, True, 0
         else:
             self._state = _END
 

@@ -2,6 +2,7 @@
 
     BodyUsage     a JSON reply: the top-level `usage` of the document
     StreamUsage   an event stream: the `usage` of the last event that has one
+    ArrayUsage    a stream of Gemini's that is a JSON array
     DataLines     the events of a stream, where it says nothing
 
 Knows: the object `"usage": {...}` as OpenAI (chat, completions, embeddings, Responses), vLLM and Anthropic write it,
@@ -39,7 +40,7 @@ from velox.protocol.token_usage import (
     with_compactions,
 )
 
-__all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
+__all__ = ["GOOGLE_KEY", "ArrayUsage", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
 
 _KEY: Final = b'"usage"'
 GOOGLE_KEY: Final = b'"usageMetadata"'
@@ -244,6 +245,41 @@ class BodyUsage:
         return self._counts
 
 
+class ArrayUsage:
+    """Reads a stream of Gemini's that comes as a JSON array, of items of any length: each tells of all so far.
+
+    Of an array that is none nothing is told.
+    """
+
+    __slots__ = ("_counts", "_outline")
+
+    def __init__(self) -> None:
+        self._counts = _Counts()
+        self._outline: Final = Outline([name.encode("ascii") for name in _names(GOOGLE_KEY)], in_array=True)
+
+    def __repr__(self) -> str:
+        return f"<ArrayUsage input={self._counts.input} output={self._counts.output} kept={self._outline.n_kept}>"
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the reply."""
+        outline = self._outline
+        outline.feed(data)
+        for text in outline.take():
+            told = _beside(_parsed(text), GOOGLE_KEY)
+            if told.usage is not None:
+                self._counts.take(told.usage, told.tier, told.model)
+        if outline.is_broken:
+            self._counts = _Counts()
+
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Return those of the prompt and of the answer, after the last byte."""
+        return self._counts.input, self._counts.output
+
+    def kinds(self) -> TokenUsage:
+        """Return all kinds of tokens, at the same time as tokens()."""
+        return self._counts.kinds()
+
+
 def _names(key: bytes) -> tuple[str, ...]:
     """Return the members that count, at the top of a document and in one that may hold an event's usage."""
     return key[1:-1].decode("ascii"), _TIER, _MODELS[key]
@@ -306,8 +342,11 @@ def _plain(found: simdjson.Object, names: tuple[str, ...], inside: tuple[str, ..
 def _outlined(outline: Outline) -> dict[str, object]:
     """Return what counts, of a document that was read as it came."""
     text = outline.text()
-    if text is None:
-        return {}
+    return {} if text is None else _parsed(text)
+
+
+def _parsed(text: bytes) -> dict[str, object]:
+    """Return the members of an outline."""
     try:
         members: dict[str, object] = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -423,6 +423,12 @@ def _gemini() -> Iterator[Case]:
     array = "/v1beta/models/gem-exam:streamGenerateContent"
     for size in (1_000_000, 10):
         yield Case(f"an array in pieces of {size}", plain(items).cut(size), "generate", True, path=array)
+    escaped = items.replace(b"usageM", b"usage\\u004d").replace(b"modelV", b"model\\u0056")
+    yield Case("an array with escaped names", plain(escaped), "generate", True, path=array)
+    drawn = {**document, "candidates": [{"content": {"parts": [{"inlineData": {"data": "A" * 3_000_000}}]}}]}
+    for size in (5_000_000, 65_536):
+        picture = plain(_compact([begun, drawn])).cut(size)
+        yield Case(f"an array with a picture in pieces of {size}", picture, "generate", True, path=array)
 
 
 def _media() -> Iterator[Case]:
