@@ -399,6 +399,11 @@ def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     arguments.form = arguments.form or ("table" if arguments.to is None else "jsonl")
     asked = UsageArguments(**{name: getattr(arguments, name) for name in UsageArguments._fields})
     try:
+        if arguments.rebuild:
+            from velox.runtime.rebuild import rebuild
+
+            rebuild(settings, print)
+            return 0
         store = record_store(settings, is_reader=True, without_room=True)
         try:
             lines = usage_lines(store, asked, datetime.datetime.now(datetime.UTC))
@@ -535,6 +540,9 @@ def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     usage.add_argument("--calls", action="store_true", help="each call instead of sums, for as long as they are kept")
     usage.add_argument(
         "--format", dest="form", choices=("table", "csv", "jsonl"), help="default: table, and jsonl with --to"
+    )
+    usage.add_argument(
+        "--rebuild", action="store_true", help="mend the files of a gateway that is stopped, and print what was lost"
     )
     usage.add_argument(
         "--to", metavar="FILE", help="write into this file, or s3://BUCKET/KEY; compressed if its name ends with .gz"

@@ -140,6 +140,7 @@ RUN_BY = {
     "velox usage --calls --since 1h --format jsonl # each call": LEDGER,
     "velox usage --calls --since 1d --until 0d --to yesterday.jsonl.gz": EXPORT,
     "velox usage --calls --since 1d --until 0d --to s3://my-bucket/velox/yesterday.jsonl.gz": EXPORT,
+    "velox usage --rebuild": "tests/unit/ledger/test_damage.py::test_command_mends_what_is_damaged",
     "velox prices claude-sonnet-4-5": PRICES,
     "velox import litellm-prices model_prices_and_context_window.json -o prices.yaml": (
         "tests/unit/prices/test_litellm_prices.py::test_command_writes_a_file_that_the_settings_take"

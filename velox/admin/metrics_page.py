@@ -477,6 +477,8 @@ def _ledger(rings: Sequence[RecordRing] | None, status: GatewayStatus) -> Iterat
     yield _gauge("velox_ledger_waiting_records", "Records that wait for the database.", [], waiting)
     dropped = samples(lambda ring: ring.dropped[0])
     yield _counter("velox_ledger_dropped_calls", "Calls of which only sums were kept.", [], dropped)
+    lost = "Records that are lost: damaged in a worker's file, or lost by the database and not in that file any more."
+    yield _counter("velox_ledger_lost_records", lost, [], samples(lambda ring: ring.n_lost))
     unprotected = samples(lambda ring: ring.n_unprotected)
     text = "Calls that would have been lost had their worker been killed: too many were open."
     yield _counter("velox_ledger_unprotected_calls", text, [], unprotected)

@@ -13,6 +13,7 @@ from typing import Final
 
 from velox.ledger.record import NamePart, NameParts, Rest, read_body
 from velox.ledger.store import NOTHING, Batch, Numbered, Store, StoreError, Sums
+from velox.ledger.totals import time_text
 from velox.shm.record_ring import RecordRing, RingError
 
 __all__ = ["MOST_OF_BATCH", "Collector"]
@@ -25,7 +26,10 @@ _DAMAGED_AFTER_S: Final = 1.0
 
 
 class Collector:
-    """The reader of all rings of a gateway. clock: Unix time in seconds. beat: called after each ring."""
+    """The reader of all rings of a gateway. clock: Unix time in seconds. beat: called after each ring.
+
+    tell: is given what is lost, and what was found again.
+    """
 
     def __init__(
         self,
@@ -33,17 +37,27 @@ class Collector:
         store: Store,
         clock: Callable[[], float],
         beat: Callable[[], None] = lambda: None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._store: Final = store
         self._clock: Final = clock
         self._beat: Final = beat
-        self._rings: Final = [_RingReader(ring, store) for ring in rings]
+        self._tell: Final = tell
+        self._rings: Final = [_RingReader(ring, store, tell) for ring in rings]
+        # Where each ring ended at the start; None: all before is kept, and rows were compared with sums.
+        self._ends: list[int] | None = [ring.head for ring in rings]
 
     def collect(self) -> int:
         """Have a batch of each ring kept; return how many records that were. Raises StoreError."""
         n = 0
         for each in self._rings:
             n += self._collect(each)
+            self._beat()
+        ends = self._ends
+        if ends is not None and all(each.position >= end for each, end in zip(self._rings, ends, strict=True)):
+            self._ends = None
+            for text in self._store.check():
+                self._tell(text)
             self._beat()
         return n
 
@@ -70,16 +84,44 @@ class Collector:
 class _RingReader:
     """One ring, and how far it has been read."""
 
-    def __init__(self, ring: RecordRing, store: Store) -> None:
+    def __init__(self, ring: RecordRing, store: Store, tell: Callable[[str], None]) -> None:
         self.ring: Final = ring
+        self._tell: Final = tell
         left = ring.left  # by writers that are dead: no record of theirs is on its way
-        # A store that is new, or another one than before, knows nothing of what the ring has let go.
-        self.position = max(_safe_position(ring, store), ring.tail)
-        ring.free(self.position)
+        n_found = ring.take_found()
+        if n_found:
+            tell(f"ring {ring.name}: its header was lost; {n_found} records were found, and are compared with the rows")
+        self.position = self._first(store)
+        self._last_us = 0  # when the call began that was read last
         self._names: Final = NameParts(store.names(ring.name))
         self._dropped = NOTHING
         # Records before this number that can't be read are given time since then.
         self._waits_before, self._waits_since_s = left or 0, -math.inf
+
+    def _first(self, store: Store) -> int:
+        """Return the first record to be read. What was let go, and the store does not have, is read once more."""
+        ring = self.ring
+        safe, tail = _safe_position(ring, store), ring.tail
+        if not safe:
+            # A store that is new, or another one than before, knows nothing of what the ring has let go.
+            if tail:
+                self._tell(f"ring {ring.name}: the database has none of its records before number {tail}")
+            return tail
+        ring.free(safe)
+        doubted = store.reads_from(ring.name, ring.oldest)
+        if doubted >= tail:
+            return doubted
+        first = max(doubted, ring.oldest)
+        if safe < first:
+            ring.add_lost(first - safe)
+            self._tell(
+                f"ring {ring.name}: {first - safe} records are lost: the database had them, and has them no more"
+            )
+        self._tell(
+            f"ring {ring.name}: the database has lost what it had from record {doubted} on; {tail - first} records are"
+            " read again"
+        )
+        return first
 
     def read(self, now_s: float) -> Batch | None:
         """Return what has come; None: nothing."""
@@ -128,7 +170,20 @@ class _RingReader:
         return self._names.texts
 
     def is_safe(self, batch: Batch) -> None:
-        """Note that a batch was kept."""
+        """Note that a batch was kept, and tell what of it is lost."""
+        if batch.calls:
+            times = [call.started_us for _, call in batch.calls]
+            first_us, last_us = min(times), max(times)
+        else:
+            first_us = last_us = self._last_us
+        if batch.n_damaged:
+            self.ring.add_lost(batch.n_damaged)
+            since = time_text(self._last_us or first_us)
+            self._tell(
+                f"ring {batch.ring}: {batch.n_damaged} of the records {self.position} to {batch.end - 1} are damaged,"
+                f" and are left out; calls around them began from {since} to {time_text(last_us)}"
+            )
+        self._last_us = last_us
         self.position, self._dropped = batch.end, batch.dropped
         self.ring.free(batch.end)
 

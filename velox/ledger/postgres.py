@@ -185,6 +185,14 @@ class PostgresStore:
         rows = self._database.rows(_POSITION, self._gateway, ring)
         return int(rows[0][0]) if rows else 0
 
+    def reads_from(self, ring: str, oldest: int) -> int:
+        """Return position(): rows, sums and position are of one transaction."""
+        return self.position(ring)
+
+    def check(self) -> list[str]:
+        """Return nothing: rows and sums are of one transaction."""
+        return []
+
     def names(self, ring: str) -> dict[int, str]:
         """Return the texts that records of a ring refer to, by number, oldest first."""
         sql = "SELECT number, text FROM velox_name WHERE gateway = $1 AND ring = $2 ORDER BY number"

@@ -11,7 +11,12 @@ crash is left out by those that have it. Only then may the ring forget it (`posi
 is on the disk.
 
 A call whose process was killed may be recorded twice (shm/record_ring.py): the first one counts. Which was first is
-read from its row, so that the same answer is found when the batch comes again.
+read from its row, so that the same answer is found when the batch comes again. So is a call whose ring has lost its
+name, and comes under another one.
+
+A file may lose what it had committed, with its log (`-wal`) or by a copy that is older. ledger.db knows up to where
+each day was written. What a file lacks is read again from the ring, as far as that still has it, and each file leaves
+out what it has. A ledger.db that is not there is made anew from the files of days.
 
 [1] https://www.sqlite.org/lang_attach.html
 """
@@ -21,12 +26,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from velox.ledger.record import KEPT_NAMES, KEY_ID_CHARS, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens, key_id
-from velox.ledger.sqlite_file import connect, failing, transaction
+from velox.ledger.sqlite_file import connect, error_name, failing, transaction
 from velox.ledger.store import (
     NOTHING,
     PERIODS,
@@ -44,6 +50,7 @@ from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
     KEY_NAME,
+    NOT_RECORDED,
     US,
     Row,
     added,
@@ -56,7 +63,7 @@ from velox.ledger.totals import (
     totals_of,
 )
 
-__all__ = ["SUMS_FILE", "SqliteStore"]
+__all__ = ["SUMS_FILE", "SqliteStore", "set_damaged_aside"]
 
 SUMS_FILE: Final = "ledger.db"  # of a gateway's folder; the calls of a day are in a file of their own
 _OPEN_DAYS: Final = 4
@@ -91,6 +98,10 @@ CREATE TABLE tag_total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT N
     n_errors INTEGER NOT NULL, n_estimated INTEGER NOT NULL, n_unpriced INTEGER NOT NULL, input INTEGER NOT NULL,
     output INTEGER NOT NULL, cached INTEGER NOT NULL, cache_written INTEGER NOT NULL, reasoning INTEGER NOT NULL,
     cost_nano INTEGER NOT NULL, PRIMARY KEY (period, start, tag, key, team, user, upstream, model)) WITHOUT ROWID
+""",
+    """
+CREATE TABLE day (day TEXT NOT NULL, ring TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (day, ring))
+    WITHOUT ROWID
 """,
 )
 _DAY_MIGRATIONS: Final = (
@@ -129,6 +140,12 @@ ALTER TABLE call ADD COLUMN web_searches INTEGER;
 ALTER TABLE call ADD COLUMN image_cached INTEGER
 """,
 )
+_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_REMEDY: Final = "stop the gateway, and run `velox usage --rebuild`, or put a copy of the file in its place"
+# Of a ring: sums were made anew, and the file of any day may lack what the ring still has.
+_ANY_DAY: Final = ""
+_CHECKED_DAYS: Final = 2  # in which calls may still have been written when a process was killed
+_CHUNK: Final = 20_000
 _N_USUAL: Final = 6  # kinds of tokens that stand together; the others came later
 _N_CALL: Final = 40
 # Names of columns are ours in all that is put together here; what others give is a parameter.
@@ -152,18 +169,29 @@ class SqliteStore:
     """The store of one gateway, in one folder.
 
     days: as long as calls are kept one by one. is_reader: only questions are asked, and nothing is made or changed.
-    without_room: of a reader, also where the disk is full (connect()).
+    without_room: of a reader, also where the disk is full (connect()). tell: is given what was found wrong and mended.
     """
 
-    def __init__(self, folder: Path, *, days: int, is_reader: bool = False, without_room: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        days: int,
+        is_reader: bool = False,
+        without_room: bool = False,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._folder: Final = folder
         self._days_kept: Final = days
         self._how: Final = {"is_reader": is_reader, "without_room": without_room}
         self._days: dict[str, _DayFile] = {}
-        with failing(folder / SUMS_FILE):
+        self._behind: Final[list[tuple[str, str]]] = []  # day and ring of files that had lost something
+        with _failing(folder / SUMS_FILE):
             self._sums: Final = connect(folder / SUMS_FILE, _SUM_MIGRATIONS, **self._how)
         if not is_reader:
             self._migrate_days()
+            with _failing(folder / SUMS_FILE):
+                self._make_anew(tell)
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._folder}>"
@@ -176,22 +204,126 @@ class SqliteStore:
             with contextlib.suppress(sqlite3.Error, StoreError, OSError):
                 connect(path, _DAY_MIGRATIONS, is_reader=False).close()
 
+    def _make_anew(self, tell: Callable[[str], None]) -> None:
+        """Make sums from the files of days where there is none, nor a ring, though there are calls."""
+        sums, paths = self._sums, self._paths()
+        is_there = "SELECT EXISTS (SELECT 1 FROM ring) OR EXISTS (SELECT 1 FROM total)"
+        if not paths or sums.execute(is_there).fetchone()[0]:
+            return
+        n_calls = 0
+        with transaction(sums):
+            if sums.execute(is_there).fetchone()[0]:
+                return  # another process has just done it
+            for path in paths:
+                day = path.stem.removeprefix("calls-")
+                sums.execute("SAVEPOINT one_day")
+                try:
+                    with _failing(path):
+                        n_calls += self._add_day(day, sums)
+                        positions = [(day, *each) for each in self._day(day).positions()]
+                except StoreError as exc:
+                    sums.execute("ROLLBACK TO one_day")
+                    tell(f"the calls of {day} are in no sum: {exc}")
+                    continue
+                sums.executemany("INSERT INTO day VALUES (?, ?, ?)", positions)
+            rings = "SELECT ring, max(position), 0, ? FROM day GROUP BY ring"
+            sums.execute(f"INSERT INTO ring {rings}", (sums_text(NOTHING),))
+            sums.execute("INSERT INTO day SELECT ?, name, 0 FROM ring", (_ANY_DAY,))
+        if n_calls:
+            tell(
+                f"{self._folder / SUMS_FILE} was missing, or empty: sums of {n_calls} calls since"
+                f" {paths[0].stem.removeprefix('calls-')} were made anew from the files of days; sums of days before"
+                " are lost, unless you put a copy of it in its place"
+            )
+
+    def _add_day(self, day: str, sums: sqlite3.Connection) -> int:
+        """Add all calls of a day to sums; return how many there are."""
+        n, calls = 0, self._day(day).calls(CallPlace(0, -1, 0, 0), MOST_INTEGER, (), None)
+        while some := list(islice(calls, _CHUNK)):
+            n += len(some)
+            rows = added(Batch("", 0, (), {}, 0), some, NOTHING)
+            sums.executemany(_ADD, map(_bounded, rows.totals))
+            sums.executemany(_ADD_BY_TAG, map(_bounded, rows.by_tag))
+        return n
+
+    def reads_from(self, ring: str, oldest: int) -> int:
+        """Return the first record that the file of some day has lost; what is before `oldest` can't be read again."""
+        first = self.position(ring)
+        with _failing(self._folder / SUMS_FILE):
+            sql = "SELECT day, position FROM day WHERE ring = ? AND (position > ? OR day = ?)"
+            rows = self._sums.execute(sql, (ring, oldest, _ANY_DAY)).fetchall()
+        for day, written in rows:
+            if day == _ANY_DAY:
+                return 0
+            if self._path(day).exists():  # else it was taken away
+                with _failing(self._path(day)):
+                    has = dict(self._day(day).positions()).get(ring, 0)
+                if has < written:
+                    first = min(first, has)
+                    self._behind.append((day, ring))
+        return first
+
+    def check(self) -> list[str]:
+        """Compare rows with sums of the last days; make sums anew that have less. Rows are never made from sums."""
+        told: list[str] = []
+        with _failing(self._folder / SUMS_FILE):
+            with transaction(self._sums):
+                self._sums.execute("DELETE FROM day WHERE day = ?", (_ANY_DAY,))
+                # What was not in the ring any more is not looked for again.
+                has = [dict(self._day(day).positions()).get(ring, 0) for day, ring in self._behind]
+                now = [(position, *each) for position, each in zip(has, self._behind, strict=True)]
+                self._sums.executemany("UPDATE day SET position = ? WHERE day = ? AND ring = ?", now)
+            self._behind.clear()
+            found = self._sums.execute("SELECT DISTINCT day FROM day ORDER BY day DESC LIMIT ?", (_CHECKED_DAYS,))
+            days = [day for (day,) in found if self._path(day).exists()]
+        for day in days:
+            with _failing(self._path(day)):
+                counted = self._day(day).counted()
+            with _failing(self._folder / SUMS_FILE):
+                told += self._check(day, counted)
+        return told
+
+    def _check(self, day: str, counted: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+        """Compare the sums of a day with what its rows have by upstream: calls, and cost."""
+        sums, start = self._sums, day_s(day)
+        sql = "SELECT upstream, sum(n), sum(cost_nano) FROM total WHERE period = 'day' AND start = ? AND key <> ?"
+        rows = sums.execute(f"{sql} GROUP BY upstream", (start, NOT_RECORDED)).fetchall()
+        known = {upstream: (n, cost) for upstream, n, cost in rows}
+        # Where sums have more, they tell of calls whose rows are lost. They stay: it was spent.
+        missing = sum(max(known.get(name, (0, 0))[0] - n, 0) for name, (n, _) in counted.items())
+        if missing:
+            yield (
+                f"{self._path(day)}: {missing} calls are in the sums, and their rows are lost: no `velox usage --calls`"
+                " shows them"
+            )
+        less = {name for name, of_rows in counted.items() if any(map(int.__gt__, of_rows, known.get(name, (0, 0))))}
+        if less and not missing:
+            with transaction(sums):
+                marks = ", ".join("?" * len(counted))
+                for table in ("total", "tag_total"):
+                    where = f"start >= ? AND start < ? AND key <> ? AND upstream IN ({marks})"
+                    values = (start, start + DAY_S, NOT_RECORDED, *counted)
+                    for period in PERIODS:
+                        sums.execute(f"DELETE FROM {table} WHERE period = ? AND {where}", (period, *values))
+                n = self._add_day(day, sums)
+            yield f"{self._folder / SUMS_FILE}: sums of {day} had less than its rows: made anew from {n} calls"
+
     def position(self, ring: str) -> int:
         """Return the number of the first record of a ring that is not safe."""
-        with failing(self._folder / SUMS_FILE):
+        with _failing(self._folder / SUMS_FILE):
             row = self._sums.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
         return 0 if row is None else int(row[0])
 
     def names(self, ring: str) -> dict[int, str]:
         """Return the texts that records of a ring refer to, by number, oldest first."""
-        with failing(self._folder / SUMS_FILE):
+        with _failing(self._folder / SUMS_FILE):
             rows = self._sums.execute("SELECT number, text FROM name WHERE ring = ? ORDER BY number", (ring,))
             return dict(rows.fetchall())
 
     def renew(self, ring: str, name: str, position: int) -> None:
         """Know a ring by another name, too: all before `position` is safe, what the old name has else holds for it."""
         sums = self._sums
-        with failing(self._folder / SUMS_FILE), transaction(sums):
+        with _failing(self._folder / SUMS_FILE), transaction(sums):
             sums.execute("INSERT INTO ring SELECT ?, ?, 0, dropped FROM ring WHERE name = ?", (name, position, ring))
             sums.execute("INSERT INTO name SELECT ?, number, text FROM name WHERE ring = ?", (name, ring))
 
@@ -202,9 +334,9 @@ class SqliteStore:
             by_day.setdefault(day_text(numbered.call.started_us), []).append(numbered)
         counted: list[Numbered] = []
         for day, calls in by_day.items():
-            with failing(self._path(day)):
+            with _failing(self._path(day)):
                 counted += self._day(day).add(batch.ring, batch.end, calls)
-        with failing(self._folder / SUMS_FILE):
+        with _failing(self._folder / SUMS_FILE):
             self._add_sums(batch, counted)
 
     def _add_sums(self, batch: Batch, calls: Sequence[Numbered]) -> None:
@@ -222,10 +354,15 @@ class SqliteStore:
                 sums.execute("DELETE FROM name WHERE ring = ? AND number <= ?", (batch.ring, oldest))
             values = (batch.ring, max(position, batch.end), damaged + batch.n_damaged, sums_text(batch.dropped))
             sums.execute("INSERT OR REPLACE INTO ring VALUES (?, ?, ?, ?)", values)
+            days = {day_text(call.started_us) for _, call in batch.calls}
+            written = (
+                "INSERT INTO day VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET position = max(position, excluded.position)"
+            )
+            sums.executemany(written, [(day, batch.ring, batch.end) for day in days])
 
     def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
         """Have the sums of an upstream that no call goes to be these, and no others."""
-        with failing(self._folder / SUMS_FILE), transaction(self._sums):
+        with _failing(self._folder / SUMS_FILE), transaction(self._sums):
             self._sums.execute("DELETE FROM total WHERE upstream = ?", (upstream,))
             self._sums.executemany(_ADD, map(_bounded, carried(upstream, rows)))
 
@@ -245,16 +382,17 @@ class SqliteStore:
                     self._drop_day(day, path)
                 except StoreError as exc:
                     failure = exc
-        with failing(self._folder / SUMS_FILE), transaction(self._sums):
+        with _failing(self._folder / SUMS_FILE), transaction(self._sums):
             for period, kept_s in KEPT_S.items():
                 for table in ("total", "tag_total"):
                     sql = f"DELETE FROM {table} WHERE period = ? AND start < ?"
                     self._sums.execute(sql, (period, now_s - kept_s))
+            self._sums.execute("DELETE FROM day WHERE day < ?", (oldest,))
         if failure is not None:
             raise failure
 
     def _drop_day(self, day: str, path: Path) -> None:
-        with failing(path):
+        with _failing(path):
             found = self._days.pop(day, None)
             if found is not None:
                 found.close()
@@ -266,7 +404,7 @@ class SqliteStore:
     def totals(self, question: Question, after: Sequence[str] = (), most: int | None = None) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
         sql, values = total_question(question, "total", "tag_total", _SUMS, after, most)
-        with failing(self._folder / SUMS_FILE):
+        with _failing(self._folder / SUMS_FILE):
             return totals_of(question, self._sums.execute(sql, values))
 
     def calls(self, question: Question, after: CallPlace | None = None, most: int | None = None) -> Iterator[Call]:
@@ -285,7 +423,7 @@ class SqliteStore:
                     continue
                 few = sum(total.sums.n for total in found) <= _FEW
                 keys = [total.group[0] for total in found] if where and few else None
-                with failing(path):
+                with _failing(path):
                     yield from self._day(day).calls(begin, until_us, where, keys)
 
     def close(self) -> None:
@@ -326,12 +464,16 @@ class _DayFile:
                 row = db.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
                 position = 0 if row is None else row[0]
                 rows = [self._row(ring_number, *each) for each in calls if each.number >= position]
+                n_before = db.total_changes
                 db.executemany(_INSERT, rows)
+                n_new = db.total_changes - n_before
                 db.execute("INSERT OR REPLACE INTO ring VALUES (?, ?)", (ring, max(position, end)))
         except BaseException:
             self._texts.clear()  # those of the transaction that was rolled back
             raise
-        return [each for each in calls if not each.call.flags & Flag.RECOVERED or self._has(ring_number, *each)]
+        if n_new == len(calls):
+            return list(calls)
+        return [each for each in calls if self._has(ring_number, *each)]
 
     def _has(self, ring: int, record: int, call: Call) -> bool:
         """Return True if it is this record of the call that was kept."""
@@ -374,6 +516,16 @@ class _DayFile:
             self._texts[text] = number
         return number
 
+    def positions(self) -> list[tuple[str, int]]:
+        """Return up to which record of each ring calls are here."""
+        return self._db.execute("SELECT name, position FROM ring").fetchall()
+
+    def counted(self) -> dict[str, tuple[int, int]]:
+        """Return the number of calls and their cost, by upstream."""
+        sql = "SELECT text, count(*), coalesce(sum(cost_nano >> 32) * 4294967296 + sum(cost_nano & 4294967295), 0)"
+        rows = self._db.execute(f"{sql} FROM call JOIN text ON text.number = call.upstream GROUP BY 1")
+        return {text: (n, min(cost, MOST_INTEGER)) for text, n, cost in rows}
+
     def calls(
         self, begin: CallPlace, until_us: int, where: Iterable[tuple[Dimension, str]], keys: Sequence[str] | None
     ) -> Iterator[Call]:
@@ -412,6 +564,44 @@ class _DayFile:
 
     def close(self) -> None:
         self._db.close()
+
+
+def set_damaged_aside(folder: Path, tell: Callable[[str], None]) -> None:
+    """Give damaged files another name, while no gateway runs. What rings still have of a day comes again."""
+    for path in (folder / SUMS_FILE, *sorted(folder.glob("calls-????-??-??.db"))):
+        if not path.exists() or not (why := _damage_of(path)):
+            continue
+        for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+            if each.exists():
+                each.rename(f"{each}.damaged")
+        if path.name != SUMS_FILE:
+            with _failing(path):
+                connect(path, _DAY_MIGRATIONS, is_reader=False).close()
+        tell(f"{path} is damaged ({why}): it is {path.name}.damaged now")
+
+
+def _damage_of(path: Path) -> str:
+    """Return why a file is no sound database; "": it is one."""
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as exc:
+        if error_name(exc) in _DAMAGED:
+            return str(exc)
+        raise StoreError(f"{path}: {exc}") from exc
+    return "" if found == "ok" else found
+
+
+@contextlib.contextmanager
+def _failing(path: Path) -> Iterator[None]:
+    """Say which file it is that failed, and what is to be done with a damaged one. Raises StoreError."""
+    try:
+        with failing(path):
+            yield
+    except StoreError as exc:
+        if error_name(exc.__cause__) in _DAMAGED:
+            raise StoreError(f"{exc}; {_REMEDY}") from exc.__cause__
+        raise
 
 
 def _bounded(row: Row) -> Row:

@@ -19,7 +19,7 @@ from typing import Final
 
 from velox.ledger.store import StoreError
 
-__all__ = ["connect", "failing", "make_folder", "transaction"]
+__all__ = ["connect", "error_name", "failing", "make_folder", "transaction"]
 
 _BUSY_S: Final = 5.0
 # The index of the log, a file that is made anew at each opening, could not get its size: there is no room on the disk.
@@ -37,7 +37,7 @@ def connect(
     try:
         return _connect(path, migrations, is_reader=is_reader)
     except sqlite3.Error as exc:
-        if not without_room or _error_name(exc) != _NO_ROOM:
+        if not without_room or error_name(exc) != _NO_ROOM:
             raise
         try:
             return _connect(path, migrations, is_reader=True, is_alone=True)
@@ -120,7 +120,8 @@ def _user(uid: int) -> str:
         return f"the user {uid}"
 
 
-def _error_name(exc: BaseException) -> str | None:
+def error_name(exc: BaseException | None) -> str | None:
+    """Return SQLite's name of an error; None: it is none of SQLite's."""
     return getattr(exc, "sqlite_errorname", None)  # absent where no library's code was the reason
 
 
@@ -147,7 +148,7 @@ def failing(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OverflowError) as exc:  # the latter: a number of more than 64 bits
-        why = "database or disk is full" if _error_name(exc) == _NO_ROOM else exc
+        why = "database or disk is full" if error_name(exc) == _NO_ROOM else exc
         raise StoreError(f"{path}: {why}{_whose(path)}") from exc
     except OSError as exc:
         raise StoreError(f"{path}: {exc.strerror}{_whose(path)}") from exc

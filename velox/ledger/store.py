@@ -129,6 +129,18 @@ class Store(Protocol):
     def position(self, ring: str) -> int:
         """Return the number of the first record of a ring that is not safe."""
 
+    def reads_from(self, ring: str, oldest: int) -> int:
+        """Return the number of the first record that a part of the store may have lost; at most position().
+
+        oldest: the first one that can still be read.
+        """
+
+    def check(self) -> list[str]:
+        """Compare rows with sums of the last days, once all records that were there at the start are kept.
+
+        What is missing in sums is added. Returns what is to be told of it.
+        """
+
     def names(self, ring: str) -> dict[int, str]:
         """Return the texts that records of a ring refer to, by number, oldest first."""
 

@@ -16,6 +16,7 @@ __all__ = [
     "DAY_S",
     "KEPT_S",
     "KEY_NAME",
+    "NOT_RECORDED",
     "US",
     "Added",
     "Row",
@@ -28,6 +29,7 @@ __all__ = [
     "spans",
     "sums_of_text",
     "sums_text",
+    "time_text",
     "total_question",
     "totals_of",
 ]
@@ -39,7 +41,7 @@ KEPT_S: Final = {"minute": 2 * DAY_S, "hour": 90 * DAY_S}
 # Where the name of a key begins, in a record.
 KEY_NAME: Final = KEY_ID_CHARS + 1
 # What no single record tells, because the ring had no room for it.
-_DROPPED: Final = "(not recorded)"
+NOT_RECORDED: Final = "(not recorded)"
 # Names of columns are ours in all that is put together; what others give is a parameter. `user` is a word of SQL.
 _COLUMNS: Final[dict[Dimension, str]] = {
     "key": "key",
@@ -77,7 +79,7 @@ def added(batch: Batch, calls: Sequence[Call], dropped: Sums) -> Added:
     more = Sums(*(max(new - old, 0) for new, old in zip(batch.dropped, dropped, strict=True)))
     if any(more):
         for period, seconds in PERIODS.items():
-            totals.append((period, batch.time_s // seconds * seconds, _DROPPED, "", "", "", "", *more))
+            totals.append((period, batch.time_s // seconds * seconds, NOT_RECORDED, "", "", "", "", *more))
     return Added(totals, by_tag)
 
 
@@ -178,6 +180,11 @@ def sums_text(sums: Sums) -> str:
 def sums_of_text(text: str) -> Sums:
     """Read what sums_text() wrote."""
     return Sums(*map(int, text.split()))
+
+
+def time_text(time_us: int) -> str:
+    """Return a time, in UTC, for people; "an unknown time" for 0."""
+    return _date(time_us // US).strftime("%Y-%m-%dT%H:%M:%SZ") if time_us else "an unknown time"
 
 
 def day_text(time_us: int) -> str:

@@ -636,7 +636,9 @@ class BudgetOpening:
                 self._check_kept(reading.heads)
             with contextlib.closing(opened(is_reader=changed_s is not None)) as store:
                 if changed_s is None:  # the ledger's process has not begun
-                    collector = Collector(self._folder.all, store, time.time)
+                    collector = Collector(
+                        self._folder.all, store, time.time, tell=lambda text: logger.warning("%s", text)
+                    )
                     while collector.collect():
                         pass
                 n = read_spent(self._memory, store, rules, keys, self._wall_s(), changed_s, back)

@@ -138,7 +138,10 @@ class LedgerLoop:
         try:
             if self._store is None or self._collector is None:
                 self._store = self._open_store(self._settings)
-                self._collector = Collector(self._folder.all, self._store, time.time, self._beat)
+                tell = self._logger.warning
+                self._collector = Collector(
+                    self._folder.all, self._store, time.time, self._beat, lambda text: tell("%s", text)
+                )
                 self._was_open = True
             # First: what comes now may tell a wrong time.
             self._prune(self._store)

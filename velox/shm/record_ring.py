@@ -64,6 +64,20 @@ N_TOTALS: Final = 8
 # 1 + the head as the writers before the last start had left it; 0: a reader has compared that with its store. The
 # supervisor's, then the reader's.
 _LEFT: Final = _TOTALS + N_TOTALS
+_LOST: Final = _LEFT + 1  # records that can't be read, of which the store has nothing either; the reader's
+_FOUND: Final = _LEFT + 2  # records that were found though the header was lost; 0: it was not, or that was told
+
+
+def _crc_entry(byte: int) -> int:
+    """Return the CRC-32 of one byte, as its tables have it."""
+    for _ in range(8):
+        byte = byte >> 1 ^ (0xEDB8_8320 if byte & 1 else 0)
+    return byte
+
+
+_CRC: Final = tuple(map(_crc_entry, range(256)))
+# Where an entry is that begins with a byte: there is one for each.
+_CRC_BY_TOP: Final = tuple(sorted(range(256), key=lambda entry: _CRC[entry] >> 24))
 
 
 class RingError(Exception):
@@ -235,6 +249,25 @@ class RecordRing:
         self.compared()
 
     @property
+    def oldest(self) -> int:
+        """The number of the oldest record whose place no newer one has, kept for the reader or not."""
+        return max(self._cells[_HEAD] - self.n_records, 0)
+
+    @property
+    def n_lost(self) -> int:
+        """Records that were damaged, or written over before the store had them."""
+        return self._cells[_LOST]
+
+    def add_lost(self, n: int) -> None:
+        """Count records that the reader can't have."""
+        self._cells[_LOST] += n
+
+    def take_found(self) -> int:
+        """Return how many records were found after the header was lost; 0: it was not, or that was asked before."""
+        n, self._cells[_FOUND] = self._cells[_FOUND], 0
+        return n
+
+    @property
     def n_dropped(self) -> int:
         """Records that found no room."""
         return self._cells[_N_DROPPED]
@@ -255,15 +288,20 @@ class RecordRing:
         return [self._record(n) for n in range(number, end)]
 
     def free(self, number: int) -> None:
-        """Give the room of all records before `number` back to the writer: they are safe."""
-        self._cells[_TAIL] = number
+        """Give the room of all records before `number` back to the writer: they are safe. What was given stays so."""
+        self._cells[_TAIL] = max(number, self._cells[_TAIL])
 
     def _record(self, number: int) -> bytes | None:
-        at = _RING_AT + number % self.n_records * RECORD_BYTES
-        body = self._memory[at : at + BODY_BYTES]
-        crc = self._memory[at + BODY_BYTES : at + RECORD_BYTES]
-        is_whole = body[0] and zlib.crc32(body, number & _MASK).to_bytes(4, "little") == crc
-        return body if is_whole else None
+        return _whole(self._memory, number, self.n_records)
+
+
+def _whole(memory: mmap.mmap, number: int, n_records: int) -> bytes | None:
+    """Return a record of the ring; None: at its place is another one, or none."""
+    at = _RING_AT + number % n_records * RECORD_BYTES
+    body = memory[at : at + BODY_BYTES]
+    crc = memory[at + BODY_BYTES : at + RECORD_BYTES]
+    is_whole = body[0] and zlib.crc32(body, number & _MASK).to_bytes(4, "little") == crc
+    return body if is_whole else None
 
 
 def _mapped(path: Path, n_records: int) -> mmap.mmap:
@@ -290,14 +328,46 @@ def _mapped(path: Path, n_records: int) -> mmap.mmap:
     if size < _RING_AT:
         raise RingError(f"{path}: it is no ring of records; move it away")
     cells = memoryview(memory)[:_PAGE].cast("Q")
-    if not cells[_IS_RING] and size == _RING_AT + n_records * RECORD_BYTES:
-        # As a start leaves it that is killed when it has just made it. After a power failure its first page may be
-        # missing: taken for a new ring, all of its records would count once more.
-        if not is_new and _WRITTEN.search(memory) is not None:
-            raise RingError(f"{path}: its head is lost, so nobody knows which of its records are kept; move it away")
-        cells[_N_RECORDS] = n_records
+    n_found = 0
+    if not cells[_IS_RING] and not is_new and _WRITTEN.search(memory) is not None:
+        # After a power failure its first page may be missing: as a new ring it would have none of its records.
+        n_found = _refind(cells, memory, (size - _RING_AT) // RECORD_BYTES)
+        if not n_found:
+            raise RingError(f"{path}: its head is lost, and no record can be found again; move it away")
+    if not cells[_IS_RING] and (n_found or size == _RING_AT + n_records * RECORD_BYTES):
+        cells[_N_RECORDS] = (size - _RING_AT) // RECORD_BYTES
         cells[_IDENTITY] = secrets.randbits(64)
         cells[_IS_RING] = _MAGIC
     if cells[_IS_RING] != _MAGIC or not cells[_N_RECORDS] or size != _RING_AT + cells[_N_RECORDS] * RECORD_BYTES:
         raise RingError(f"{path}: it is no ring of records, or one of another version; move it away")
     return memory
+
+
+def _refind(cells: memoryview, memory: mmap.mmap, n_records: int) -> int:
+    """Find the records of a ring whose header is lost, and note where they begin and end; return how many there are.
+
+    A power failure may leave the header's page as it was made: zeros. Each record has its number in its CRC.
+    """
+    number = next((found for at in range(n_records) if (found := _number_at(memory, at, n_records)) is not None), None)
+    if number is None:
+        return 0
+    whole = [each for each in range(max(number - n_records, 0), number + n_records) if _whole(memory, each, n_records)]
+    cells[_HEAD], cells[_TAIL], cells[_LEFT], cells[_FOUND] = whole[-1] + 1, whole[0], 0, len(whole)
+    return len(whole)
+
+
+def _number_at(memory: mmap.mmap, at: int, n_records: int) -> int | None:
+    """Return the number of the record at a place; None: there is none. A CRC is undone byte by byte to its begin."""
+    begin = _RING_AT + at * RECORD_BYTES
+    body = memory[begin : begin + BODY_BYTES]
+    if not body[0]:
+        return None
+    crc = int.from_bytes(memory[begin + BODY_BYTES : begin + RECORD_BYTES], "little") ^ _MASK
+    for byte in reversed(body):
+        entry = _CRC_BY_TOP[crc >> 24]
+        crc = ((crc ^ _CRC[entry]) << 8) | (entry ^ byte)
+    number = crc ^ _MASK
+    # Of a damaged record it is any number: one that would stand elsewhere, or alone.
+    is_there = number % n_records == at and _whole(memory, number, n_records) is not None
+    beside = (number + 1, number - 1) if number else (number + 1,)
+    return number if is_there and any(_whole(memory, each, n_records) for each in beside) else None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.postgres_server import PostgresServer
-from tests.unit.ledger.made import NOON_S, made_call
+from tests.unit.ledger.made import NOON_S, made_call, write, writer_of
 from tests.unit.ledger.test_store import ALL, DAY_S, batch, groups, kept, total
+from velox.ledger.collector import Collector
 from velox.ledger.postgres import _MIGRATIONS, PostgresStore
 from velox.ledger.postgres_database import PostgresDatabase
 from velox.ledger.record import Flag, Tokens
 from velox.ledger.store import StoreError, Sums
+from velox.shm.record_ring import RecordRing
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +149,36 @@ def test_partitions_have_the_keys_and_indexes_of_their_table(postgres: PostgresS
         "SELECT count(*), count(*) FILTER (WHERE indisprimary) FROM pg_index JOIN pg_inherits ON inhrelid = indexrelid"
         " WHERE indrelid = 'velox_call_20261123'::regclass"
     )
-    assert tuple(postgres.sql(url, sql)[0]) == (3, 1)
+    assert tuple(postgres.sql(url, sql)[0]) == (9, 1)
     store.add(batch([made_call(1)], 1))
     assert len(kept(store)) == total(store).n == 1
     store.close()
+
+
+def test_state_of_before_gets_what_the_ring_still_has(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
+    """A database that was restored: calls that it lost are handed over once more, and none is counted twice."""
+    told: list[str] = []
+    writer, calls = writer_of(tmp_path / "0.ring"), [made_call(n) for n in range(30)]
+
+    def start(database: str, n: int) -> Sums:
+        for call in calls[:n]:
+            write(writer, call)
+        del calls[:n]
+        store = PostgresStore(database, gateway="here", days=30)
+        ring = RecordRing(tmp_path / "0.ring", 1)
+        ring.start()
+        Collector([ring], store, lambda: NOON_S, tell=told.append).collect()
+        assert ring.n_lost == 0
+        found = total(store)
+        assert len(kept(store)) == found.n
+        store.close()
+        return found
+
+    assert start(url, 10).n == 10
+    postgres.sql("postgres", f"CREATE DATABASE restored TEMPLATE {url.rpartition('/')[2]}")
+    restored = postgres.url("restored")
+    assert start(url, 15).n == 25
+    assert not told
+    assert start(restored, 5).n == 30
+    (text,) = told
+    assert "the database has lost what it had from record" in text
