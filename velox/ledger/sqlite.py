@@ -142,6 +142,7 @@ ALTER TABLE call ADD COLUMN image_cached INTEGER
 )
 _DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _REMEDY: Final = "stop the gateway, and run `velox usage --rebuild`, or put a copy of the file in its place"
+_MOST_CHECKED: Final = 2_000_000  # calls of a day: to read more takes seconds
 # Of a ring: sums were made anew, and the file of any day may lack what the ring still has.
 _ANY_DAY: Final = ""
 _CHECKED_DAYS: Final = 2  # in which calls may still have been written when a process was killed
@@ -277,8 +278,10 @@ class SqliteStore:
             found = self._sums.execute("SELECT DISTINCT day FROM day ORDER BY day DESC LIMIT ?", (_CHECKED_DAYS,))
             days = [day for (day,) in found if self._path(day).exists()]
         for day in days:
+            asked = Question(day_s(day), day_s(day) + DAY_S)
+            n = sum(total.sums.n for total in self.totals(asked))
             with _failing(self._path(day)):
-                counted = self._day(day).counted()
+                counted = self._day(day).counted() if n <= _MOST_CHECKED else {}
             with _failing(self._folder / SUMS_FILE):
                 told += self._check(day, counted)
         return told

@@ -637,7 +637,7 @@ class BudgetOpening:
             with contextlib.closing(opened(is_reader=changed_s is not None)) as store:
                 if changed_s is None:  # the ledger's process has not begun
                     collector = Collector(
-                        self._folder.all, store, time.time, tell=lambda text: logger.warning("%s", text)
+                        self._folder.all, store, time.time, tell=partial(logger.warning, "%s"), checks=False
                     )
                     while collector.collect():
                         pass

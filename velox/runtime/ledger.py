@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -138,10 +139,8 @@ class LedgerLoop:
         try:
             if self._store is None or self._collector is None:
                 self._store = self._open_store(self._settings)
-                tell = self._logger.warning
-                self._collector = Collector(
-                    self._folder.all, self._store, time.time, self._beat, lambda text: tell("%s", text)
-                )
+                tell = partial(self._logger.warning, "%s")
+                self._collector = Collector(self._folder.all, self._store, time.time, self._beat, tell)
                 self._was_open = True
             # First: what comes now may tell a wrong time.
             self._prune(self._store)
