@@ -6,6 +6,7 @@ Knows: how far each ring has been read, and what is done about records that can'
 
 from __future__ import annotations
 
+import datetime
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,6 @@ from typing import Final
 
 from velox.ledger.record import NamePart, NameParts, Rest, read_body
 from velox.ledger.store import NOTHING, Batch, Numbered, Store, StoreError, Sums
-from velox.ledger.totals import time_text
 from velox.shm.record_ring import RecordRing, RingError
 
 __all__ = ["MOST_OF_BATCH", "Collector"]
@@ -180,10 +180,10 @@ class _RingReader:
             first_us = last_us = self._last_us
         if batch.n_damaged:
             self.ring.add_lost(batch.n_damaged)
-            since = time_text(self._last_us or first_us)
+            since = _time(self._last_us or first_us)
             self._tell(
                 f"ring {batch.ring}: {batch.n_damaged} of the records {self.position} to {batch.end - 1} are damaged,"
-                f" and are left out; calls around them began from {since} to {time_text(last_us)}"
+                f" and are left out; calls around them began from {since} to {_time(last_us)}"
             )
         self._last_us = last_us
         self.position, self._dropped = batch.end, batch.dropped
@@ -216,6 +216,12 @@ def _safe_position(ring: RecordRing, store: Store) -> int:
     except RingError as exc:
         raise StoreError(str(exc)) from exc
     return position
+
+
+def _time(time_us: int) -> str:
+    """Return a time for people; 0: none is known."""
+    time = datetime.datetime.fromtimestamp(time_us // 1_000_000, datetime.UTC)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time_us else "an unknown time"
 
 
 def _dropped(ring: RecordRing) -> Sums:

@@ -29,7 +29,6 @@ __all__ = [
     "spans",
     "sums_of_text",
     "sums_text",
-    "time_text",
     "total_question",
     "totals_of",
 ]
@@ -180,11 +179,6 @@ def sums_text(sums: Sums) -> str:
 def sums_of_text(text: str) -> Sums:
     """Read what sums_text() wrote."""
     return Sums(*map(int, text.split()))
-
-
-def time_text(time_us: int) -> str:
-    """Return a time, in UTC, for people; "an unknown time" for 0."""
-    return _date(time_us // US).strftime("%Y-%m-%dT%H:%M:%SZ") if time_us else "an unknown time"
 
 
 def day_text(time_us: int) -> str:
