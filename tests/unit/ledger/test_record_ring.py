@@ -29,18 +29,32 @@ def _read(ring: RecordRing) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("n_bytes", [64, 4096])
-def test_file_whose_head_is_lost_is_not_taken_for_a_new_one(tmp_path: Path, n_bytes: int) -> None:
-    """As a page that was not written before a power failure: all of its records would be kept, and count, once more."""
+@pytest.mark.parametrize(("n", "first"), [(3, 0), (8, 0), (21, 13)])
+def test_records_whose_head_is_lost_are_found_again(tmp_path: Path, n_bytes: int, n: int, first: int) -> None:
+    """As a page that was not written before a power failure: under another name, for the reader to compare."""
     path = tmp_path / "0.ring"
     writer = _writer(path)
-    assert all(writer.put(_body(n)) for n in range(3))
+    for number in range(n):
+        assert writer.put(_body(number))
+        writer.free(number)
+    name = writer.name
     with path.open("r+b") as file:
         file.write(bytes(n_bytes))
-    content = path.read_bytes()
+    ring = RecordRing(path, 1)
+    assert (ring.n_records, ring.head, ring.take_found(), ring.take_found()) == (8, n, n - first, 0)
+    assert ring.name != name and _read(ring) == [_body(number) for number in range(first, n)]
+
+
+@pytest.mark.parametrize("content", [b"\x02" * 128, b"x"])
+def test_file_whose_head_is_lost_and_that_has_no_record_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Nobody knows what it was: it is no new ring, and stays as it is."""
+    path = tmp_path / "0.ring"
+    path.write_bytes(bytes(_RING_AT) + content.ljust(8 * RECORD_BYTES, b"\0"))
+    before = path.read_bytes()
     for _ in range(2):
         with pytest.raises(RingError, match="its head is lost"):
             RecordRing(path, 8)
-    assert path.read_bytes() == content
+    assert path.read_bytes() == before
 
 
 def test_file_that_was_only_just_made_is_a_new_ring(tmp_path: Path) -> None:
