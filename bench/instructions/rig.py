@@ -152,6 +152,7 @@ class Rig:
             block=0,
             settings=settings,
             sockets=[self._listener],
+            others_sockets={},
             channel=self._channel[1],
             notify=self._pipe[1],
             segment=segment,

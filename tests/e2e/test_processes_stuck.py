@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -58,6 +59,50 @@ def test_ledger_process_that_hangs_is_replaced(tmp_path: Path) -> None:
         assert line["reason"] == "stuck" and "in run_ledger" in line["traceback"]
         assert velox.metric("velox_ledger_restarts_total") == 1
         until(lambda: velox.metric("velox_ledger_waiting_records") == 0, "the next one keeps what waited")
+
+
+def test_new_connections_pass_by_a_worker_that_hangs() -> None:
+    """After a second the other one accepts on its socket, too, also what was queued there; until it is back.
+
+    Without that, half of all new connections wait until it is aborted, 10 s later.
+    """
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+        wait_warm(velox)
+        victim, other = velox.worker_pids()
+        os.kill(victim, signal.SIGSTOP)
+        began_s = time.monotonic()
+        try:
+            with contextlib.ExitStack() as clients:
+                early = [clients.enter_context(velox.connect()) for _ in range(20)]
+                for sock in early:
+                    sock.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+                for sock in early:
+                    assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+            for _ in range(20):
+                with velox.connect() as sock:
+                    sock.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+                    assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+            assert time.monotonic() - began_s < 8, "not only once the worker was aborted"
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        assert velox.worker_pids() == [victim, other]
+
+        def accept_alike() -> bool:
+            """Whether each worker gets new connections again."""
+            before = [n_sockets(pid) for pid in (victim, other)]
+            with contextlib.ExitStack() as clients:
+                for _ in range(40):
+                    clients.enter_context(velox.connect())
+                until(lambda: sum(map(n_sockets, (victim, other))) >= sum(before) + 40, "accepted")
+                return all(n_sockets(pid) > n + 4 for pid, n in zip((victim, other), before, strict=True))
+
+        until(accept_alike, "both accept")
+
+
+def n_sockets(pid: int) -> int:
+    """Return how many sockets a process has open."""
+    links = [Path(f"/proc/{pid}/fd", name) for name in os.listdir(f"/proc/{pid}/fd")]
+    return sum(os.readlink(link).startswith("socket:") for link in links if link.is_symlink())
 
 
 def test_gateway_stops_though_its_admin_process_hangs() -> None:

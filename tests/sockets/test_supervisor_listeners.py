@@ -71,27 +71,33 @@ def test_tcp_listeners_take_connections_on_every_socket() -> None:
         listeners.close()
 
 
-@pytest.mark.parametrize("kept", [0, 2, None])
-def test_child_keeps_no_socket_but_its_own(kept: int | None) -> None:
+def test_child_that_accepts_no_client_keeps_no_socket() -> None:
     """A socket that a child holds by mistake takes connections that nobody will ever serve; the last one counts too."""
     listeners = Listeners([LOOPBACK], 3)
     port = port_of(listeners)
-    sockets = [listeners[slot][0] for slot in range(3)]
-    listeners.close_others(kept)
-    assert [sock.fileno() >= 0 for sock in sockets] == [slot == kept for slot in range(3)]
+    listeners.close_all()
+    assert [listeners[slot][0].fileno() for slot in range(3)] == [-1] * 3
     listeners.close()
     assert not is_listening(port)
 
 
-def test_unix_listener_is_one_socket_for_all_and_kept_by_a_worker(tmp_path: Path) -> None:
-    """Every slot has the same socket, so a worker keeps it and the admin process lets it go."""
+def test_worker_gets_the_sockets_of_the_others_but_for_what_all_share(tmp_path: Path) -> None:
+    """It accepts on them while their workers do not."""
+    listeners = Listeners([LOOPBACK, Address(kind="unix", path=str(tmp_path / "s"))], 3)
+    assert listeners.of_others(1) == {0: (listeners[0][0],), 2: (listeners[2][0],)}
+    listeners.close()
+    listeners = Listeners([Address(kind="unix", path=str(tmp_path / "s"))], 3)
+    assert listeners.of_others(1) == {}
+    listeners.close()
+
+
+def test_unix_listener_is_one_socket_for_all(tmp_path: Path) -> None:
+    """Every slot has the same socket, and the admin process lets it go."""
     path = tmp_path / "velox.sock"
     listeners = Listeners([Address(kind="unix", path=str(path))], 3)
     assert listeners[0][0] is listeners[2][0]
     assert listeners.url == f"unix:{path}"
-    listeners.close_others(1)
-    assert listeners[1][0].fileno() >= 0
-    listeners.close_others(None)
+    listeners.close_all()
     assert listeners[1][0].fileno() < 0
     listeners.close()
 

@@ -32,8 +32,8 @@ from velox.types import Address
 class Leaving(Listeners):
     """A process that begins is told to leave."""
 
-    def close_others(self, slot: int | None) -> None:
-        super().close_others(slot)
+    def close_all(self) -> None:
+        super().close_all()
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -136,7 +136,7 @@ class LedgerProcess(LoggedReplaced):
         """Keep records, in a process of its own, until SIGTERM."""
         # One that comes while the modules are loaded must not end it before it has kept what waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        listeners.close_others(None)
+        listeners.close_all()
         # Here, not above: no other process needs it.
         from velox.runtime.ledger import run_ledger
 
@@ -205,7 +205,7 @@ class LeaseProcess(LoggedReplaced):
 
     def run(self, listeners: Listeners) -> int:
         """Be the keeper, in a process of its own, until SIGTERM."""
-        listeners.close_others(None)
+        listeners.close_all()
         # Here, not above: no other process needs it, and the package redis is an extra.
         from velox.runtime.lease_keeper import run_keeper
 
@@ -246,7 +246,7 @@ class SimulatorProcess(LoggedReplaced):
 
     def run(self, listeners: Listeners) -> int:
         """Be the simulator, in a process of its own, until SIGTERM."""
-        listeners.close_others(None)
+        listeners.close_all()
         # Here, not above: no other process needs it.
         from velox.sim import server as simulator
         from velox.sim.options import SimOptions
@@ -261,15 +261,14 @@ class SimulatorProcess(LoggedReplaced):
 
 def reader(read: Callable[[], int], listeners: Listeners) -> int:
     """Read managed keys, or what budgets have spent, however long it takes."""
-    listeners.close_others(None)
+    listeners.close_all()
     return read()
 
 
-def worker(context: WorkerContext, listeners: Listeners) -> int:
+def worker(context: WorkerContext) -> int:
     """Serve clients on the slot's sockets until SIGTERM."""
     if context.settings.pin_cpus:
         pin_to_core(context.slot)
-    listeners.close_others(context.slot)
     return run_worker(context)
 
 
@@ -289,7 +288,7 @@ def admin(
     certificate: AdminCertificate | None = None,
 ) -> int:
     """Serve the admin listener until SIGTERM. notify: a pipe that wakes the supervisor."""
-    listeners.close_others(None)
+    listeners.close_all()
     status = GatewayStatus(segment)
 
     def beat() -> None:

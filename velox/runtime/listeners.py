@@ -5,8 +5,9 @@ socket, which sockets speak TLS, and how a worker stops without losing queued co
 connection is for.
 
 TCP: one SO_REUSEPORT socket per worker slot. The kernel spreads connections over them by hash, without a thundering
-herd; because the supervisor holds each socket, a killed worker's queued connections wait for its successor
-(with sockets of the workers' own, 25 of 40 were reset). Unix sockets have no SO_REUSEPORT: the workers share one.
+herd; because the supervisor holds each socket, a killed worker's queued connections are not reset (with sockets of the
+workers' own, 25 of 40 were): another worker takes them (takeover.py), or its successor. Unix sockets have no
+SO_REUSEPORT: the workers share one.
 """
 
 from __future__ import annotations
@@ -94,13 +95,18 @@ class Listeners:
         """Where clients connect; commas between several."""
         return ",".join(self._urls)
 
-    def close_others(self, slot: int | None) -> None:
-        """In a child: let go of all sockets but the slot's, so that they end when the supervisor ends them."""
+    def of_others(self, slot: int) -> dict[int, tuple[socket.socket, ...]]:
+        """Return the sockets of the other slots that are not shared by all, by slot."""
+        own = self[slot]
+        n_slots = len(self._sockets[0]) if self._sockets else 0
+        others = {n: tuple(sock for sock in self[n] if sock not in own) for n in range(n_slots) if n != slot}
+        return {n: sockets for n, sockets in others.items() if sockets}
+
+    def close_all(self) -> None:
+        """In a child that accepts no client: let go of all sockets, so that they end when the supervisor ends them."""
         for sockets in self._sockets:
-            kept = None if slot is None else sockets[slot]
             for sock in sockets:
-                if sock is not kept:
-                    sock.close()
+                sock.close()
 
     def close(self) -> None:
         """Refuse connections from now on. Sockets that workers still hold stay until they let go too."""
@@ -237,26 +243,31 @@ class ClientListener:
         One connection a turn of the loop (libuv does no more): a burst of them holds up nobody who is being served, and
         waits in the listener's queue.
         """
-        loop = self._ingress.loop
         for listener in self._listeners:
-            # dup(): closing the server must not close what the supervisor's slot is known by in this process.
-            # backlog: these listen() again, and would make the queue 100 long, too short for a burst of clients; those
-            # beyond it come again after a second, or two, or four.
-            sock = listener.dup()
-            if listener.family == socket.AF_UNIX:
-                # Its file's mode says who may connect: there is nothing that TLS would add.
-                make_plain = self._ingress.connection
-                self._servers.append(await loop.create_unix_server(make_plain, sock=sock, backlog=BACKLOG))
-            else:
-                make = self._ingress.connection if self._tls is None else self._tls.connection
-                self._servers.append(await loop.create_server(make, sock=sock, backlog=BACKLOG))
+            self._servers.append(await self.serve(listener))
 
-    async def close(self, within_s: float) -> None:
-        """Take the connections that are queued, then accept no more. within_s: the most that it may take."""
+    async def serve(self, listener: socket.socket) -> asyncio.Server:
+        """Accept on a socket until the server that is returned is closed; the socket stays open."""
+        loop = self._ingress.loop
+        # dup(): closing the server must not close what the supervisor's slot is known by in this process.
+        # backlog: these listen() again, and would make the queue 100 long, too short for a burst of clients; those
+        # beyond it come again after a second, or two, or four.
+        sock = listener.dup()
+        if listener.family == socket.AF_UNIX:
+            # Its file's mode says who may connect: there is nothing that TLS would add.
+            return await loop.create_unix_server(self._ingress.connection, sock=sock, backlog=BACKLOG)
+        make = self._ingress.connection if self._tls is None else self._tls.connection
+        return await loop.create_server(make, sock=sock, backlog=BACKLOG)
+
+    async def close(self, within_s: float, others: Sequence[socket.socket] = ()) -> None:
+        """Take the connections that are queued, then accept no more. within_s: the most that it may take.
+
+        others: further sockets that are served here, whose queues are taken, too.
+        """
         loop = self._ingress.loop
         until_s = loop.time() + min(within_s, _BACKLOG_S)
         queues = select.poll()  # select() knows no descriptor above 1023, which many workers and addresses may reach
-        for listener in self._listeners:
+        for listener in (*self._listeners, *others):
             queues.register(listener, select.POLLIN)
         while queues.poll(0) and loop.time() < until_s:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)

@@ -331,7 +331,7 @@ class Reload:
 
     def run(self, listeners: Listeners) -> int:
         """Read, in a process of its own."""
-        listeners.close_others(None)
+        listeners.close_all()
         return read(self._source, self.settings, self._used(), self._result, is_forced=self._is_forced)
 
     def started(self, pid: int, now_s: float) -> None:

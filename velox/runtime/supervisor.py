@@ -449,6 +449,7 @@ class Supervisor:
             block=process.block,
             settings=self._reload.settings,
             sockets=self._listeners[slot.index],
+            others_sockets=self._listeners.of_others(slot.index),
             channel=self._channels[slot.index][1],
             notify=self._wake_write,
             segment=self._segment,
@@ -463,7 +464,7 @@ class Supervisor:
             certificates=self._certificates,
             sim_origin=self._sim_origin,
         )
-        work = partial(children.worker, context, self._listeners)
+        work = partial(children.worker, context)
         process.pid = self._forks.start(f"worker {slot.index}", work)
         if process.pid:
             process.status.pid = process.pid

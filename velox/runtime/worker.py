@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -75,6 +75,7 @@ from velox.runtime.members import MemberMaker, member_upkeep
 from velox.runtime.on_demand import importing
 from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
+from velox.runtime.takeover import ListenerTakeover
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.shm.change_log import LogReader
@@ -250,14 +251,16 @@ _QUEUED_S: Final = 0.25
 class WorkerContext:
     """What one worker process starts with. What it shares with others was made by the supervisor before it forked.
 
-    block: of shared memory, this process's own. sockets: to accept connections on. channel: for requests for profiles.
-    notify: a pipe that wakes the supervisor.
+    block: of shared memory, this process's own. sockets: to accept connections on. others_sockets: those of the other
+    workers, by slot, for when they do not. channel: for requests for profiles. notify: a pipe that wakes the
+    supervisor.
     """
 
     slot: int
     block: int
     settings: Settings
     sockets: Sequence[socket.socket]
+    others_sockets: Mapping[int, Sequence[socket.socket]]
     channel: socket.socket
     notify: int
     segment: Segment
@@ -292,6 +295,7 @@ class Worker:
         self._settings: Final = settings
         self._loop: Final = loop
         self._status: Final = WorkerStatus(context.segment, block)
+        self._takeover: ListenerTakeover | None = None  # once it accepts itself
         self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
         self._log: Final = AccessLog(own_descriptor(_STDOUT), settings.access_log, self._metrics.count_log_dropped)
@@ -405,12 +409,14 @@ class Worker:
         self._loop.call_later(_TICK_S, self._tick)
         listener = ClientListener(self._context.sockets, self._ingress, self._tls)
         await listener.open()
+        context = self._context
+        takeover = self._takeover = ListenerTakeover(listener, context.others_sockets, context.segment, self._loop)
         self._status.state = WorkerState.READY
         wake(self._context.notify)
         await self._must_drain.wait()
         if self._status.wants_successor:
             profiles.close()  # the channel is the successor's now
-        await self._drain(listener)
+        await self._drain(listener, takeover)
 
     def _make_tls(self, certificates: Certificates) -> TlsIngress:
         return TlsIngress(
@@ -431,13 +437,15 @@ class Worker:
             wake=partial(wake, self._context.notify),
         )
 
-    async def _drain(self, listener: ClientListener) -> None:
+    async def _drain(self, listener: ClientListener, takeover: ListenerTakeover) -> None:
         """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
         # From here on, as the supervisor counts, which kills what stays longer.
         until_s = self._loop.time() + self._settings.drain_timeout_s
         self._ingress.draining = self._gateway.draining = True
         self._gateway.end_drains()
-        await listener.close(max(self._settings.drain_timeout_s, _QUEUED_S))
+        takeover.stop()
+        await listener.close(max(self._settings.drain_timeout_s, _QUEUED_S), takeover.served)
+        takeover.close()
         self._status.state = WorkerState.DRAINING
         wake(self._context.notify)
         self._ingress.drain()
@@ -477,6 +485,8 @@ class Worker:
         # By itself, for the same reason: clients' time-outs hold whatever goes wrong here.
         self._loop.call_soon(self._ingress.sweep)
         self._status.heartbeat_ns = round(now_s * 1e9)
+        if self._takeover is not None and not self._must_drain.is_set():
+            self._takeover.look(self._status.heartbeat_ns)
         self._log.flush()
         if self._context.certificates is not None and self._tls is not None:
             self._context.certificates.follow(self._tls)
