@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 
 import anthropic
+import openai
 import pytest
 from google import genai
 from google.genai import types
@@ -232,3 +233,66 @@ def test_googles_file_is_named_to_google_as_google_knows_it(google: tuple[Vendor
         )
         assert f"{account.origin}/v1beta/{made.name}" in upstream.calls[-1].body.decode()
         client.close()
+
+
+def test_openais_sdk_reaches_its_callers_objects() -> None:
+    """Files, a vector store of them, a response that names one; another caller has none of it."""
+    account = VendorAccount("openai")
+    with RecordingUpstream(script=account.script) as upstream:
+        account.origin = upstream.upstream.url
+        config = {"upstreams": [entry("openai", account.origin)], "api_keys": KEYS}
+        with routed(config, VENDOR_KEY=PROVIDER_KEY, unknown_objects="refuse") as velox:
+            base = f"{velox.base_url}/v1"
+            alice = openai.OpenAI(base_url=base, api_key="vk-alice", max_retries=0)
+            bob = openai.OpenAI(base_url=base, api_key="vk-bob", max_retries=0)
+            with alice, bob:
+                file = alice.files.create(file=("a.txt", b"x"), purpose="assistants")
+                store = alice.vector_stores.create(file_ids=[file.id])
+                skill = alice.skills.create(files=[("SKILL.md", b"x")])
+                assert [each.id for each in alice.files.list()] == [file.id]
+                assert alice.files.content(file.id).read() == b"the content"
+                assert [each.id for each in alice.skills.list()] == [skill.id]
+                assert alice.vector_stores.retrieve(store.id).id == store.id
+                assert (list(bob.files.list()), list(bob.skills.list())) == ([], [])
+                for ask in (
+                    lambda: bob.files.content(file.id),
+                    lambda: bob.files.delete(file.id),
+                    lambda: bob.vector_stores.create(file_ids=[file.id]),
+                    lambda: bob.vector_stores.files.list(store.id),
+                    lambda: bob.skills.content.retrieve(skill.id),
+                ):
+                    with pytest.raises(openai.NotFoundError):
+                        ask()
+                assert alice.files.delete(file.id).id == file.id
+        assert upstream.failures == []
+        assert account.keyless == []
+
+
+def test_googles_sdk_reaches_its_callers_files_and_batches(google: tuple[VendorAccount, RecordingUpstream]) -> None:
+    """Also where unknown objects are refused; another caller can neither download, use nor cancel them."""
+    account, _ = google
+    config = {"upstreams": [entry("google", account.origin)], "api_keys": KEYS}
+    with routed(config, VENDOR_KEY=PROVIDER_KEY, unknown_objects="refuse") as velox:
+        clients = {
+            name: genai.Client(api_key=f"vk-{name}", http_options=types.HttpOptions(base_url=velox.base_url))
+            for name in ("alice", "bob")
+        }
+        made: dict[str, list[str | None]] = {"alice": [], "bob": []}
+        for who in ("bob", "alice", "bob", "alice"):
+            file = clients[who].files.upload(file=io.BytesIO(b"x"), config={"mime_type": "text/plain"})
+            made[who].append(file.name)
+        for who, client in clients.items():
+            assert [each.name for each in client.files.list(config={"page_size": 2})] == made[who]
+        alice, bob = clients["alice"], clients["bob"]
+        mine = made["alice"][0] or ""
+        assert alice.files.download(file=mine) == b"the content"
+        batch = alice.batches.create(model="gemini-x", src=mine)
+        with pytest.raises(genai.errors.ClientError, match="404"):
+            bob.files.download(file=mine)
+        with pytest.raises(genai.errors.ClientError, match="404"):
+            bob.batches.create(model="gemini-x", src=mine)
+        with pytest.raises(genai.errors.ClientError, match="404"):
+            bob.batches.cancel(name=batch.name or "")
+        alice.batches.cancel(name=batch.name or "")
+        for client in clients.values():
+            client.close()
