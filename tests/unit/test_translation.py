@@ -291,3 +291,26 @@ def test_heads_that_are_known_are_made_once() -> None:
         heads.of(ReplyHead(shape, (day, b"", b""), 7), 200, (JSON,), has_limits=True) for day in (b"a", b"b")
     )
     assert first.shape is second.shape and first.shape.is_shared
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("value", [b"1,", b"{},"])
+def test_answer_of_too_many_values_is_not_translated(is_stream: bool, value: bytes) -> None:
+    """As of requests: a million blocks held the loop for up to ten seconds."""
+    play = Play(is_stream=is_stream)
+    play.begin(200, JSON)
+    play.chain.feed(b"[" + value * 200_001, False)
+
+    with pytest.raises(UpstreamFailure, match="over 200,000 fields and values") as raised:
+        play.chain.feed(b"1]", True)
+
+    assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
+    assert play.chain.head is None and play.bugs == []
+
+
+def test_commas_in_texts_are_no_values() -> None:
+    play = Play(is_stream=False)
+    play.begin(200, JSON)
+    text = b'["' + b"," * 300_000 + b'"]'
+
+    assert play.chain.feed(text, True) == b"{%b}" % text

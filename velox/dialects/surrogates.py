@@ -23,11 +23,14 @@ __all__ = ["keeping_surrogates", "masked", "reply_keeping_surrogates", "unmasked
 
 _T = TypeVar("_T")
 
-# An escape: a pair of surrogates, a lone one (the group), or any other.
-_ESCAPE: Final = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+# Stands for an escaped backslash, so that each other one begins an escape: no UTF-8 has these bytes.
+_BACKSLASH: Final = b"\xff\xff"
+_LONE: Final = re.compile(
+    rb"\\u[dD](?:([89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])([c-fC-F][0-9a-fA-F]{2}))"
 )
-_MASK: Final = re.compile(rb"\\(?:(u[eE][0-7][0-9a-fA-F]{2})|.)", re.DOTALL)
+_MASK: Final = re.compile(rb"\\u[eE]([0-7][0-9a-fA-F]{2})")
+# Each is replaced by a call. Cut texts have one at each cut.
+_MOST_HALVES: Final = 10_000
 _LOOKS_SO: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 # U+E000 to U+E7FF, escaped and not: where a text has those, nothing could be put back.
 _TAKEN: Final = re.compile(rb"\\u[eE][0-7]|\xee[\x80-\x9f]")
@@ -38,21 +41,30 @@ _HALVES: Final = {0xE000 + n: 0xD800 + n for n in range(0x800)}
 
 
 def masked(data: bytes) -> bytes | None:
-    """Return JSON without lone surrogates; None: it has none, or there is no way."""
+    """Return JSON without lone surrogates; None: it has none, too many, or there is no way."""
     if _LOOKS_SO.search(data) is None or _TAKEN.search(data) is not None:
         return None
-    found = _ESCAPE.sub(_to_mask, data)
-    return None if found == data else found
+    found, n = _LONE.subn(_to_mask, _with_plain_escapes(data), _MOST_HALVES + 1)
+    return found.replace(_BACKSLASH, rb"\\") if 0 < n <= _MOST_HALVES else None
+
+
+def _with_plain_escapes(data: bytes) -> bytes:
+    """Return JSON in which each backslash begins an escape."""
+    return data.replace(rb"\\", _BACKSLASH)
 
 
 def _to_mask(match: re.Match[bytes]) -> bytes:
-    half: bytes | None = match[1]
-    return match[0] if half is None else b"\\ue%x%b" % (int(half[2:3], 16) - 8, half[3:])
+    half = match[1] or match[2]
+    return b"\\ue%x%b" % (int(half[:1], 16) - 8, half[1:])
 
 
 def _to_half(match: re.Match[bytes]) -> bytes:
-    mask: bytes | None = match[1]
-    return match[0] if mask is None else b"\\ud%x%b" % (int(mask[2:3], 16) + 8, mask[3:])
+    mask = match[1]
+    return b"\\ud%x%b" % (int(mask[:1], 16) + 8, mask[1:])
+
+
+def _with_halves(data: bytes) -> bytes:
+    return _MASK.sub(_to_half, _with_plain_escapes(data)).replace(_BACKSLASH, rb"\\")
 
 
 def unmasked(value: _T) -> _T:
@@ -65,11 +77,11 @@ def unmasked(value: _T) -> _T:
 def _unmasked(value: object) -> object:
     match value:
         case bytes():
-            return _MASK.sub(_to_half, value)
+            return _with_halves(value)
         case str():
             return value.translate(_HALVES)
         case msgspec.Raw():
-            return msgspec.Raw(_MASK.sub(_to_half, bytes(value)))
+            return msgspec.Raw(_with_halves(bytes(value)))
         case dict():
             return {_unmasked(name): _unmasked(each) for name, each in value.items()}
         case list():
@@ -105,11 +117,7 @@ def without_halves(data: bytes) -> bytes:
     """Return JSON with the mark of a broken character (U+FFFD) in the place of each lone half."""
     if b"\\u" not in data or _LOOKS_SO.search(data) is None:
         return data
-    return _ESCAPE.sub(_to_mark, data)
-
-
-def _to_mark(match: re.Match[bytes]) -> bytes:
-    return match[0] if match[1] is None else rb"\ufffd"
+    return _LONE.sub(rb"\\ufffd", _with_plain_escapes(data)).replace(_BACKSLASH, rb"\\")
 
 
 def without_half(text: bytes, held: bytes) -> tuple[bytes, bytes]:

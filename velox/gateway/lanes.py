@@ -45,7 +45,7 @@ from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import HeaderRules
 from velox.protocol.body_edit import Field, instead_of_model, naming_model, with_model
 from velox.protocol.token_usage import TokenUsage
-from velox.protocol.value_count import has_over
+from velox.protocol.value_count import MOST_VALUES, has_over
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import Surface
@@ -55,7 +55,6 @@ __all__ = ["LaneAttempt", "Lanes", "Sides"]
 _KEPT_CALLS: Final = 512
 _KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
 # Of a request that is put into another dialect, at one go: half a second at most. Those of agents have some thousands.
-_MOST_VALUES: Final = 200_000
 _COUNTED_AT: Final = {**COUNTED_BY, Surface.COUNT_CONVERSE: Surface.CONVERSE}  # an upstream's
 # How long a model's provider is not asked to count, that has said that it can't.
 _UNCOUNTED_S: Final = 600
@@ -412,8 +411,8 @@ class Lanes:
 
 def _check_size(asked: Asked) -> None:
     """Raise VeloxError for a request that would take too long to be read and written anew."""
-    if asked.body and has_over(asked.body, _MOST_VALUES):
-        message = f"this request has over {_MOST_VALUES:,} fields and values: too many to be put into another API"
+    if asked.body and has_over(asked.body, MOST_VALUES):
+        message = f"this request has over {MOST_VALUES:,} fields and values: too many to be put into another API"
         raise VeloxError(Reason.BAD_REQUEST, message)
 
 

@@ -25,6 +25,7 @@ from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.error_meaning import plain_body
 from velox.protocol.token_usage import TokenUsage
+from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["Crossing", "CrossingStream", "Instead", "TranslatedHeads", "TranslatedReply"]
 
@@ -306,6 +307,8 @@ class TranslatedReply(ReplyFilter):
                 self._release(200, _JSON, *instead.fields)
                 return instead.body
             return self._fail(error)
+        if has_over(body, MOST_VALUES):
+            raise BrokenReplyError(f"it has over {MOST_VALUES:,} fields and values")
         if self._on_head is not None:
             self._on_head(head.headers)
         try:

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["has_over"]
+__all__ = ["MOST_VALUES", "has_over"]
+
+# Of a request, a reply or a message that is put into another API.
+MOST_VALUES: Final = 200_000
 
 _SLICE_BYTES: Final = 64 * 1024
 _OTHERS: Final = bytes(set(range(256)) - set(b'",{'))

@@ -25,13 +25,12 @@ from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.stream_writer import EventWriter
-from velox.protocol.value_count import has_over
+from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["Asked", "SocketMessages", "is_last", "lane_of", "prepared", "prepared_messages", "type_of"]
 
 _MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
 _CREATE: Final = "response.create"
-_MOST_VALUES: Final = 200_000  # of a message: they are read at one go, and 16 MiB of fields would take three seconds
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _WHOLE: Final = frozenset({"response.completed", "response.incomplete"})
 _LAST_TYPES: Final = _WHOLE | {"response.failed", "error"}
@@ -204,5 +203,5 @@ def _items(raw: Raw) -> bytes:
 
 
 def _check_size(text: bytes) -> None:
-    if has_over(text, _MOST_VALUES):
-        raise BadRequestError(f"the message, or its conversation, has over {_MOST_VALUES:,} fields and values")
+    if has_over(text, MOST_VALUES):
+        raise BadRequestError(f"the message, or its conversation, has over {MOST_VALUES:,} fields and values")
