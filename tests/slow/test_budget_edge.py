@@ -103,6 +103,28 @@ def test_strict_budget_is_exact_with_a_redis_that_is_slow(tmp_path: Path, delay_
             proxy.close()
 
 
+def test_strict_budget_is_exact_with_a_redis_that_pauses(tmp_path: Path) -> None:
+    """For 80 ms, four times a second: longer than a request may wait for a limit."""
+    priced, is_over = Priced(tmp_path), threading.Event()
+    with redis_server() as server, two_gateways(priced, server.url) as (found, crowd), ThreadPoolExecutor(1) as pauser:
+
+        def pause() -> None:
+            while not is_over.wait(0.17):
+                server.pause()
+                is_over.wait(0.08)
+                server.resume()
+
+        pausing = pauser.submit(pause)
+        try:
+            with crowd.asking():
+                crowd.wait_for(N_FIT)
+                time.sleep(3)  # what was granted for nothing would be spent now
+        finally:
+            is_over.set()
+        pausing.result()
+        check(priced, found, crowd)
+
+
 @pytest.mark.parametrize("how", ["freeze", "kill"])
 def test_strict_budget_is_exact_with_a_redis_that_goes_away_and_comes_back(tmp_path: Path, how: str) -> None:
     """Three times, and killed ones come back empty. What a gateway asked for meanwhile counts once."""
