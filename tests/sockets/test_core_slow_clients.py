@@ -209,3 +209,33 @@ def test_reply_that_the_kernel_holds_is_not_taken_yet() -> None:
             client.close()
 
     uvloop.run(main())
+
+
+def test_large_piece_that_a_client_does_not_take_needs_room() -> None:
+    """One event of a translation may be 32 MiB. Without room the client that takes its time is cut; room comes back."""
+
+    async def main() -> None:
+        app = App(begin_large)
+        async with serve(app, write_s=30.0, budget=16 * MIB) as server:
+            loop, budget = asyncio.get_running_loop(), server.ingress.budget
+            first, second = [await server.connect(receive_bytes=4096) for _ in range(2)]
+            await loop.sock_sendall(first, GET)
+            await eventually(lambda: bool(app.exchanges))
+            assert 4 * MIB < budget.taken_bytes < 8 * MIB
+
+            await loop.sock_sendall(second, GET)
+            await eventually(lambda: len(app.exchanges) == 2 and app.exchanges[1].gone.is_set())
+            assert app.exchanges[1].stalled and not app.exchanges[0].gone.is_set()
+
+            n_read = 0
+            while n_read < 8 * MIB:
+                n_read += len(await loop.sock_recv(first, MIB))
+            await eventually(lambda: budget.taken_bytes == 0)
+            await loop.sock_sendall(third := await server.connect(receive_bytes=4096), GET)
+            await eventually(lambda: budget.taken_bytes > 4 * MIB)
+            third.close()
+            await eventually(lambda: budget.taken_bytes == 0)
+            for client in (first, second):
+                client.close()
+
+    uvloop.run(main())

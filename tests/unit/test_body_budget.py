@@ -118,3 +118,22 @@ def test_body_that_has_begun_gives_way_to_those_that_wait() -> None:
 
     budget.give(3 * FIRST_BYTES)
     assert waiter.granted == [2]
+
+
+def test_replies_may_hold_half_of_it() -> None:
+    """What clients don't read must not keep the bodies of others out."""
+    budget = BodyBudget(10, 5.0, Clock())
+
+    assert [budget.take_for_reply(n) for n in (4, 2, 1, 1)] == [True, False, True, False]
+    assert budget.take_now(5) and not budget.take_now(1)
+    budget.give_of_reply(4)
+    assert budget.take_now(2) and budget.take_for_reply(2) and not budget.take_for_reply(1)
+
+
+def test_one_reply_has_room_however_long_it_is() -> None:
+    """Else a small budget would refuse what is large to everybody."""
+    budget = BodyBudget(10, 5.0, Clock())
+
+    assert budget.take_for_reply(50) and not budget.take_for_reply(1) and not budget.take_now(1)
+    budget.give_of_reply(50)
+    assert budget.taken_bytes == 0

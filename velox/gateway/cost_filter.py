@@ -11,6 +11,7 @@ from typing import Final
 
 from velox.gateway.filters import ReplyFilter
 from velox.heads import ReplyHead
+from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
 
 __all__ = ["CostFilter"]
 
@@ -22,12 +23,17 @@ _LONGEST_END: Final = 4
 
 
 class CostFilter(ReplyFilter):
-    """Holds a body until its cost is known, or adds a comment to a stream. cost: asked once, after the last byte."""
+    """Holds a body until its cost is known, or adds a comment to a stream.
 
-    __slots__ = ("_cost", "_head", "_is_sse", "_last", "_n_held", "_pieces")
+    cost: asked once, after the last byte. bodies: the room for a body that is held; without room it passes untold.
+    """
 
-    def __init__(self, cost: Callable[[], bytes]) -> None:
+    __slots__ = ("_bodies", "_cost", "_head", "_is_sse", "_last", "_n_held", "_n_taken", "_pieces")
+
+    def __init__(self, cost: Callable[[], bytes], bodies: BodyBudget) -> None:
         super().__init__()
+        self._bodies: Final = bodies
+        self._n_taken = 0  # of the room
         self._cost: Final = cost
         self._head: ReplyHead | None = None
         self._pieces: list[bytes] = []
@@ -42,6 +48,7 @@ class CostFilter(ReplyFilter):
         """Hold the head of a body that is not too long."""
         self._is_sse, self._last = is_sse, b""
         self._pieces, self._n_held, self.released = [], 0, None
+        self._give()
         self._head = None
         if head.status >= _ERRORS_FROM:
             self.reads_body = False
@@ -62,11 +69,29 @@ class CostFilter(ReplyFilter):
             return data
         self._pieces.append(data)
         self._n_held += len(data)
-        if not end and self._n_held <= _MOST_HELD:
+        if not end and self._has_room():
             return b""
+        self._give()
         head, self._head = self._head, None
         if end:
             head = ReplyHead.of(head.status, [*head.headers, (b"x-velox-cost", self._cost())], head.content_length)
         self.released = head
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._give()
+
+    def _has_room(self) -> bool:
+        """Say whether what is held may be held."""
+        more = self._n_held - FREE_REPLY_BYTES - self._n_taken
+        if self._n_held > _MOST_HELD or (more > 0 and not self._bodies.take_for_reply(more)):
+            return False
+        self._n_taken += max(0, more)
+        return True
+
+    def _give(self) -> None:
+        n_bytes, self._n_taken = self._n_taken, 0
+        if n_bytes:
+            self._bodies.give_of_reply(n_bytes)

@@ -756,7 +756,7 @@ class Exchange(HedgingHost):
 
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
-        self._filters = (*self._filters, CostFilter(partial(calls.cost_by, meter)))
+        self._filters = (*self._filters, CostFilter(partial(calls.cost_by, meter), self.gateway.parts.tunnels.bodies))
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
         reply = self.reply

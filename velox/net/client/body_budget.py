@@ -1,4 +1,4 @@
-"""The bytes that all request bodies of a worker may hold together (R-MEM-2).
+"""The bytes that all request bodies of a worker may hold together (R-MEM-2), and what is large of replies.
 
 Knows: how much is taken, who waits for room and how long. Does not know: what a body is.
 """
@@ -9,11 +9,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["FIRST_BYTES", "BodyBudget", "BudgetWaiter"]
+__all__ = ["FIRST_BYTES", "FREE_REPLY_BYTES", "BodyBudget", "BudgetWaiter"]
 
 # What is taken for an announced body before any of it has come. The rest is taken as it comes: who announces much and
 # sends little holds little.
 FIRST_BYTES: Final = 256 * 1024
+# Of each reply: as much as flow control lets a client leave unread.
+FREE_REPLY_BYTES: Final = 256 * 1024
+# Of the whole: clients that read nothing must not keep the bodies of others out.
+_REPLIES_PART: Final = 2
 
 
 class BudgetWaiter(Protocol):
@@ -38,6 +42,7 @@ class BodyBudget:
         self._max_wait_s: Final = max_wait_s
         self._now_s: Final = now_s
         self._taken = 0
+        self._of_replies = 0
         self._waiting: deque[tuple[BudgetWaiter, int, float]] = deque()
 
     def __repr__(self) -> str:
@@ -69,6 +74,21 @@ class BodyBudget:
             return False
         self._taken += n_bytes
         return True
+
+    def take_for_reply(self, n_bytes: int) -> bool:
+        """Take bytes for what is held of a reply, if there is room. Replies may have half of all, one alone more."""
+        if self._of_replies and (
+            self._of_replies + n_bytes > self._limit // _REPLIES_PART or self._taken + n_bytes > self._limit
+        ):
+            return False
+        self._taken += n_bytes
+        self._of_replies += n_bytes
+        return True
+
+    def give_of_reply(self, n_bytes: int) -> None:
+        """Give back what take_for_reply() took."""
+        self._of_replies -= n_bytes
+        self.give(n_bytes)
 
     def take_more(self, n_bytes: int, n_held: int) -> bool:
         """Take bytes for a body that has begun to come. False: it must give way. n_held: what is taken for it."""

@@ -19,7 +19,7 @@ from velox.heads import Headers, RequestHead
 from velox.net import resets
 from velox.net.application import ChunkWriter, ClientExchange, Successor
 from velox.net.client.backlog import discard_unread, is_sending
-from velox.net.client.body_budget import FIRST_BYTES, BodyBudget, BudgetWaiter
+from velox.net.client.body_budget import FIRST_BYTES, FREE_REPLY_BYTES, BodyBudget, BudgetWaiter
 from velox.net.client.connection import ClientConnection
 from velox.net.client.ingress_state import FIRST_REQUEST_S, LINGER_S, IngressState
 from velox.net.client.refusals import (
@@ -259,6 +259,8 @@ class ClientHttp1Connection(Http1Replies):
         self._exchange: ClientExchange | None = None
         self._read_paused = False
         self._write_paused = False
+        self._n_unsent = 0  # of what the client has still to take: taken of the room for bodies
+        self._lacks_room = False  # for that: it is cut, unless it takes all in time
         self._pace: Final = Pace(ingress.pace)
         self._is_new = True
 
@@ -409,6 +411,7 @@ class ClientHttp1Connection(Http1Replies):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._state = _CLOSED
         self._unregister()
+        self._give_unsent()
         self._request.leave_line(self)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -418,14 +421,31 @@ class ClientHttp1Connection(Http1Replies):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.write_s
         if self._transport is not None:
             self._backlog.begin(self._transport)
-        self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.write_s
+            self._hold_unsent(self._transport.get_write_buffer_size() - FREE_REPLY_BYTES)
         if self._exchange is not None:
             self._exchange.client_paused()
 
+    def _hold_unsent(self, n_bytes: int) -> None:
+        """Have room for a large piece that the client has still to take: one event of a translation may be 32 MiB."""
+        if n_bytes <= 0:
+            return
+        if self.ingress.budget.take_for_reply(n_bytes):
+            self._n_unsent = n_bytes
+        else:
+            self._lacks_room = True
+            self.deadline_s = self.ingress.loop.time()
+
+    def _give_unsent(self) -> None:
+        n_bytes, self._n_unsent = self._n_unsent, 0
+        if n_bytes:
+            self.ingress.budget.give_of_reply(n_bytes)
+
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self._write_paused = self._lacks_room = False
+        self._give_unsent()
         if self._state is _ANSWERING:
             self.deadline_s = 0.0
         elif self._state is _LINGER:
@@ -533,7 +553,7 @@ class ClientHttp1Connection(Http1Replies):
         state, timeouts = self._state, self.ingress.timeouts
         self.deadline_s = 0.0
         if self._write_paused or (state is _LINGER and is_sending(self._transport)):
-            if self._transport is not None and self._backlog.is_taken(self._transport):
+            if self._transport is not None and not self._lacks_room and self._backlog.is_taken(self._transport):
                 self.deadline_s = self.ingress.loop.time() + timeouts.write_s
                 return
             exchange, self._exchange = self._exchange, None

@@ -1,0 +1,57 @@
+"""A body is held until its cost is known, as far as there is room."""
+
+from __future__ import annotations
+
+from velox.gateway.cost_filter import CostFilter
+from velox.heads import ReplyHead
+from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
+
+PIECE = FREE_REPLY_BYTES // 2
+
+
+def begun(bodies: BodyBudget) -> CostFilter:
+    made = CostFilter(lambda: b"0.01", bodies)
+    head = ReplyHead.of(200, [(b"content-type", b"application/json")], None)
+    assert made.begin(head, is_sse=False, is_plain=True) is None
+    return made
+
+
+def told(made: CostFilter) -> bytes | None:
+    assert made.released is not None
+    return dict(made.released.headers).get(b"x-velox-cost")
+
+
+def test_what_is_held_takes_room_and_gives_it_back() -> None:
+    """As much as any client may leave unread is free."""
+    bodies = BodyBudget(8 * FREE_REPLY_BYTES, 1.0, lambda: 0.0)
+    made = begun(bodies)
+
+    taken = []
+    for _ in range(4):
+        assert made.feed(bytes(PIECE), False) == b""
+        taken.append(bodies.taken_bytes)
+    assert taken == [0, 0, PIECE, 2 * PIECE]
+
+    assert len(made.feed(b"", True)) == 4 * PIECE
+    assert (told(made), bodies.taken_bytes) == (b"0.01", 0)
+
+
+def test_body_passes_untold_where_no_room_is_left() -> None:
+    bodies = BodyBudget(2 * FREE_REPLY_BYTES, 1.0, lambda: 0.0)
+    assert bodies.take_for_reply(FREE_REPLY_BYTES)
+    made = begun(bodies)
+
+    assert made.feed(bytes(FREE_REPLY_BYTES), False) == b""
+    assert len(made.feed(b"x", False)) == FREE_REPLY_BYTES + 1
+    assert (told(made), bodies.taken_bytes) == (None, FREE_REPLY_BYTES)
+    assert made.feed(b"y", True) == b"y"
+
+
+def test_reply_that_is_cut_gives_its_room_back() -> None:
+    bodies = BodyBudget(8 * FREE_REPLY_BYTES, 1.0, lambda: 0.0)
+    made = begun(bodies)
+    made.feed(bytes(2 * FREE_REPLY_BYTES), False)
+    assert bodies.taken_bytes == FREE_REPLY_BYTES
+
+    made.close()
+    assert bodies.taken_bytes == 0
