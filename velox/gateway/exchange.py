@@ -508,12 +508,15 @@ class Exchange(HedgingHost):
             self._addresses.upstream = member.addresses
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
-        told = member.first_fields
-        if self.n_attempts > 1 or self.tried:
+        shape = self.head.shape
+        if self.n_attempts == 1 and not self.tried:
+            if not shape.query:
+                return member.first_fields
+            told = member.first_fields
+        else:
             if self._meter is not None:
                 self._meter.forget()
             told = self.attempt_fields()
-        shape = self.head.shape
         if shape.query and (dropped := attempt.forwarder.dropped_parameters(shape)):
             told = told.beside([(b"x-velox-dropped", ",".join(dropped).encode("ascii"))])
         return told

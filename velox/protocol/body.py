@@ -134,10 +134,10 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
                 # thousand fields of one name would take minutes.
                 return values, key
             value = document[key]
-            if key == _PROMPT:
-                values[key] = _n_prompts(value) if type(value) is simdjson.Array else 1
-            elif type(value) not in _COMPOUND:
+            if type(value) not in _COMPOUND:
                 values[key] = value
+            elif key == _PROMPT and type(value) is simdjson.Array:
+                values[key] = _Prompts(value)
             elif key == _OPTIONS and type(value) is simdjson.Object:
                 values[key] = _asking(value.items())
             else:
@@ -154,10 +154,14 @@ def _asking(options: Iterable[tuple[str, object]]) -> object:
     return _ASKS if asks else ...
 
 
-def _n_prompts(given: Sequence[object]) -> int:
-    """Return how many prompts a list is: texts, or lists of tokens, each of which gets answers; of tokens it is one."""
-    n = len(given)
-    return n if n and type(given[0]) not in (int, float) else 1
+class _Prompts:
+    """How many prompts a list is: texts, or lists of tokens, each of which gets answers; of tokens it is one."""
+
+    __slots__ = ("n",)
+
+    def __init__(self, given: Sequence[object]) -> None:
+        n = len(given)
+        self.n: Final = n if n and type(given[0]) not in (int, float) else 1
 
 
 def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
@@ -187,8 +191,8 @@ def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
 
 
 def _plain(key: str, value: object) -> object:
-    if key == _PROMPT:
-        return _n_prompts(value) if isinstance(value, list) else 1
+    if key == _PROMPT and isinstance(value, list):
+        return _Prompts(value)
     if key == _OPTIONS and isinstance(value, _Pairs):
         return _asking(value.pairs)
     return ... if type(value) in _COMPOUND else value
@@ -247,9 +251,9 @@ def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
     for name in _CHOICES:
         if name in values:
             fields.n = max(fields.n, _count(values[name]))
-    n_prompts = values.get(_PROMPT)
-    if isinstance(n_prompts, int):
-        fields.n_prompts = n_prompts
+    prompts = values.get(_PROMPT)
+    if isinstance(prompts, _Prompts):
+        fields.n_prompts = prompts.n
     if _OPTIONS in values:
         fields.include_usage = values[_OPTIONS] is _ASKS
     fields.stores = values.get(_STORE) not in (None, False)
