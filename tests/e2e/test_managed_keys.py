@@ -13,12 +13,15 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import RecordingUpstream, healthy
-from tests.e2e.test_keys import ask, statuses, wait_statuses
-from tests.e2e.tools import Client, covers
+from tests.e2e.test_keys import ask, bearer, statuses, wait_statuses
+from tests.e2e.tools import CHAT, Client, covers
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import Question
 
 ACTOR = "tests"
+ALL_CALLS = Question(0, 253_402_214_400)
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +101,17 @@ def test_keys_changed_before_the_start_hold_from_the_first_request(upstream: Rec
     """One was made, one blocked, and no gateway ran: no client is refused for a moment, or let in."""
     folder = tmp_path / "ledger"
     accounts = Accounts(SqliteAccounts(folder))
-    (_, made), (blocked, former) = (accounts.create_key({}, ACTOR) for _ in range(2))
+    (key, made), (blocked, former) = (accounts.create_key({"name": "twin"}, ACTOR) for _ in range(2))
     accounts.block("key", blocked.id, ACTOR)
     env = {**upstream.env(), "VELOX_LEDGER": str(folder), "VELOX_MANAGED_KEYS": "on", "VELOX_WORKERS": "1"}
     with VeloxProcess(env) as velox, Client(velox) as client, upstream.playing(healthy):
         assert ask(client, made) == 200
         assert ask(client, former) == 401
+        assert velox.request("POST", "/v1/chat/completions", CHAT, bearer(made)).status == 200
+    # Two keys of one name: the record has the id of the one that was shown.
+    store = SqliteStore(folder, days=30, is_reader=True)
+    assert [(call.key_id, call.key.partition(" ")[2]) for call in store.calls(ALL_CALLS)] == [(key.id, "twin")]
+    store.close()
 
 
 def test_keys_hold_without_their_database(upstream: RecordingUpstream, tmp_path: Path) -> None:
