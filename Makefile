@@ -19,7 +19,7 @@ SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-core test-more test-all compiled wheel engine-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check test test-core test-more test-all compiled wheel engine-tools schema-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -38,7 +38,7 @@ CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench dep
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes
 	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools engine-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
+test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
@@ -66,6 +66,18 @@ fuzz: $(INSTALLED) fuzz-tools  ## Fuzz each target for a minute, or as ARGS says
 fuzz-tools: $(INSTALLED)
 	@$(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
 		-r tests/fuzz/requirements.txt || echo "No atheris: hypothesis fuzzes instead." >&2
+
+# Schemathesis for tests/slow, beside .venv: what it needs is none of Velox's. Without it that test is skipped.
+SCHEMA := .schemathesis/installed
+
+schema-tools: $(INSTALLED)
+	@$(MAKE) -s $(SCHEMA) || echo "No schemathesis: the description of the admin API is not tried." >&2
+
+$(SCHEMA): tests/slow/requirements.txt
+	@rm -rf .schemathesis
+	@timeout 180 $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
+		--target .schemathesis -r tests/slow/requirements.txt
+	@touch $@
 
 # llama.cpp for tests/engine, beside .venv: nothing of Velox may find it. Without it those tests are skipped.
 ENGINE := .engine/installed
@@ -108,4 +120,4 @@ lock:  ## Write both lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv .engine .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .engine .schemathesis .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,10 +17,22 @@ import orjson
 from velox.accounts.model import TEAM_ADMIN, Account, Bounds, Key, Kind, User
 from velox.policy import spellings
 from velox.policy.budget import NANO_PER_USD, TOTAL, BudgetError, parse_budget, period_text
-from velox.policy.spellings import Spelling, filled, is_endpoint
+from velox.policy.spellings import Spelling, filled, is_endpoint, whole
 from velox.types import Budget, Priority, Rates
 
-__all__ = ["FIELDS", "RATES", "RATE_OF", "FieldError", "read_fields", "time_text", "view"]
+__all__ = [
+    "EMAIL",
+    "FIELDS",
+    "MOST_BUDGETS",
+    "MOST_LISTED",
+    "NAME",
+    "RATES",
+    "RATE_OF",
+    "FieldError",
+    "read_fields",
+    "time_text",
+    "view",
+]
 
 RATES: Final[Mapping[str, int]] = {
     "rpm": spellings.MOST_RPM,
@@ -32,10 +44,10 @@ RATES: Final[Mapping[str, int]] = {
 # Of which rate each burst is a part.
 RATE_OF: Final = {"burst": "rpm", "tpm_burst": "tpm"}
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
-_NAME: Final = Spelling(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 characters of text without control characters")
-_EMAIL: Final = Spelling(r"[^\s@\x00-\x1f\x7f]{1,64}@[^\s@\x00-\x1f\x7f]{1,190}", "an address of mail")
-_MOST_LISTED: Final = 1000
-_MOST_BUDGETS: Final = 16
+NAME: Final = Spelling(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 characters of text without control characters")
+EMAIL: Final = Spelling(r"[^\s@\x00-\x1f\x7f]{1,64}@[^\s@\x00-\x1f\x7f]{1,190}", "an address of mail")
+MOST_LISTED: Final = 1000
+MOST_BUDGETS: Final = 16
 _METADATA_BYTES: Final = 16 * 1024
 # Lists and objects in each other. An encoder of JSON has a limit too, and lists of accounts are deeper than one.
 _METADATA_DEPTH: Final = 32
@@ -86,8 +98,8 @@ def _endpoints(value: object) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) and is_endpoint(each) for each in value):
         raise ValueError("expected a list of groups of endpoints, or of paths with * for any text, as /v1/files*")
-    if len(value) > _MOST_LISTED:
-        raise ValueError(f"expected at most {_MOST_LISTED}")
+    if len(value) > MOST_LISTED:
+        raise ValueError(f"expected at most {MOST_LISTED}")
     return tuple(dict.fromkeys(value))
 
 
@@ -95,6 +107,7 @@ def _count(most: int) -> Reader:
     def read(value: object) -> int:
         if value is None:
             return 0
+        value = whole(value)
         # True is an int of Python, and no number of JSON.
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             raise ValueError(f"expected a whole number from 1 to {most}, or null for no such limit")
@@ -170,13 +183,13 @@ def _budgets(value: object) -> tuple[Budget, ...]:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise ValueError('expected a list of budgets such as {"usd": 20, "window": "month"}')
-    if len(value) > _MOST_BUDGETS:
-        raise ValueError(f"expected at most {_MOST_BUDGETS}")
+    if len(value) > MOST_BUDGETS:
+        raise ValueError(f"expected at most {MOST_BUDGETS}")
     return tuple(map(parse_budget, value))
 
 
 _COMMON: Final[Mapping[str, Reader]] = {
-    "models": _texts(spellings.MODEL_PATTERN, _MOST_LISTED),
+    "models": _texts(spellings.MODEL_PATTERN, MOST_LISTED),
     "endpoints": _endpoints,
     "tags": _texts(spellings.TAG, spellings.MOST_TAGS),
     "priority": _priority,
@@ -193,8 +206,8 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Reader]]] = {
         "expires": _moment,
         **_COMMON,
     },
-    "team": {"name": _optional(_text(_NAME), ""), **_COMMON},
-    "user": {"name": _optional(_text(_NAME), ""), "email": _optional(_text(_EMAIL), ""), **_COMMON},
+    "team": {"name": _optional(_text(NAME), ""), **_COMMON},
+    "user": {"name": _optional(_text(NAME), ""), "email": _optional(_text(EMAIL), ""), **_COMMON},
 }
 # What an attribute is called where that differs.
 _ATTRIBUTES: Final = {"expires": "expires_s"}

@@ -28,7 +28,7 @@ from velox.policy import spellings
 from velox.policy.patterns import covers
 from velox.types import NO_RATES
 
-__all__ = ["MOST_GRACE_S", "Accounts", "AccountsError", "Adopted", "Adoption", "Made", "Page"]
+__all__ = ["LEAST_SECRET_CHARS", "MOST_GRACE_S", "Accounts", "AccountsError", "Adopted", "Adoption", "Made", "Page"]
 
 A = TypeVar("A", bound=Account)
 Guard: TypeAlias = Callable[[Account], None]
@@ -43,7 +43,7 @@ _TYPES: Final[Mapping[Kind, type[Account]]] = {"key": Key, "team": Team, "user":
 _ADMIN: Final = "admin"  # the actor whose token is the admin's
 _RETRIES: Final = 100  # each time somebody else has made a change
 _SECRET_BYTES: Final = 32
-_LEAST_SECRET_CHARS: Final = 16
+LEAST_SECRET_CHARS: Final = 16
 _DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
 
@@ -178,7 +178,7 @@ class Accounts:
             return "", bytes.fromhex(match[1]), ""
         if key is None:
             return self._secret()
-        least, most = _LEAST_SECRET_CHARS, spellings.MOST_KEY_CHARS
+        least, most = LEAST_SECRET_CHARS, spellings.MOST_KEY_CHARS
         if not isinstance(key, str) or not spellings.VISIBLE.matches(key) or not least <= len(key) <= most:
             raise AccountsError("invalid", f"key: expected {least} to {most} visible ASCII characters", "key")
         return key, hashlib.sha256(key.encode()).digest(), _hint(key)
@@ -533,6 +533,7 @@ def _hint(secret: str) -> str:
 
 
 def _in_range(value: object, name: str, least: int, most: int, unit: str = "") -> int:
+    value = spellings.whole(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise AccountsError("invalid", f"{name}: expected {least} to {most}{unit}", name)
     return value

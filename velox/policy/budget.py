@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from velox.policy.spellings import whole
 from velox.types import Budget, BudgetPeriod
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUDGET_FIELDS",
+    "CALENDAR",
+    "MOST_SOFT",
     "MOST_TOKENS",
     "MOST_USD",
+    "MOST_WINDOW_S",
     "NANO_PER_USD",
     "TOTAL",
     "Budget",
@@ -54,7 +58,7 @@ MOST_USD: Final = 10**9
 MOST_TOKENS: Final = 10**15
 BUDGET_FIELDS: Final = ("usd", "tokens", "window", "zone", "starts", "soft", "strict", "unpriced")
 
-_CALENDAR: Final[Mapping[str, CalendarPeriod]] = {
+CALENDAR: Final[Mapping[str, CalendarPeriod]] = {
     "minute": "minute",
     "hour": "hour",
     "day": "day",
@@ -66,8 +70,8 @@ _CALENDAR: Final[Mapping[str, CalendarPeriod]] = {
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
 _UNITS_S: Final = {"s": 1, "m": 60, "h": _HOUR_S, "d": _DAY_S, "w": 7 * _DAY_S}
-_MOST_WINDOW_S: Final = 3660 * _DAY_S
-_MOST_SOFT: Final = 10
+MOST_WINDOW_S: Final = 3660 * _DAY_S
+MOST_SOFT: Final = 10
 # Years that the calendar can count from and to, in each time zone.
 _FIRST_S: Final = 0
 _LAST_S: Final = 253_370_764_800  # begin of the year 9999
@@ -254,22 +258,23 @@ def _whole(value: object) -> int | None:
     if isinstance(value, str):
         match = _COUNT.fullmatch(value)
         return int(match[1]) * _TIMES[match[2]] if match else None
+    value = whole(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
     return value
 
 
 def _window(value: object) -> BudgetPeriod:
-    if isinstance(value, str) and value in _CALENDAR:
-        return _CALENDAR[value]
+    if isinstance(value, str) and value in CALENDAR:
+        return CALENDAR[value]
     length = 0
     if isinstance(value, str):
         match = _LENGTH.fullmatch(value)
         length = int(match[1]) * _UNITS_S[match[2]] if match else 0
-    elif isinstance(value, int) and not isinstance(value, bool):
-        length = value  # seconds, from JSON
-    if not 1 <= length <= _MOST_WINDOW_S:
-        raise BudgetError("window", f"expected {_WINDOWS}; the longest length is {_MOST_WINDOW_S // _DAY_S}d")
+    elif isinstance(n := whole(value), int) and not isinstance(n, bool):
+        length = n  # seconds, from JSON
+    if not 1 <= length <= MOST_WINDOW_S:
+        raise BudgetError("window", f"expected {_WINDOWS}; the longest length is {MOST_WINDOW_S // _DAY_S}d")
     return length
 
 
@@ -305,7 +310,7 @@ def _starts(value: object, period: BudgetPeriod) -> int:
 
 
 def _soft(value: object) -> tuple[int, ...]:
-    expected = f"expected percent of the limit from 1 to 100, {_MOST_SOFT} of them at most, for example [50, 80, 100]"
+    expected = f"expected percent of the limit from 1 to 100, {MOST_SOFT} of them at most, for example [50, 80, 100]"
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
     found: set[int] = set()
     for each in values:
@@ -314,7 +319,7 @@ def _soft(value: object) -> tuple[int, ...]:
         if n is None or not 1 <= n <= 100:
             raise BudgetError("soft", expected)
         found.add(n)
-    if not found or len(found) > _MOST_SOFT:
+    if not found or len(found) > MOST_SOFT:
         raise BudgetError("soft", expected)
     return tuple(sorted(found))
 

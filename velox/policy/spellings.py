@@ -13,6 +13,8 @@ from velox.policy.api_table import ALL_ENDPOINTS, GROUPS
 from velox.types import Rates
 
 __all__ = [
+    "ENDPOINT_GROUPS",
+    "ENDPOINT_PATH",
     "KEY_NAME",
     "MODEL_PATTERN",
     "MOST_BURST",
@@ -27,13 +29,15 @@ __all__ = [
     "Spelling",
     "filled",
     "is_endpoint",
+    "whole",
 ]
 
 
 class Spelling:
-    """Texts of one kind. expected: what a message says of them."""
+    """Texts of one kind. pattern: of the whole text. expected: what a message says of them."""
 
     def __init__(self, pattern: str, expected: str) -> None:
+        self.pattern: Final = pattern
         self.matches: Final = re.compile(pattern).fullmatch
         self.expected: Final = expected
 
@@ -64,14 +68,18 @@ MOST_CONCURRENCY: Final = 10_000_000
 _BURST_PART: Final = 6
 _LEAST_BURST: Final = 10
 
-_ENDPOINTS: Final = frozenset({ALL_ENDPOINTS, *GROUPS})
-_PATH: Final = re.compile(r"/[A-Za-z0-9_.:@~/*-]*")
-_ENDPOINT_CHARS: Final = 256
+ENDPOINT_GROUPS: Final = frozenset({ALL_ENDPOINTS, *GROUPS})
+ENDPOINT_PATH: Final = Spelling(r"/[A-Za-z0-9_.:@~/*-]{0,255}", "a path, with `*` for any text")
+
+
+def whole(value: object) -> object:
+    """Return a number of JSON as an int if it is whole: 60.0 is the number 60."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def is_endpoint(text: str) -> bool:
     """Tell whether a text is the name of a group of endpoints, or a pattern of paths."""
-    return text in _ENDPOINTS or (len(text) <= _ENDPOINT_CHARS and _PATH.fullmatch(text) is not None)
+    return text in ENDPOINT_GROUPS or ENDPOINT_PATH.matches(text) is not None
 
 
 def filled(rates: Rates) -> Rates:

@@ -17,9 +17,13 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-_KNOWN: Final = frozenset(
-    ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "pattern", "minimum")
-) | frozenset(("maximum", "maxItems", "format", "description", "$ref"))
+_KNOWN: Final = (
+    frozenset(
+        ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "pattern", "minimum")
+    )
+    | frozenset(("maximum", "maxItems", "format", "description", "$ref"))
+    | {"anyOf", "oneOf", "allOf", "not", "minLength", "minItems"}
+)
 
 
 def problems(value: Any, schema: Mapping[str, Any], document: Mapping[str, Any], at: str = "$") -> list[str]:
@@ -47,6 +51,17 @@ def problems(value: Any, schema: Mapping[str, Any], document: Mapping[str, Any],
         wrong.append(f"{at}: {value!r} does not match")
     if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         wrong.append(f"{at}: {value} is out of bounds")
+    for word, is_right in (("anyOf", lambda n: n > 0), ("oneOf", lambda n: n == 1)):
+        if word in schema and not is_right(sum(not problems(value, each, document, at) for each in schema[word])):
+            wrong.append(f"{at}: {value!r} is none of {word} {schema[word]}")
+    for each in schema.get("allOf", ()):
+        wrong += problems(value, each, document, at)
+    if "not" in schema and not problems(value, schema["not"], document, at):
+        wrong.append(f"{at}: {value!r} must not be {schema['not']}")
+    if isinstance(value, str) and len(value) < schema.get("minLength", 0):
+        wrong.append(f"{at}: {value!r} is too short")
+    if isinstance(value, list) and not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+        wrong.append(f"{at}: {len(value)} items are too few or too many")
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         wrong += [f"{at}: {name} is missing" for name in schema.get("required", ()) if name not in value]

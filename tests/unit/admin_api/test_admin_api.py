@@ -210,6 +210,8 @@ def test_lists_come_in_pages_that_miss_nothing(door: Door) -> None:
         ("GET", "/api/v1/keys?lmit=1", None, (400, "invalid", "lmit")),
         ("GET", "/api/v1/keys?%FF", None, (400, "invalid", None)),
         ("GET", "/api/v1/changes?cursor=x", None, (400, "invalid", "cursor")),
+        ("GET", "/api/v1/changes?kind=null", None, (400, "invalid", "kind")),
+        ("POST", "/api/v1/keys", {"name": "a", "rpm": 60.5}, (400, "invalid", "rpm")),
         ("GET", "/api/v1/usage?by=colour", None, (400, "invalid", "by")),
         ("GET", "/api/v1/usage?since=yesterday", None, (400, "invalid", "since")),
         ("GET", "/api/v1/calls?since=0001-01-01", None, (400, "invalid", "since")),
@@ -234,6 +236,13 @@ def test_what_is_mistyped_is_told_by_its_name(
     before = door.accounts.number()
     assert door.refused(method, target, body) == wanted
     assert door.accounts.number() == before
+
+
+def test_whole_number_may_be_written_with_a_point(door: Door) -> None:
+    """JSON has one kind of numbers: 60.0 is 60, in rates and in budgets."""
+    budget = {"tokens": 1000.0, "window": 3600.0, "soft": [50.0]}
+    made = door("POST", "/api/v1/keys", {"name": "a", "rpm": 60.0, "budgets": [budget]})
+    assert (made["rpm"], made["budgets"][0]["tokens"], made["budgets"][0]["soft"]) == (60, 1000, [50])
 
 
 @pytest.mark.parametrize(

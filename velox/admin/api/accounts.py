@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from velox.accounts.fields import time_text, view
 from velox.accounts.model import KINDS, Account, Change, Key, Kind
-from velox.accounts.service import Accounts, AccountsError, Made, Page
+from velox.accounts.service import MOST_GRACE_S, Accounts, AccountsError, Made, Page
 from velox.admin.api import schemas
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import ADMINS, MANAGERS, OWNERS, READERS, Field, Route, Schema
@@ -104,7 +104,12 @@ class AccountPages:
         yield route("POST", f"{one}/block", "block", f"Have nothing of this {kind} be used.", self._block, **few)
         yield route("POST", f"{one}/unblock", "unblock", "Have it be used again.", self._unblock, **few)
         if kind == "key":
-            grace = {"type": "integer", "minimum": 0, "description": "for which its former secret is accepted, too; 0"}
+            grace = {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": MOST_GRACE_S,
+                "description": "for which its former secret is accepted, too; 0",
+            }
             body = {"type": "object", "properties": {"grace_s": grace}, "additionalProperties": False}
             rotated = {**few, "body": body, "answer": made, "errors": (404, 409)}
             yield route("POST", f"{one}/rotate", "rotate", "Give a key a new secret.", self._rotate, **rotated)

@@ -125,6 +125,9 @@ class RouteTable:
                 raise ApiError(400, "invalid", f"no such parameter of the query; {expected}", name[:64])
             if name in found:
                 raise ApiError(400, "invalid", f"{name}: expected once", name)
+            values = next(each.schema.get("enum") for each in route.query if each.name == name)
+            if values is not None and value not in values:
+                raise ApiError(400, "invalid", f"{name}: expected {', '.join(values)}", name)
             found[name] = value
         return found
 

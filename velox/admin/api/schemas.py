@@ -5,16 +5,18 @@ Knows: shapes. Does not know: who checks a value (accounts/fields.py does, and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from velox.accounts.fields import RATES
+from velox.accounts.fields import EMAIL, MOST_BUDGETS, MOST_LISTED, NAME, RATE_OF, RATES
 from velox.accounts.model import TEAM_ADMIN, Kind
+from velox.accounts.service import LEAST_SECRET_CHARS
 from velox.admin.api.routes import Schema
 from velox.ledger.report import CALL_NAMES
 from velox.ledger.store import DIMENSIONS
-from velox.policy.budget import BUDGET_FIELDS, MOST_TOKENS, MOST_USD
-from velox.policy.spellings import MOST_TAGS
+from velox.policy import spellings
+from velox.policy.budget import BUDGET_FIELDS, CALENDAR, MOST_SOFT, MOST_TOKENS, MOST_USD, MOST_WINDOW_S, TOTAL
+from velox.policy.spellings import Spelling
 
 __all__ = [
     "BUDGET_STATE",
@@ -36,7 +38,8 @@ _TEXT: Final[Schema] = {"type": "string"}
 _TEXT_OR_NULL: Final[Schema] = {"type": ["string", "null"]}
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-_TEXTS: Final[Schema] = {"type": ["array", "null"], "items": _TEXT}
+# A field that is not set: null, and "" where an empty text says the same.
+_NULL: Final[Schema] = {"type": "null"}
 _USD: Final[Schema] = {"type": ["string", "null"], "pattern": r"^-?[0-9]+\.[0-9]{9}$"}
 
 
@@ -51,51 +54,142 @@ def _object(properties: Mapping[str, Schema], *, required: bool = True) -> dict[
     return {"type": "object", "properties": dict(properties), "additionalProperties": False, **more}
 
 
+def _spelled(spelling: Spelling, *, optional: bool = False) -> Schema:
+    """Return the schema of a text. optional: it may be empty, or null."""
+    if optional:
+        return {"type": ["string", "null"], "pattern": f"^(?:{spelling.pattern})?$"}
+    return {"type": "string", "pattern": f"^(?:{spelling.pattern})$"}
+
+
+def _unless(first: str, second: Schema) -> Schema:
+    """Return what holds where a property is not set, or the second schema does."""
+    return {"anyOf": [{"properties": {first: {"enum": [None, ""]}}}, second]}
+
+
+def _has(name: str, schema: Schema) -> Schema:
+    return {"required": [name], "properties": {name: schema}}
+
+
+_PERCENT: Final[Schema] = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": 100},
+        {"type": "string", "pattern": "^(?:0{0,2}[1-9]|0?[1-9][0-9]|100)%?$"},
+    ]
+}
+_LENGTH: Final = "(?:[0-9]{1,8}s|[0-4]?[0-9]{1,6}m|[0-7]?[0-9]{1,4}h|[0-2]?[0-9]{1,3}d|[0-4]?[0-9]{1,2}w)"
 _BUDGET: Final[Mapping[str, Schema]] = {
-    "usd": {"type": ["number", "string", "null"], "description": f"dollars, from 0 to {MOST_USD}; or tokens"},
-    "tokens": {"type": ["integer", "string", "null"], "description": f"at most {MOST_TOKENS}; or usd"},
-    "window": {"type": ["string", "integer"], "description": "24h, 30d; minute, hour, day, week, month, year; total"},
-    "zone": {**_TEXT_OR_NULL, "description": "of the calendar, such as Europe/Berlin; UTC if not given"},
-    "starts": {**_TEXT_OR_NULL, "description": "when a window of a given length begins"},
+    "usd": {
+        "anyOf": [
+            {"type": "number", "minimum": 0, "maximum": MOST_USD},
+            {"type": "string", "pattern": r"^[0-9]{1,9}(?:\.[0-9]{1,9})?$"},
+            _NULL,
+        ],
+        "description": f"dollars, from 0 to {MOST_USD}, with nine decimal places at most; or tokens",
+    },
+    "tokens": {
+        "anyOf": [
+            {"type": "integer", "minimum": 0, "maximum": MOST_TOKENS},
+            {"type": "string", "pattern": "^(?:[0-9]{1,15}|[0-9]{1,12}k|[0-9]{1,9}M)$"},
+            _NULL,
+        ],
+        "description": f"at most {MOST_TOKENS}; or usd",
+    },
+    "window": {
+        "anyOf": [
+            {"enum": list(CALENDAR)},
+            {"type": "string", "pattern": f"^(?!0+[smhdw]){_LENGTH}$"},
+            {"type": "integer", "minimum": 1, "maximum": MOST_WINDOW_S},
+        ],
+        "description": "24h, 30d; minute, hour, day, week, month, year; total",
+    },
+    "zone": {
+        **_TEXT_OR_NULL,
+        "minLength": 1,
+        "description": "of the calendar, such as Europe/Berlin; UTC if not given",
+    },
+    "starts": {
+        "anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}, _NULL],
+        "description": "when a window of a given length begins, from 1970",
+    },
     "soft": {
-        "type": ["array", "integer", "string", "null"],
-        "items": {"type": ["integer", "string"]},
+        "anyOf": [_PERCENT, {"type": "array", "items": _PERCENT, "minItems": 1, "maxItems": MOST_SOFT}, _NULL],
         "description": "percent at which to alert",
     },
     "strict": {
-        "type": ["boolean", "string", "null"],
+        "enum": [True, False, "true", "on", "yes", "false", "off", "no", None],
         "description": "hold the most that a call may cost before it is sent",
     },
     "unpriced": {"enum": ["refuse", "allow", None], "description": "what becomes of models without a price"},
 }
+# Of usd and tokens one; a zone and a start where the window may have one.
+_BUDGET_RULES: Final[Sequence[Schema]] = (
+    {
+        "oneOf": [
+            {"required": ["usd"], "properties": {"usd": {"not": _NULL}}},
+            {"required": ["tokens"], "properties": {"tokens": {"not": _NULL}}},
+        ]
+    },
+    _unless("unpriced", {"properties": {"tokens": _NULL}}),
+    _unless("zone", {"properties": {"window": {"enum": [each for each in CALENDAR if each != TOTAL]}}}),
+    _unless("starts", {"properties": {"window": {"not": {"enum": list(CALENDAR)}}}}),
+)
 assert set(_BUDGET) == set(BUDGET_FIELDS), "each field of a budget is described"
 
 _LIMITS: Final[Mapping[str, Schema]] = {
-    "models": {**_TEXTS, "description": "models that may be asked for, `*` for any text; none: all"},
-    "endpoints": {**_TEXTS, "description": "groups of endpoints, or patterns of paths; none: the default"},
-    "tags": {**_TEXTS, "maxItems": MOST_TAGS, "description": "what spend is also counted by"},
+    "models": {
+        "type": ["array", "null"],
+        "items": _spelled(spellings.MODEL_PATTERN),
+        "maxItems": MOST_LISTED,
+        "description": "models that may be asked for, `*` for any text; none: all",
+    },
+    "endpoints": {
+        "type": ["array", "null"],
+        "items": {"anyOf": [{"enum": sorted(spellings.ENDPOINT_GROUPS)}, _spelled(spellings.ENDPOINT_PATH)]},
+        "maxItems": MOST_LISTED,
+        "description": "groups of endpoints, or patterns of paths; none: the default",
+    },
+    "tags": {
+        "type": ["array", "null"],
+        "items": _spelled(spellings.TAG),
+        "maxItems": spellings.MOST_TAGS,
+        "description": "what spend is also counted by",
+    },
     **{name: {"type": ["integer", "null"], "minimum": 1, "maximum": most} for name, most in RATES.items()},
     "priority": {"enum": ["high", "normal", "low", None]},
-    "budgets": {"type": ["array", "null"], "items": ref("Budget")},
+    "budgets": {"type": ["array", "null"], "items": ref("Budget"), "maxItems": MOST_BUDGETS},
     "metadata": {"type": ["object", "null"], "description": "yours; Velox reads none of it"},
 }
-_NAME: Final[Schema] = {**_TEXT_OR_NULL, "description": "for people"}
+_NAME: Final[Schema] = {**_spelled(NAME, optional=True), "description": "for people"}
 _GIVEN: Final[Mapping[Kind, Mapping[str, Schema]]] = {
     "key": {
-        "name": _NAME,
-        "team": {**_TEXT_OR_NULL, "description": "id of its team"},
-        "user": {**_TEXT_OR_NULL, "description": "id of its user"},
-        "role": {"enum": [TEAM_ADMIN, None], "description": "team_admin: it manages the keys of its team"},
-        "expires": {**_TEXT_OR_NULL, "description": "2027-01-31, or 2027-01-31T12:00:00Z"},
+        "name": {**_spelled(spellings.KEY_NAME, optional=True), "description": "for people and rules"},
+        "team": {**_spelled(spellings.OWNER, optional=True), "description": "id of its team"},
+        "user": {**_spelled(spellings.OWNER, optional=True), "description": "id of its user"},
+        "role": {"enum": [TEAM_ADMIN, "", None], "description": "team_admin: it manages the keys of its team"},
+        "expires": {
+            "anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}, _NULL],
+            "description": "2027-01-31, or 2027-01-31T12:00:00Z; from 1970",
+        },
         **_LIMITS,
     },
     "team": {"name": _NAME, **_LIMITS},
-    "user": {"name": _NAME, "email": _TEXT_OR_NULL, **_LIMITS},
+    "user": {"name": _NAME, "email": _spelled(EMAIL, optional=True), **_LIMITS},
 }
-_ID: Final[Schema] = {**_TEXT_OR_NULL, "description": "yours; one is made if none is given"}
+_ID: Final[Schema] = {
+    "anyOf": [_spelled(spellings.OWNER), _NULL],
+    "description": "yours; one is made if none is given",
+}
 _CREDENTIALS: Final[Mapping[str, Schema]] = {
-    "key": {**_TEXT_OR_NULL, "description": "what the client presents; one is made if neither is given"},
-    "digest": {**_TEXT_OR_NULL, "description": "in place of key: its SHA-256 in hexadecimal"},
+    "key": {
+        "type": ["string", "null"],
+        "pattern": f"^[!-~]{{{LEAST_SECRET_CHARS},{spellings.MOST_KEY_CHARS}}}$",
+        "description": "what the client presents; one is made if neither is given",
+    },
+    "digest": {
+        "type": ["string", "null"],
+        "pattern": "^(?:sha256:)?[0-9a-fA-F]{64}$",
+        "description": "in place of key: its SHA-256 in hexadecimal",
+    },
 }
 _SET_BY_ADMIN: Final[Schema] = {
     "type": ["object", "null"],
@@ -182,7 +276,21 @@ WHOSE: Final = ("name", "id", "team", "user")
 def given(kind: Kind, *, is_new: bool) -> Schema:
     """Return the schema of what is given to make one, or to change it."""
     more = {"id": _ID, **(_CREDENTIALS if kind == "key" else {})} if is_new else {}
-    return _object({**more, **_GIVEN[kind]}, required=False)
+    found = _object({**more, **_GIVEN[kind]}, required=False)
+    if not is_new:  # a rate that it has already counts, too
+        return {
+            **found,
+            "allOf": [_unless(burst, {"properties": {rate: {"type": "integer"}}}) for burst, rate in RATE_OF.items()],
+        }
+    rules = [_unless(burst, _has(rate, {"type": "integer"})) for burst, rate in RATE_OF.items()]
+    if kind == "key":
+        said = {"type": "string", "minLength": 1}
+        rules += [
+            {"anyOf": [_has(name, said) for name in WHOSE]},
+            _unless("role", _has("team", said)),
+            _unless("key", {"properties": {"digest": _NULL}}),
+        ]
+    return {**found, "allOf": rules}
 
 
 def account(kind: Kind) -> Schema:
@@ -206,7 +314,7 @@ def listed(item: Schema) -> Schema:
 
 
 COMPONENTS: Final[Mapping[str, Schema]] = {
-    "Budget": _object(_BUDGET, required=False),
+    "Budget": {**_object(_BUDGET, required=False), "required": ["window"], "allOf": list(_BUDGET_RULES)},
     "Key": account("key"),
     "MadeKey": made(),
     "Team": account("team"),

@@ -30,6 +30,14 @@ _PAGE: Final = 1000
 _MOST_PAGE: Final = 10_000
 _FILTERS: Final[tuple[Dimension, ...]] = ("key", "team", "user", "tag", "upstream", "model")
 _TEXT: Final = {"type": "string"}
+_TIME: Final = {
+    "anyOf": [
+        {"type": "string", "pattern": "^[0-9]{1,4}[hd]$"},
+        {"type": "string", "format": "date"},
+        {"type": "string", "format": "date-time"},
+    ]
+}
+_BY: Final = {"type": "string", "pattern": "^(?:(?:{0})(?:,(?:{0}))*)?$".format("|".join(DIMENSIONS))}
 # Of a call: its start, process, number and attempt, each within 64 bits.
 _CURSOR: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,10})\.([0-9]{1,19})\.([0-9]{1,3})")
 
@@ -56,14 +64,14 @@ class UsagePages:
     def routes(self) -> Iterator[Route]:
         """Return all of them."""
         times = (
-            Field("since", _TEXT, "a day, a time of RFC 3339, or a time ago such as 24h or 30d; 30d"),
-            Field("until", _TEXT, "the same; none: to now"),
+            Field("since", _TIME, "a day, a time of RFC 3339, or a time ago such as 24h or 30d; 30d"),
+            Field("until", _TIME, "the same; none: to now"),
             Field("key", _TEXT, "only calls of this key: its id, its name, or as `by=key` shows it"),
             *(Field(name, _TEXT, f"only calls of this {name}") for name in _FILTERS if name != "key"),
         )
         cursor = Field("cursor", _TEXT, "of the page before")
         limit = Field("limit", {"type": "integer", "minimum": 1, "maximum": _MOST_PAGE}, f"of a page; {_PAGE}")
-        by = Field("by", _TEXT, f"with commas between: {', '.join(DIMENSIONS)}; day")
+        by = Field("by", _BY, f"with commas between: {', '.join(DIMENSIONS)}; day")
         page = schemas.listed(schemas.ref("Usage"))
         about = "Sums of calls, tokens and cost."
         yield Route("GET", "/api/v1/usage", "usage", about, self._sums, page, OWNERS, (*times, by, cursor, limit))
