@@ -275,11 +275,10 @@ class Exchange(HedgingHost):
                 pass  # answered here
             else:
                 routing = self.gateway.routing
-                passed = self.plan.passed
-                if passed is None:
-                    way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
+                if self.plan.has_addresses and self.plan.passed is not None:
+                    way = self._way = routing.way_to(self.plan.passed.upstream)
                 else:
-                    way = self._way = routing.way_to(passed.upstream)
+                    way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
                 routing.n_open += 1
                 self._routing = routing
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
@@ -504,8 +503,6 @@ class Exchange(HedgingHost):
         self.n_attempts += 1
         self.upstream = member.name
         self._answering = attempt
-        if self._addresses is not None:
-            self._addresses.upstream = member.addresses
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
         shape = self.head.shape
@@ -541,9 +538,8 @@ class Exchange(HedgingHost):
     def _build(self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
         """As build(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them."""
         surface, lanes = self.plan.surface, attempt.member.lanes
-        if self.plan.dialect is Dialect.GOOGLE and self.body and attempt.member.addresses is not None:
-            here = self.gateway.parts.reply_fields.public.here(self.head)
-            self.body = attempt.member.addresses.taken_back(self.body, here)
+        if self.plan.has_addresses:
+            self._take_addresses(attempt)
         if lanes is not None:
             fields, model = self.fields, attempt.asked(self.fields.model)
             if surface is not None:
@@ -553,10 +549,19 @@ class Exchange(HedgingHost):
                 if surface in COUNTS:
                     raise lanes.estimate(self._asked(surface, model, attempt, None))
             lanes.check_passes(of_google=self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE)
-        passed = self.plan.passed
-        target = None if passed is None else passed.target
-        is_read = bool(self._filters) or self.plan.reads_addresses
-        return attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target)
+        if self.plan.has_addresses:
+            target = None if self.plan.passed is None else self.plan.passed.target
+            is_read = bool(self._filters) or self.plan.reads_addresses
+            return attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target)
+        return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
+
+    def _take_addresses(self, attempt: Attempt) -> None:
+        """Have the reply's addresses of this upstream changed, and those in the body that were changed before."""
+        addresses = attempt.member.addresses
+        if self._addresses is not None and attempt is self._answering:  # and no mirror's
+            self._addresses.upstream = addresses
+        if self.plan.dialect is Dialect.GOOGLE and self.body and addresses is not None:
+            self.body = addresses.taken_back(self.body, self.gateway.parts.reply_fields.public.here(self.head))
 
     def _asked(
         self,

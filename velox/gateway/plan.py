@@ -43,7 +43,7 @@ class RequestPlan:
     them and not its body. path_model: the model alone, whatever its body names.
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
-    the upstream's. reads_addresses: also in JSON.
+    the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
     """
 
     caller: Caller
@@ -67,6 +67,7 @@ class RequestPlan:
     passed: Passed | None = None
     tells_addresses: bool = False
     reads_addresses: bool = False
+    has_addresses: bool = False
 
 
 def plan_of(
@@ -92,10 +93,13 @@ def plan_of(
     path_model = path.path_model if is_post or head.offer is not None else None
     if is_post and named is None and path_model is not None and not reads:
         named = BodyFields(path_model, is_model_in_path=True)
+    dialect = dialect_of(head, path)
+    passed = passes.opened(head.target) if passes is not None and NO_PASS in head.query else None
+    tells, reads_texts = access.addresses(head)
     return RequestPlan(
         caller,
         path.route,
-        dialect_of(head, path),
+        dialect,
         is_post and not is_count and (path.reads_body or path.named is not None),
         reads,
         head.method in _ASKING and b"/models" in head.path,
@@ -111,8 +115,10 @@ def plan_of(
         path_model,
         head.offer is not None or (is_post and head.has_body and runs_model(path)),
         path.family,
-        passes.opened(head.target) if passes is not None and NO_PASS in head.query else None,
-        *access.addresses(head),
+        passed,
+        tells,
+        reads_texts,
+        passed is not None or tells or dialect is Dialect.GOOGLE,
     )
 
 
