@@ -16,10 +16,10 @@ INSTALLED := .venv/installed
 # of MORE, which tests/conftest.py gives the marker. A folder of tests is in one of them (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
-MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
+MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-core test-more test-all compiled wheel engine-tools schema-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check test test-core test-more test-all soak-short compiled wheel engine-tools schema-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -41,6 +41,10 @@ test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: ab
 test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
+
+soak-short: $(INSTALLED)  ## Five minutes of all lanes with faults, kills and reloads, or as ARGS says (--minutes 20): what stays, what is lost
+	@tests/install-tools.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m tests.soak $(ARGS)
 
 # Compiled modules (docs/deploy.md).
 WHEEL := dist/built

@@ -202,12 +202,29 @@ def _lanes() -> Iterator[Lane]:
 LANES: Final = tuple(_lanes())
 
 
-def configuration(origins: Mapping[str, str], origin: str) -> dict[str, Any]:
-    """Return what a file of settings has for these lanes. origins: of upstreams by name; the others have `origin`."""
-    return {
-        "upstreams": [{"name": n, "origin": origins.get(n, origin), **e} for n, e in _UPSTREAMS.items()],
-        "routes": [
-            *({"name": f"r{n}", "match": {"models": [m]}, **e} for n, (m, e) in enumerate(_ROUTES.items())),
-            {"name": "rest", "to": "plain"},
-        ],
-    }
+def configuration(origins: Mapping[str, str], origin: str, *, apart: bool = False) -> dict[str, Any]:
+    """Return what a file of settings has for these lanes. origins: of upstreams by name; the others have `origin`.
+
+    apart: what asks for a fault has upstreams of its own, as what is learned of one would harm those that ask for none.
+    """
+    upstreams = [{"name": name, "origin": origins.get(name, origin), **entry} for name, entry in _UPSTREAMS.items()]
+    routes = [{"match": {"models": [model]}, **entry} for model, entry in _ROUTES.items()]
+    if apart:
+        upstreams += [{**each, "name": f"bad-{each['name']}"} for each in upstreams]
+        bad = [
+            {**_renamed(entry), "match": {"models": [f"{model.removesuffix('*')}*-soak-*"]}}
+            for model, entry in _ROUTES.items()
+        ]
+        routes = bad + routes
+    named = [{"name": f"r{n}", **entry} for n, entry in enumerate(routes)]
+    return {"upstreams": upstreams, "routes": [*named, {"name": "rest", "to": "plain"}]}
+
+
+def _renamed(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a route to the upstreams of those that ask for a fault."""
+    found = dict(entry)
+    to = found["to"]
+    found["to"] = [f"bad-{each}" for each in to] if isinstance(to, list) else f"bad-{to}"
+    if "fallback" in found:
+        found["fallback"] = [f"bad-{each}" for each in found["fallback"]]
+    return found

@@ -92,6 +92,10 @@ RUN_BY = {
         "tests/wall/test_command.py::test_command_runs_the_tests_of_a_fault_and_writes_their_row"
     ),
     ".venv/bin/python -m tests.storm": "tests/storm/test_storm.py::test_command_prints_its_tables",
+    "make soak-short": ".ci/run: make -C .compiled soak-short",
+    ".venv/bin/python -m tests.soak.translated": (
+        "tests/soak/test_command.py::test_translated_requests_leave_memory_flat"
+    ),
     "make fuzz": f"{FUZZ}::test_every_target_is_fuzzed_for_a_second",
     ".venv/bin/python -m tests.fuzz --seconds 1800 --log .fuzz/long.jsonl": (
         f"{FUZZ}::test_run_goes_on_where_its_log_ends"
