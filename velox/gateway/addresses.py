@@ -44,7 +44,7 @@ ADDRESS_FIELDS: Final = frozenset(
 )
 # What an upload goes to, piece by piece: its clients send no key with these.
 _UPLOAD_FIELDS: Final = (b"x-goog-upload-url", b"x-goog-upload-control-url")
-_LINK: Final = re.compile(rb"<([^>]*)>")
+_LINK: Final = re.compile(rb"<([^<>]*)>")
 _NAME: Final = b"velox-pass"
 _PASS: Final = re.compile(rb"[?&]velox-pass=([A-Za-z0-9_-]+)$")
 _MAC_BYTES: Final = 16

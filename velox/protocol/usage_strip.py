@@ -26,7 +26,7 @@ _SPACES: Final = b" \t"
 _COMMA: Final = ord(",")
 
 _EVENT_END: Final = re.compile(rb"\n\r?\n")
-_BLANK_LINES: Final = re.compile(rb"(?:\r?\n)+")
+_BLANK_LINES: Final = re.compile(rb"(?:\r?\n){1,64}")
 # Ends a line too, but nobody's: such a stream is not understood here.
 _LONE_CR: Final = re.compile(rb"\r[^\n]")
 _HAS_OBJECT: Final = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
@@ -90,8 +90,7 @@ class UsageStrip:
         begin, looked_at = 0, max(0, len(self._held) - 2)
         out: list[bytes] = []
         while True:
-            blank = _BLANK_LINES.match(text, begin)
-            if blank is not None:  # they end no event, and belong to none
+            while (blank := _BLANK_LINES.match(text, begin)) is not None:  # they end no event, and belong to none
                 out.append(blank.group())
                 begin = blank.end()
                 looked_at = max(looked_at, begin)
