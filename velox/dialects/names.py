@@ -46,7 +46,7 @@ class FittedNames(msgspec.Struct):
         ):
             return name
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_N_DIGITS]
-        stem = _OTHER.sub("_", name)
+        stem = _OTHER.sub("_", name[: self.most])
         if not stem[:1].isalpha():
             stem = "t" + stem
         fitted = f"{stem[: self.most - _N_DIGITS - 1]}_{digest}"

@@ -291,7 +291,7 @@ def _format(wanted: Format, losses: Losses) -> bytes:
     """Write a format that is not plain text."""
     if wanted.schema is None:
         return _OBJECT
-    name = _FORMAT_NAME_OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
+    name = _FORMAT_NAME_OTHER.sub("_", (wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME])
     description = b"" if wanted.description is None else b',"description":' + wanted.description
     schema, strict = taken_strict(wanted.schema, wanted.strict, losses, "response_format")
     form = b'{"type":"json_schema","json_schema":{"name":%b%b,"schema":%b%b}}'

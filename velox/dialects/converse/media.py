@@ -53,6 +53,7 @@ _VIDEO: Final = {each: each for each in ("mkv", "mov", "mp4", "webm", "flv", "mp
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9\-()\[\]\s]+")
 _SPACES: Final = re.compile(r"\s+")
 _MOST_NAME: Final = 190  # of 200; a number may follow
+_LOOKED_AT: Final = 4096  # of a name: runs become one character
 
 
 class DocumentNames:
@@ -65,7 +66,10 @@ class DocumentNames:
 
     def fit(self, name: str | None) -> str:
         """Return the name as the service takes it; the same documents always have the same ones."""
-        stem = _SPACES.sub(" ", _OTHER.sub("-", name or "")).strip(" -")[:_MOST_NAME].strip(" -") or "Document"
+        stem = (
+            _SPACES.sub(" ", _OTHER.sub("-", (name or "")[:_LOOKED_AT])).strip(" -")[:_MOST_NAME].strip(" -")
+            or "Document"
+        )
         fitted, n = stem, self._taken.get(stem, 1)
         while fitted in self._taken:
             n += 1

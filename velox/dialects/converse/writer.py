@@ -66,6 +66,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ID: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _SCHEMA_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _MOST_NAME: Final = 64
+_LOOKED_AT: Final = 4096  # of a name: runs become one character
 # A turn needs something that is not blank.
 _FILLER: Final = b'{"text":"."}'
 _USER_TURN: Final = b'{"role":"user","content":[%b]}'
@@ -305,7 +306,7 @@ class RequestWriter:
         if wanted is None:
             return b"", b""
         if wanted.schema is not None and self._facts.json_schema:
-            name = _SCHEMA_NAME.sub("_", wanted.name or "answer")[:_MOST_NAME] or "answer"
+            name = _SCHEMA_NAME.sub("_", (wanted.name or "answer")[:_LOOKED_AT])[:_MOST_NAME] or "answer"
             # What other models take is not known.
             schema = fitted_schema(wanted.schema) if self._is_claude else wanted.schema
             inside = b'"schema":%b,"name":%b' % (quoted(schema.decode("utf-8", "replace")), quoted(name))

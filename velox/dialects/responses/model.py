@@ -249,7 +249,7 @@ def _chat_format(wanted: Format, losses: Losses) -> bytes:
 
 
 def _schema(wanted: Format, given: JsonValue, losses: Losses) -> bytes:
-    name = _OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
+    name = _OTHER.sub("_", (wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME])
     description = b"" if wanted.description is None else b',"description":' + wanted.description
     schema, strict = taken_strict(given, wanted.strict, losses, "response_format")
     return b'"name":%b%b,"schema":%b%b' % (quoted(name), description, schema, strict_field(strict))
