@@ -28,6 +28,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import AddressFilter
+from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
@@ -83,6 +84,7 @@ class ExchangeOwner(abc.ABC):
     routing: Routing
     loop: asyncio.AbstractEventLoop
     mirrors: Mirrors
+    apart: Apart
     draining: bool
     n_hedges: int
     n_drains: int  # exchanges that are read on though their clients have left
@@ -535,8 +537,31 @@ class Exchange(HedgingHost):
         """
         return self._build(attempt, None if self._meter is None else self._meter.note)
 
-    def _build(self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
-        """As build(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them."""
+    @property
+    def builds_apart(self) -> bool:
+        """True where what is sent may take long to be put into another API."""
+        return self.body is not None and is_large(self.body)
+
+    async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
+        """Do what build() does, in the worker's thread for such work."""
+        told: list[tuple[Surface, Surface, int]] = []
+        on_tokens = None if self._meter is None else self._meter.note
+        try:
+            return await self.gateway.apart.run(partial(self._build, attempt, on_tokens, partial(_note, told)))
+        finally:
+            for client_api, model_api, n_dropped in told:  # counters are of the loop
+                self.recorder.translated(client_api, model_api, n_dropped)
+
+    def _build(
+        self,
+        attempt: Attempt,
+        on_tokens: Callable[[TokenUsage], None] | None,
+        on_translated: Callable[[Surface, Surface, int], None] | None = None,
+    ) -> UpstreamRequest:
+        """As build(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them.
+
+        on_translated: as in Asked; None: the recorder's own.
+        """
         surface, lanes = self.plan.surface, attempt.member.lanes
         if self.plan.has_addresses:
             self._take_addresses(attempt)
@@ -545,7 +570,10 @@ class Exchange(HedgingHost):
             if surface is not None:
                 call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
                 if call is not None:
-                    return lanes.request(call, attempt, self._asked(surface, model, attempt, on_tokens))
+                    asked = self._asked(surface, model, attempt, on_tokens)
+                    if on_translated is not None:
+                        asked = asked._replace(on_translated=on_translated)
+                    return lanes.request(call, attempt, asked)
                 if surface in COUNTS:
                     raise lanes.estimate(self._asked(surface, model, attempt, None))
             lanes.check_passes(of_google=self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE)
@@ -864,3 +892,7 @@ def _name_by_path(fields: BodyFields, model: str) -> None:
     """Put the model that the path names in the place of the body's: one is routed, counted, paid for and run."""
     fields.model = model
     fields.is_model_in_path = True
+
+
+def _note(told: list[tuple[Surface, Surface, int]], client_api: Surface, model_api: Surface, n_dropped: int) -> None:
+    told.append((client_api, model_api, n_dropped))

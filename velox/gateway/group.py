@@ -312,6 +312,15 @@ class AttemptHost(RecordedExchange):
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return what is sent."""
 
+    @property
+    @abc.abstractmethod
+    def builds_apart(self) -> bool:
+        """True where what is sent may take long to be put into another API."""
+
+    @abc.abstractmethod
+    async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
+        """Do what build() does, while others have their turns."""
+
     @abc.abstractmethod
     async def lease(self, member: Member) -> UpstreamConnection:
         """Wait for a connection with room for one request. Raises VeloxError."""
@@ -478,7 +487,9 @@ class Attempt(ReplyListener):
         try:
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
-            request = host.build(self)
+            # What an API of its own takes may be long in the making.
+            is_apart = member.lanes is not None and host.builds_apart
+            request = await host.build_apart(self) if is_apart else host.build(self)
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.
             connection = None if lasts else member.pool.lease_nowait()

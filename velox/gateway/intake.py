@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.apart import Apart
 from velox.gateway.endpoints import dialect_of, has_content
 from velox.gateway.exchange import Exchange, ExchangeOwner
 from velox.gateway.lease_wait import NotYetError
@@ -76,6 +77,7 @@ class Gateway(ExchangeOwner):
         self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
         tell = parts.recorder
         self._sockets: Final = ResponsesSockets(self)
+        self.apart = Apart()
         self.mirrors = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
 
     def __repr__(self) -> str:
