@@ -16,7 +16,7 @@ INSTALLED := .venv/installed
 # of MORE, which tests/conftest.py gives the marker. A folder of tests is in one of them (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
-MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
+MORE := tests/bench tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: run check test test-core test-more test-all soak-short compiled wheel engine-tools schema-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean

@@ -27,7 +27,7 @@ class Stream:
 
     def feed(self, data: bytes, end: bool) -> bytes:
         written = b""
-        for letter in data.decode():
+        for letter in data.decode().replace(" ", ""):
             self.has_begun = self.has_begun or letter in "e$"
             if letter == "?":
                 raise BrokenReplyError("no such event")
@@ -205,6 +205,25 @@ def test_error_after_the_first_event_is_an_event() -> None:
     assert play.chain.feed(b".e", False) == b"<.><e>"
     assert play.chain.feed(b"!", False) == b"<error>" and play.chain.is_over
     assert play.filter.cut(VeloxError(Reason.UPSTREAM_RESET, "x")) is None  # it has been told already
+
+
+@pytest.mark.parametrize(("begin", "more"), [(b"", b"."), (b"e", b"")])
+def test_stream_without_an_event_for_the_client_is_given_up(begin: bytes, more: bytes) -> None:
+    """Endless pings would keep the exchange for ever, and what it holds. Each event for the client counts anew."""
+    play = Play(is_stream=True)
+    play.begin(200, SSE)
+    play.chain.feed(begin, False)
+    piece = more.ljust(1024 * 1024)
+
+    for _ in range(64):
+        play.chain.feed(piece, False)
+    if begin:
+        assert play.chain.feed(b"e", False) == b"<e>"
+        for _ in range(64):
+            play.chain.feed(piece, False)
+    with pytest.raises(UpstreamFailure) as raised:
+        play.chain.feed(piece, False)
+    assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
 
 
 @pytest.mark.parametrize("before", [b"", b".", b".e", b".eee"])

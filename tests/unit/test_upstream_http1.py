@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.upstream_wire import KIB, MIB, Loop, Owner, Sink, Transport, asked
 from velox.errors import Reason
+from velox.heads import ReplyHead
 from velox.net.upstream.http1 import Http1Connection
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.outcomes import ConnectionEnd, Retry
@@ -25,7 +26,11 @@ class Line:
         self.owner: Final = Owner()
         self.transport: Final = transport or Transport()
         self.connection: Final = Http1Connection(
-            self.owner, ReadBuffer(), b"api.example", cast(asyncio.AbstractEventLoop, self.loop)
+            self.owner,
+            ReadBuffer(),
+            b"api.example",
+            cast(asyncio.AbstractEventLoop, self.loop),
+            clock=self.loop.time,
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
@@ -268,3 +273,37 @@ def test_reply_that_came_before_the_end_of_the_upload_is_the_last(n_body: int) -
     line.give(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
     assert sink.ended and line.transport.is_closed and line.owner.ends == [ConnectionEnd.LAST]
     assert line.connection.n_unsent == 0
+
+
+def test_reads_that_take_long_become_short_and_leave_the_turn_to_others() -> None:
+    """A reply of many small events: what one turn of the loop takes is bounded by its time, not by its bytes."""
+    line = Line()
+
+    class Slow(Sink):
+        def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None:
+            line.loop.now_s += len(data) * 1e-6  # 1 ms for 1 KB
+            super().on_reply(head, data, end)
+
+    sink = line.open(sink=Slow())
+    line.give(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+    first = len(line.connection.get_buffer(-1))
+    line.give(bytes(first))
+    assert not line.transport.is_reading(), "no more in this turn"
+    line.turn()
+    assert line.transport.is_reading()
+    assert len(line.connection.get_buffer(-1)) <= 2048 < first
+    line.connection.pause()
+    line.give(bytes(5000))
+    line.turn()
+    assert not line.transport.is_reading(), "the sink has paused it"
+    assert bytes(sink.body) == bytes(first + 5000)
+
+
+def test_reads_that_are_gone_through_quickly_become_long() -> None:
+    """A large reply that passes unread."""
+    line = Line()
+    line.open()
+    line.give(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+    for _ in range(4):
+        line.give(bytes(len(line.connection.get_buffer(-1))))
+    assert len(line.connection.get_buffer(-1)) == 128 * 1024 and line.transport.is_reading()

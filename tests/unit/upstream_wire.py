@@ -175,8 +175,12 @@ class Transport:
     def read(self, data: bytes) -> None:
         """Give the protocol what one read brings, as a loop does."""
         if isinstance(self.protocol, asyncio.BufferedProtocol):
-            self.protocol.get_buffer(-1)[: len(data)] = data
-            self.protocol.buffer_updated(len(data))
+            protocol = self.protocol
+            while data and not self.is_closed:  # as much at a time as it has room for
+                room = protocol.get_buffer(-1)
+                part, data = data[: len(room)], data[len(room) :]
+                room[: len(part)] = part
+                protocol.buffer_updated(len(part))
         else:
             assert isinstance(self.protocol, asyncio.Protocol)
             self.protocol.data_received(data)
@@ -224,6 +228,7 @@ class Wire:
             engine_factory(engine),
             scheme=b"https",
             stream_window_bytes=stream_window_bytes,
+            clock=self.loop.time,
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
@@ -235,12 +240,7 @@ class Wire:
 
     def give(self, data: bytes) -> None:
         """Let the connection read, as a loop would."""
-        view = self.connection.get_buffer(-1)
-        for at in range(0, len(data), len(view)):
-            if not self.is_closed:
-                piece = data[at : at + len(view)]
-                view[: len(piece)] = piece
-                self.connection.buffer_updated(len(piece))
+        self.transport.read(data)
 
     def pump(self) -> None:
         """Carry bytes both ways until both sides are quiet."""

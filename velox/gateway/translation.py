@@ -39,6 +39,8 @@ _WITHHELD: Final = "the upstream's error showed the key that the gateway had sen
 _MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 # Of an error: what is longer is cut there.
 _MOST_ERROR_BYTES: Final = 64 * 1024
+# Of a stream, without one event for the client: pings, comments, empty events. An event may have 32 MiB.
+_MOST_FRUITLESS_BYTES: Final = 64 * 1024 * 1024
 _KEPT_HEADS: Final = 256
 _JSON: Final = (b"content-type", b"application/json")
 _SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -267,6 +269,9 @@ class TranslatedReply(ReplyFilter):
 
     def _feed_stream(self, stream: CrossingStream, data: bytes, end: bool) -> bytes:
         text = stream.feed(data, end)
+        self._n_bytes = 0 if text and self.released is not None else self._n_bytes + len(data)
+        if self._n_bytes > _MOST_FRUITLESS_BYTES:
+            raise BrokenReplyError(f"it has sent over {_MOST_FRUITLESS_BYTES} bytes without an event for the client")
         failed = stream.failed
         if failed is not None and stream.has_begun and self._shows_secret(failed):
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, _WITHHELD)
@@ -283,6 +288,7 @@ class TranslatedReply(ReplyFilter):
         self._written.append(text)
         if not stream.has_begun:
             return b""
+        self._n_bytes = 0
         self._release(200, *((_JSON,) if self._is_array else (_SSE, _CACHE)))
         self.is_over = stream.is_whole or failed is not None
         written, self._written = b"".join(self._written), []

@@ -7,6 +7,8 @@ or which exchange comes next (pool.py). A connection whose exchange did not end 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason
@@ -22,6 +24,7 @@ from velox.net.upstream.interface import (
     UpstreamFailure,
     UpstreamRequest,
 )
+from velox.net.upstream.read_pace import TIMED_BYTES, ReadPace
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol import http1_write
 from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, decode_first, lone_chunk
@@ -47,12 +50,17 @@ class Http1Connection(asyncio.BufferedProtocol):
         host: bytes,
         loop: asyncio.AbstractEventLoop,
         heads: ReplyHeads | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """heads: of all connections to the same upstream; None: of this one only."""
+        """heads: of all connections to the same upstream; None: of this one only. clock: times reads, in seconds."""
         self.queued = False
         self.has_room = False  # there is a transport, no exchange, and no reason to end
         self._owner: Final = owner
-        self._view: Final = buffer.view
+        self._whole_view: Final = buffer.view
+        self._clock: Final = clock
+        self._pace: Final = ReadPace(len(buffer.view))
+        self._view = buffer.view[: self._pace.n_bytes]  # of the next read
+        self._is_paused = False  # by the sink
         self._host: Final = host
         self._method = self._target = self._start = b""  # of the last request, and the lines that these make
         self._heads: Final = heads or ReplyHeads()
@@ -133,11 +141,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         return self
 
     def pause(self) -> None:
+        self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
             self._use_buffer()
 
     def resume(self) -> None:
+        self._is_paused = False
         if self._transport is not None:
             self._transport.resume_reading()
 
@@ -176,6 +186,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
+        if nbytes < TIMED_BYTES:
+            self._take_read(nbytes)
+            return
+        began_s = self._clock()
+        self._take_read(nbytes)
+        self._paced(nbytes, self._clock() - began_s)
+
+    def _take_read(self, nbytes: int) -> None:
         sink, decoder = self._sink, self._decoder
         if sink is None:
             # Unexpected bytes would be read as the reply to the next request.
@@ -236,6 +254,20 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._pump()
 
     # -- reading ----------------------------------------------------------------------------------
+
+    def _paced(self, nbytes: int, seconds: float) -> None:
+        """Read less at a time, and no more in this turn of the loop, where a read took long to go through."""
+        pace, transport = self._pace, self._transport
+        is_over = pace.took(nbytes, seconds)
+        if len(self._view) != pace.n_bytes:
+            self._view = self._whole_view[: pace.n_bytes]
+        if is_over and transport is not None and not self._is_paused:
+            transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._is_paused:
+            self._transport.resume_reading()
 
     def _take_first(self, sink: ReplySink, data: bytes) -> None:
         """Take the first read of a reply: most replies are complete with it."""
@@ -333,11 +365,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         """
         if len(read) > len(self._view):
             self._use_buffer()
+        began_s = self._clock() if len(read) >= TIMED_BYTES else 0.0
         sink, decoder = self._sink, self._decoder
         if sink is None or decoder is None:
             self.abort(ConnectionEnd.EXTRA_DATA)
         else:
             self._take(sink, decoder, read)
+            if began_s:
+                self._paced(len(read), self._clock() - began_s)
 
     def _switch(self, fields: Headers, rest: bytes) -> None:
         """Give the connection away: it is a WebSocket's from here on."""

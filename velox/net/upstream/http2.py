@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
@@ -26,6 +27,7 @@ from velox.net.upstream.interface import (
     UpstreamFailure,
     UpstreamRequest,
 )
+from velox.net.upstream.read_pace import TIMED_BYTES, ReadPace
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http1_response import LONE_CHUNK_BYTES
 from velox.protocol.http1_write import chunk
@@ -80,7 +82,9 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream_window_bytes: int = DEFAULT_STREAM_WINDOW_BYTES,
         narrow_window_bytes: int = NARROW_WINDOW_BYTES,
         heads: Http2ReplyHeads | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """heads: of all connections to the same upstream; None: of this one only. clock: times reads, in seconds."""
         # All streams but one may hold their whole window, and the last one still gets through: an engine opens the
         # connection's window again when half of it has been taken, so the windows of all streams are that half.
         self._stream_limit: Final = min(_MAX_STREAMS, MAX_WINDOW // (2 * stream_window_bytes))
@@ -92,7 +96,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.has_room = False
         self._n_max_streams = 1  # until the peer has announced its limit; 0: the connection takes no more streams
         self._owner: Final = owner
-        self._view: Final = buffer.view
+        self._whole_view: Final = buffer.view
+        self._clock: Final = clock
+        self._pace: Final = ReadPace(len(buffer.view))
+        self._view = buffer.view[: self._pace.n_bytes]  # of the next read
         self._authority: Final = (b":authority", authority)
         self._scheme: Final = (b":scheme", scheme)
         self._loop: Final = loop
@@ -224,6 +231,24 @@ class Http2Connection(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
+        if nbytes < TIMED_BYTES:
+            self._take_read(nbytes)
+            return
+        began_s = self._clock()
+        self._take_read(nbytes)
+        pace, transport = self._pace, self._transport
+        is_over = pace.took(nbytes, self._clock() - began_s)
+        if len(self._view) != pace.n_bytes:
+            self._view = self._whole_view[: pace.n_bytes]
+        if is_over and transport is not None:
+            transport.pause_reading()  # for this turn of the loop
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def _take_read(self, nbytes: int) -> None:
         transport = self._transport
         if transport is None:
             return

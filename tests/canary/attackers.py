@@ -1,0 +1,134 @@
+"""Clients that make a gateway work as hard as they can.
+
+    python -m tests.canary.attackers NAME PORT SECONDS
+
+Knows: what each sends. Does not know: what it does to the gateway, or to others.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+__all__ = ["ATTACKERS"]
+
+MIB: Final = 1 << 20
+_JSON: Final = {"content-type": "application/json"}
+
+
+def _post(port: int, path: str, body: bytes, until_s: float) -> None:
+    """Send a request again and again, and read what comes of each."""
+    while time.monotonic() < until_s:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=max(0.1, until_s - time.monotonic()))
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("POST", path, body, _JSON)
+            reply = connection.getresponse()
+            while time.monotonic() < until_s and reply.read1(MIB):
+                pass
+        connection.close()
+
+
+def _chat(content: object, **more: object) -> bytes:
+    return json.dumps({"model": "attack", "messages": [{"role": "user", "content": content}], **more}).encode()
+
+
+def _chats(content: object, **more: object) -> Callable[[int, float], None]:
+    body = _chat(content, **more)
+    return lambda port, until_s: _post(port, "/v1/chat/completions", body, until_s)
+
+
+def _picture(url: str) -> list[object]:
+    return [{"type": "image_url", "image_url": {"url": url}}]
+
+
+def _gets(path: str) -> Callable[[int, float], None]:
+    """Ask for a path again and again on one connection."""
+    request = f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer unknown\r\n\r\n".encode()
+
+    def run(port: int, until_s: float) -> None:
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as sock:
+                while time.monotonic() < until_s:
+                    sock.sendall(request)
+                    if not sock.recv(MIB):
+                        break
+
+    return run
+
+
+def _frame(payload: bytes, opcode: int = 1, *, is_last: bool = True) -> bytes:
+    """Return a frame of a client (RFC 6455 §5.2), with a mask of zeros."""
+    n_bytes = len(payload)
+    size = bytes([0x80 | n_bytes]) if n_bytes < 126 else struct.pack(">BH", 0xFE, n_bytes)
+    return bytes([(0x80 if is_last else 0) | opcode]) + size + bytes(4) + payload
+
+
+def _websocket(frames: bytes) -> Callable[[int, float], None]:
+    """Send frames on a WebSocket of the Responses API as fast as they are taken, and read what comes."""
+    block = frames * max(1, 64 * 1024 // len(frames))
+
+    def run(port: int, until_s: float) -> None:
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as sock:
+                key = base64.b64encode(os.urandom(16)).decode()
+                sock.sendall(
+                    f"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+                    f"sec-websocket-version: 13\r\nsec-websocket-key: {key}\r\n\r\n".encode()
+                )
+                assert b" 101 " in sock.recv(4096)
+
+                def read(sock: socket.socket = sock) -> None:
+                    with contextlib.suppress(OSError):
+                        while sock.recv(MIB):
+                            pass
+
+                reader = threading.Thread(target=read, daemon=True)
+                reader.start()
+                while time.monotonic() < until_s and reader.is_alive():
+                    sock.sendall(block)
+
+    return run
+
+
+_TOOL: Final = {"type": "function", "function": {"name": "f", "description": " " * (8 * MIB), "parameters": {}}}
+_UNKNOWN: Final = json.dumps({"type": "response.create", "model": "none", "input": "x"}).encode()
+ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
+    "a stream": _chats("hi", stream=True),
+    "a text of blanks": _chats(" " * (16 * MIB)),
+    "a text of line ends": _chats("\n" * (8 * MIB)),
+    "a tool's description of blanks": _chats("hi", tools=[_TOOL]),
+    "escapes in a data URL": _chats(_picture("data:image/png;base64," + "%41" * (8 * MIB))),
+    "a data URL of letters": _chats(_picture("data:image/png;base64," + "A" * (16 * MIB))),
+    "a media type of megabytes": _chats(_picture("data:" + "a" * (8 * MIB) + ";base64,AAAA")),
+    "half surrogates": _chats("\ud83d" * (1 * MIB)),
+    "a tool's name of megabytes": _chats("hi", tools=[{"type": "function", "function": {"name": "n" * (8 * MIB)}}]),
+    "many messages": lambda port, until_s: _post(
+        port,
+        "/v1/chat/completions",
+        json.dumps({"model": "attack", "messages": [{"role": "user", "content": "x"}] * 60_000}).encode(),
+        until_s,
+    ),
+    "a path of models": _gets("/v1beta/" + "models/" * 1000),
+    "a path of models and colons": _gets("/v1beta/" + "models/" * 570 + ":a" * 1980),
+    "a path of completions": _gets("/v1/;chat/" + "completions" * 650 + "%3bcompletions"),
+    "empty WebSocket messages": _websocket(_frame(b"")),
+    "WebSocket messages that are no JSON": _websocket(_frame(b"x")),
+    "WebSocket pings": _websocket(_frame(b"", 9)),
+    "WebSocket pongs": _websocket(_frame(b"", 10)),
+    "WebSocket fragments of a byte": _websocket(_frame(b"{", is_last=False) + _frame(b" ", 0, is_last=False) * 5000),
+    "WebSocket requests for no model": _websocket(_frame(_UNKNOWN)),
+}
+
+
+if __name__ == "__main__":
+    ATTACKERS[sys.argv[1]](int(sys.argv[2]), time.monotonic() + float(sys.argv[3]))

@@ -1,0 +1,42 @@
+"""How much of an upstream's bytes one turn of the loop takes: as much as is gone through in about a millisecond.
+
+A reply of many small events costs a hundred times as much a byte as one that passes unread. The loop offers a read of
+128 KiB again and again while an upstream sends faster than it is read, and all other exchanges of the worker wait.
+
+Knows: how long reads took. Does not know: what is done with them, or how a connection stops to read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["TIMED_BYTES", "ReadPace"]
+
+# Shorter reads take less than a step may take, whatever is in them. So the chunks of a stream are not timed.
+TIMED_BYTES: Final = 4096
+_FIRST_BYTES: Final = 16 * 1024  # of a new connection
+_LEAST_BYTES: Final = 1024
+# A step of the loop that takes longer is felt by others (docs/benchmarks). What remains is for a slower machine.
+_WANTED_S: Final = 0.001
+_MOST_S: Final = 0.002
+
+
+class ReadPace:
+    """Of one connection. n_bytes: of the next read, at most. most: of any."""
+
+    __slots__ = ("_most", "n_bytes")
+
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
+        self.n_bytes = min(most, _FIRST_BYTES)
+
+    def __repr__(self) -> str:
+        return f"<ReadPace {self.n_bytes} of {self._most}>"
+
+    def took(self, n_bytes: int, seconds: float) -> bool:
+        """Note how long it took to go through a read. Return True if no more is to be read in this turn of the loop."""
+        if seconds > _MOST_S:
+            self.n_bytes = max(_LEAST_BYTES, min(self._most, int(n_bytes * _WANTED_S / seconds)))
+        elif n_bytes >= self.n_bytes and seconds < _WANTED_S:
+            self.n_bytes = min(self._most, 2 * self.n_bytes)
+        return seconds >= _WANTED_S
