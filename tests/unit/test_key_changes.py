@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import hashlib
 import itertools
 import sqlite3
@@ -24,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.unit.test_gateway_routes import head
-from tests.unit.test_key_watch import Managed
+from tests.unit.test_key_watch import Managed, forked
 from velox.accounts.force import entries_in_force
 from velox.accounts.key_lines import gone_line, key_line
 from velox.accounts.model import Digest, Key
@@ -120,7 +119,7 @@ class Worker:
     """A worker as its fork leaves it. asks: for all keys."""
 
     def __init__(self, world: World) -> None:
-        self.auth = copy.deepcopy(world.watch.auth)
+        self.auth = forked(world.watch.auth)
         self.asks = False
         log = world.watch.log
         corrections = KeyCorrections(KeyHolder.WORKER, world.metrics, world.logger)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import logging
 from itertools import count
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_key_watch import Watched
+from tests.unit.test_key_watch import Watched, forked
 from velox.outcomes import KeyHolder
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.key_corrections import KeyCorrections
@@ -25,7 +24,7 @@ class Worker:
 
     def __init__(self, watched: Watched, loop: asyncio.AbstractEventLoop) -> None:
         log = watched.watch.log
-        self.auth = copy.deepcopy(watched.watch.auth)
+        self.auth = forked(watched.watch.auth)
         self.calls = 0
         self.is_lost = self.asks = False
         reads = count()

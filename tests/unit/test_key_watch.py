@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from velox.accounts.service import Accounts
 from velox.accounts.snapshot import KeySnapshot, changes_path, snapshot_path
 from velox.accounts.sqlite import SqliteAccounts
+from velox.gateway.auth import Authenticator
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.runtime.credentials import KeyWatch
@@ -21,7 +23,7 @@ from velox.settings.keys import parse_entries, parse_key_file
 from velox.shm.change_log import Frame, LogReader
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
-from velox.types import KeyEntry, Priority, Rates
+from velox.types import Caller, KeyEntry, Priority, Rates
 
 CLASSES = ("high", "normal", "low")
 
@@ -66,6 +68,16 @@ def told(log: LogReader) -> list[Frame]:
     while (frame := log.read()) is not None:
         frames.append(frame)
     return [frame for frame in frames if frame.kind != MARK]
+
+
+def forked(auth: Authenticator) -> Authenticator:
+    """Return what a fork has of it, which accepts the same; a compiled one can't be copied."""
+    made = Authenticator((), asks=auth.asks)
+    names = [each.name for each in dataclasses.fields(Caller)]
+    for digest, caller in auth.beyond(()).items():
+        made.change({digest: KeyEntry(digest, **{name: getattr(caller, name) for name in names})})
+    assert made.mark == auth.mark
+    return made
 
 
 @pytest.fixture
