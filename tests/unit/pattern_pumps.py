@@ -126,7 +126,7 @@ def _fault(compiled: re.Pattern[Any], run: Callable[[Any], object], prefix: str,
     if _seconds(run, screened) < _SUSPECT_S or _seconds(run, screened, 3) < _SUSPECT_S:
         return None
     larger = text(_SCREEN_CHARS * _GROWTH)
-    if all(_seconds(run, larger, 2) > _MOST_GROWTH * _seconds(run, screened, 5) for _ in range(3)):
+    if all(_seconds(run, larger) > _MOST_GROWTH * _seconds(run, screened, 3) for _ in range(3)):
         return "time that grows with the square of the length"
     return None
 
