@@ -207,9 +207,13 @@ def test_failed_requests_leave_nothing(bare: Ground) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["bare", "accounted"])
 def test_failed_requests_leave_nothing_on_any_lane(name: str, fault: Fault, request: pytest.FixtureRequest) -> None:
-    """All of them, where the usual suite has one of each kind; also with their calls recorded."""
+    """All of them, where the usual suite has one of each kind; also with their calls recorded.
+
+    But for a copy of an answer that stalls: it is read for five minutes.
+    """
     ground: Ground = request.getfixturevalue(name)
-    ground.ask_all([(lane, stream, fault) for lane, stream in every_way(LANES)])
+    asked = [lane for lane in LANES if fault is not Fault.STALL or "mirrored" not in lane.name]
+    ground.ask_all([(lane, stream, fault) for lane, stream in every_way(asked)])
 
     assert ground.left() == {}
 
