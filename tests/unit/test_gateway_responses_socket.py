@@ -19,6 +19,8 @@ from velox.heads import RequestHead, WebSocketOffer
 from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import FREE_BYTES
 from velox.net.tunnel import TunnelLimits
+from velox.net.turn_budget import TURN_S, TurnBudget
+from velox.protocol.body import BodyReader
 from velox.protocol.websocket import close_frame
 from velox.protocol.websocket_frames import CLOSE, PING, PONG, TEXT, frame
 
@@ -51,6 +53,17 @@ class Recorder:
         self.n_refused += 1
 
 
+class Limiter:
+    """Lets so many refused messages pass."""
+
+    n_left = 1 << 30
+
+    def count_refused(self, caller: None, now_ns: int) -> None:
+        if self.n_left <= 0:
+            raise VeloxError(Reason.RATE_LIMITED, "later", retry_after_s=1.0)
+        self.n_left -= 1
+
+
 class Gateway:
     """The owner of a socket, as far as it is asked."""
 
@@ -62,6 +75,9 @@ class Gateway:
         self.parts: Final = self
         self.tunnels: Final = tunnels
         self.recorder: Final = Recorder()
+        self.reader: Final = BodyReader()
+        self.limiter: Final = Limiter()
+        self.refused: Final[list[Reason]] = []
         self.submitted: Final[list[tuple[Any, bytes]]] = []  # clients, and their requests' bodies
 
     def check_head(self, head: RequestHead) -> None:
@@ -72,22 +88,30 @@ class Gateway:
         self.submitted.append((client, body))
 
     def refuse(self, client: Any, head: RequestHead, error: VeloxError) -> None:
+        self.refused.append(error.reason)
         client.answer(error.status, [], b"{}", with_body=True, close=error.close)
 
 
 class Stand:
-    """A socket after its handshake, with its transport."""
+    """A socket after its handshake, with its transport. step_s: how long each look at a frame takes."""
 
-    def __init__(self, tunnels: Tunnels | None = None) -> None:
+    def __init__(self, tunnels: Tunnels | None = None, step_s: float = 0.0) -> None:
         self.gateway: Final = Gateway(tunnels or Tunnels(8, LIMITS))
+        self.step_s = step_s
+        self.spent_s = 0.0
+        self.budget: Final = TurnBudget(self.gateway.loop, self._clock)
         self.n_closed = 0
         head = RequestHead.of(b"GET", b"/v1/responses", (), offer=WebSocketOffer(b"k", (), b""))
-        self.socket: Final = ResponsesSocket(cast(Any, self.gateway), cast(Any, None), head, self._closed)
+        self.socket: Final = ResponsesSocket(cast(Any, self.gateway), cast(Any, None), head, self.budget, self._closed)
         self.wire: Final = Wire()
         self.socket.take(cast(asyncio.Transport, self.wire), b"", lambda _: None)
 
     def _closed(self, socket: ResponsesSocket) -> None:
         self.n_closed += 1
+
+    def _clock(self) -> float:
+        self.spent_s += self.step_s
+        return self.spent_s
 
     def send_all(self, data: bytes, most: int = 1 << 30) -> int:
         """Send for as long as it is read; return how many bytes were."""
@@ -109,23 +133,110 @@ def sent(payload: bytes, opcode: int = TEXT) -> bytes:
 
 
 def test_client_that_takes_nothing_is_not_read() -> None:
-    """Every bad message has an answer: those of one read wait, and what is left of it waits behind them."""
+    """What it sends may have an answer that waits, too: those of one read wait, and what is left waits behind them."""
     stand = Stand()
     stand.wire.room = 0
-    bad = sent(b"{}") * 9_000
-    n_read = stand.send_all(bad)
-    assert n_read == READ < len(bad)
-    assert Wire.HIGH < len(stand.wire.waiting) < Wire.HIGH + KIB
+    pings = sent(bytes(100), PING) * 3_000
+    n_read = stand.send_all(pings)
+    assert n_read < len(pings)
+    assert Wire.HIGH < len(stand.wire.waiting) < Wire.HIGH + READ
 
-    seen = stand.gateway.recorder.n_refused
-    stand.wire.make_room(Wire.HIGH + KIB)
-    assert stand.gateway.recorder.n_refused > seen
-    while not stand.wire.is_reading():
-        stand.wire.make_room(KIB)
     stand.wire.make_room(1 << 30)
-    while n_read < len(bad):
-        n_read += stand.send_all(bad[n_read:], READ)
-    assert stand.gateway.recorder.n_refused == 9_000, "none is lost"
+    while n_read < len(pings):
+        n_read += stand.send_all(pings[n_read:], READ)
+    assert stand.wire.take() == frame(bytes(100), PONG) * 3_000, "none is lost"
+
+
+# Each costs a step, and none of them makes a request: 64 KiB of them are thousands.
+SMALL: Final = {
+    "pings": sent(b"", PING),
+    "pongs": sent(b"", PONG),
+    "fragments": sent(b"{", TEXT).replace(b"\x81", b"\x01", 1) + sent(b" ", 0).replace(b"\x80", b"\x00", 1) * 9_000,
+    "skipped": sent(b"x"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_read_takes_a_bounded_time_of_each_turn(name: str) -> None:
+    """Whatever is in it: after a millisecond nothing is read, and the rest goes on in the next turn of the loop."""
+    stand = Stand(step_s=TURN_S / 10)
+    if name == "skipped":
+        stand.socket.close(1001, "bye")
+    many = SMALL[name] * (READ // len(SMALL[name]) + 1)
+    stand.wire.read(many[:READ])
+    n_turns = 0
+    while not stand.wire.is_reading():
+        began_s = stand.spent_s
+        stand.gateway.loop.turn()
+        assert stand.spent_s - began_s < 2 * TURN_S
+        n_turns += 1
+    assert n_turns > 500
+    stand.gateway.loop.turn()
+    assert not stand.gateway.loop.soon, "who has nothing to do asks for no turn"
+
+
+def test_connections_share_the_time_of_a_turn() -> None:
+    """A client with many connections has no more of it than one; they are served in turns."""
+    stands = [Stand() for _ in range(20)]
+    first = stands[0]
+    for stand in stands[1:]:
+        stand.socket._budget = first.budget  # type: ignore[misc]
+    for stand in stands:
+        stand.wire.read(sent(b"a", PING))
+    first.gateway.loop.turn()
+    first.step_s = TURN_S / 10
+    for stand in stands:
+        stand.wire.take()
+        stand.wire.read(sent(b"a", PING) * 100)
+    for _ in range(30):
+        began_s = first.spent_s
+        first.gateway.loop.turn()
+        assert first.spent_s - began_s < 2 * TURN_S
+    told = [len(stand.wire.take()) for stand in stands]
+    assert min(told) > 0, "all had their turn"
+
+
+def test_refused_messages_count_for_the_limits_of_the_key() -> None:
+    """Each as a request; where no more are allowed, 429 is what the client reads."""
+    stand = Stand()
+    stand.gateway.limiter.n_left = 2
+    stand.wire.read(sent(b"x") + sent(b"{}") + sent(b"x"))
+    assert [told["status"] for told in messages(stand)] == [400, 400, 429]
+
+
+@pytest.mark.parametrize("message", [b"", b"x", b"{}", b'{"type":"response.create","model":"a","model":"b"}'])
+def test_messages_that_are_refused_again_and_again_close_the_connection(message: bytes) -> None:
+    """With 1008, after 64 in a row."""
+    stand = Stand()
+    stand.send_all(sent(message) * 10_000)
+    told = stand.wire.take()
+    assert told.endswith(close_frame(1008, "too many messages in a row were refused"))
+    assert told.count(b'"type":"error"') == 64
+
+
+def test_requests_that_are_refused_again_and_again_close_the_connection() -> None:
+    """As those with a dead key, or without a model that there is; an answer between them begins anew."""
+    stand = Stand()
+    stand.gateway.refusal = VeloxError(Reason.AUTH_INVALID, "no such key")
+    stand.send_all(sent(asking(1)) * 63)
+    stand.gateway.refusal = None
+    stand.send_all(sent(asking(1)))
+    turn = stand.gateway.submitted[0][0]
+    turn.begin_reply(200, [(b"content-type", b"text/event-stream")], None, b"", False, has_body=True)
+    turn.finish()
+    stand.gateway.refusal = VeloxError(Reason.UNKNOWN_MODEL, "no such model")
+    stand.send_all(sent(asking(1)) * 63)
+    assert stand.wire.is_reading() and not stand.socket._is_closing
+    stand.send_all(sent(asking(1)))
+    assert stand.socket._is_closing
+
+
+def test_field_that_stands_twice_is_refused_as_over_http() -> None:
+    """A key may be for one of the two models."""
+    stand = Stand()
+    stand.wire.read(sent(b'{"type":"response.create","model":"a","input":"x","mod\\u0065l":"b"}'))
+    assert not stand.gateway.submitted
+    assert stand.gateway.refused == [Reason.DUPLICATE_KEY]
 
 
 def test_pings_of_one_read_are_answered_in_one_write() -> None:
@@ -140,7 +251,7 @@ def test_client_that_takes_too_little_is_ended() -> None:
     """What is written on top is no progress, and less than the rate is none either."""
     stand = Stand()
     stand.wire.room = 0
-    stand.send_all(sent(b"{}") * 9_000)
+    stand.send_all(sent(bytes(100), PING) * 3_000)
     stand.sweep(29.0)
     stand.socket.send(bytes(KIB))
     assert not stand.wire.is_closed
@@ -283,6 +394,17 @@ class Bodies:
         """Let those in line wait for long enough."""
         self.now_s += 5.0
         self.budget.expire()
+
+
+def messages(stand: Stand) -> list[Any]:
+    """Return what was sent since the last time."""
+    found, told = [], stand.wire.take()
+    while told:
+        n_head = {126: 4, 127: 10}.get(told[1], 2)
+        n_bytes = int.from_bytes(told[2:n_head]) if n_head > 2 else told[1]
+        found.append(json.loads(told[n_head : n_head + n_bytes]))
+        told = told[n_head + n_bytes :]
+    return found
 
 
 def close_code(stand: Stand) -> int:

@@ -662,3 +662,15 @@ def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Cal
 
 
 _STORIES: dict[str, list[object]] = {}
+
+
+def test_refused_message_counts_as_a_request_and_holds_no_place() -> None:
+    """A message of a WebSocket that makes no request: nothing of it comes back, and it takes no tokens."""
+    house = House(rule(rpm=60, burst=2, tpm=100, concurrency=1))
+    for _ in range(2):
+        house.limiter.count_refused(ALICE, NOW)
+    with pytest.raises(VeloxError) as caught:
+        house.limiter.count_refused(ALICE, NOW)
+    assert caught.value.reason is Reason.RATE_LIMITED
+    assert all(slots.n == 0 for slots in house.table.slots_of.values())
+    assert sorted(house.remaining().values()) == [0, 100]

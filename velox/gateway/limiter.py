@@ -126,6 +126,18 @@ class Limiter:
             return self.admit(limits, estimator.estimate(plan.endpoint, len(body), fields), now_ns)
         return self.admit(limits, NO_TOKENS, now_ns)
 
+    def count_refused(self, caller: Caller, now_ns: int) -> None:
+        """Take a request that is refused before it is one: nothing of it comes back. Raises VeloxError(RATE_LIMITED).
+
+        Where Redis would have to be asked first, it is not counted.
+        """
+        try:
+            grant = self.admit(self.limits(caller, None), NO_TOKENS, now_ns)
+        except NotYetError:
+            return
+        grant.used_wait()
+        grant.settle(None, sent=True, pays=False)
+
     def admit(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> Grant:
         """Take what a request needs, of all that count it. Raises VeloxError(RATE_LIMITED), and has taken nothing.
 

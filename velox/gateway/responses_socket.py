@@ -30,6 +30,7 @@ from velox.net.client.backlog import Backlog
 from velox.net.client.refusals import no_room
 from velox.net.message_room import MessageRoom
 from velox.net.tunnel import UNSENT_BYTES
+from velox.net.turn_budget import TurnBudget
 from velox.protocol.websocket import GOING_AWAY, POLICY, TOO_LARGE, TRY_LATER, accept_value, close_frame
 from velox.protocol.websocket_frames import (
     BINARY,
@@ -50,12 +51,15 @@ __all__ = ["ResponsesSocket", "SocketOwner"]
 
 _PROTOCOL_ERROR: Final = 1002
 _ERRORS_FROM: Final = 400
+_SERVER_ERRORS_FROM: Final = 500
 _BAD_GATEWAY: Final = 502
 _MOST_ERROR_BYTES: Final = 64 * 1024
 # The last event of an answer repeats all of it.
 _MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
 _MOST_WAITING: Final = 32
 _MOST_TURNS: Final = 16
+# In a row, with no answer between them: such a client is wrong in a way that no further message mends.
+_MOST_REFUSED: Final = 64
 _CLOSE_S: Final = 2.0  # how long a client may take to answer a Close frame
 # Of the handshake alone, or said of each body anew.
 _NOT_PASSED: Final = frozenset(
@@ -98,14 +102,23 @@ class _TlsTransport(Protocol):
 
 
 class ResponsesSocket(asyncio.BufferedProtocol):
-    """One connection, from the handshake on. on_closed: called once, when it is gone."""
+    """One connection, from the handshake on. on_closed: called once, when it is gone.
+
+    budget: of time, which all of the worker share in each turn of the loop.
+    """
 
     def __init__(
-        self, owner: SocketOwner, client: Client, head: RequestHead, on_closed: Callable[[ResponsesSocket], None]
+        self,
+        owner: SocketOwner,
+        client: Client,
+        head: RequestHead,
+        budget: TurnBudget,
+        on_closed: Callable[[ResponsesSocket], None],
     ) -> None:
         self._owner: Final = owner
         self._client: Final = client
         self._head: Final = head
+        self._budget: Final = budget
         self._on_closed: Final = on_closed
         self._limits: Final = owner.parts.tunnels.limits
         self._fields: Final = _turn_fields(head)
@@ -121,6 +134,8 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._is_closing = False  # a Close frame was sent
         self._closing_s = 0.0
         self._is_reading = False
+        self._is_in_line = False  # frames wait for a later turn of the loop; meanwhile nothing is read
+        self._n_refused = 0  # messages, since one was answered
         # Of one read, as one write: a transport that can't send keeps an object for each.
         self._pongs = bytearray()
         self._is_deaf = False  # nothing that still comes is looked at
@@ -264,9 +279,17 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self._room.came(len(data), self.moved_s, is_open=self._reader.held_bytes > 0 and self._is_reading)
 
     def _read(self) -> None:
-        """Take what has come, frame by frame, while the client takes what it is told."""
+        """Take what has come, frame by frame, while the client takes what it is told and there is time for it."""
+        if self._is_in_line:
+            return
         try:
-            while not (self.is_write_paused or self._is_deaf) and (taken := self._reader.take()) is not None:
+            while not (self.is_write_paused or self._is_deaf):
+                if not self._budget.has_time():
+                    self._is_in_line = True
+                    self._budget.wait(self)
+                    break
+                if (taken := self._reader.take()) is None:
+                    break
                 self._take_frame(*taken)
         except TooLongError as exc:
             self._go_deaf()
@@ -278,6 +301,13 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self._write(bytes(self._pongs))
         self._pongs.clear()
 
+    def turn_came(self) -> None:
+        """See TurnWaiter."""
+        self._is_in_line = False
+        if self._transport is not None:
+            self._read()
+            self._settle()
+
     def _go_deaf(self) -> None:
         """Drop all that still comes: it can't be read, or is of no use."""
         self._is_deaf = True
@@ -285,7 +315,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def _steer_reading(self) -> None:
         """Read from the client, or not."""
-        transport, may_read = self._transport, not (self.is_write_paused or self._room.waits)
+        transport, may_read = self._transport, not (self.is_write_paused or self._room.waits or self._is_in_line)
         if transport is None or transport.is_closing() or may_read is self._is_reading:
             return
         self._is_reading = may_read
@@ -346,8 +376,9 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         """Make a request of a message."""
         owner = self._owner
         try:
+            owner.parts.reader.read(message)  # as the body of a request: what stands twice there is refused
             asked = self.messages.asked(message)
-        except BadRequestError as exc:
+        except (BadRequestError, VeloxError) as exc:
             self._refuse(exc, lane)
             return
         head = RequestHead.of(b"POST", self._head.target, self._fields, len(asked.body))
@@ -384,11 +415,23 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         if not self._room.has_room(self._n_held + turn.n_bytes):
             raise no_room(close=False)
 
-    def _refuse(self, exc: BadRequestError, lane: str | None) -> None:
-        error = VeloxError(Reason.BAD_REQUEST, exc.message)
-        recorder = self._owner.parts.recorder
-        recorder.refused(recorder.next_id(), self._head, Endpoint.RESPONSES, error)
+    def _refuse(self, exc: BadRequestError | VeloxError, lane: str | None) -> None:
+        """Refuse a message that makes no request. For the key and its limits it counts as one."""
+        owner = self._owner
+        head = RequestHead.of(b"POST", self._head.target, self._fields, 0)
+        turn = Turn(self, Asked(b"", 0, lane), lane)
+        try:
+            owner.parts.limiter.count_refused(owner.check_head(head), time.monotonic_ns())
+        except VeloxError as error:
+            owner.refuse(turn, head, error)
+            return
+        if isinstance(exc, VeloxError):
+            owner.refuse(turn, head, exc)
+            return
+        recorder = owner.parts.recorder
+        recorder.refused(recorder.next_id(), head, Endpoint.RESPONSES, VeloxError(Reason.BAD_REQUEST, exc.message))
         self.send(self.messages.error(self.messages.refusal(exc), lane))
+        self.refused()
 
     # -- for its turns ------------------------------------------------------------------------------
 
@@ -396,6 +439,16 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         """Send a message."""
         if not self._is_closing:
             self._write(frame(message))
+
+    def refused(self) -> None:
+        """Note that a message was refused. One that is refused again and again closes the connection."""
+        self._n_refused += 1
+        if self._n_refused >= _MOST_REFUSED:
+            self.close(POLICY, "too many messages in a row were refused")
+
+    def answered(self) -> None:
+        """Note that an upstream answers a message."""
+        self._n_refused = 0
 
     def turn_over(self, turn: Turn) -> None:
         """Note that an answer has ended: the next may begin."""
@@ -541,8 +594,10 @@ class Turn(PairsOnly):
         """See Client."""
         self._status = status
         media = next((value for name, value in headers if name == b"content-type"), b"")
-        if status < _ERRORS_FROM and media.lower().startswith(b"text/event-stream"):
-            self._events = SseEvents(_MOST_EVENT_BYTES)
+        if status < _ERRORS_FROM:
+            self._socket.answered()
+            if media.lower().startswith(b"text/event-stream"):
+                self._events = SseEvents(_MOST_EVENT_BYTES)
         self.body(data, end)
 
     def body(self, data: bytes, end: bool) -> None:
@@ -572,6 +627,8 @@ class Turn(PairsOnly):
         """See Client: an error of Velox's own."""
         self._status, self._refusal = status, body
         self._end()
+        if _ERRORS_FROM <= status < _SERVER_ERRORS_FROM:
+            self._socket.refused()
 
     def switch(self, headers: Headers, successor: Successor) -> None:
         """Never called: its head offers nothing."""

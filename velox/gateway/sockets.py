@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.net.application import Client
+from velox.net.turn_budget import TurnBudget
 from velox.protocol.websocket import GOING_AWAY
 from velox.types import Caller, Surface
 
@@ -32,6 +33,7 @@ class ResponsesSockets:
     def __init__(self, owner: SocketOwner) -> None:
         self._owner: Final = owner
         self._open: Final[set[ResponsesSocket]] = set()
+        self._budget: Final = TurnBudget(owner.loop)
 
     def __repr__(self) -> str:
         return f"<ResponsesSockets {len(self._open)}>"
@@ -60,7 +62,7 @@ class ResponsesSockets:
         from velox.gateway.responses_socket import ResponsesSocket
 
         owner = self._owner
-        socket = ResponsesSocket(owner, client, head, self._closed)
+        socket = ResponsesSocket(owner, client, head, self._budget, self._closed)
         try:
             if owner.draining:
                 raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)

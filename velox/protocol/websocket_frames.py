@@ -13,6 +13,7 @@ __all__ = [
     "BINARY",
     "CLOSE",
     "MOST_BYTES",
+    "PART",
     "PING",
     "PONG",
     "TEXT",
@@ -29,6 +30,7 @@ CLOSE: Final = 0x8
 PING: Final = 0x9
 PONG: Final = 0xA
 MOST_BYTES: Final = 16 * 1024 * 1024  # of a message
+PART: Final = (_CONTINUATION, b"")  # a frame with nothing to act on
 _FIN: Final = 0x80
 _RESERVED: Final = 0x70
 _MASKED: Final = 0x80
@@ -69,7 +71,8 @@ class FrameReader:
     """A client's frames, as whole messages and control frames, each with its opcode.
 
     add(), then take() until it has no more, or feed() for both. A payload is unmasked as it comes: beside what was
-    added and not taken, no more than one message is held, in however many fragments it comes.
+    added and not taken, no more than one message is held, in however many fragments it comes. take() reads one frame:
+    a read may hold thousands of them, and the caller decides how many are for now.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -96,7 +99,7 @@ class FrameReader:
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Return what is whole with these bytes. Raises as take()."""
         self.add(data)
-        return list(iter(self.take, None))
+        return [taken for taken in iter(self.take, None) if taken is not PART]
 
     def add(self, data: bytes) -> None:
         """Note what came."""
@@ -109,24 +112,29 @@ class FrameReader:
         self._message.clear()
 
     def take(self) -> tuple[int, bytes] | None:
-        """Return the next one; None: it is not whole. Raises ValueError for what no client may send."""
-        while self._mask or self._begin():
-            is_control = self._first & 0xF >= CLOSE
-            self._read(self._control if is_control else self._message)
-            if self._left:
-                return None
-            self._mask = b""
-            if is_control:
-                payload = bytes(self._control)
-                self._control.clear()
-                return self._first & 0xF, payload
-            if self._first & _FIN:
-                opcode, self._opcode = self._opcode, _CONTINUATION
-                if self._keeps:
-                    message = bytes(self._message)
-                    self._message.clear()
-                    return opcode, message
-        return None
+        """Read the next frame; None: it is not whole. Return what is whole with it, or PART for a fragment.
+
+        Raises ValueError for what no client may send.
+        """
+        if not self._mask and not self._begin():
+            return None
+        is_control = self._first & 0xF >= CLOSE
+        self._read(self._control if is_control else self._message)
+        if self._left:
+            return None
+        self._mask = b""
+        if is_control:
+            payload = bytes(self._control)
+            self._control.clear()
+            return self._first & 0xF, payload
+        if not self._first & _FIN:
+            return PART
+        opcode, self._opcode = self._opcode, _CONTINUATION
+        if not self._keeps:
+            return PART
+        message = bytes(self._message)
+        self._message.clear()
+        return opcode, message
 
     def _begin(self) -> bool:
         """Read the head of a frame; False: it is not whole."""

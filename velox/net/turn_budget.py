@@ -1,0 +1,69 @@
+"""How much time of one turn of the loop the small messages of many connections take together.
+
+A read of 64 KiB may hold ten thousand messages, and each may cost as much as a request. What does not fit into a
+turn waits for the next ones in line, so that the connections take turns, and all other work of the worker goes on.
+
+Knows: how long a turn has lasted, who is in line. Does not know: what is done with the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+__all__ = ["TURN_S", "TurnBudget", "TurnWaiter"]
+
+# Of each turn. A step of the loop that takes longer is felt by others (docs/benchmarks).
+TURN_S: Final = 0.001
+
+
+class TurnWaiter(Protocol):
+    """A connection in line."""
+
+    def turn_came(self) -> None:
+        """Go on for as long as has_time() says."""
+
+
+class TurnLoop(Protocol):
+    """What is asked of an event loop."""
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """Call it in the next turn."""
+
+
+class TurnBudget:
+    """Of all connections of one kind in a worker. clock: seconds, of any origin, that go on within a turn."""
+
+    __slots__ = ("_clock", "_line", "_loop", "_until_s")
+
+    def __init__(self, loop: TurnLoop, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._loop: Final = loop
+        self._clock: Final = clock
+        self._line: Final[deque[TurnWaiter]] = deque()
+        self._until_s: float | None = None  # when this turn's time is over; None: nobody has asked in it
+
+    def __repr__(self) -> str:
+        return f"<TurnBudget {len(self._line)} in line>"
+
+    def has_time(self) -> bool:
+        """Say whether there is time left in this turn, which begins with the first question. Ask for each message."""
+        until_s = self._until_s
+        if until_s is None:
+            self._until_s = self._clock() + TURN_S
+            self._loop.call_soon(self._next)
+            return True
+        return self._clock() < until_s
+
+    def wait(self, waiter: TurnWaiter) -> None:
+        """Call turn_came() in a later turn: once, in the order of these calls. Only after has_time() said no."""
+        self._line.append(waiter)
+
+    def _next(self) -> None:
+        """Begin a turn with those in line, each of them once at most."""
+        self._until_s = None
+        for _ in range(len(self._line)):
+            if not self.has_time():
+                return
+            self._line.popleft().turn_came()
