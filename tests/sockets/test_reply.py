@@ -55,7 +55,7 @@ class Listener(ReplyListener):
     def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
         return False
 
-    def on_first(self, now_s: float) -> None:
+    def on_first(self, now_s: float, *, is_stream: bool) -> None:
         if self._on_first is not None:
             self._on_first()
 

@@ -26,7 +26,7 @@ from velox.gateway.first_event import PRELUDES
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 
-__all__ = ["LEAST_READ", "EarlyErrorGate", "ErrorJudge", "may_be_error"]
+__all__ = ["LEAST_READ", "EarlyErrorGate", "ErrorJudge", "begins_like_error", "may_be_error"]
 
 # Errors are short. A longer first event, or body, is none and passes.
 _MOST_HELD: Final = 64 * 1024
@@ -35,6 +35,11 @@ LEAST_READ: Final = 256
 # An error stands in each of them; most answers have none of these. Linear: what is repeated is one class of bytes.
 _ERROR: Final = re.compile(rb'"error"[ \t\r\n]*+:[ \t\r\n]*+["{\[]|"(?:type|object)"[ \t\r\n]*+:[ \t\r\n]*+"error"')
 _ERROR_MARK: Final = b'"error"'
+# Where a body is an error it begins with it: {"error": ...}, [{"error": ...}], {"type": "error", ...}.
+_BEGIN_BYTES: Final = 32
+# But an answer of OpenAI's Responses tells by its status, one of the first of its fields, that it has failed.
+_FAILED_MARK: Final = b'"failed"'
+_STATUS_BYTES: Final = 1024
 _OVERLOADED: Final = 529
 _UNAVAILABLE: Final = 503
 _OF_THE_BODY: Final = frozenset(
@@ -64,6 +69,13 @@ class ErrorJudge(abc.ABC):
 def may_be_error(data: bytes) -> bool:
     """Return True if an error may stand in the first bytes of a body, and False for most that have none."""
     return data.find(_ERROR_MARK) >= 0 and _ERROR.search(data) is not None
+
+
+def begins_like_error(data: bytes, *, is_response: bool) -> bool:
+    """Return True if a body that begins so may be an error. is_response: it is an answer of OpenAI's Responses."""
+    return data.find(_ERROR_MARK, 0, _BEGIN_BYTES) >= 0 or (
+        is_response and data.find(_FAILED_MARK, 0, _STATUS_BYTES) >= 0
+    )
 
 
 class _Error(NamedTuple):

@@ -467,7 +467,7 @@ class Exchange(HedgingHost):
             filters=filters,
             dialect=plan.dialect,
             rewrites=rewrites,
-            judges=plan.surface is not None,
+            surface=plan.surface,
         )
 
     def _address_filter(self) -> AddressFilter:

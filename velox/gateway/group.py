@@ -637,14 +637,15 @@ class Attempt(ReplyListener):
             self._has_head = True
             self.answers(head, now_s)
 
-    def on_first(self, now_s: float) -> None:
-        """The reply's first event is there, or what there is first of a reply without events."""
+    def on_first(self, now_s: float, *, is_stream: bool) -> None:
+        """The client has the first event of a stream, or what there is first of another reply."""
         host = self._host
         assert host is not None, "a reply comes while its attempt runs"
         waited_s = now_s - self._sent_s
         self._has_first = True
         group, member = self._group, self.member
-        member.health.begins_well(now_s)
+        if is_stream:
+            member.health.begins_well(now_s)  # any other's end is near, and says so
         if group.learns:
             group.balancer.answered(self.n, waited_s, now_s)
         member.counts.observe_ttfb(member.row, int(waited_s * 1e9))

@@ -16,7 +16,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import UpstreamAddresses
-from velox.gateway.early_error import LEAST_READ, EarlyErrorGate, ErrorJudge, may_be_error
+from velox.gateway.early_error import LEAST_READ, EarlyErrorGate, ErrorJudge, begins_like_error, may_be_error
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import FilterChain, ReplyFilter, Translation
@@ -29,7 +29,7 @@ from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.types import Dialect
+from velox.types import Dialect, Surface
 
 __all__ = ["Reply", "ReplyListener"]
 
@@ -64,8 +64,8 @@ class ReplyListener(ErrorJudge):
         return None
 
     @abc.abstractmethod
-    def on_first(self, now_s: float) -> None:
-        """The client has the first bytes of a body that is no error.
+    def on_first(self, now_s: float, *, is_stream: bool) -> None:
+        """The client has the first bytes of a body that is no error. is_stream: it is an event stream.
 
         Not comments of an event stream, nor its head, nor events that say only that the request was taken: some servers
         send these before they have begun to think.
@@ -76,13 +76,13 @@ class Reply:
     """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it.
 
     filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
-    learns of its limits. dialect: in which the client reads errors. judges: a reply of status 200 is JSON or an event
-    stream, and may be an error.
+    learns of its limits. dialect: in which the client reads errors. surface: whose answers are JSON or an event stream,
+    and may be an error; None: what comes is not looked at.
     """
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_gate", "_has_body", "_has_first"),
-        *("_judges", "_leaving", "_length", "_listener", "_loop", "_may_add", "_needs_first", "_rates", "_request"),
+        *("_surface", "_leaving", "_length", "_listener", "_loop", "_may_add", "_needs_first", "_rates", "_request"),
         *("_request_id", "_rewrites", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
         *("is_sse", "last_s", "relay_ns", "started", "status"),
@@ -100,7 +100,7 @@ class Reply:
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
         rewrites: bool = False,
-        judges: bool = False,
+        surface: Surface | None = None,
     ) -> None:
         self._rewrites: Final = rewrites
         self._client = client
@@ -111,7 +111,7 @@ class Reply:
         self._rates: Final = rates
         self._fields: Final = fields
         self.dialect: Final = dialect
-        self._judges: Final = judges
+        self._surface: Final = surface
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
@@ -367,9 +367,20 @@ class Reply:
         if self._needs_first and data and (first is None or first.feed(data)):
             self._has_first = True
         if status == _OK and listener is not None and translation is None and has_body and passed.is_plain:
-            is_judged = self._judges or (watch is not None and listener.holds_head)
-            has_enough = end or (len(data) >= LEAST_READ if watch is None else watch.between)
-            if is_judged and (not self._has_first or not has_enough or passed.is_html or may_be_error(data)):
+            surface = self._surface
+            if watch is None:
+                # The way of most replies.
+                is_held = surface is not None and (
+                    (not end and len(data) < LEAST_READ)
+                    or passed.is_html
+                    or not data
+                    or begins_like_error(data, is_response=surface is Surface.RESPONSES)
+                )
+            else:
+                is_held = (surface is not None or listener.holds_head) and (
+                    not self._has_first or not (end or watch.between) or may_be_error(data)
+                )
+            if is_held:
                 knows_529 = self.dialect is Dialect.ANTHROPIC
                 gate = self._gate = EarlyErrorGate(listener, listener.secret, knows_529=knows_529)
                 filters = (gate, *filters)
@@ -396,7 +407,8 @@ class Reply:
             self.relay_ns = self.first_byte_ns - began_ns
             if self._has_first:
                 self._tell_first(now_s)
-                self._pass_chunks()
+                if watch is not None:
+                    self._pass_chunks()
 
     def _headers(self, passed: PassedFields, head: ReplyHead, now_ns: int) -> Headers:
         """Return the fields that the client gets, but for those of Velox's own."""
@@ -498,7 +510,7 @@ class Reply:
         self._needs_first = self._has_first = False
         self._first = None
         if self._listener is not None:
-            self._listener.on_first(now_s)
+            self._listener.on_first(now_s, is_stream=self._watch is not None)
 
     def _pass_chunks(self) -> None:
         """Have lone chunks go straight to the client from now on, if nothing is to be done with them on the way."""

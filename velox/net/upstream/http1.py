@@ -186,14 +186,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        if nbytes < TIMED_BYTES:
-            self._take_read(nbytes)
-            return
-        began_s = self._clock()
-        self._take_read(nbytes)
-        self._paced(nbytes, self._clock() - began_s)
-
-    def _take_read(self, nbytes: int) -> None:
+        began_s = self._clock() if nbytes >= TIMED_BYTES else 0.0
         sink, decoder = self._sink, self._decoder
         if sink is None:
             # Unexpected bytes would be read as the reply to the next request.
@@ -201,6 +194,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             return
         if decoder is None:
             self._take_first(sink, self._view[:nbytes].tobytes())
+            if began_s:
+                self._paced(nbytes, self._clock() - began_s)
             return
         if decoder.between and nbytes <= LONE_CHUNK_BYTES:
             # As most chunks of a model come: there is a way with fewer steps (docs/decisions/0027-a-chunks-way.md).
@@ -210,6 +205,8 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self._pass_by(sink, decoder)
                 return
         self._take(sink, decoder, self._view[:nbytes])
+        if began_s:
+            self._paced(nbytes, self._clock() - began_s)
 
     def eof_received(self) -> bool:
         # TCP's FIN, or TLS's close_notify: after a FIN without that, uvloop calls connection_lost() only.

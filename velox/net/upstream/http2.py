@@ -231,24 +231,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        if nbytes < TIMED_BYTES:
-            self._take_read(nbytes)
-            return
-        began_s = self._clock()
-        self._take_read(nbytes)
-        pace, transport = self._pace, self._transport
-        is_over = pace.took(nbytes, self._clock() - began_s)
-        if len(self._view) != pace.n_bytes:
-            self._view = self._whole_view[: pace.n_bytes]
-        if is_over and transport is not None:
-            transport.pause_reading()  # for this turn of the loop
-            self._loop.call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    def _take_read(self, nbytes: int) -> None:
+        began_s = self._clock() if nbytes >= TIMED_BYTES else 0.0
         transport = self._transport
         if transport is None:
             return
@@ -265,6 +248,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         if not self._flush_queued and self._transport is transport and self._engine.has_output:
             self._flush_queued = True
             self._loop.call_soon(self._flush)
+        if began_s:
+            self._paced(nbytes, self._clock() - began_s)
 
     def eof_received(self) -> bool:
         if self._streams:
@@ -440,6 +425,20 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._written_id = self._last_id
         if engine.has_output:
             self._flush_soon()
+
+    def _paced(self, nbytes: int, seconds: float) -> None:
+        """Read less at a time, and no more in this turn of the loop, where a read took long to go through."""
+        pace, transport = self._pace, self._transport
+        is_over = pace.took(nbytes, seconds)
+        if len(self._view) != pace.n_bytes:
+            self._view = self._whole_view[: pace.n_bytes]
+        if is_over and transport is not None:
+            transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def _take_no_more(self, cause: ConnectionEnd) -> None:
         if self.end is None:
