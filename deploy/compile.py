@@ -116,6 +116,7 @@ _MODULES: Final = (
 _INHERITED: Final = (
     "gateway/exchange:Exchange",
     "gateway/exchange:ExchangeOwner",
+    "gateway/filters:ErrorJudge",
     "gateway/filters:ReplyFilter",
     "gateway/group:AttemptHost",
     "gateway/group:HedgingHost",

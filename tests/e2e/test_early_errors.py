@@ -228,3 +228,61 @@ def test_translated_reply_that_cant_be_read_leads_to_the_fallback(
         with a.playing(says(event(OVERLOADED, "error"))), b.playing(says(event(CHUNK))):
             assert [ask(velox, STREAMS["chat"]).status for _ in range(20)] == [200] * 20
         assert len([call for call in a.calls if call.body]) <= 12, "the upstream rests"
+
+
+TOO_LONG = {
+    "type": "error",
+    "error": {"type": "invalid_request_error", "message": "prompt is too long: 250000 tokens > 200000 maximum"},
+}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_prompt_too_long_inside_a_200_goes_to_the_fallback_for_that(
+    upstreams: tuple[RecordingUpstream, RecordingUpstream], path: str, is_stream: bool
+) -> None:
+    """Translated or not: what it says is read, as of a reply whose status is 400."""
+    a, b = upstreams
+    entries = [{"name": each, "provider": "anthropic", "origin": on.upstream.url} for each, on in (("a", a), ("b", b))]
+    routes = [{"name": "all", "to": ["a"], "fallback": [{"upstream": "b", "for": "context_length"}]}]
+    told = says(event(TOO_LONG, "error")) if is_stream else says(json.dumps(TOO_LONG).encode(), JSON)
+    delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}
+    whole = {"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
+    whole |= {"content": [{"type": "text", "text": "hi"}], "usage": {"input_tokens": 1, "output_tokens": 1}}
+    ends = [{"type": "content_block_stop", "index": 0}, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}]
+    events = b"".join(event(each, str(each["type"])) for each in (START, BLOCK, delta, *ends, {"type": "message_stop"}))
+    answer = says(events) if is_stream else says(json.dumps(whole).encode(), JSON)
+    body = {"model": "m", "stream": is_stream, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    with routed({"upstreams": entries, "routes": routes}) as velox, a.playing(told), b.playing(answer):
+        reply = velox.request("POST", path, json.dumps(body).encode())
+    assert (reply.status, reply.header("x-velox-tried")) == (200, "a=400"), reply.body
+    assert b"hi" in reply.body
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/images/generations", "/v1/moderations", "/v1/audio/speech"])
+def test_error_in_place_of_another_answer_is_a_failed_attempt(
+    upstreams: tuple[RecordingUpstream, RecordingUpstream], velox: VeloxProcess, path: str, is_stream: bool
+) -> None:
+    """Of APIs that are never translated, too, where the reply says that it is JSON or an event stream."""
+    a, b = upstreams
+    error, answer = {"error": {"code": 503, "message": "over"}}, {"id": "x", "data": []}
+    case = Case(path, event(error) if is_stream else json.dumps(error).encode(), event(answer), 503)
+    fields = SSE if is_stream else JSON
+    with a.playing(says(case.error, fields)), b.playing(says(case.answer, SSE)):
+        alone, reply = ask(velox, case, to="one", stream=is_stream), ask(velox, case, stream=is_stream)
+    assert alone.status == 503
+    assert (reply.status, reply.header("x-velox-tried")) == (200, "a=503")
+
+
+def test_file_is_no_error_whatever_is_in_it(
+    upstreams: tuple[RecordingUpstream, RecordingUpstream], velox: VeloxProcess
+) -> None:
+    """A sound, or a text that somebody dictated."""
+    a, _ = upstreams
+    text = b'{"error": {"message": "over", "code": 503}}'
+    for kind in ("audio/mpeg", "text/plain", "text/html"):
+        with a.playing(says(text, [("content-type", kind)])):
+            for path in ("/v1/audio/speech", "/v1/audio/transcriptions"):
+                reply = velox.request("POST", path, b'{"model":"m"}')
+                assert (reply.status, reply.body) == (200, text)

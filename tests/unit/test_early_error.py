@@ -7,8 +7,8 @@ import json
 import pytest
 
 from velox.errors import Reason
-from velox.gateway.early_error import EarlyErrorGate, ErrorJudge, may_be_error
-from velox.gateway.filters import FilterChain
+from velox.gateway.early_error import EarlyErrorGate, may_be_error
+from velox.gateway.filters import ErrorJudge, FilterChain
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.dialects.test_claude_envelope import bedrock_framed
 from tests.unit.dialects.test_told_tokens import sse
+from tests.unit.unasked import Unasked
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import FilterChain, Translation
@@ -282,7 +283,7 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     found.request(call, cast(LaneAttempt, sent), asked)
     assert sent.translation is not None
 
-    chain = FilterChain((sent.translation(lambda _: False), meter), is_sse=False, is_plain=True)
+    chain = FilterChain((sent.translation(Unasked()), meter), is_sse=False, is_plain=True)
     chain.begin(ReplyHead.of(200, [(b"content-type", form)], None))
     chain.feed(body, True)
 

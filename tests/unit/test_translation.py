@@ -7,7 +7,7 @@ import pytest
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.errors import Reason, VeloxError
-from velox.gateway.filters import FilterChain
+from velox.gateway.filters import ErrorJudge, FilterChain
 from velox.gateway.translation import CrossingStream, TranslatedHeads, TranslatedReply
 from velox.heads import Headers, ReplyHead, ReplyShape
 from velox.net.upstream.interface import UpstreamFailure
@@ -70,27 +70,44 @@ class Made:
         return b"[%d %b]" % (error.status, error.message.encode())
 
 
+class Judge(ErrorJudge):
+    """Notes the heads of which it is asked. refuses: another attempt follows each. reads: and it reads errors first."""
+
+    def __init__(self, *, refuses: bool = False, reads: bool = False) -> None:
+        self.asked: list[ReplyHead] = []
+        self.read: list[bytes] = []
+        self._refuses = refuses
+        self._reads = reads
+
+    def refuses(self, head: ReplyHead) -> bool:
+        self.asked.append(head)
+        return self._refuses
+
+    def reads_error(self, head: ReplyHead) -> bool:
+        return self._reads
+
+    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
+        self.read.append(body)
+        return True
+
+
 class Play:
     """One reply, played through the chain."""
 
     def __init__(self, *, is_stream: bool, refuses: bool = False, has_limits: bool = False) -> None:
         self.bugs: list[Exception] = []
-        self.asked: list[ReplyHead] = []
+        self.judge = Judge(refuses=refuses)
+        self.asked = self.judge.asked
         self.tokens: list[tuple[int | None, int | None]] = []
         self.filter = TranslatedReply(
             Made(),
-            self._refuses,
+            self.judge,
             self.bugs.append,
             is_stream=is_stream,
             has_limits=has_limits,
             on_tokens=lambda told: self.tokens.append(told[:2]),
         )
-        self._verdict = refuses
         self.chain = FilterChain((), is_sse=False, is_plain=True)
-
-    def _refuses(self, head: ReplyHead) -> bool:
-        self.asked.append(head)
-        return self._verdict
 
     def begin(self, status: int, *headers: tuple[bytes, bytes]) -> ReplyHead | None:
         self.chain = FilterChain((self.filter,), is_sse=SSE in headers, is_plain=True)
@@ -333,3 +350,15 @@ def test_commas_in_texts_are_no_values() -> None:
     text = b'["' + b"," * 300_000 + b'"]'
 
     assert play.chain.feed(text, True) == b"{%b}" % text
+
+
+def test_error_inside_a_200_is_read_where_a_fallback_takes_what_it_says() -> None:
+    """Its status alone is a reason for none: the prompt is too long for this model."""
+    play = Play(is_stream=True)
+    play.judge = Judge(reads=True)
+    play.filter = TranslatedReply(Made(), play.judge, play.bugs.append, is_stream=True, has_limits=False)
+    play.begin(200, SSE)
+    with pytest.raises(UpstreamFailure) as caught:
+        play.chain.feed(b"!", True)
+    assert caught.value.status == play.judge.asked[0].status
+    assert len(play.judge.read) == 1 and b'"message":' in play.judge.read[0]

@@ -10,7 +10,6 @@ Knows: how much is held back, and where an error stands in each API. Does not kn
 
 from __future__ import annotations
 
-import abc
 import re
 from typing import Any, Final, NamedTuple
 
@@ -21,12 +20,12 @@ from velox.dialects.openai_errors import api_error, error_json
 from velox.dialects.sse_events import SseEvents
 from velox.errors import Reason
 from velox.gateway.error_body import ErrorRedaction
-from velox.gateway.filters import ReplyFilter
+from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.gateway.first_event import PRELUDES
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 
-__all__ = ["LEAST_READ", "EarlyErrorGate", "ErrorJudge", "begins_like_error", "may_be_error"]
+__all__ = ["LEAST_READ", "EarlyErrorGate", "begins_like_error", "may_be_error"]
 
 # Errors are short. A longer first event, or body, is none and passes.
 _MOST_HELD: Final = 64 * 1024
@@ -46,24 +45,6 @@ _OF_THE_BODY: Final = frozenset(
     {b"content-type", b"content-encoding", b"content-language", b"content-md5", b"digest", b"etag", b"last-modified"}
 )
 _JSON: Final = (b"content-type", b"application/json")
-
-
-class ErrorJudge(abc.ABC):
-    """Who decides what follows an error (an attempt: group.py)."""
-
-    __slots__ = ()
-
-    @abc.abstractmethod
-    def refuses(self, head: ReplyHead) -> bool:
-        """Return True if an error with this head is not for the client, because another attempt follows."""
-
-    @abc.abstractmethod
-    def reads_error(self, head: ReplyHead) -> bool:
-        """Return True if refuses_error() is to be asked, too."""
-
-    @abc.abstractmethod
-    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
-        """Return True if an error with this body is not for the client, because another attempt follows."""
 
 
 def may_be_error(data: bytes) -> bool:
@@ -190,7 +171,7 @@ class EarlyErrorGate(ReplyFilter):
             status = _UNAVAILABLE
         headers = [field for field in head.headers if field[0] not in _OF_THE_BODY]
         made = ReplyHead.of(status, [*headers, _JSON], len(body))
-        if judge.refuses(made) or (judge.reads_error(made) and judge.refuses_error(made, body)):
+        if judge.gives_up(made, body):
             message = f"the upstream answered with an error of status {status}, inside a reply of status {head.status}"
             raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status)
         self._held = b""

@@ -467,7 +467,9 @@ class Exchange(HedgingHost):
             filters=filters,
             dialect=plan.dialect,
             rewrites=rewrites,
-            surface=plan.surface,
+            judges=plan.answers_json,
+            judges_json=plan.may_answer_json,
+            is_response=plan.surface is Surface.RESPONSES,
         )
 
     def _address_filter(self) -> AddressFilter:

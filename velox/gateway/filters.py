@@ -12,13 +12,14 @@ Knows: how a head and a body go from one filter to the next. Does not know: what
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from velox.errors import VeloxError
 from velox.heads import ReplyHead
 
-__all__ = ["FilterChain", "ReplyFilter", "Translation", "form_of"]
+__all__ = ["ErrorJudge", "FilterChain", "ReplyFilter", "Translation", "form_of"]
 
 _SSE: Final = b"text/event-stream"
 
@@ -60,10 +61,32 @@ class ReplyFilter:
         """Nothing more comes."""
 
 
-# Makes the filter that puts a reply into the client's dialect. Its argument is asked with the head of an error that a
-# stream began with, and says whether another attempt follows. An attempt holds this, never the filter: that leads back
-# to the attempt, a reference cycle with the request's body in it.
-Translation: TypeAlias = Callable[[Callable[[ReplyHead], bool]], ReplyFilter]
+class ErrorJudge(abc.ABC):
+    """Who decides what follows an error (an attempt: group.py)."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def refuses(self, head: ReplyHead) -> bool:
+        """Return True if an error with this head is not for the client, because another attempt follows."""
+
+    @abc.abstractmethod
+    def reads_error(self, head: ReplyHead) -> bool:
+        """Return True if refuses_error() is to be asked, too."""
+
+    @abc.abstractmethod
+    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
+        """Return True if an error with this body is not for the client, because another attempt follows."""
+
+    def gives_up(self, head: ReplyHead, body: bytes) -> bool:
+        """Return True if an error that is read already is not for the client, because another attempt follows."""
+        return self.refuses(head) or (self.reads_error(head) and self.refuses_error(head, body))
+
+
+# Makes the filter that puts a reply into the client's dialect. Its argument is asked about an error that stood inside a
+# reply of another status. An attempt holds this, never the filter: that leads back to the attempt, a reference cycle
+# with the request's body in it.
+Translation: TypeAlias = Callable[[ErrorJudge], ReplyFilter]
 
 
 class FilterChain:

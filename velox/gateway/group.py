@@ -598,8 +598,8 @@ class Attempt(ReplyListener):
 
     def reads_error(self, head: ReplyHead) -> bool:
         """Say whether an error that was not refused is read before it is passed on."""
-        assert self._host is not None, "a reply comes while its attempt runs"
-        return self._host.may_ask_another(head)
+        host = self._host
+        return host is not None and host.may_ask_another(head)  # a copy's is for nobody
 
     def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
         """Say whether an error that was read is not for the client, because there is another attempt."""

@@ -287,7 +287,7 @@ class _Copy:
             # What is in another API than the client's is read by who would have to translate it.
             filters: tuple[ReplyFilter, ...] = (self._meter,)
             if translation is not None and self._status < 400:
-                filters = (translation(self._attempt.refuses), self._meter)
+                filters = (translation(self._attempt), self._meter)
             self._chain = FilterChain(filters, is_sse=self._is_sse, is_plain=is_plain)
             self._chain.begin(head)
 

@@ -26,6 +26,8 @@ _COUNTS: Final = frozenset({Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Sur
 # At these, things are put down; what works with them is asked elsewhere, or reports later. Models are not among them:
 # what is posted to one, as to `models/imagen-4:predict` or `models/OWNER/NAME/predictions`, is for it to work on.
 _IDLE: Final = frozenset({Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES})
+# Beside the APIs that can be put into another dialect. Of the answers about sound some are files.
+_JSON_ANSWERS: Final = frozenset({Endpoint.COMPLETIONS, Endpoint.IMAGES, Endpoint.MODERATIONS})
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
 
 
@@ -44,6 +46,7 @@ class RequestPlan:
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
     the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
+    answers_json: its answer is JSON or an event stream, and nothing else. may_answer_json: or a file.
     """
 
     caller: Caller
@@ -68,6 +71,8 @@ class RequestPlan:
     tells_addresses: bool = False
     reads_addresses: bool = False
     has_addresses: bool = False
+    answers_json: bool = False
+    may_answer_json: bool = False
 
 
 def plan_of(
@@ -119,6 +124,8 @@ def plan_of(
         tells,
         reads_texts,
         passed is not None or tells or dialect is Dialect.GOOGLE,
+        is_post and (path.surface is not None or (path.reads_body and path.route in _JSON_ANSWERS)),
+        is_post and path.route is Endpoint.AUDIO,
     )
 
 

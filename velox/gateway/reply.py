@@ -16,10 +16,10 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import UpstreamAddresses
-from velox.gateway.early_error import LEAST_READ, EarlyErrorGate, ErrorJudge, begins_like_error, may_be_error
+from velox.gateway.early_error import LEAST_READ, EarlyErrorGate, begins_like_error, may_be_error
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
-from velox.gateway.filters import FilterChain, ReplyFilter, Translation
+from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation
 from velox.gateway.first_event import FirstEventWatch
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
@@ -29,7 +29,7 @@ from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.types import Dialect, Surface
+from velox.types import Dialect
 
 __all__ = ["Reply", "ReplyListener"]
 
@@ -76,13 +76,15 @@ class Reply:
     """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it.
 
     filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
-    learns of its limits. dialect: in which the client reads errors. surface: whose answers are JSON or an event stream,
-    and may be an error; None: what comes is not looked at.
+    learns of its limits. dialect: in which the client reads errors. judges: a reply of status 200 is JSON or an event
+    stream, and may be an error. judges_json: so may one that says that it is JSON or an event stream. is_response: it
+    is an object of the Responses API.
     """
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_gate", "_has_body", "_has_first"),
-        *("_surface", "_leaving", "_length", "_listener", "_loop", "_may_add", "_needs_first", "_rates", "_request"),
+        *("_is_response", "_judges", "_judges_json", "_leaving", "_length", "_listener", "_loop", "_may_add"),
+        *("_needs_first", "_rates", "_request"),
         *("_request_id", "_rewrites", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
         *("is_sse", "last_s", "relay_ns", "started", "status"),
@@ -100,7 +102,9 @@ class Reply:
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
         rewrites: bool = False,
-        surface: Surface | None = None,
+        judges: bool = False,
+        judges_json: bool = False,
+        is_response: bool = False,
     ) -> None:
         self._rewrites: Final = rewrites
         self._client = client
@@ -111,7 +115,9 @@ class Reply:
         self._rates: Final = rates
         self._fields: Final = fields
         self.dialect: Final = dialect
-        self._surface: Final = surface
+        self._judges: Final = judges
+        self._judges_json: Final = judges_json
+        self._is_response: Final = is_response
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
@@ -345,7 +351,7 @@ class Reply:
                 return
             translation = listener.translation
             if translation is not None:
-                filters = (translation(listener.refuses), *filters)
+                filters = (translation(listener), *filters)
             if status >= _ERRORS_FROM:
                 self._needs_first = False
                 if listener.secret:
@@ -367,17 +373,17 @@ class Reply:
         if self._needs_first and data and (first is None or first.feed(data)):
             self._has_first = True
         if status == _OK and listener is not None and translation is None and has_body and passed.is_plain:
-            surface = self._surface
+            is_judged = self._judges or (self._judges_json and (watch is not None or passed.is_json))
             if watch is None:
                 # The way of most replies.
-                is_held = surface is not None and (
+                is_held = is_judged and (
                     (not end and len(data) < LEAST_READ)
                     or passed.is_html
                     or not data
-                    or begins_like_error(data, is_response=surface is Surface.RESPONSES)
+                    or begins_like_error(data, is_response=self._is_response)
                 )
             else:
-                is_held = (surface is not None or listener.holds_head) and (
+                is_held = (is_judged or listener.holds_head) and (
                     not self._has_first or not (end or watch.between) or may_be_error(data)
                 )
             if is_held:

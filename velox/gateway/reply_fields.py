@@ -46,6 +46,7 @@ OWN: Final = b"x-velox-"
 _KEPT_HEADS: Final = 512
 _SSE: Final = b"text/event-stream"
 _HTML: Final = b"text/html"
+_JSON: Final = b"application/json"
 _Asked: TypeAlias = tuple[ReplyShape, frozenset[bytes]]
 
 
@@ -74,8 +75,8 @@ NO_ATTEMPTS: Final = AttemptFields([], b"")
 class PassedFields(NamedTuple):
     """What the client gets of all heads of a shape. is_plain: the body is not compressed. is_dated: there is a Date.
 
-    has_id: there is an x-request-id. has_address: there is a field that may be an address of the upstream's. is_html:
-    the body is a page.
+    has_id: there is an x-request-id. has_address: there is a field that may be an address of the upstream's. is_html,
+    is_json: the body is a page, or JSON.
     """
 
     template: HeadTemplate
@@ -85,6 +86,7 @@ class PassedFields(NamedTuple):
     has_id: bool
     has_address: bool = False
     is_html: bool = False
+    is_json: bool = False
 
 
 class ReplyFields:
@@ -115,7 +117,7 @@ class ReplyFields:
 
 
 def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
-    is_sse, is_plain, is_dated, has_id, has_address, is_html = False, True, False, False, False, False
+    is_sse, is_plain, is_dated, has_id, has_address, is_html, is_json = False, True, False, False, False, False, False
     chosen: list[ShapeField] = []
     for field in shape.fields:
         name, value = field
@@ -123,6 +125,7 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
             if name == b"content-type" and value is not None:
                 is_sse = value.lower().startswith(_SSE)
                 is_html = value.lower().startswith(_HTML)
+                is_json = value.lower().startswith(_JSON)
             elif name == b"content-encoding" and value is not None:
                 is_plain = value.lower() == b"identity"
             elif name == b"date":
@@ -133,7 +136,7 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
                 has_address = True
             chosen.append(field)
     template = HeadTemplate(chosen, shape.fields)
-    return PassedFields(template, is_sse, is_plain, is_dated, has_id, has_address, is_html)
+    return PassedFields(template, is_sse, is_plain, is_dated, has_id, has_address, is_html, is_json)
 
 
 class HeaderRuleFilter(ReplyFilter):

@@ -18,8 +18,9 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.dialects.openai_errors import error_json
 from velox.errors import Reason, VeloxError
-from velox.gateway.filters import ReplyFilter
+from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
@@ -154,8 +155,8 @@ def _translated(
 class TranslatedReply(ReplyFilter):
     """Of one attempt.
 
-    is_stream: the client asked for one. refuses: asked with the head of an error that a stream began with: another
-    attempt follows. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
+    is_stream: the client asked for one. judge: asked about an error inside a reply of another status: another attempt
+    may follow. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
     in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
     others get 503. on_tokens: called with all kinds of tokens that the upstream told of; None: nobody counts them.
     on_head: called with the fields of a reply that is no error. secret: the key that went up, which no error may show;
@@ -174,12 +175,12 @@ class TranslatedReply(ReplyFilter):
         "_is_compressed",
         "_is_error",
         "_is_stream",
+        "_judge",
         "_knows_529",
         "_n_bytes",
         "_on_bug",
         "_on_head",
         "_on_tokens",
-        "_refuses",
         "_secret",
         "_stream",
         "_written",
@@ -188,7 +189,7 @@ class TranslatedReply(ReplyFilter):
     def __init__(
         self,
         crossing: Crossing,
-        refuses: Callable[[ReplyHead], bool],
+        judge: ErrorJudge,
         on_bug: Callable[[Exception], None],
         *,
         is_stream: bool,
@@ -210,7 +211,7 @@ class TranslatedReply(ReplyFilter):
         self._on_head: Final = on_head
         self._on_tokens: Final = on_tokens
         self._crossing: Final = crossing
-        self._refuses: Final = refuses
+        self._judge: Final = judge
         self._is_array: Final = is_array
         self._is_stream: Final = is_stream
         self._has_limits: Final = has_limits
@@ -333,7 +334,7 @@ class TranslatedReply(ReplyFilter):
             wait = ((_RETRY_AFTER, b"%d" % math.ceil(min(error.retry_after_s, _MOST_WAIT_S))),)
         if error.status != head.status:
             told = ReplyHead.of(error.status, [*head.headers, *wait], None)
-            if self._refuses(told):
+            if self._judge.gives_up(told, error_json(error)):
                 message = f"the upstream answered with {error.status}, inside a reply of status {head.status}"
                 raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=error.status)
             self.is_over = True
