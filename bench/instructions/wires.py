@@ -81,10 +81,12 @@ class Wire(asyncio.Transport):
         if self._give_bytes is not None:
             self._give_bytes(data)
             return
-        for at in range(0, len(data), _READ_BYTES):
-            read = data if len(data) <= _READ_BYTES else data[at : at + _READ_BYTES]
-            self._protocol.get_buffer(-1)[: len(read)] = read
-            self._protocol.buffer_updated(len(read))
+        while len(data) > _READ_BYTES:
+            self._protocol.get_buffer(-1)[:_READ_BYTES] = data[:_READ_BYTES]
+            self._protocol.buffer_updated(_READ_BYTES)
+            data = data[_READ_BYTES:]
+        self._protocol.get_buffer(-1)[: len(data)] = data
+        self._protocol.buffer_updated(len(data))
 
     def set_protocol(self, protocol: BufferedProtocol | asyncio.Protocol) -> None:  # type: ignore[override]
         if isinstance(protocol, asyncio.Protocol):
