@@ -73,6 +73,21 @@ def test_all_that_is_no_key_gets_the_same_answer(upstream: RecordingUpstream) ->
     assert b"www-authenticate: Bearer\r\n" in missing and b"vk-right" not in missing
 
 
+def test_question_about_the_server_as_a_whole_needs_no_key(upstream: RecordingUpstream) -> None:
+    """RFC 9110 §9.3.7: `OPTIONS *` says the same to everybody, and nothing goes up."""
+    with VeloxProcess({**upstream.env(), "VELOX_API_KEYS": "vk-right", "VELOX_WORKERS": "1"}) as velox:
+        for lines in ((), ("authorization: Bearer vk-wrong",)):
+            with velox.connect() as sock:
+                fields = "".join(f"{line}\r\n" for line in (*lines, "host: x", "connection: close"))
+                sock.sendall(f"OPTIONS * HTTP/1.1\r\n{fields}\r\n".encode())
+                reply = b""
+                while piece := sock.recv(65536):
+                    reply += piece
+            assert reply.startswith(b"HTTP/1.1 200 ") and b"\r\ncontent-length: 0\r\n" in reply
+            assert b"\r\nallow: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT\r\n" in reply
+        assert not upstream.calls
+
+
 def test_two_credentials_that_differ_are_400(upstream: RecordingUpstream) -> None:
     """B-27: in one header or in two, whichever is right. The same one twice is no doubt."""
     with VeloxProcess({**upstream.env(), "VELOX_API_KEYS": "vk-a,vk-b", "VELOX_WORKERS": "1"}) as velox:

@@ -123,7 +123,7 @@ BAD = [
     ),
     target("B-16 absolute-form", b"http://other/v1/models"),
     line("B-16 authority-form", b"GET other:80 HTTP/1.1"),
-    line("B-16 asterisk", b"OPTIONS * HTTP/1.1"),
+    line("B-16 asterisk", b"GET * HTTP/1.1"),
     target("B-17 fragment", b"/v1/models#x"),
     target("B-17 fragment in the query", b"/v1/models?a#x"),
     line("B-17 space", b"GET /a b HTTP/1.1"),

@@ -138,7 +138,6 @@ REFUSED: dict[str, tuple[list[Header], Reason, int]] = {
     "long path": ([*POST[:3], (b":path", b"/" + b"a" * 8192)], Reason.HEADER_TOO_LARGE, 414),
     "dot segments": ([*POST[:3], (b":path", b"/v1/../admin")], Reason.BAD_REQUEST, 400),
     "fragment": ([*POST[:3], (b":path", b"/v1#x")], Reason.BAD_REQUEST, 400),
-    "star": ([(b":method", b"OPTIONS"), *POST[1:3], (b":path", b"*")], Reason.BAD_REQUEST, 400),
     "no host": ([*POST[:2], POST[3]], Reason.BAD_REQUEST, 400),
     "host with a user": ([*POST[:2], (b":authority", b"u@x"), POST[3]], Reason.BAD_REQUEST, 400),
     "two keys": ([*POST, (b"authorization", b"a"), (b"authorization", b"b")], Reason.BAD_REQUEST, 400),
@@ -154,3 +153,9 @@ def test_what_http1_refuses_is_refused_alike(fields: list[Header], reason: Reaso
     with pytest.raises(VeloxError) as raised:
         read(*fields)
     assert (raised.value.reason, raised.value.status) == (reason, status)
+
+
+def test_request_about_the_server_has_no_path() -> None:
+    """RFC 9113 §8.3.1: `*` stands for it, of OPTIONS alone."""
+    head = read((b":method", b"OPTIONS"), *POST[1:3], (b":path", b"*"), end_stream=True)
+    assert (head.method, head.path, head.query) == (b"OPTIONS", b"*", b"")

@@ -202,8 +202,12 @@ def _targets() -> Iterator[Vector]:
     line = b"GET http://velox.test/v1/models HTTP/1.1"
     why = "RFC 9112 §3.2: exactly one Host, whatever the target is"
     yield bad("B-16-ABSOLUTE-NO-HOST-FIELD", "B-16", shown(line), why, request(line, host=b""), reason="bad_request")
-    star = "RFC 9112 §3.2.4: `*` asks about a whole server; a gateway has nothing to say about the upstream's"
-    yield _line("COMP-OPTIONS-STAR", "B-16", b"OPTIONS * HTTP/1.1", star, reason="bad_request")
+    star = "RFC 9110 §9.3.7: `*` asks about the gateway as a whole, which answers for itself"
+    line = b"OPTIONS * HTTP/1.1"
+    ours = Answer((200,), fields=(("allow", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"), ("content-length", "0")))
+    yield Vector("COMP-OPTIONS-STAR", "B-16", shown(line), star, (request(line),), (ours,), closes=False)
+    why = "RFC 9112 §3.2.4: only OPTIONS may ask about a whole server"
+    yield _line("B-16-GET-STAR", "B-16", b"GET * HTTP/1.1", why, reason="bad_request")
     for label, target in (
         ("RFC9112-3.2-FRAGMENT-IN-TARGET", b"/v1/models#frag"),
         ("B-17-FRAGMENT-IN-QUERY", b"/v1/models?a#frag"),

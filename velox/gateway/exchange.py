@@ -63,6 +63,8 @@ from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
 from velox.policy.split import MirrorGate
 from velox.protocol.google_limits import with_google_limits
+from velox.protocol.http1_head import METHODS
+from velox.protocol.http1_target import SERVER
 from velox.protocol.token_usage import TokenUsage
 from velox.types import BodyFields, Dialect, Endpoint, Surface
 
@@ -73,6 +75,7 @@ _NOT_READ: Final = BodyFields()
 _ERRORS_FROM: Final = 400
 # What a lane says of a request that its upstream's API has no way for.
 _UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
+_ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
 
 
@@ -273,7 +276,7 @@ class Exchange(HedgingHost):
                 await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
             if self._grant.wait_ns:
                 await self._wait_for_turn(self._grant.wait_ns)
-            if self.plan.may_list_models and await self._list_models():
+            if self.plan.may_be_ours and await self._answer_ourselves():
                 pass  # answered here
             else:
                 routing = self.gateway.routing
@@ -388,9 +391,14 @@ class Exchange(HedgingHost):
         await self.gateway.sleep(wait_ns / _NS_PER_S)
         self._grant.used_wait()
 
-    async def _list_models(self) -> bool:
-        """Answer a question for models here, if it is none for an upstream."""
+    async def _answer_ourselves(self) -> bool:
+        """Answer a question for models here, if it is none for an upstream, and one for the server as a whole."""
         gateway, caller = self.gateway, self.plan.caller
+        if self.head.path == SERVER:
+            # RFC 9110 §9.3.7. It says the same to everybody, so it needs no key, and nothing of the upstream's.
+            self.reply = self._make_reply()
+            self.reply.on_reply(ReplyHead.of(200, [_ALLOW], 0), b"", True)
+            return True
         models, routing = gateway.parts.models, gateway.routing
         if models is None or not models.serves(self.head, caller, routing):
             return False

@@ -30,7 +30,8 @@ from velox.net.application import Client, ClientExchange
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Caller, Dialect, Endpoint, KeyUpdate
+from velox.protocol.http1_target import SERVER
+from velox.types import ANYONE, Caller, Dialect, Endpoint, KeyUpdate
 
 __all__ = ["Gateway"]
 
@@ -109,8 +110,7 @@ class Gateway(ExchangeOwner):
         if plan is None or (head.has_body and not plan.has_body):
             parts = self.parts
             if caller is None:
-                caller = parts.auth.check(head)
-                parts.endpoints.check(head)
+                caller = self._check(head)
             plan = plan_of(
                 head,
                 caller,
@@ -124,6 +124,15 @@ class Gateway(ExchangeOwner):
                 self._keep(key, plan)
         self._latest = head, plan
         return plan
+
+    def _check(self, head: RequestHead) -> Caller:
+        """Return who sent a request that may pass. Raises VeloxError."""
+        parts = self.parts
+        if head.path == SERVER:
+            return ANYONE
+        caller = parts.auth.check(head)
+        parts.endpoints.check(head)
+        return caller
 
     def _keep(self, key: tuple[HeadShape, bytes | None], plan: RequestPlan) -> None:
         """Keep a plan: of few shapes for many callers, so that clients that change their heads fill no memory."""

@@ -15,6 +15,7 @@ from velox.gateway.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_
 from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
+from velox.protocol.http1_target import SERVER
 from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, Surface
 
 __all__ = ["RequestPlan", "plan_of", "runs_model"]
@@ -36,7 +37,7 @@ class RequestPlan:
     """One kind of request.
 
     dialect: of the client. names_model: a body of this path names a model, or the path itself does. reads_body: and it
-    is JSON, which is read; forms pass unread. may_list_models: it may ask for what there is, which the gateway may
+    is JSON, which is read; forms pass unread. may_be_ours: it may ask for what there is, which the gateway may
     answer itself. has_body: the head was checked as one that a body follows, of which more is asked. forbids_body: no
     body may follow. terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred
     years for none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body,
@@ -54,7 +55,7 @@ class RequestPlan:
     dialect: Dialect
     names_model: bool
     reads_body: bool
-    may_list_models: bool
+    may_be_ours: bool
     has_body: bool
     forbids_body: bool
     terms: ClientTerms
@@ -107,7 +108,7 @@ def plan_of(
         dialect,
         is_post and not is_count and (path.reads_body or path.named is not None),
         reads,
-        head.method in _ASKING and b"/models" in head.path,
+        (head.method in _ASKING and b"/models" in head.path) or head.path == SERVER,
         head.has_body,
         head.method in WITHOUT_CONTENT,
         terms,

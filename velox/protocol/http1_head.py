@@ -38,7 +38,7 @@ from velox.protocol.http1_fields import (
     line_start,
     only_pass,
 )
-from velox.protocol.http1_target import origin_form, split_target
+from velox.protocol.http1_target import SERVER, origin_form, split_target
 from velox.protocol.own_names import is_own
 from velox.protocol.websocket import read_offer
 
@@ -237,8 +237,11 @@ def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
     """Return what a head says, and all of its fields."""
     method, target, http_1_0 = check_request_line(head[: head.index(b"\r\n")], limits)
     is_url = not target.startswith(b"/")
-    target = origin_form(target, limits.hosts)
-    path, query = split_target(target)
+    if target == SERVER and method == b"OPTIONS":
+        is_url, path, query = False, SERVER, b""
+    else:
+        target = origin_form(target, limits.hosts)
+        path, query = split_target(target)
     if len(head) > limits.line_bytes:
         _check_sizes(head, limits)
     fields = _parse_fields(head, limits)

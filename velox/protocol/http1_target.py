@@ -13,7 +13,10 @@ from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 
-__all__ = ["origin_form", "split_target"]
+__all__ = ["SERVER", "origin_form", "split_target"]
+
+# The target of a request about a server as a whole (RFC 9112 §3.2.4). Only OPTIONS may have it.
+SERVER: Final = b"*"
 
 # What nearly every request looks like: no segment empty or dotted in front, nothing encoded, no ";".
 # The query is any visible ASCII but "#" (no fragment goes to a server) and "\" (some servers read it as "/").

@@ -33,7 +33,7 @@ from velox.protocol.http1_head import (
     expects_continue,
     too_long,
 )
-from velox.protocol.http1_target import split_target
+from velox.protocol.http1_target import SERVER, split_target
 
 __all__ = ["MalformedError", "check_trailers", "read_head"]
 
@@ -68,7 +68,7 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
         raise bad_method(method)
     if len(target) > limits.target_bytes:
         raise too_long(f"request target is over {limits.target_bytes} bytes", status=414)
-    path, query = split_target(target)
+    path, query = (SERVER, b"") if target == SERVER else split_target(target)  # of OPTIONS, see _is_path()
     if not all(map(bytes.isascii, values.values())):
         raise framing_error("request head has bytes beyond ASCII")
     if len(values) != len(rest):
