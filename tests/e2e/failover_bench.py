@@ -1,14 +1,16 @@
 """The sixteen scenarios of the public Failover Bench: what its provider does, what it measures, and how it judges.
 
-Knows: each scenario's fault and checks, as in its catalogue (methodology 0.1). Does not know: a gateway's settings.
+Knows: each scenario's fault and checks, as in its catalogue (methodology 0.1), and the two files that are played: with
+time-outs and reasons (TUNED), and with one fallback and nothing else (DEFAULTS). Does not know: how a gateway is run.
 
     pass     the ideal outcome: the whole answer; for S13 a clean error. All checks hold
     partial  the ideal outcome, but a check failed that is advisory
     safe     no answer, but a clean error in time, and all other checks hold
     fail     a hang, a cut answer taken for a whole one, or a check that is not advisory failed
 
-Waiting is shorter here: where the catalogue's provider waits 20 s for a token or 30 s in a stall, and allows so many
-seconds, both are scaled. Its Retry-After stays as it is; S15 is its own short sequence.
+Waiting may be scaled: where the catalogue's provider waits 20 s for a token, and allows so many seconds, both are. Its
+Retry-After stays as it is; S15 is its own short sequence. Velox's own time-outs are scaled, too, where its defaults are
+played (scaled_defaults); at a scale of 1 nothing is set.
 """
 
 from __future__ import annotations
@@ -24,27 +26,73 @@ from typing import Any, Final
 
 from tests.e2e.recording import JSON, SSE, Call, RecordingUpstream
 
-__all__ = ["SCENARIOS", "FlakyProvider", "Scenario", "Seen", "ask", "judge", "measure"]
+__all__ = [
+    "DEFAULTS",
+    "SCENARIOS",
+    "TUNED",
+    "FlakyProvider",
+    "Scenario",
+    "Seen",
+    "ask",
+    "config",
+    "judge",
+    "measure",
+    "scaled_defaults",
+]
 
 SCALE: Final = 0.3  # of the catalogue's waits, and of what it allows for them
-SLOW_S: Final = 20.0 * SCALE
+SLOW_S: Final = 20.0
 FLAP_DOWN_S: Final = 6.0
 N_FLAP: Final = 10
 FLAP_EVERY_S: Final = 1.2
-MOST_S: Final = 30.0  # a hang
+MOST_S: Final = 100.0  # a hang
+# Of Velox, in seconds: those of its time-outs that a scenario waits for.
+_DEFAULT_TIMEOUTS: Final = {"first_byte": 60.0, "idle": 60.0, "stall": 40.0}
+
+TUNED: Final = "tuned"
+DEFAULTS: Final = "defaults"
 
 ANSWER: Final = [f"word{n}" for n in range(60)]
 _MESSAGES: Final = [{"role": "user", "content": "Explain in exactly sixty words why a gateway earns trust."}]
+
+
+# -- the gateway's file ----------------------------------------------------------------------------------
+
+
+def config(origin: str, kind: str = TUNED) -> dict[str, object]:
+    """Return the file: one provider, and one fallback of it with a model of its own. kind: TUNED or DEFAULTS."""
+    is_tuned = kind == TUNED
+    more = {"timeouts": {"first_byte": "1s", "idle": "1s", "first_event": "1s"}} if is_tuned else {}
+    reasons = {"for": "failure, context_length"} if is_tuned else {}
+    upstreams = [{"name": name, "origin": origin, **more} for name in ("primary", "backup")]
+    routes = [
+        {
+            "name": fallback,
+            "match": {"models": models},
+            "to": "primary",
+            "fallback": [{"upstream": "backup", "model": fallback, **reasons}],
+        }
+        for fallback, models in (("fb-ok-noprefill", "fb-s14"), ("fb-ok", "fb-*"))
+    ]
+    return {"upstreams": upstreams, "routes": routes}
+
+
+def scaled_defaults(scale: float) -> dict[str, str]:
+    """Return the settings that make Velox's default time-outs as much shorter as the catalogue's; none for 1."""
+    if scale == 1.0:
+        return {}
+    return {f"upstream_{name}_timeout": f"{round(1000 * at * scale)}ms" for name, at in _DEFAULT_TIMEOUTS.items()}
 
 
 # -- the provider -------------------------------------------------------------------------------------
 
 
 class FlakyProvider(RecordingUpstream):
-    """Does one thing wrong for each model: `fb-sNN`. Other models are answered."""
+    """Does one thing wrong for each model: `fb-sNN`. Other models are answered. scale: of its waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = SCALE) -> None:
         super().__init__(script=self._play)
+        self.scale: Final = scale
         self.began_s = time.monotonic()
 
     def attempts(self, model: str) -> list[Call]:
@@ -71,12 +119,12 @@ async def _answer(_provider: FlakyProvider, call: Call, model: str, _nth: int) -
     await _stream(call, model)
 
 
-async def _stream(call: Call, model: str, *, at: int = -1, fault: str = "") -> None:
-    """Stream the answer. fault: what happens before word `at`."""
+async def _stream(call: Call, model: str, *, at: int = -1, fault: str = "", slow_s: float = 0.0) -> None:
+    """Stream the answer. fault: what happens before word `at`. slow_s: before the first."""
     await call.head(200, SSE)
     await call.drain()
-    if fault == "slow":
-        await _wait(call, SLOW_S)
+    if slow_s:
+        await _wait(call, slow_s)
     await call.data(_chunk(model, {"role": "assistant", "content": ""}))
     for n, word in enumerate(ANSWER):
         if n == at and fault == "cut":
@@ -110,6 +158,10 @@ def _broken_stream(fault: str, at: int = -1) -> _Fault:
         await _stream(call, model, at=at, fault=fault)
 
     return script
+
+
+async def _slow(provider: FlakyProvider, call: Call, model: str, _nth: int) -> None:
+    await _stream(call, model, slow_s=SLOW_S * provider.scale)
 
 
 def _error(
@@ -160,7 +212,7 @@ _FAULTS: Final[Mapping[str, _Fault]] = {
     "fb-s04": _error(503, "overloaded"),
     "fb-s05": _reset_once,
     "fb-s06": _silence,
-    "fb-s07": _broken_stream("slow"),
+    "fb-s07": _slow,
     "fb-s08": _broken_stream("cut", 40),
     "fb-s09": _broken_stream("stall", 20),
     "fb-s10": _broken_stream("malformed", 10),
@@ -192,11 +244,11 @@ class Result:
         return not self.error and self.words == ANSWER
 
 
-def ask(port: int, model: str) -> Result:
+def ask(port: int, model: str, most_s: float = MOST_S * SCALE) -> Result:
     """Ask for a stream as a careful client does: it skips events that are no JSON, and takes an error event for one."""
     result, began_s = Result(), time.monotonic()
     wanted = {"model": model, "messages": _MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=MOST_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=most_s)
     try:
         connection.request(
             "POST", "/v1/chat/completions", json.dumps(wanted), {"content-type": "application/json", "host": "x.test"}
@@ -249,10 +301,15 @@ class Seen:
     fallback: str
     is_alive: bool
     down_s: float = 0.0
+    scale: float = SCALE
 
     @property
     def took_s(self) -> float:
         return self.results[0].took_s
+
+    def took_at_most(self, seconds: float) -> bool:
+        """Say whether the answer took no more than what the catalogue allows, scaled."""
+        return self.took_s <= seconds * self.scale
 
     def within(self, seconds: float) -> int:
         """Count the attempts in the first seconds."""
@@ -316,10 +373,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "S03": Scenario("500 once", should=[_again]),
     "S04": Scenario("503 for ever", [_bounded]),
     "S05": Scenario("reset before a byte"),
-    "S06": Scenario("no response", [lambda seen: seen.took_s <= 100 * SCALE], [_one_attempt]),
-    "S07": Scenario("slow first token", should=[lambda seen: seen.took_s <= 15 * SCALE]),
+    "S06": Scenario("no response", [lambda seen: seen.took_at_most(100)], [_one_attempt]),
+    "S07": Scenario("slow first token", should=[lambda seen: seen.took_at_most(15)]),
     "S08": Scenario("stream cut in the middle"),
-    "S09": Scenario("stream stalls", [lambda seen: seen.took_s <= 45 * SCALE, _alive]),
+    "S09": Scenario("stream stalls", [lambda seen: seen.took_at_most(45), _alive]),
     "S10": Scenario("malformed event", [_alive], [_whole]),
     "S11": Scenario("no [DONE]", [lambda seen: seen.took_s <= 8], [_usage]),
     "S12": Scenario("context length exceeded", [_one_attempt]),
@@ -342,10 +399,10 @@ def measure(name: str, provider: FlakyProvider, port: int) -> Seen:
     results = []
     for n in range(N_FLAP if name == "S15" else 1):
         time.sleep(max(0.0, provider.began_s + n * FLAP_EVERY_S - time.monotonic()))
-        results.append(ask(port, model))
+        results.append(ask(port, model, MOST_S * provider.scale))
     first, second = provider.attempts(model), provider.attempts(scenario.fallback)
     is_alive = ask(port, "fb-ok").is_answer
-    return Seen(results, first, second, scenario.fallback, is_alive, provider.began_s + FLAP_DOWN_S)
+    return Seen(results, first, second, scenario.fallback, is_alive, provider.began_s + FLAP_DOWN_S, provider.scale)
 
 
 def judge(name: str, seen: Seen) -> str:

@@ -207,6 +207,35 @@ def test_upstream_first_event_timeout_bounds_the_wait_for_a_streams_first_event(
         assert (reply.status, reply.body) == (200, b": thinking\n\n" + CHAT_SSE)
 
 
+@covers("VELOX_UPSTREAM_STALL_TIMEOUT")
+def test_upstream_stall_timeout_bounds_a_silence_inside_a_text() -> None:
+    """Not one before it: a model may think for minutes, also behind the first events, which hold no text."""
+    first = CHAT_SSE[: CHAT_SSE.index(b"\n\n") + 2]
+
+    async def thinks_and_stalls(call: Call) -> None:
+        await call.head(200, SSE)
+        await call.data(first)
+        await call.step()
+        await call.data(first * (2048 // len(first) + 1))
+        await call.silence()
+
+    with (
+        RecordingUpstream(http2=True) as upstream,
+        before(upstream, upstream_stall_timeout="400ms", upstream_idle_timeout="60s") as velox,
+        upstream.playing(thinks_and_stalls),
+    ):
+        with Client(velox) as client:
+            client.send_chat(CHAT_STREAM)
+            client.read_until(first)
+            time.sleep(0.8)
+            upstream.step()
+            began_s = time.monotonic()
+            rest = client.read_to_end()
+        assert 0.35 <= time.monotonic() - began_s < LATE_S
+        assert rest.count(b'"choices"') > 5, "it was not cut while it thought"
+        assert b"upstream_idle_timeout" in rest and b"[DONE]" not in rest
+
+
 @covers("VELOX_UPSTREAM_IDLE_TIMEOUT")
 def test_upstream_idle_timeout_bounds_a_silence_inside_a_reply() -> None:
     """The stream ends with an error event and never as if it were whole. The upstream is let go."""

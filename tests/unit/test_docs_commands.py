@@ -91,6 +91,7 @@ RUN_BY = {
     ".venv/bin/python -m tests.wall --write docs/faults.md": (
         "tests/wall/test_command.py::test_command_runs_the_tests_of_a_fault_and_writes_their_row"
     ),
+    ".venv/bin/python -m tests.failover": "tests/e2e/test_failover_bench.py::test_command_prints_its_table",
     ".venv/bin/python -m tests.storm": "tests/storm/test_storm.py::test_command_prints_its_tables",
     "make soak-short": ".ci/run: make -C .compiled soak-short",
     ".venv/bin/python -m tests.soak.translated": (

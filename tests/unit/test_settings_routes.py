@@ -32,6 +32,7 @@ from velox.settings.routing import route_problems
 from velox.settings.show import route_lines
 from velox.settings.tree import Entry, Tree
 
+TOO_LONG = frozenset({Refusal.CONTEXT_LENGTH})
 UPSTREAMS = """upstreams:
   - {name: openai, origin: https://api.openai.com, models: [gpt-4o*, o1]}
   - {name: azure, origin: http://azure.test}
@@ -96,7 +97,7 @@ def test_list_becomes_routes(tmp_path: Path) -> None:
         "hash",
         HashOn("header", b"x-session"),
         None,
-        (Target("backup"), Target("claude", "claude-x")),
+        (Target("backup"), Target("claude", "claude-x", refusals=TOO_LONG)),
         Hedge(Delay(seconds=0.3), 2.5),
         Mirror(Target("backup"), 10.0),
         Canary(Target("azure", "next"), 5.0),
@@ -109,7 +110,7 @@ def test_list_becomes_routes(tmp_path: Path) -> None:
         (Target("azure", "gpt-4o"), Target("openai", "gpt-4o")),
         "peak_ewma",
         model="gpt-4o",
-        fallback=(Target("backup", "gpt-4o"), Target("claude", "claude-x")),
+        fallback=(Target("backup", "gpt-4o"), Target("claude", "claude-x", refusals=TOO_LONG)),
         hedge=Hedge(Delay(percentile=95.0), 5.0),
     )
     assert settings.routes == (chat, alias, RouteEntry("rest", Match(), (Target("azure"),)))
@@ -147,6 +148,30 @@ def test_fallback_may_be_for_some_reasons_only(tmp_path: Path) -> None:
         "openai (o1) for context_length",
         "claude for failure and content_filter",
     ]
+
+
+def test_fallback_with_another_model_is_for_long_prompts_too(tmp_path: Path) -> None:
+    """By default: it may have room. Not with the model that refused, nor where the file says who is for them."""
+    cases = {
+        "to: azure, fallback: [backup, {upstream: openai, model: o1}]": [set(), {Refusal.CONTEXT_LENGTH}],
+        "to: {upstream: azure, model: o1}, fallback: [backup, {upstream: openai, model: o1}]": [
+            {Refusal.CONTEXT_LENGTH},
+            set(),
+        ],
+        "to: azure, fallback: {upstream: openai, model: o1, for: [failure]}": [set()],
+        "to: azure, fallback: [{upstream: openai, model: o1}, {upstream: backup, model: c, for: [context_length]}]": [
+            set(),
+            {Refusal.CONTEXT_LENGTH},
+        ],
+        "to: azure, fallback: [{upstream: openai, model: o1}, {upstream: backup, model: c, for: [content_filter]}]": [
+            {Refusal.CONTEXT_LENGTH},
+            {Refusal.CONTENT_FILTER},
+        ],
+    }
+    for text, refusals in cases.items():
+        (route,) = of_file(tmp_path, UPSTREAMS + f"routes: [{{name: a, {text}}}]").routes
+        assert [each.refusals for each in route.fallback] == refusals, text
+        assert [each.on_failure for each in route.fallback[:1]] == [True]
 
 
 def test_model_of_a_route_is_that_of_each_target_without_one(tmp_path: Path) -> None:

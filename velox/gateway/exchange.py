@@ -76,6 +76,8 @@ _ERRORS_FROM: Final = 400
 # What a lane says of a request that its upstream's API has no way for.
 _UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
+# A model thinks before the text of these. Other APIs have items between which it may think again.
+_COMPLETIONS: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
 
 
@@ -478,6 +480,7 @@ class Exchange(HedgingHost):
             judges=plan.answers_json,
             judges_json=plan.may_answer_json,
             is_response=plan.surface is Surface.RESPONSES,
+            is_chat=plan.endpoint in _COMPLETIONS,
         )
 
     def _address_filter(self) -> AddressFilter:

@@ -251,6 +251,9 @@ class AttemptReply(Protocol):
     @property
     def last_s(self) -> float: ...
 
+    @property
+    def is_flowing(self) -> bool: ...
+
     def begin(self, listener: ReplyListener, told: AttemptFields) -> None: ...
 
     def attach(self, stream: UpstreamStream) -> None: ...
@@ -664,13 +667,20 @@ class Attempt(ReplyListener):
     def overdue(self, reply: AttemptReply, now_s: float) -> UpstreamFailure | None:
         """Return why the upstream gets no more time; None while it has some."""
         limits = self.member.timeouts
-        if reply.started and now_s - reply.last_s < limits.idle_s:
-            return None
+        idle_s = limits.idle_s
+        if reply.started:
+            silent_s = now_s - reply.last_s
+            if silent_s < limits.stall_s and silent_s < idle_s:
+                return None
+            if reply.is_flowing:
+                idle_s = min(idle_s, limits.stall_s)
+            if silent_s < idle_s:
+                return None
         stream = self._stream
         if stream is None or reply.done.done():
             return None
         if reply.started:
-            message = f"the upstream sent nothing for {limits.idle_s:g} s"
+            message = f"the upstream sent nothing for {idle_s:g} s"
             return UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message)
         if self._answers and now_s - self._head_s >= _HEAD_WAIT_S and not self.holds_head:
             reply.release_head()

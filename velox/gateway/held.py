@@ -110,6 +110,11 @@ class HeldReply:
         """When it last brought something; 0: it has not yet."""
         return self._reply.last_s if self.passes else self._last_s
 
+    @property
+    def is_flowing(self) -> bool:
+        """True when the client has the beginning of its text."""
+        return self.passes and self._reply.is_flowing
+
     def begin(self, listener: ReplyListener, told: AttemptFields) -> None:
         """Begin the attempt. told: not yet known, as it depends on who wins."""
         self._listener = listener

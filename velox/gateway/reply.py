@@ -37,6 +37,8 @@ _OK: Final = 200
 _ERRORS_FROM: Final = 400
 # How long an upstream may take to end a reply that is over: its last bytes come within a round trip.
 _END_S: Final = 1.0
+# Of a completion: roles, results of filters, a comment. They may come long before the model has thought.
+_FIRST_EVENTS_BYTES: Final = 2048
 
 
 class ReplyListener(ErrorJudge):
@@ -78,12 +80,22 @@ class Reply:
     filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
     learns of its limits. dialect: in which the client reads errors. judges: a reply of status 200 is JSON or an event
     stream, and may be an error. judges_json: so may one that says that it is JSON or an event stream. is_response: it
-    is an object of the Responses API.
+    is an object of the Responses API. is_chat: it is a completion, which thinks before its text and not inside it.
     """
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_gate", "_has_body", "_has_first"),
-        *("_is_response", "_judges", "_judges_json", "_leaving", "_length", "_listener", "_loop", "_may_add"),
+        *(
+            "_is_chat",
+            "_is_response",
+            "_judges",
+            "_judges_json",
+            "_leaving",
+            "_length",
+            "_listener",
+            "_loop",
+            "_may_add",
+        ),
         *("_needs_first", "_rates", "_request"),
         *("_request_id", "_rewrites", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
@@ -105,6 +117,7 @@ class Reply:
         judges: bool = False,
         judges_json: bool = False,
         is_response: bool = False,
+        is_chat: bool = False,
     ) -> None:
         self._rewrites: Final = rewrites
         self._client = client
@@ -118,6 +131,7 @@ class Reply:
         self._judges: Final = judges
         self._judges_json: Final = judges_json
         self._is_response: Final = is_response
+        self._is_chat: Final = is_chat
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
@@ -179,6 +193,11 @@ class Reply:
             self._leaving = self._loop.call_later(_END_S, stream.cancel)
         else:
             stream.cancel()
+
+    @property
+    def is_flowing(self) -> bool:
+        """True for a stream whose text has begun: its first events, which some send at once, are shorter together."""
+        return self._is_chat and self.is_sse and self.bytes_out > _FIRST_EVENTS_BYTES
 
     @property
     def is_whole(self) -> bool:

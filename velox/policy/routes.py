@@ -6,6 +6,7 @@ checked (settings/routing.py); no file, no environment.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -65,7 +66,7 @@ class KeyRef:
 class Timeouts:
     """How long an upstream may take, in seconds: as the variables VELOX_UPSTREAM_..._TIMEOUT.
 
-    total, first_event: 0: no limit.
+    total, first_event: 0: no limit. stall: silence in a stream of Chat whose text flows; the shorter of it and idle.
     """
 
     connect_s: float
@@ -75,6 +76,7 @@ class Timeouts:
     write_s: float
     total_s: float
     first_event_s: float = 0.0
+    stall_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ class Target:
 
     strip: what is taken off the beginning of the name that the client gave: "anthropic/".
     Of a fallback: on_failure: it is asked after a failure. refusals: and after these of another's model.
+    says_reasons: they were given, and do not follow from its model.
     """
 
     upstream: str
@@ -222,6 +225,7 @@ class Target:
     on_failure: bool = True
     refusals: frozenset[Refusal] = frozenset()
     strip: str = ""
+    says_reasons: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         text = self.upstream if self.model is None else f"{self.upstream} ({self.model})"
@@ -229,7 +233,8 @@ class Target:
             text += f" without {self.strip}"
         reasons = [FAILURE] if self.on_failure else []
         reasons += sorted(self.refusals)
-        return f"{text} for {' and '.join(reasons)}" if self.refusals else text
+        is_said = self.says_reasons or not self.on_failure
+        return f"{text} for {' and '.join(reasons)}" if self.refusals and is_said else text
 
     @property
     def naming(self) -> ModelName:

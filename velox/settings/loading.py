@@ -253,6 +253,9 @@ class _Reading:
             workers = self.values.get("workers")
             part = soft_default if variable.default == MEMORY_SOFT else hard_default
             return self._beside_other(variable, part(memory_bytes, workers)) if isinstance(workers, int) else "off"
+        idle = self.given.get("VELOX_UPSTREAM_IDLE_TIMEOUT")
+        if variable.name == "VELOX_UPSTREAM_STALL_TIMEOUT" and idle is not None:
+            return idle.text  # who allows a longer silence means every one
         return variable.default
 
     def _beside_other(self, variable: Variable, default: str) -> str:

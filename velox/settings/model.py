@@ -176,6 +176,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream_idle_timeout_s: float = live_setting(
         "60s", "longest silence inside a reply; comments of an event stream count as silence", parse.TIMEOUT
     )
+    upstream_stall_timeout_s: float = live_setting(
+        "40s",
+        "longest silence in a streamed chat completion of which over 2 KiB have come; where the idle time-out alone is"
+        " set, that",
+        parse.TIMEOUT,
+    )
     upstream_write_timeout_s: float = live_setting(
         "30s", "longest time in which an upstream reads nothing of a request's body", parse.TIMEOUT
     )

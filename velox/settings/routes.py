@@ -13,6 +13,7 @@ one of them is chosen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, get_args
 
@@ -61,6 +62,8 @@ _LIST: Final = ListForm(
 _OF_TARGETS: Final = MappingProxyType(
     dict.fromkeys(("weight", "timeouts", "keys", "concurrency", "origin"), "expected it at the upstream")
 )
+# What a fallback is for beside failures, where it does not say so: another model may have room for a longer prompt.
+_OF_ANOTHER_MODEL: Final = frozenset({Refusal.CONTEXT_LENGTH})
 _TAG_HEADER: Final = "x-velox-tag"
 
 
@@ -89,14 +92,15 @@ def _route(section: Section) -> RouteEntry:
         hash_on = HashOn("user")
     mirror = _share(section, "mirror", model)
     canary = _share(section, "canary", model)
+    to = _targets(section, "to", model)
     return RouteEntry(
         section.one("name", parse.name, "", shown=False),
         _match(section),
-        _targets(section, "to", model),
+        to,
         balance,
         hash_on,
         model,
-        _targets(section, "fallback", model),
+        _with_reasons(_targets(section, "fallback", model), to),
         _hedge(section),
         None if mirror is None else Mirror(*mirror),
         None if canary is None else Canary(*canary),
@@ -104,6 +108,20 @@ def _route(section: Section) -> RouteEntry:
         header_rules(section, "response_headers"),
         section.where,
         section.one("strict", parse.switch, False),
+    )
+
+
+def _with_reasons(fallbacks: Sequence[Target], to: Sequence[Target]) -> tuple[Target, ...]:
+    """Say what each fallback is for that does not say so itself: with another model, also for too long a prompt.
+
+    Not where one of them says that it is for these: then it is known whom to ask.
+    """
+    if any(Refusal.CONTEXT_LENGTH in each.refusals for each in fallbacks):
+        return tuple(fallbacks)
+    asked = {target.naming for target in to}
+    return tuple(
+        each if each.says_reasons or each.naming in asked else replace(each, refusals=_OF_ANOTHER_MODEL)
+        for each in fallbacks
     )
 
 
@@ -167,7 +185,7 @@ def _target(section: Section, name: str, item: Tree, model: str | None) -> Targe
             inner.refuse("strip", "expected this or `model`, not both: `model` replaces the whole name")
         reasons = inner.many("for", parse.one_of(FAILURE, *Refusal)) if is_fallback else ()
         refusals = frozenset(Refusal(each) for each in reasons if each != FAILURE)
-        more = (inner.where_is("upstream"), not refusals or FAILURE in reasons, refusals, strip)
+        more = (inner.where_is("upstream"), not refusals or FAILURE in reasons, refusals, strip, bool(reasons))
         return Target(upstream, own or (None if strip else model), *more) if upstream else None
     try:
         if item.text is None:

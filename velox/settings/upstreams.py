@@ -289,6 +289,8 @@ def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
     for name in _TIMEOUTS:
         read = parse.OPTIONAL_TIMEOUT if name in ("total", "first_event") else parse.TIMEOUT
         found[f"{name}_s"] = inner.one(name, read, getattr(usual, f"{name}_s"))
+    if "idle" in inner and "stall" not in inner:
+        found["stall_s"] = found["idle_s"]
     return Timeouts(**found)
 
 
