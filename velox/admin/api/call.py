@@ -83,7 +83,7 @@ class Answer(NamedTuple):
     """What a call has come to, as JSON."""
 
     status: int
-    body: Mapping[str, Any] | Sequence[Any]
+    body: Mapping[str, Any] | Sequence[Any] | int
 
 
 def json_reply(status: int, body: object, headers: tuple[tuple[str, str], ...] = ()) -> Reply:

@@ -6,6 +6,7 @@ kept. All handlers block: they wait for the database.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from velox.accounts.service import MOST_GRACE_S, Accounts, AccountsError, Made
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import ADMINS, OWNERS, READERS, Route
 from velox.admin.litellm.fields import alias_of, changed, created, first_budget, shown
+from velox.admin.litellm.members import Members, has_account, is_member, memberships_of, user_of_email
 from velox.admin.litellm.spent import find_key, spent_of
 from velox.admin.roles import Role
 from velox.ledger.store import Store
@@ -27,6 +29,7 @@ __all__ = ["LitellmAccounts"]
 
 _PAGE: Final = 100
 _MOST_PAGE: Final = 1000
+_MOST_BULK: Final = 500
 _MOST_TOLD: Final = 256
 _RETRIES: Final = 100  # each time somebody else has made a change
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -47,6 +50,7 @@ class LitellmAccounts:
         self._now: Final = now
         self._logger: Final = logger
         self._told: Final[set[str]] = set()
+        self._members: Final = Members(accounts, lambda team: self._owner("team", team))
 
     def __repr__(self) -> str:
         return "<LitellmAccounts>"
@@ -62,13 +66,23 @@ class LitellmAccounts:
             ("/key/regenerate", self._regenerate),
             ("/key/{key}/regenerate", self._regenerate),
             ("/team/new", self._new_team),
+            ("/key/bulk_update", self._update_keys),
             ("/team/update", self._update_team),
+            ("/team/delete", self._delete_teams),
+            ("/team/block", self._block_team),
+            ("/team/unblock", self._unblock_team),
+            ("/team/member_add", self._members.add),
+            ("/team/member_update", self._members.update),
+            ("/team/member_delete", self._members.delete),
             ("/user/new", self._new_user),
+            ("/user/update", self._update_user),
+            ("/user/delete", self._delete_users),
         ):
             yield Route("POST", path, path, "", do, {}, ADMINS, body={})
         yield Route("GET", "/key/info", "/key/info", "", self._key_info, {}, OWNERS)
         for path, read in (
             ("/key/list", self._list_keys),
+            ("/key/aliases", self._list_aliases),
             ("/team/info", self._team_info),
             ("/team/list", self._list_teams),
             ("/user/info", self._user_info),
@@ -84,35 +98,77 @@ class LitellmAccounts:
         if secret is None:
             _check_private(call)
         fields = created("key", body, self._now_s, self._tell)
-        with _Named("key"):
-            made = self._accounts().create_key(
-                {**fields, **({} if secret is None else {"key": secret})}, call.asker.name
-            )
-            key = self._blocked(made.key, body, call)
+        user = self._missing_user(fields.get("user"), call)
+        try:
+            with _Named("key"):
+                made = self._accounts().create_key(
+                    {**fields, **({} if secret is None else {"key": secret})}, call.asker.name
+                )
+        except (ApiError, AccountsError):
+            if user is not None:
+                with contextlib.suppress(AccountsError):  # somebody has given it a key since
+                    self._accounts().delete("user", user.id, call.asker.name)
+            raise
+        key = self._blocked(made.key, body, call)
         return Answer(200, self._made(made._replace(key=key)))
+
+    def _missing_user(self, id_: object, call: ApiCall) -> Account | None:
+        """Make the user of a new key, as LiteLLM does; None: there is one, or the key has none. Raises ApiError."""
+        if not isinstance(id_, str) or not id_ or has_account(self._accounts(), "user", id_):
+            return None
+        with _Named("user"):
+            try:
+                return self._accounts().create_user({"id": id_}, call.asker.name)
+            except AccountsError as exc:
+                if exc.code == "conflict":  # somebody else made it meanwhile
+                    return None
+                raise
 
     def _made(self, made: Made) -> dict[str, Any]:
         token = self._token(made.key)
         return {**self._key(made.key, 0.0, token), "key": made.secret, "token_id": token}
 
     def _update_key(self, call: ApiCall) -> Answer:
-        key = self._find(call.body.get("key"))
+        return Answer(200, self._updated_key(call.body, call))
+
+    def _updated_key(self, body: Mapping[str, Any], call: ApiCall) -> dict[str, Any]:
+        """Change a key that is named by itself, its SHA-256, or else its alias. Raises ApiError."""
+        given, alias = body.get("key"), body.get("key_alias")
+        by_alias = given is None and isinstance(alias, str) and alias != ""
+        key = self._only_of_alias(str(alias), "key_alias") if by_alias else self._find(given)
         with _Named("key"):
-            after = self._change("key", key, call.body, call)
+            after = self._change("key", key, body, call)
             assert isinstance(after, Key), "that was changed"
-            after = self._blocked(after, call.body, call)
-        return Answer(200, {**self._key(after), "key": call.body["key"]})
+            after = self._blocked(after, body, call)
+        return {**self._key(after), "key": self._token(key) if by_alias else given}
+
+    def _update_keys(self, call: ApiCall) -> Answer:
+        """Change several keys, each for itself: one that is refused keeps none of the others from its change."""
+        items = call.body.get("keys")
+        if not isinstance(items, list) or not 1 <= len(items) <= _MOST_BULK:
+            raise ApiError(400, "invalid", f"keys: expected a list of 1 to {_MOST_BULK} objects", "keys")
+        done: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
+        for item in items:
+            given = item.get("key") if isinstance(item, dict) else None
+            name = given if isinstance(given, str) else ""
+            try:
+                if not isinstance(item, dict):
+                    raise ApiError(400, "invalid", "keys: expected objects", "keys")
+                info = self._updated_key({"key": name, **item}, call)
+            except (ApiError, AccountsError) as exc:
+                failed.append({"key": name, "key_info": None, "failed_reason": exc.message})
+            else:
+                done.append({"key": name, "key_info": info})
+        return Answer(200, {"total_requested": len(items), "successful_updates": done, "failed_updates": failed})
 
     def _delete_keys(self, call: ApiCall) -> Answer:
-        keys, aliases = call.body.get("keys", []), call.body.get("key_aliases", [])
+        # null is nothing: the Python client sends both.
+        keys, aliases = call.body.get("keys") or [], call.body.get("key_aliases") or []
         if not isinstance(keys, list) or not isinstance(aliases, list) or not (keys or aliases):
             raise ApiError(400, "invalid", "keys: expected a list of keys, or key_aliases", "keys")
         found = [self._find(each, "keys") for each in keys]
-        for alias in aliases:
-            some = self._of_alias(str(alias), {})
-            if len(some) != 1:
-                raise ApiError(404, "not_found", "key_aliases: no key, or several, have one of these", "key_aliases")
-            found.append(some[0])
+        found += [self._only_of_alias(str(alias), "key_aliases") for alias in aliases]
         for key in {each.id: each for each in found}.values():
             self._accounts().delete("key", key.id, call.asker.name)
         return Answer(200, {"deleted_keys": [*keys, *aliases]})
@@ -180,6 +236,21 @@ class LitellmAccounts:
         }
         return Answer(200, {"keys": keys, **counts})
 
+    def _list_aliases(self, call: ApiCall) -> Answer:
+        where = {"team": call.query["team_id"]} if call.query.get("team_id") else {}
+        wanted = call.query.get("search", "").lower()
+        aliases = {alias_of("key", each) for each in self._all("key", where)}
+        found = sorted(each for each in aliases if each and wanted in each.lower())
+        size, page = call.number("size", 50, _MOST_PAGE), call.number("page", 1, 1_000_000)
+        counts = {"total_count": len(found), "current_page": page, "total_pages": _pages(len(found), size)}
+        return Answer(200, {"aliases": found[(page - 1) * size : page * size], **counts, "size": size})
+
+    def _only_of_alias(self, alias: str, field: str) -> Key:
+        found = self._of_alias(alias, {})
+        if len(found) != 1:
+            raise ApiError(404, "not_found", f"{field}: not found: no key, or several, have this alias", field)
+        return found[0]
+
     def _of_alias(self, alias: str, where: Mapping[str, str]) -> list[Key]:
         found = self._all("key", {**where, "name": name_here("key", alias)})
         return [each for each in found if isinstance(each, Key) and alias_of("key", each) == alias]
@@ -231,16 +302,67 @@ class LitellmAccounts:
     def _team_info(self, call: ApiCall) -> Answer:
         team = self._accounts().get("team", _id(call.query, "team_id"))
         keys = self._all("key", {"team": team.id})
-        more = {"keys": self._keys(keys), "team_memberships": []}
+        more = {"keys": self._keys(keys), "team_memberships": memberships_of(team)}
         return Answer(200, {"team_id": team.id, "team_info": self._owner("team", team), **more})
 
     def _list_teams(self, call: ApiCall) -> Answer:
         teams = self._all("team", {})
         if call.query.get("user_id"):
-            mine = {each.team for each in self._all("key", {"user": call.query["user_id"]}) if isinstance(each, Key)}
-            teams = [each for each in teams if each.id in mine]
+            user = call.query["user_id"]
+            mine = {each.team for each in self._all("key", {"user": user}) if isinstance(each, Key)}
+            teams = [each for each in teams if each.id in mine or is_member(each, user)]
         spent = spent_of("team", teams, self._store, self._now_s)
-        return Answer(200, [self._owner("team", each, spent.get(each.id, 0.0)) for each in teams])
+        keys = self._keys_by_team()
+        return Answer(
+            200,
+            [
+                {
+                    **self._owner("team", each, spent.get(each.id, 0.0)),
+                    "keys": keys.get(each.id, []),
+                    "team_memberships": memberships_of(each),
+                }
+                for each in teams
+            ],
+        )
+
+    def _keys_by_team(self) -> dict[str, list[dict[str, Any]]]:
+        keys = [each for each in self._all("key", {}) if isinstance(each, Key) and each.team]
+        spent = spent_of("key", keys, self._store, self._now_s)
+        tokens = {id_: each.hex() for id_, each in self._accounts().key_digests().items()}
+        found: dict[str, list[dict[str, Any]]] = {}
+        for each in keys:
+            found.setdefault(each.team, []).append(self._key(each, spent.get(each.id, 0.0), tokens.get(each.id, "")))
+        return found
+
+    def _delete_teams(self, call: ApiCall) -> Answer:
+        """Delete teams with their keys, as LiteLLM does."""
+        ids = self._delete_owners("team", call)
+        return Answer(200, {"deleted_teams": ids})
+
+    def _delete_owners(self, kind: Kind, call: ApiCall) -> list[str]:
+        """Delete teams or users with their keys; nothing is done if one of them is not there. Raises ApiError."""
+        field = f"{kind}_ids"
+        ids = call.body.get(field)
+        if not isinstance(ids, list) or not ids or not all(isinstance(each, str) and each for each in ids):
+            raise ApiError(400, "invalid", f"{field}: expected a list of ids", field)
+        accounts, actor = self._accounts(), call.asker.name
+        wanted = list(dict.fromkeys(ids))
+        for each in wanted:
+            if not has_account(accounts, kind, each):
+                raise ApiError(404, "not_found", f"{field}: one of these is not found", field)
+        for each in wanted:
+            for key in self._all("key", {kind: each}):
+                accounts.delete("key", key.id, actor)
+            accounts.delete(kind, each, actor)
+        return wanted
+
+    def _block_team(self, call: ApiCall) -> Answer:
+        team = self._accounts().block("team", _id(call.body, "team_id"), call.asker.name)
+        return Answer(200, self._owner("team", team))
+
+    def _unblock_team(self, call: ApiCall) -> Answer:
+        team = self._accounts().unblock("team", _id(call.body, "team_id"), call.asker.name)
+        return Answer(200, self._owner("team", team))
 
     # -- users ------------------------------------------------------------------------------------
 
@@ -274,14 +396,35 @@ class LitellmAccounts:
                 raise
         return Answer(200, {**answer, "user_id": user.id})
 
+    def _update_user(self, call: ApiCall) -> Answer:
+        """Change a user that is named by its id, or else by its address."""
+        body = dict(call.body)
+        email = body.get("user_email")
+        if not body.get("user_id") and isinstance(email, str) and email:
+            found = user_of_email(self._accounts(), email)
+            if found is None:
+                raise ApiError(404, "not_found", "user_email: not found: no user, or several, have it", "user_email")
+            user: Account = found
+        else:
+            user = self._accounts().get("user", _id(body, "user_id"))
+        body.pop("user_id", None)
+        with _Named("user"):
+            user = self._blocked(self._change("user", user, body, call), body, call)
+        return Answer(200, {"user_id": user.id, "data": self._owner("user", user)})
+
+    def _delete_users(self, call: ApiCall) -> Answer:
+        """Delete users with their keys, and take them out of their teams, as LiteLLM does."""
+        ids = self._delete_owners("user", call)
+        for team in self._all("team", {}):
+            self._members.drop(team, ids, call.asker.name)
+        return Answer(200, len(ids))
+
     def _user_info(self, call: ApiCall) -> Answer:
         user = self._accounts().get("user", _id(call.query, "user_id"))
         keys = self._all("key", {"user": user.id})
-        teams = {each.team for each in keys if isinstance(each, Key) and each.team}
-        more = {
-            "keys": self._keys(keys),
-            "teams": [self._owner("team", self._accounts().get("team", id_)) for id_ in sorted(teams)],
-        }
+        mine = {each.team for each in keys if isinstance(each, Key) and each.team}
+        teams = [each for each in self._all("team", {}) if each.id in mine or is_member(each, user.id)]
+        more = {"keys": self._keys(keys), "teams": [self._owner("team", each) for each in teams]}
         return Answer(200, {"user_id": user.id, "user_info": self._owner("user", user), **more})
 
     def _list_users(self, call: ApiCall) -> Answer:

@@ -16,6 +16,7 @@ from velox.accounts.fields import FieldError, time_text
 from velox.accounts.litellm import LITELLM, duration_text, name_here, stands_for_all, take_fields, window_fields
 from velox.accounts.model import Account, Key, Kind, User
 from velox.admin.api.call import ApiError
+from velox.admin.litellm.known import check_known
 from velox.policy.budget import NANO_PER_USD, TOTAL, parse_budget
 from velox.types import Budget
 
@@ -54,6 +55,7 @@ _OF_TEAMS: Final = frozenset({"members_with_roles", "members", "admins"})
 
 def created(kind: Kind, body: Mapping[str, Any], now_s: int, tell: Callable[[str], None]) -> dict[str, object]:
     """Return the fields of a new one. tell: takes the name of each field that means nothing. Raises ApiError."""
+    check_known(kind, body)
     check_blocked(body)
     if body.get("spend"):
         raise ApiError(400, "invalid", "spend: expected 0 or nothing: what was spent is what is recorded", "spend")
@@ -67,6 +69,7 @@ def changed(
 
     What is not changed is not read either: it may be something that could not be given here.
     """
+    check_known(kind, body)
     check_blocked(body)
     given = {name: value for name, value in body.items() if name not in _NOT_CHANGED and name != _ID[kind]}
     names = {ours for name in given for ours in _CHANGES.get(name, ())}

@@ -16,6 +16,8 @@ from velox.admin.message import AdminRequest, Reply
 __all__ = ["LitellmTable"]
 
 _ROOTS: Final = frozenset({"key", "team", "user", "spend", "global", "model"})
+# Codes that clients look for.
+_OWN_TYPES: Final = frozenset({"team_member_already_in_team"})
 _MOST_QUERY: Final = 4096
 _TYPES: Final = {401: "auth_error", 403: "auth_error", 404: "not_found_error", 503: "internal_server_error"}
 
@@ -47,7 +49,7 @@ class LitellmTable(RouteTable):
         """Return the reply of a call that is refused."""
         told = {
             "message": error.message,
-            "type": _TYPES.get(error.status, "bad_request_error"),
+            "type": error.code if error.code in _OWN_TYPES else _TYPES.get(error.status, "bad_request_error"),
             "param": error.field or "None",
             "code": str(error.status),
         }
