@@ -15,7 +15,8 @@ from velox.admin.message import AdminRequest, RefusalError
 __all__ = ["OPEN_PAGES", "Role", "TokenCheck", "bearer_of"]
 
 # A kubelet can't be given a token. Without one these say yes or no, and nothing else.
-OPEN_PAGES: Final = frozenset({"/healthz", "/livez", "/readyz"})
+_LITELLMS: Final = ("/health/liveliness", "/health/liveness", "/health/readiness")
+OPEN_PAGES: Final = frozenset({"/healthz", "/livez", "/readyz", *_LITELLMS})
 # These cost the workers time, or change something.
 _ADMIN_PAGES: Final = frozenset({"/reload", "/debug/pprof/profile"})
 

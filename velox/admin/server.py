@@ -40,6 +40,7 @@ __all__ = ["PAGES", "AdminApp", "Api", "run", "serve"]
 PAGES: Final = frozenset(
     {
         *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
+        *("/health/liveliness", "/health/liveness", "/health/readiness"),
         *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
     }
 )
@@ -124,6 +125,12 @@ class AdminApp:
                 return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
             case "/readyz":
                 return _ready_reply(self._ready(), with_reasons=self._token.is_trusted(request))
+            case "/health/liveliness" | "/health/liveness":  # as LiteLLM answers its probes
+                alive = self._ready().alive
+                return _json(200 if alive else 503, "I'm alive!" if alive else "no worker is running")
+            case "/health/readiness":
+                ready = self._ready().ready
+                return _json(200 if ready else 503, {"status": "healthy" if ready else "unhealthy"})
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
@@ -142,8 +149,11 @@ class AdminApp:
 
 def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:
     fields = {"ready": state.ready, "reasons": state.reasons} if with_reasons else {"ready": state.ready}
-    body = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-    return Reply(200 if state.ready else 503, body, "application/json")
+    return _json(200 if state.ready else 503, fields)
+
+
+def _json(status: int, body: object) -> Reply:
+    return Reply(status, orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE), "application/json")
 
 
 async def serve(sock: socket.socket, app: AdminApp) -> asyncio.Server:

@@ -19,6 +19,7 @@ from velox.admin.api.budgets import BudgetPages
 from velox.admin.api.call import ApiError, Asker
 from velox.admin.api.service import Api
 from velox.admin.api.usage import UsagePages
+from velox.admin.litellm.absent import absent_routes
 from velox.admin.litellm.accounts import LitellmAccounts
 from velox.admin.litellm.reports import LitellmReports, Model
 from velox.admin.litellm.table import LitellmTable
@@ -88,7 +89,7 @@ def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None, lo
     routes = [*AccountPages(databases.accounts).routes(), *usage.routes(), *BudgetPages(budgets, time.time).routes()]
     accounts = LitellmAccounts(databases.accounts, databases.records, time.time, logger)
     reports = LitellmReports(databases.accounts, databases.records, time.time, _models(settings))
-    litellm = LitellmTable([*accounts.routes(), *reports.routes()])
+    litellm = LitellmTable([*accounts.routes(), *reports.routes(), *absent_routes()])
     return Api(routes, databases.asker_of, version, logger, litellm)
 
 

@@ -226,3 +226,69 @@ def test_nothing_is_deleted_if_one_is_not_there(proxy: Proxy, kind: str, other: 
     assert proxy.refused("POST", f"/{kind}/delete", {f"{kind}_ids": ["a", "b"]}, status=404) == f"{kind}_ids"
     proxy("GET", f"/{kind}/info?{kind}_id=a")
     assert proxy.refused("POST", f"/{kind}/delete", {f"{other}_ids": ["a"]}) == f"{kind}_ids"
+
+
+# -- what Velox has not ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"/{root}/{verb}" for root in ("customer", "end_user") for verb in ("new", "update", "delete", "block")),
+        *("/budget/new", "/budget/update", "/budget/delete", "/model/new", "/model/update", "/model/delete"),
+        "/spend/calculate",
+    ],
+)
+def test_change_of_what_is_not_kept_is_no_success(proxy: Proxy, path: str) -> None:
+    """An error in LiteLLM's shape that says what to use instead."""
+    before = proxy.accounts.number()
+    error = proxy("POST", path, {"user_id": "u", "budget_id": "b", "model_name": "m"}, status=501)["error"]
+    assert error["type"] == "not_implemented_error" and error["code"] == "501" and len(error["message"]) > 40
+    assert proxy.accounts.number() == before
+
+
+def test_nothing_is_found_of_what_is_not_kept(proxy: Proxy) -> None:
+    assert proxy("GET", "/customer/list") == proxy("GET", "/end_user/list") == proxy("GET", "/budget/list") == []
+    assert proxy("POST", "/budget/info", {"budgets": ["b"]}) == []
+    assert "not found" in proxy("GET", "/customer/info?end_user_id=e", status=404)["error"]["message"]
+    proxy("GET", "/health", status=501)
+    proxy("PATCH", "/model/x/update", {}, status=501)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/organization/new", 404),
+        ("POST", "/credentials", 404),
+        ("POST", "/tag/new", 404),
+        ("GET", "/v2/team/list", 404),
+        ("GET", "/team/permissions_list?team_id=t", 404),
+        ("DELETE", "/key/delete", 405),
+        ("PUT", "/model/new", 405),
+        ("POST", "/health", 405),
+        ("POST", "/models", 405),
+        ("GET", "/budget/new", 405),
+    ],
+)
+def test_unknown_path_or_method_is_refused_in_its_shape(proxy: Proxy, method: str, path: str, status: int) -> None:
+    assert proxy.refused(method, path, {} if method != "GET" else None, status=status) == "None"
+
+
+def test_spend_by_day_and_by_tag(proxy: Proxy) -> None:
+    key = proxy("POST", "/key/generate", {})
+    proxy.spend(key, 1_000_000_000, 500_000_000)
+    [day] = proxy("GET", "/global/spend/logs")
+    assert set(day) == {"date", "spend"} and day["spend"] == 1.5
+    assert proxy("GET", f"/global/spend/logs?api_key={key['token']}") == [day]
+    assert proxy("GET", "/global/spend/logs?api_key=sk-none") == []
+    rows = proxy("GET", "/spend/logs")
+    assert {(each["call_type"], each["messages"], each["response"]) for each in rows} == {("acompletion", None, None)}
+    tags = sorted({tag for each in rows for tag in each["request_tags"]})
+    found = proxy("GET", "/spend/tags")
+    assert sorted(each["individual_request_tag"] for each in found) == tags
+    assert all((each["log_count"], each["total_spend"]) == (2, 1.5) for each in found)
+
+
+def test_names_of_models_are_listed(proxy: Proxy) -> None:
+    for path in ("/models", "/v1/models"):
+        assert [each["id"] for each in proxy("GET", path)["data"]] == ["gpt-4o"]

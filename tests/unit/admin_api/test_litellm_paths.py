@@ -19,6 +19,7 @@ from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
 from velox.admin.api.call import Asker
 from velox.admin.api.service import Api
+from velox.admin.litellm.absent import absent_routes
 from velox.admin.litellm.accounts import LitellmAccounts
 from velox.admin.litellm.reports import LitellmReports, Model
 from velox.admin.litellm.table import LitellmTable
@@ -47,7 +48,7 @@ class Proxy:
         logger = operations_logger(self.log)
         models = [Model("gpt-4o", "openai", "gpt-4o-2024-11-20")]
         pages = LitellmAccounts(*names, logger), LitellmReports(*names, models)
-        table = LitellmTable([route for each in pages for route in each.routes()])
+        table = LitellmTable([*(route for each in pages for route in each.routes()), *absent_routes()])
         self.api = Api([], self._asker_of, "1", logger, table)
         self.check = TokenCheck(MASTER, "sk-viewer")
         self._n_rings = 0

@@ -19,10 +19,24 @@ from velox.admin.litellm.spent import Names, find_key, label_of
 from velox.ledger.record import Call, Flag
 from velox.ledger.store import Dimension, Question, Store, Sums, Total
 from velox.policy.budget import NANO_PER_USD
+from velox.types import Endpoint
 
 __all__ = ["LitellmReports", "Model"]
 
 _DAY_S: Final = 86_400
+_MONTH_S: Final = 30 * _DAY_S
+# As LiteLLM names them (litellm.types.utils.CallTypes); paths that are several calls there have none.
+_CALL_TYPES: Final[Mapping[int, str]] = {
+    Endpoint.CHAT: "acompletion",
+    Endpoint.RESPONSES: "aresponses",
+    Endpoint.COMPLETIONS: "atext_completion",
+    Endpoint.EMBEDDINGS: "aembedding",
+    Endpoint.MODERATIONS: "amoderation",
+    Endpoint.IMAGES: "aimage_generation",
+    Endpoint.MESSAGES: "anthropic_messages",
+    Endpoint.REALTIME: "_arealtime",
+    Endpoint.GENERATE: "agenerate_content",
+}
 _MOST_ROWS: Final = 20_000
 _MOST_PAGE: Final = 1000
 _LAST_S: Final = 253_370_764_800  # begin of the year 9999
@@ -63,6 +77,10 @@ class LitellmReports:
             ("/user/daily/activity", self._activity),
             ("/user/daily/activity/aggregated", self._activity_at_once),
             ("/global/spend/report", self._report),
+            ("/global/spend/logs", self._spend_by_day),
+            ("/spend/tags", self._spend_by_tag),
+            ("/models", self._model_names),
+            ("/v1/models", self._model_names),
             ("/model/info", self._model_info),
             ("/v1/model/info", self._model_info),
         ):
@@ -70,9 +88,12 @@ class LitellmReports:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def _question(self, call: ApiCall, by: tuple[Dimension, ...]) -> Question:
-        """Return what is asked for: whole days, both the first and the last. Raises ApiError."""
-        since_s, until_s = self._day(call, "start_date", 0), self._day(call, "end_date", int(self._now()))
+    def _question(self, call: ApiCall, by: tuple[Dimension, ...], since_s: int = 0) -> Question:
+        """Return what is asked for: whole days, both the first and the last. Raises ApiError.
+
+        since_s: from when on if the call does not say it.
+        """
+        since_s, until_s = self._day(call, "start_date", since_s), self._day(call, "end_date", int(self._now()))
         where: list[tuple[Dimension, str]] = []
         if call.query.get("api_key"):
             key = find_key(self._accounts(), call.query["api_key"])
@@ -188,6 +209,25 @@ class LitellmReports:
         ]
         return Answer(200, answer)
 
+    def _spend_by_day(self, call: ApiCall) -> Answer:
+        """Answer dollars by day, the first day first: of the last 30 days, if none are asked for."""
+        since_s = max(int(self._now()) - _MONTH_S, 0)
+        days = self._totals(self._question(call, ("day",), since_s))
+        spent = {group[0]: sums.cost_nano / NANO_PER_USD for group, sums in days}
+        return Answer(200, [{"date": day, "spend": spent[day]} for day in sorted(spent)])
+
+    def _spend_by_tag(self, call: ApiCall) -> Answer:
+        """Answer dollars and calls by tag, the dearest first. A call counts under each of its tags."""
+        tags = [(group[0], sums) for group, sums in self._totals(self._question(call, ("tag",))) if group[0]]
+        tags.sort(key=lambda each: (-each[1].cost_nano, each[0]))
+        return Answer(
+            200,
+            [
+                {"individual_request_tag": tag, "log_count": sums.n, "total_spend": sums.cost_nano / NANO_PER_USD}
+                for tag, sums in tags
+            ],
+        )
+
     def _by_key(self, call: ApiCall, names: Names) -> list[dict[str, Any]]:
         # A key that was renamed has rows under each of its names.
         found: dict[str, dict[str, Sums]] = {}
@@ -211,6 +251,11 @@ class LitellmReports:
             cursor = page.cursor
             if not cursor:
                 return
+
+    def _model_names(self, _call: ApiCall) -> Answer:
+        names = dict.fromkeys(each.name for each in self._models)
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "openai"} for name in names]
+        return Answer(200, {"data": data, "object": "list"})
 
     def _model_info(self, call: ApiCall) -> Answer:
         wanted = call.query.get("litellm_model_id")
@@ -236,6 +281,10 @@ def _log(call: Call, names: Names) -> dict[str, Any]:
     return {
         "request_id": _request_id(call),
         "api_key": names.token(call.key),
+        "call_type": _CALL_TYPES.get(call.endpoint, ""),
+        # Of what clients send and get nothing is kept.
+        "messages": None,
+        "response": None,
         "spend": (call.cost_nano or 0) / NANO_PER_USD,
         "total_tokens": (tokens.input or 0) + (tokens.output or 0),
         "prompt_tokens": tokens.input or 0,

@@ -15,11 +15,24 @@ from velox.admin.message import AdminRequest, Reply
 
 __all__ = ["LitellmTable"]
 
-_ROOTS: Final = frozenset({"key", "team", "user", "spend", "global", "model"})
+_ROOTS: Final = frozenset(
+    {
+        *("key", "team", "user", "spend", "global", "model", "models", "budget", "customer", "end_user", "health"),
+        # Nothing is served at these. Clients read why in LiteLLM's shape.
+        *("organization", "tag", "credentials", "guardrails", "model_group", "project", "cache", "config", "provider"),
+    }
+)
+_VERSIONS: Final = ("/v1/", "/v2/")
 # Codes that clients look for.
 _OWN_TYPES: Final = frozenset({"team_member_already_in_team"})
 _MOST_QUERY: Final = 4096
-_TYPES: Final = {401: "auth_error", 403: "auth_error", 404: "not_found_error", 503: "internal_server_error"}
+_TYPES: Final = {
+    401: "auth_error",
+    403: "auth_error",
+    404: "not_found_error",
+    501: "not_implemented_error",
+    503: "internal_server_error",
+}
 
 
 class LitellmTable(RouteTable):
@@ -33,8 +46,12 @@ class LitellmTable(RouteTable):
 
     def takes(self, path: str) -> bool:
         """Tell whether a path is one of these."""
-        root, _, rest = path.removeprefix("/v1").removeprefix("/").partition("/")
-        return path in self._paths or (root in _ROOTS and bool(rest))
+        if path in self._paths:
+            return True
+        has_version = path.startswith(_VERSIONS)
+        root, _, rest = path[3 if has_version else 0 :].removeprefix("/").partition("/")
+        # Clients change some of them at the root itself: POST /credentials.
+        return root in _ROOTS and (bool(rest) or not has_version)
 
     def query(self, request: AdminRequest, route: Route) -> dict[str, str]:
         """Return the parameters of a request; the last one of a name counts. Raises ApiError."""
