@@ -75,9 +75,9 @@ def test_ejection_is_told_with_its_origin_and_its_cause(tmp_path: Path, servers:
 
         run(main)
     told = [json.loads(line)["message"] for line in log.getvalue().splitlines()]
-    assert {line for line in told if "no warm connection" in line} == {
+    assert [line for line in told if "no warm connection" in line] == [
         f"no warm connection to the upstream m ({dead}): the upstream could not be reached: Connection refused"
-    }
+    ], "once, however often it is tried"
     assert [line for line in told if "no warm connection" not in line] == [
         f"the upstream m ({dead}) is ejected: no connection can be made",
         f"the upstream m ({alive}) is ejected: its requests fail",

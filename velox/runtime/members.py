@@ -27,6 +27,7 @@ from velox.net.upstream.resolver import Resolver
 from velox.net.upstream.tls import upstream_context
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
+from velox.observe.trouble_log import TroubleLog
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
 from velox.policy.health.keys import Changes, Keys
@@ -221,6 +222,10 @@ class MemberMaker:
         forwarder: Forwarder,
         on_change: Callable[[], None],
     ) -> UpstreamPool:
+        called = f"the upstream {entry.name} ({origin})"
+        trouble = TroubleLog(
+            lambda: self.logger, f"no warm connection to {called}", f"there are warm connections to {called} again"
+        )
         return UpstreamPool(
             dialer.dial,
             forwarder.warmup(settings.upstream_warmup_path),
@@ -228,7 +233,8 @@ class MemberMaker:
             max_connections=self.max_connections,
             warmup_timeout_s=entry.timeouts.first_byte_s,
             on_change=on_change,
-            on_warm_failure=lambda failure: self._warn(entry, origin, failure),
+            on_warm_failure=lambda failure: self._warn(trouble, failure),
+            on_warm=trouble.went_well,
             on_end=self.metrics.count_connection_end,
             on_close=dialer.close,
             upkeep=Upkeep(
@@ -240,9 +246,9 @@ class MemberMaker:
             budget=self.budget,
         )
 
-    def _warn(self, entry: UpstreamEntry, origin: Origin, failure: VeloxError) -> None:
+    def _warn(self, trouble: TroubleLog, failure: VeloxError) -> None:
         self.metrics.count_warm_failure()
-        self.logger.warning("no warm connection to the upstream %s (%s): %s", entry.name, origin, failure.message)
+        trouble.failed(failure.message)
 
     def _tell_reachable(self, entry: UpstreamEntry, origin: Origin, *, is_reachable: bool) -> None:
         if is_reachable:

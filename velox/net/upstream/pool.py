@@ -104,8 +104,8 @@ class UpstreamPool:
     """Connections to one upstream; the owner that connections report to.
 
     on_change: is_warm or the number of connections may have changed. on_warm_failure: a dial or a warm-up failed;
-    called once a round of failures while callers wait. on_end: a connection takes no more exchanges. on_close: there
-    are no more dials.
+    called once a round of failures while callers wait. on_warm: one was answered. on_end: a connection takes no more
+    exchanges. on_close: there are no more dials.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class UpstreamPool:
         warmup_timeout_s: float,
         on_change: Callable[[], None],
         on_warm_failure: Callable[[VeloxError], None],
+        on_warm: Callable[[], None] = lambda: None,
         on_end: Callable[[ConnectionEnd], None] = lambda _cause: None,
         on_close: Callable[[], None] = lambda: None,
         upkeep: Upkeep = _DEFAULT_UPKEEP,
@@ -130,6 +131,7 @@ class UpstreamPool:
         self._warmup_timeout_s: Final = warmup_timeout_s
         self._on_change: Final = on_change
         self._on_warm_failure: Final = on_warm_failure
+        self._on_warm: Final = on_warm
         self._on_end: Final = on_end
         self._on_close: Final = on_close
         self._upkeep: Final = upkeep
@@ -384,6 +386,7 @@ class UpstreamPool:
             self._fill()
         else:
             self._reached = True
+            self._on_warm()
             self._on_change()
         finally:
             self._warming -= 1
@@ -456,6 +459,7 @@ class UpstreamPool:
         """
         if not self._capacity.is_http2 and any(connection.n_begun > 1 for connection in self._connections):
             self._reached = True
+            self._on_warm()
             self._on_change()
 
     def _warm_any(self) -> None:
