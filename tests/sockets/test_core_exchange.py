@@ -100,7 +100,7 @@ def test_body_is_freed_when_its_exchange_has_ended(ends: str) -> None:
             "cut": Upstream((head(), b"some", False), failure()),
             "refused": Upstream(),
             "redirect": Upstream((head(302), b"", False)),
-            "gone": Upstream((head(), b"some", False)),
+            "gone": Upstream((head(), b"some" * 100, False)),
         }
         upstream = upstreams[ends]
         with gateway(refuse if ends == "refused" else upstream.dial) as made:

@@ -153,7 +153,7 @@ def test_deadline_does_not_bound_a_reply_that_has_begun() -> None:
     """It is for the first byte."""
 
     async def main() -> None:
-        upstream = ScriptedUpstream([(ReplyHead.of(200, [], None), b"some", False)])
+        upstream = ScriptedUpstream([(ReplyHead.of(200, [], None), b"some" * 100, False)])
         with gateway(upstream.dial) as made:
             client = FakeClient()
             exchange = submit(made, client, (b"x-request-timeout-ms", b"30"))
@@ -289,7 +289,7 @@ def test_whole_reply_has_a_limit_of_its_kind(stream: bool, sse: bool) -> None:
 
     async def main() -> None:
         headers = [(b"content-type", b"text/event-stream")] if sse else []
-        upstream = ScriptedUpstream([(ReplyHead.of(200, headers, None), b"data: 1\n\n", False)])
+        upstream = ScriptedUpstream([(ReplyHead.of(200, headers, None), b"data: 1\n\n" * 40, False)])
         limits, timeouts = replace(LIMITS, stream_timeout_s=20.0), replace(TIMEOUTS, total_s=10.0)
         with gateway(upstream.dial, limits=limits, timeouts=timeouts) as made:
             client = FakeClient()

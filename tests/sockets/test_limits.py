@@ -100,7 +100,7 @@ async def never(_owner: object) -> NoReturn:
         (broken(Reason.UPSTREAM_RESET, Retry.REFUSED), (0, 0)),
         (broken(Reason.UPSTREAM_CONNECT, Retry.CONNECT), (0, 0)),
         (
-            [(ReplyHead.of(200, [JSON], 99), USAGE[:40], False), *broken(Reason.UPSTREAM_TRUNCATED)],
+            [(ReplyHead.of(200, [JSON], 999), USAGE[:40].ljust(300), False), *broken(Reason.UPSTREAM_TRUNCATED)],
             (1, PROMPT + ANSWER),
         ),
     ],

@@ -106,6 +106,13 @@ def test_body_that_is_no_error_passes_as_it_is(body: bytes) -> None:
     assert out == body and chain.head == JSON
 
 
+def test_body_of_the_announced_length_is_whole() -> None:
+    """Over HTTP/2 the end may come later, in a frame of its own."""
+    body = b'{"id":"x"}'
+    _, chain = gate(ReplyHead.of(200, JSON.headers, len(body)))
+    assert chain.feed(body[:4], False) == b"" and chain.feed(body[4:], False) == body
+
+
 def test_usual_answers_are_no_suspects() -> None:
     """They pass without a look at more than these bytes."""
     assert not may_be_error(b'{"id":"x","choices":[{"message":{"content":"an \\"error\\""}}]}')

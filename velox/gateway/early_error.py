@@ -117,6 +117,9 @@ class EarlyErrorGate(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return all of it once it is no error. Raises UpstreamFailure."""
         held = self._held = self._held + data
+        # Over HTTP/2 the end may follow in a frame of its own; all that was announced is the whole of it.
+        head = self._head
+        end = end or (head is not None and len(held) == head.content_length)
         if self._is_html:
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream answered with a page of HTML, not with JSON")
         if self._has_expired or len(held) > _MOST_HELD:

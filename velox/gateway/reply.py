@@ -396,7 +396,7 @@ class Reply:
             if watch is None:
                 # The way of most replies.
                 is_held = is_judged and (
-                    (not end and len(data) < LEAST_READ)
+                    (not end and len(data) < LEAST_READ and len(data) != head.content_length)
                     or passed.is_html
                     or not data
                     or begins_like_error(data, is_response=self._is_response)
