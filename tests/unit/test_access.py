@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -330,6 +331,37 @@ def test_lines_of_an_uploaded_file_are_read() -> None:
     refused(caller, b"POST", b"/v1/files", *upload(good, b"another purpose"))
     refused(caller, b"POST", b"/v1/uploads", b'{"purpose":"batch"}')
     refused(ONE, b"POST", b"/v1/files", *upload(good))
+
+
+@pytest.mark.parametrize(
+    ("filling", "n", "least_steps"),
+    [
+        (b"\n", 30_000_000, 57),
+        (b" \t\r\n", 7_500_000, 57),
+        (b"{}\n", 200_000, 1_500),
+        (b"\n{}\n\r\n", 100_000, 750),
+    ],
+)
+def test_file_of_millions_of_lines_is_read_in_short_steps(filling: bytes, n: int, least_steps: int) -> None:
+    """Whatever its lines are, the loop gets its turn after about a millisecond."""
+    caller = Caller("files", ("gpt-4o-mini",), b"56789012", endpoints=("inference", "files"))
+    body, headers = form((b'name="purpose"', b"fine-tune"), (b'name="file"; filename="b.jsonl"', filling * n))
+    request = head(b"POST", b"/v1/files", headers)
+    guard = Access().guard(request, caller)
+    assert guard is not None
+    began_s = time.thread_time()
+    n_steps = sum(1 for _ in guard.steps(request, bytearray(body)))
+    assert n_steps >= least_steps
+    assert (time.thread_time() - began_s) / n_steps < 0.005
+
+
+def test_model_behind_megabytes_of_empty_lines_is_found() -> None:
+    """They are passed over in stretches, and what follows is read, wherever it begins in one."""
+    caller = Caller("files", ("gpt-4o-mini",), b"56789012", endpoints=("inference", "files"))
+    for n in (*range(512 * 1024 - 2, 512 * 1024 + 3), 1_500_000):
+        for named, may in (("gpt-4o-mini", ask), ("gpt-4o", refused)):
+            lines = b"\n" * n + line(named) + b"\r\n \n"
+            may(caller, b"POST", b"/v1/files", *form(PURPOSE, (b'name="file"; filename="b.jsonl"', lines)))
 
 
 BATCHER = Caller("batches", ("gpt-4o-mini",), b"67890123", endpoints=("inference", "files", "batches"))

@@ -70,6 +70,8 @@ _OF_BATCH: Final = frozenset({"url", "method", "body"})  # of each line
 _DEEPEST: Final = 32
 _MOST_FIELDS: Final = 100
 _WORD: Final = re.compile(r"[^a-z0-9]+")
+_BLANKS: Final = re.compile(rb"[ \t\r\n]*+")
+_BLANK_BYTES: Final = 512 * 1024  # of a file's empty lines that are passed over at once, in half a millisecond
 _PLAIN_NAME: Final = re.compile(rb"[A-Za-z0-9_.\[\]-]*")
 _PLAIN_VALUE: Final = re.compile(r"[!-~]*")
 _BOUNDARY: Final = re.compile(
@@ -554,16 +556,26 @@ def form_text(parts: Sequence[FormField], body: bytes | bytearray, wanted: str) 
 
 
 def lines_of(body: bytes | bytearray, part: FormField) -> Generator[bytes, None, None]:
-    """Return the lines of a file that are not empty. Raises DoubtError for what some readers take for a line's end."""
+    """Return the lines of a file that are not empty. Raises DoubtError for what some readers take for a line's end.
+
+    An empty one stands for many bytes of empty lines: it names nothing, and its reader may let others run.
+    """
     at = part.start
     while at < part.end:
+        blank = _BLANKS.match(body, at, min(part.end, at + _BLANK_BYTES))
+        assert blank is not None, "it matches nothing, too"
+        at = blank.end()
+        if at == part.end:
+            return
+        if at - blank.start() == _BLANK_BYTES:
+            yield b""
+            continue
         end = body.find(b"\n", at, part.end)
         end = part.end if end < 0 else end
-        line = bytes(body[at:end]).strip(b" \t\r")
+        line = bytes(body[at:end]).rstrip(b" \t\r")
         if b"\r" in line:
             raise DoubtError("a line of the file has a carriage return in it")
-        if line:
-            yield line
+        yield line
         at = end + 1
 
 
