@@ -37,7 +37,9 @@ _TAKEN: Final = re.compile(rb"\\u[eE][0-7]|\xee[\x80-\x9f]")
 # A high half at the end of a JSON string: the other one may come with the next piece.
 _OPEN_END: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
 _OPEN_END_BYTES: Final = 7
-_HALVES: Final = {0xE000 + n: 0xD800 + n for n in range(0x800)}
+# The private characters in what was read: as many as there were masks, while a table asks for each letter of a text.
+_PRIVATE: Final = re.compile("[\ue000-\ue7ff]")
+_FROM_PRIVATE: Final = 0xE000 - 0xD800
 
 
 def masked(data: bytes) -> bytes | None:
@@ -79,7 +81,7 @@ def _unmasked(value: object) -> object:
         case bytes():
             return _with_halves(value)
         case str():
-            return value.translate(_HALVES)
+            return _PRIVATE.sub(lambda found: chr(ord(found[0]) - _FROM_PRIVATE), value)
         case msgspec.Raw():
             return msgspec.Raw(_with_halves(bytes(value)))
         case dict():
