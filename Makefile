@@ -19,7 +19,7 @@ SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-core test-more test-all soak-short compiled wheel engine-tools schema-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check test test-core test-more test-all soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -38,7 +38,7 @@ CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench dep
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes
 	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
+test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
@@ -83,6 +83,18 @@ $(SCHEMA): tests/slow/requirements.txt
 		--target .schemathesis -r tests/slow/requirements.txt
 	@touch $@
 
+# LiteLLM for tests/slow, beside .venv as well: 360 MB. Without it that test is skipped.
+LITELLM := .litellm/installed
+
+litellm-tools: $(INSTALLED)
+	@$(MAKE) -s $(LITELLM) || echo "No LiteLLM: its Python client is not tried." >&2
+
+$(LITELLM): tests/slow/litellm-requirements.txt
+	@rm -rf .litellm
+	@timeout 300 $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
+		--target .litellm -r tests/slow/litellm-requirements.txt
+	@touch $@
+
 # llama.cpp for tests/engine, beside .venv: nothing of Velox may find it. Without it those tests are skipped.
 ENGINE := .engine/installed
 
@@ -124,4 +136,4 @@ lock:  ## Write both lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv .engine .schemathesis .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .engine .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

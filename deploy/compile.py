@@ -351,7 +351,7 @@ def _copy_checkout(folder: Path) -> None:
     """Copy what is not ignored, and what is installed: its files are shared, but for those that name a path."""
     ignored = [line.rstrip("/").rpartition("/")[2] for line in (_ROOT / ".gitignore").read_text().splitlines() if line]
     shutil.copytree(_ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", *ignored))
-    for name in (".venv", ".engine", ".schemathesis", "tests/e2e/node/node_modules"):
+    for name in (".venv", ".engine", ".schemathesis", ".litellm", "tests/e2e/node/node_modules"):
         if (_ROOT / name).exists():
             shutil.copytree(_ROOT / name, folder / name, symlinks=True, copy_function=os.link)
     here = str(_ROOT).encode()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.admin_api.test_litellm_paths import MASTER, Proxy
+from velox.admin.server import PAGES
 
 PROVIDER = f"x-api-key: {MASTER}"  # one of the providers sends this only
 
@@ -272,6 +273,11 @@ def test_nothing_is_found_of_what_is_not_kept(proxy: Proxy) -> None:
 )
 def test_unknown_path_or_method_is_refused_in_its_shape(proxy: Proxy, method: str, path: str, status: int) -> None:
     assert proxy.refused(method, path, {} if method != "GET" else None, status=status) == "None"
+
+
+def test_page_of_the_listener_is_none_of_these(proxy: Proxy) -> None:
+    """Also LiteLLM's probes, which need no token and no database."""
+    assert "/health/liveliness" in PAGES and not [path for path in PAGES if proxy.api.takes(path)]
 
 
 def test_spend_by_day_and_by_tag(proxy: Proxy) -> None:

@@ -17,7 +17,7 @@ __all__ = ["LitellmTable"]
 
 _ROOTS: Final = frozenset(
     {
-        *("key", "team", "user", "spend", "global", "model", "models", "budget", "customer", "end_user", "health"),
+        *("key", "team", "user", "spend", "global", "model", "models", "budget", "customer", "end_user"),
         # Nothing is served at these. Clients read why in LiteLLM's shape.
         *("organization", "tag", "credentials", "guardrails", "model_group", "project", "cache", "config", "provider"),
     }
