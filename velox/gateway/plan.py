@@ -102,6 +102,7 @@ def plan_of(
     dialect = dialect_of(head, path)
     passed = passes.opened(head.target) if passes is not None and NO_PASS in head.query else None
     tells, reads_texts = access.addresses(head)
+    reads_texts = reads_texts and head.method != b"HEAD"
     return RequestPlan(
         caller,
         path.route,

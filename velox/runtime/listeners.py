@@ -19,7 +19,7 @@ import os
 import select
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -259,10 +259,15 @@ class ClientListener:
         make = self._ingress.connection if self._tls is None else self._tls.connection
         return await loop.create_server(make, sock=sock, backlog=BACKLOG)
 
-    async def close(self, within_s: float, others: Sequence[socket.socket] = ()) -> None:
+    async def close(
+        self,
+        within_s: float,
+        others: Sequence[socket.socket] = (),
+        close_others: Callable[[], None] | None = None,
+    ) -> None:
         """Take the connections that are queued, then accept no more. within_s: the most that it may take.
 
-        others: further sockets that are served here, whose queues are taken, too.
+        others: further sockets that are served here, whose queues are taken, too. close_others: ends that.
         """
         loop = self._ingress.loop
         until_s = loop.time() + min(within_s, _BACKLOG_S)
@@ -276,4 +281,6 @@ class ClientListener:
             server.close()
         for listener in self._listeners:
             listener.close()
+        if close_others is not None:
+            close_others()
         await asyncio.sleep(0)  # the last ones are accepted; now they become connections

@@ -43,13 +43,15 @@ class ListenerTakeover:
         self._loop: Final = loop
         self._servers: Final[dict[int, list[asyncio.Server]]] = {}  # of the slots that are served here, too
         self._opening: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_closing = False
 
     def __repr__(self) -> str:
         return f"<ListenerTakeover of {sorted(self._servers)}>"
 
     def look(self, now_ns: int) -> None:
         """Serve the sockets of the workers that are silent, and of no others. now_ns: monotonic."""
+        if self._is_closing:
+            return
         wanted = []
         for slot in self._sockets:
             if not self._is_silent(slot, now_ns):
@@ -57,7 +59,7 @@ class ListenerTakeover:
                     server.close()
             elif slot not in self._servers:
                 wanted.append(slot)
-        if wanted and self._opening is None and not self._is_closed:
+        if wanted and self._opening is None:
             self._opening = self._loop.create_task(self._open(wanted), name="takeover of listeners")
 
     @property
@@ -65,13 +67,19 @@ class ListenerTakeover:
         """The sockets of other workers that are served here now."""
         return tuple(sock for slot in self._servers for sock in self._sockets[slot])
 
-    def stop(self) -> None:
-        """Take over no more sockets: this worker is about to stop."""
-        self._is_closed = True
+    async def serve_all(self) -> None:
+        """Accept on all sockets, until close(): this worker stops, and what it holds of a socket keeps that open.
+
+        The kernel gives connections to a socket as long as one process holds it. So whoever is the last to close it
+        must have taken what is queued there.
+        """
+        self._is_closing = True
+        if self._opening is not None:
+            await self._opening
+        await self._open([slot for slot in self._sockets if slot not in self._servers])
 
     def close(self) -> None:
         """Accept no more for others, and let go of their sockets."""
-        self._is_closed = True
         for servers in self._servers.values():
             for server in servers:
                 server.close()
@@ -87,11 +95,6 @@ class ListenerTakeover:
     async def _open(self, slots: Sequence[int]) -> None:
         try:
             for slot in slots:
-                servers = [await self._listener.serve(sock) for sock in self._sockets[slot]]
-                if self._is_closed:
-                    for server in servers:
-                        server.close()
-                else:
-                    self._servers[slot] = servers
+                self._servers[slot] = [await self._listener.serve(sock) for sock in self._sockets[slot]]
         finally:
             self._opening = None

@@ -443,9 +443,8 @@ class Worker:
         until_s = self._loop.time() + self._settings.drain_timeout_s
         self._ingress.draining = self._gateway.draining = True
         self._gateway.end_drains()
-        takeover.stop()
-        await listener.close(max(self._settings.drain_timeout_s, _QUEUED_S), takeover.served)
-        takeover.close()
+        await takeover.serve_all()
+        await listener.close(max(self._settings.drain_timeout_s, _QUEUED_S), takeover.served, takeover.close)
         self._status.state = WorkerState.DRAINING
         wake(self._context.notify)
         self._ingress.drain()
@@ -485,7 +484,7 @@ class Worker:
         # By itself, for the same reason: clients' time-outs hold whatever goes wrong here.
         self._loop.call_soon(self._ingress.sweep)
         self._status.heartbeat_ns = round(now_s * 1e9)
-        if self._takeover is not None and not self._must_drain.is_set():
+        if self._takeover is not None:
             self._takeover.look(self._status.heartbeat_ns)
         self._log.flush()
         if self._context.certificates is not None and self._tls is not None:
