@@ -77,7 +77,9 @@ def _parts(value: object) -> Iterable[tuple[str, object]]:
         return [(f"[{key!r}]", each) for key, each in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
         return [(f"[{n}]", each) for n, each in enumerate(value)]
-    if not getattr(type(value), "__module__", "").startswith("velox") and not isinstance(value, type):
+    module = getattr(type(value), "__module__", "")  # of a compiled class it may be a descriptor
+    is_ours = not isinstance(module, str) or module.startswith("velox")
+    if not is_ours and not isinstance(value, type):
         return []
     names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
     if isinstance(value, type) and not value.__module__.startswith("velox"):
