@@ -174,6 +174,17 @@ def test_terraform_user(proxy: Proxy) -> None:
     assert proxy("GET", "/key/list")["total_count"] == 0
 
 
+def test_new_user_is_a_member_of_its_teams(proxy: Proxy) -> None:
+    proxy("POST", "/team/new", {"team_id": "t"})
+    body = {"user_id": "u", "teams": ["t"], "auto_create_key": False}
+    assert proxy("POST", "/user/new", body, header=PROVIDER)["teams"] == ["t"]
+    assert proxy("GET", "/user/info?user_id=u", header=PROVIDER)["user_info"]["teams"] == ["t"]
+    assert [each["user_id"] for each in proxy("GET", "/team/info?team_id=t")["team_memberships"]] == ["u"]
+    assert proxy.refused("POST", "/user/new", {"user_id": "v", "teams": ["none"]}, status=404) == "teams"
+    assert proxy.refused("POST", "/user/new", {"user_id": "v", "teams": [5]}) == "teams"
+    proxy("GET", "/user/info?user_id=v", status=404)
+
+
 def test_terraform_team_member(proxy: Proxy) -> None:
     proxy("POST", "/team/new", {"team_id": "t", "team_alias": "Team", "metadata": {"a": 1}}, header=PROVIDER)
     member = {"role": "user", "user_id": "u", "user_email": "u@example.org"}

@@ -381,6 +381,7 @@ class LitellmAccounts:
         of_key = {name: body[name] for name in ("key_alias", "team_id", "duration", "models") if body.get(name)}
         key_fields = created("key", of_key, self._now_s, self._tell)
         accounts = self._accounts()
+        teams = self._members.teams(body.get("teams"))
         with _Named("user"):
             user = accounts.create_user({**fields, **_given_id(body, "user_id")}, call.asker.name)
             user = self._blocked(user, body, call)
@@ -394,7 +395,9 @@ class LitellmAccounts:
             except ApiError:
                 accounts.delete("user", user.id, call.asker.name)
                 raise
-        return Answer(200, {**answer, "user_id": user.id})
+        for team in teams:
+            self._members.join(team, user, call.asker.name)
+        return Answer(200, {**answer, "user_id": user.id, "teams": [each.id for each in teams]})
 
     def _update_user(self, call: ApiCall) -> Answer:
         """Change a user that is named by its id, or else by its address."""
@@ -425,7 +428,8 @@ class LitellmAccounts:
         mine = {each.team for each in keys if isinstance(each, Key) and each.team}
         teams = [each for each in self._all("team", {}) if each.id in mine or is_member(each, user.id)]
         more = {"keys": self._keys(keys), "teams": [self._owner("team", each) for each in teams]}
-        return Answer(200, {"user_id": user.id, "user_info": self._owner("user", user), **more})
+        info = {**self._owner("user", user), "teams": [each.id for each in teams]}
+        return Answer(200, {"user_id": user.id, "user_info": info, **more})
 
     def _list_users(self, call: ApiCall) -> Answer:
         found = self._all("user", {})

@@ -114,6 +114,24 @@ class Members:
         id_ = _found(team, call.body)["user_id"]
         return Answer(200, self._shown(self._change(team, lambda now: _without(now, [id_]), call.asker.name)))
 
+    def teams(self, ids: object) -> list[Account]:
+        """Return the teams that a new user is to be in. Raises ApiError."""
+        if ids is None:
+            return []
+        if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+            raise ApiError(400, "invalid", "teams: expected a list of ids", "teams")
+        accounts = self._accounts()
+        if not all(has_account(accounts, "team", each) for each in ids):
+            raise ApiError(404, "not_found", "teams: one of these is not found", "teams")
+        return [accounts.get("team", each) for each in dict.fromkeys(ids)]
+
+    def join(self, team: Account, user: User, actor: str) -> None:
+        """Make a user a member of a team, if it is none. Raises ApiError, AccountsError."""
+        member = {"user_id": user.id, "user_email": user.email or None, "role": "user"}
+        self._change(
+            team, lambda now: members_of(now) if is_member(now, user.id) else [*members_of(now), member], actor
+        )
+
     def drop(self, team: Account, users: Sequence[str], actor: str) -> None:
         """Take users out of a team, if they are in it. Raises ApiError, AccountsError."""
         if any(is_member(team, each) for each in users):
