@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -86,7 +88,12 @@ async def pair() -> tuple[socket.socket, asyncio.Transport]:
 
 @contextlib.asynccontextmanager
 async def tunnel(
-    limits: TunnelLimits = LIMITS, *, early: bytes = b"", rest: bytes = b"", bodies: BodyBudget | None = None
+    limits: TunnelLimits = LIMITS,
+    *,
+    early: bytes = b"",
+    rest: bytes = b"",
+    bodies: BodyBudget | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> AsyncIterator[Setup]:
     """Open one. early, rest: what the client and the upstream had sent before it was there.
 
@@ -94,7 +101,7 @@ async def tunnel(
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[VeloxError | None] = loop.create_future()
-    made = Tunnel(ReadBuffer(READ_BYTES), limits, loop, ended.set_result)
+    made = Tunnel(ReadBuffer(READ_BYTES), limits, loop, ended.set_result, clock)
     client, client_transport = await pair()
     upstream, upstream_transport = await pair()
     setup = Setup(made, client, upstream, ended)
@@ -508,5 +515,31 @@ def test_held_message_that_never_ends_closes_both_sides() -> None:
             error = await t.end()
             assert error is not None and error.reason is Reason.BODY_TIMEOUT
             assert t.tunnel.close_code == 1008
+
+    run(work)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_read_that_takes_long_is_the_last_of_its_turn(is_guarded: bool) -> None:
+    """Ten thousand small frames are one read: the next one is shorter, and comes in the next turn of the loop."""
+
+    async def work() -> None:
+        ticks = itertools.count()
+        bodies = BodyBudget(1 << 20, 5.0, lambda: 0.0) if is_guarded else None
+        async with tunnel(clock=lambda: next(ticks) * 0.005, bodies=bodies) as t:
+            end = t.tunnel.client
+            transport = end._transport
+            assert transport is not None
+            first = end.get_buffer(-1)
+            n_bytes = len(first) // len(MASKED) * len(MASKED)
+            first[:n_bytes] = MASKED * (n_bytes // len(MASKED))
+            end.buffer_updated(n_bytes)
+            assert not transport.is_reading() and len(end.get_buffer(-1)) < len(first)
+            end.peer.resume_writing()
+            assert not transport.is_reading(), "nor because the other side takes more"
+            await asyncio.sleep(0)
+            assert transport.is_reading()
+            await t.say(t.client, MASKED * 2000)
+            assert await t.hear(t.upstream, n_bytes + 2000 * len(MASKED)) == MASKED * (n_bytes // len(MASKED) + 2000)
 
     run(work)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -23,6 +24,7 @@ from velox.net.client.backlog import unsent_bytes
 from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import MessageRoom
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
+from velox.net.upstream.read_pace import ReadPace
 from velox.policy.pace import PaceRules
 from velox.protocol.websocket import GOING_AWAY, POLICY, TRY_LATER, FrameScanner, close_frame
 from velox.protocol.websocket_messages import MessageError
@@ -90,7 +92,8 @@ class Tunnel:
     """Both sides of it. on_end: called once, when both connections are closed, with what ended it; None: a WebSocket's
     own closing handshake.
 
-    buffer: for the reads of all tunnels of a worker.
+    buffer: for the reads of all tunnels of a worker. clock: seconds, that go on within a turn of the loop: a read may
+    hold ten thousand frames, and no side takes more than a millisecond or two of a turn.
     """
 
     def __init__(
@@ -99,10 +102,11 @@ class Tunnel:
         limits: TunnelLimits,
         loop: asyncio.AbstractEventLoop,
         on_end: Callable[[VeloxError | None], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.loop: Final = loop
-        self.client: Final = TunnelEnd(self, buffer.view, is_server=False)
-        self.upstream: Final = TunnelEnd(self, buffer.view, is_server=True)
+        self.client: Final = TunnelEnd(self, buffer.view, clock, is_server=False)
+        self.upstream: Final = TunnelEnd(self, buffer.view, clock, is_server=True)
         self.client.peer, self.upstream.peer = self.upstream, self.client
         self.goodbye = ""  # the text of our Close frames, from close() on
         self.goodbye_code = GOING_AWAY
@@ -212,13 +216,16 @@ class TunnelEnd(asyncio.BufferedProtocol):
     it. scan: where its frames end. gate: sees what came from it before it passes; None: it passes unread.
     """
 
-    def __init__(self, tunnel: Tunnel, view: memoryview, *, is_server: bool) -> None:
+    def __init__(self, tunnel: Tunnel, view: memoryview, clock: Callable[[], float], *, is_server: bool) -> None:
         self.peer: TunnelEnd
         self.scan: Final = FrameScanner()
         self.gate: Gate | None = None
         self.n_bytes = 0
         self._tunnel = tunnel
         self._view: Final = view
+        self._clock: Final = clock
+        self._pace: Final = ReadPace(len(view))
+        self._is_paced = False  # nothing more is read in this turn of the loop
         self._is_server: Final = is_server
         self._transport: asyncio.Transport | None = None
         self._is_tls = False
@@ -277,10 +284,15 @@ class TunnelEnd(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol -----------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
+        return self._view[: self._pace.n_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
+        began_s = self._clock()
         self._received(bytes(self._view[:nbytes]))
+        if self._pace.took(nbytes, self._clock() - began_s) and not self.is_closed:
+            self._is_paced = True
+            self._pause()
+            self._tunnel.loop.call_soon(self._read_on)
 
     def eof_received(self) -> bool:
         self._got_eof = True
@@ -456,12 +468,19 @@ class TunnelEnd(asyncio.BufferedProtocol):
             self._ended = True
             self._transport.close()
 
+    def _read_on(self) -> None:
+        self._is_paced = False
+        if not self.is_closed and not self.peer._write_paused:
+            self._resume()
+
     def _pause(self) -> None:
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.is_reading():
             transport.pause_reading()
 
     def _resume(self) -> None:
+        if self._is_paced:
+            return
         if self._room is not None:
             self._settle(self._room, 0)
             if self._room.waits:
