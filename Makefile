@@ -19,7 +19,7 @@ SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-core test-more test-all soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check test test-core test-guarded test-more test-all soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -37,6 +37,15 @@ CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench dep
 
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes
 	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets $(ARGS)
+
+# What must never happen, end to end: a revoked key that works, money that hides, memory that grows, another's things in
+# reach, an error taken for an answer. For the compiled build, which is what people get; `make test` runs them, too.
+GUARDED := $(foreach each,exam test_addresses.py test_budget_replicas.py test_budget_restarts.py test_early_errors.py \
+	test_hidden_usage.py test_key_races.py test_large_translations.py test_ledger.py test_ledger_damage.py \
+	test_managed_keys.py test_no_cycles.py test_responses_socket.py test_translation.py test_two_keys.py,tests/e2e/$(each))
+
+test-guarded: $(INSTALLED)  ## What must never happen, end to end: about three minutes
+	$(PYTEST) -q -m "not more" $(GUARDED) $(ARGS)
 
 test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
