@@ -180,6 +180,8 @@ def test_new_user_is_a_member_of_its_teams(proxy: Proxy) -> None:
     assert proxy("POST", "/user/new", body, header=PROVIDER)["teams"] == ["t"]
     assert proxy("GET", "/user/info?user_id=u", header=PROVIDER)["user_info"]["teams"] == ["t"]
     assert [each["user_id"] for each in proxy("GET", "/team/info?team_id=t")["team_memberships"]] == ["u"]
+    proxy("POST", "/user/update", {"user_id": "u", "teams": ["t"], "max_budget": 5}, header=PROVIDER)
+    assert proxy.refused("POST", "/user/update", {"user_id": "u", "teams": ["t", "x"]}) == "teams"
     assert proxy.refused("POST", "/user/new", {"user_id": "v", "teams": ["none"]}, status=404) == "teams"
     assert proxy.refused("POST", "/user/new", {"user_id": "v", "teams": [5]}) == "teams"
     proxy("GET", "/user/info?user_id=v", status=404)

@@ -411,6 +411,11 @@ class LitellmAccounts:
         else:
             user = self._accounts().get("user", _id(body, "user_id"))
         body.pop("user_id", None)
+        teams = body.pop("teams", None)
+        ids = sorted(map(str, teams)) if isinstance(teams, list) else teams
+        if ids is not None and ids != sorted(each.id for each in self._teams_of(user.id)):
+            message = "teams: they are changed by /team/member_add and /team/member_delete, so nothing was done"
+            raise ApiError(400, "invalid", message, "teams")
         with _Named("user"):
             user = self._blocked(self._change("user", user, body, call), body, call)
         return Answer(200, {"user_id": user.id, "data": self._owner("user", user)})
@@ -425,11 +430,15 @@ class LitellmAccounts:
     def _user_info(self, call: ApiCall) -> Answer:
         user = self._accounts().get("user", _id(call.query, "user_id"))
         keys = self._all("key", {"user": user.id})
-        mine = {each.team for each in keys if isinstance(each, Key) and each.team}
-        teams = [each for each in self._all("team", {}) if each.id in mine or is_member(each, user.id)]
+        teams = self._teams_of(user.id)
         more = {"keys": self._keys(keys), "teams": [self._owner("team", each) for each in teams]}
         info = {**self._owner("user", user), "teams": [each.id for each in teams]}
         return Answer(200, {"user_id": user.id, "user_info": info, **more})
+
+    def _teams_of(self, user: str) -> list[Account]:
+        """Return the teams of which a user is a member, or has a key."""
+        mine = {each.team for each in self._all("key", {"user": user}) if isinstance(each, Key)}
+        return [each for each in self._all("team", {}) if each.id in mine or is_member(each, user)]
 
     def _list_users(self, call: ApiCall) -> Answer:
         found = self._all("user", {})
