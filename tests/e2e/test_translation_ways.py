@@ -64,3 +64,18 @@ def test_answer_is_whole_and_counted(
         assert reply.content.endswith(end) and b'"chat.completion' in reply.content
         assert b'"usage":{' not in reply.content or not is_stream  # nobody asked for it
     assert {call.target for call in upstream.calls} <= {"/v1/messages"}
+
+
+def test_copy_of_a_large_request_is_asked_in_its_api(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """It is put into that in the worker's thread, as the request itself is."""
+    text = "word" * 80_000
+    body = {"model": "claude-x", "messages": [{"role": "user", "content": text}]}
+    name = 'velox_mirrored_requests_total{outcome="answered"}'
+    before = velox.metrics()[name]
+    with upstream.playing(replays(PLAIN, STREAM)):
+        reply = httpx.post(f"{velox.base_url}/v1/chat/completions", json=body, verify=NO_TRUST, trust_env=False)
+        velox.wait_metric(name, lambda n: n == before + 1)
+
+    assert reply.status_code == 200
+    asked = [call for call in upstream.calls if text.encode() in call.body]
+    assert len(asked) >= 2 and {call.target for call in asked} == {"/v1/messages"}

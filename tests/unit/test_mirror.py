@@ -6,6 +6,7 @@ import asyncio
 import collections
 import dataclasses
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, cast
@@ -18,6 +19,7 @@ from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from tests.unit.recorded_calls import CallRecords
 from tests.unit.test_gateway_lanes import asked_of
+from velox.gateway.apart import Apart
 from velox.gateway.calls import CallLog
 from velox.gateway.group import Attempt
 from velox.gateway.lanes import Lanes
@@ -79,6 +81,7 @@ class Setup:
         model: str | None = None,
         limit: int = 0,
         models: tuple[str, ...] = (),
+        lanes: Lanes | None = None,
     ) -> None:
         self.loop: Final = asyncio.get_running_loop()
         self.ends: Final[collections.Counter[Mirrored]] = collections.Counter()
@@ -86,12 +89,13 @@ class Setup:
         self.n_rooms = 0
         self.counts: Final = Counts()
         timeouts = dataclasses.replace(TIMEOUTS, first_byte_s=FIRST_BYTE_S)
-        self.shadow: Final[Member] = member_of(
+        shadow = member_of(
             upstream_of("shadow", timeouts=timeouts, n_keys=2, models=models),
             Stand(concurrency=FixedLimit(limit) if limit else None, pool=cast(UpstreamPool, server)),
             row=1,
             counts=self.counts,
         )
+        self.shadow: Final[Member] = shadow if lanes is None else dataclasses.replace(shadow, lanes=lanes)
         main = member_of(upstream_of("main"), Stand(pool=cast(UpstreamPool, Server())))
         self.gate: Final = MirrorGate(percent, most, most_bytes)
         entry = RouteEntry("r", ANYTHING, (Target("main"),), mirror=Mirror(Target("shadow", model), percent))
@@ -385,6 +389,43 @@ def test_copy_keeps_to_the_concurrency_of_its_upstream() -> None:
         return setup
 
     run(talk)
+
+
+def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> None:
+    """All found a place before they were made; those that find it taken afterwards are dropped."""
+    row = PROVIDERS["gemini"]
+    lanes = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
+    names: list[str] = []
+
+    def build(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
+        call = lanes.call(Surface.CHAT, "gemini-m", stream=False, query=b"")
+        assert call is not None
+        names.append(threading.current_thread().name)
+        asked = asked_of(Surface.CHAT, request_head(), "gemini-m")
+        return lanes.request(call, attempt, asked._replace(on_tokens=on_tokens))
+
+    async def main() -> None:
+        apart = Apart()
+        server = Server(takes_s=600.0)
+        setup = Setup(server, limit=3, lanes=lanes)
+        mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
+        assert mirror is not None
+
+        async def build_apart(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
+            return await apart.run(lambda: build(attempt, on_tokens))
+
+        for _ in range(10):
+            setup.mirrors.copy(mirror, setup.routing, request_head(), PEEK, BODY, build=build, build_apart=build_apart)
+        while len(names) < 10 or setup.ends[Mirrored.DROPPED] < 7:
+            await asyncio.sleep(0)
+        assert server.n_open == 3 and setup.mirrors.n_begun == 3
+        assert all(name.startswith("apart") for name in names)
+        setup.mirrors.close()
+        while len(setup.mirrors):
+            await asyncio.sleep(0)
+        setup.assert_nothing_left()
+
+    asyncio.run(main())
 
 
 def test_websocket_is_not_mirrored() -> None:

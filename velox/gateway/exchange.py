@@ -455,7 +455,10 @@ class Exchange(HedgingHost):
         """Send a copy, put into the API of its upstream where that has another one."""
         has_lanes = any(member.lanes is not None for member in mirror[1].members)
         build = self._build if has_lanes else None
-        self.gateway.mirrors.copy(mirror, routing, self.head, self.fields, self.body, build=build, calls=self._calls)
+        apart = self._build_apart if has_lanes and self.builds_apart else None
+        self.gateway.mirrors.copy(
+            mirror, routing, self.head, self.fields, self.body, build=build, build_apart=apart, calls=self._calls
+        )
 
     def _make_reply(self) -> Reply:
         way, filters = self._way, self._filters
@@ -557,8 +560,10 @@ class Exchange(HedgingHost):
 
     async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
         """Do what build() does, in the worker's thread for such work."""
+        return await self._build_apart(attempt, None if self._meter is None else self._meter.note)
+
+    async def _build_apart(self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
         told: list[tuple[Surface, Surface, int]] = []
-        on_tokens = None if self._meter is None else self._meter.note
         try:
             return await self.gateway.apart.run(partial(self._build, attempt, on_tokens, partial(_note, told)))
         finally:

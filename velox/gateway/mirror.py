@@ -18,7 +18,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
@@ -38,10 +38,11 @@ from velox.policy.split import MirrorGate
 from velox.protocol.token_usage import TokenUsage
 from velox.types import BodyFields
 
-__all__ = ["Build", "Mirrors"]
+__all__ = ["Build", "BuildApart", "Mirrors"]
 
 # Makes what a copy's attempt sends, and is told whom its translation tells the answer's tokens; None: nobody.
 Build: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], UpstreamRequest]
+BuildApart: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Awaitable[UpstreamRequest]]
 
 # Of all routes of one worker; each route has a bound of its own. Arbitrary.
 _MOST: Final = 256
@@ -91,11 +92,13 @@ class Mirrors:
         body: bytes | bytearray | None,
         *,
         build: Build | None = None,
+        build_apart: BuildApart | None = None,
         calls: RequestCalls | None = None,
     ) -> None:
         """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more.
 
         build: None: the request is sent as it came. calls: where it is recorded; None: nowhere.
+        build_apart: makes, beside the loop, what goes to an upstream of another API; None: that takes no time.
 
         routing: of the request's configuration, which stays as long as the copy is under way.
         """
@@ -113,7 +116,7 @@ class Mirrors:
             return
         routing.n_open += 1  # its upstream stays, whatever is reloaded
         self._n_bytes += n_bytes
-        task = self._loop.create_task(self._send(group, head, fields, body, build, calls), name="mirror")
+        task = self._loop.create_task(self._send(group, head, fields, body, build, build_apart, calls), name="mirror")
         self._tasks.add(task)
 
         def over(_: asyncio.Task[Mirrored]) -> None:
@@ -140,6 +143,7 @@ class Mirrors:
         fields: BodyFields,
         body: bytes | bytearray | None,
         build: Build | None,
+        build_apart: BuildApart | None,
         calls: RequestCalls | None,
     ) -> Mirrored:
         try:
@@ -154,6 +158,10 @@ class Mirrors:
             try:
                 if build is None:
                     request = attempt.build(head, fields, body, to_be_read=calls is not None)
+                elif build_apart is not None and attempt.member.lanes is not None:
+                    request = await build_apart(attempt, None if meter is None else meter.note)
+                    if group.is_limited and attempt.member.concurrency.room <= 0:
+                        return Mirrored.DROPPED  # others have taken its place meanwhile
                 else:
                     request = build(attempt, None if meter is None else meter.note)
             except UpstreamFailure:
@@ -161,7 +169,7 @@ class Mirrors:
             except (VeloxError, AnsweredHereError):
                 return Mirrored.DROPPED  # its API can't say this, or nobody is to be asked
             copy = _Copy(attempt, self._loop, meter)
-            # Together with the place that it takes at once: nothing is awaited before.
+            # Together with the place that it takes at once: nothing is awaited since it was seen to be free.
             self.n_begun += 1
             try:
                 return await (copy.send(request) if calls is None else _recorded(copy, calls, fields, request))
