@@ -35,7 +35,7 @@ _HELLO: Final = b"5\r\nhello\r\n0\r\n\r\n"
 
 
 def _ok(label: str, row: str, body: bytes, why: str, seen: bytes = b"hello") -> Vector:
-    return good(label, row, f"body {shown(body)}", why, chunked(body), seen=Seen(b"POST", b"/v1/files", (), seen))
+    return good(label, row, f"body {shown(body)}", why, chunked(body), seen=Seen(b"POST", b"/v1/blobs", (), seen))
 
 
 def _sizes() -> Iterator[Vector]:

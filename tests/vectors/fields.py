@@ -68,18 +68,18 @@ def _baselines() -> Iterator[Vector]:
     ):
         yield good(label, "B-12", what, plain, request(GET), seen=_MODELS)
     yield good("COMP-POST-CL-BODY", "B-12", "POST with a length", plain, hello(b"Content-Length: 5"))
-    empty = Seen(b"POST", b"/v1/files")
+    empty = Seen(b"POST", b"/v1/blobs")
     why = "RFC 9112 §6.3: no length and no coding is no body; a length of 0 goes up"
     yield good(
         "COMP-POST-CL-ZERO", "B-12", "POST, Content-Length: 0", why, request(POST, b"Content-Length: 0"), seen=empty
     )
     yield good("COMP-POST-NO-CL-NO-TE", "B-12", "POST without a length", why, request(POST), seen=empty)
-    wire, why = request(b"HEAD /v1/files HTTP/1.1"), "RFC 9110 §9.3.2: no body in the answer"
-    answer = passed(Seen(b"HEAD", b"/v1/files"), has_body=False)
+    wire, why = request(b"HEAD /v1/blobs HTTP/1.1"), "RFC 9110 §9.3.2: no body in the answer"
+    answer = passed(Seen(b"HEAD", b"/v1/blobs"), has_body=False)
     yield Vector("COMP-HEAD-NO-BODY", "B-12", "HEAD", why, (wire,), (answer,), closes=False)
     for label, what in (("COMP-NO-CL-IN-204", "OPTIONS"), ("COMP-OPTIONS-ALLOW", "OPTIONS; Allow is the upstream's")):
-        wire = request(b"OPTIONS /v1/files HTTP/1.1")
-        yield good(label, "B-20", what, _PASSES, wire, seen=Seen(b"OPTIONS", b"/v1/files"))
+        wire = request(b"OPTIONS /v1/blobs HTTP/1.1")
+        yield good(label, "B-20", what, _PASSES, wire, seen=Seen(b"OPTIONS", b"/v1/blobs"))
 
 
 def _syntax() -> Iterator[Vector]:
@@ -227,7 +227,7 @@ def _expect() -> Iterator[Vector]:
     yield good("B-13-CASE", "B-13", "Expect: 100-Continue", ours, case, Pause.CONTINUE, HELLO)
     none = request(GET, b"Expect: 100-continue")
     yield good("B-13-NO-BODY", "B-13", "Expect without a body", "RFC 9110 §10.1.1: no body, no 100", none, seen=_MODELS)
-    old = request(b"POST /v1/files HTTP/1.0", b"Expect: 100-continue", b"Content-Length: 5", body=HELLO)
+    old = request(b"POST /v1/blobs HTTP/1.0", b"Expect: 100-continue", b"Content-Length: 5", body=HELLO)
     why = "RFC 9110 §15.2: HTTP/1.0 has no 1xx"
     yield good("COMP-NO-1XX-HTTP10", "B-13", "Expect on HTTP/1.0", why, old, closes=True)
     refused = request(POST, b"Content-Length: 99999999999", b"Expect: 100-continue")
@@ -292,7 +292,7 @@ def _passing() -> Iterator[Vector]:
     both = b'If-None-Match: "a"\r\nIf-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT'
     pairs = ((b"if-none-match", b'"a"'), (b"if-modified-since", b"Sun, 06 Nov 1994 08:49:37 GMT"))
     yield _up("CAP-INM-PRECEDENCE", "B-6", both, _PASSES, *pairs)
-    range_ = Seen(b"POST", b"/v1/files", ((b"range", b"bytes=0-10"),), HELLO)
+    range_ = Seen(b"POST", b"/v1/blobs", ((b"range", b"bytes=0-10"),), HELLO)
     wire = hello(b"Content-Length: 5", b"Range: bytes=0-10")
     yield good("COMP-RANGE-POST", "B-6", "POST with a Range", _PASSES, wire, seen=range_)
 

@@ -61,7 +61,7 @@ def _carrying(label: str, row: str, *fields: bytes, body: bytes = _END + SMUGGLE
 
 
 def _with_content(label: str, method: bytes, *after: bytes | Pause, body: bytes = HELLO) -> Vector:
-    wire = request(method + b" /v1/files HTTP/1.1", b"Content-Length: %d" % len(body), body=body)
+    wire = request(method + b" /v1/blobs HTTP/1.1", b"Content-Length: %d" % len(body), body=body)
     answer = refused(400, reason="bad_request", has_body=method != b"HEAD")
     what = f"{method.decode()} with the body {shown(body)}" + (", then a GET" if after else "")
     return Vector(label, "B-12", what, _NO_CONTENT, (wire, *after), (answer,), closes=True)
@@ -197,9 +197,9 @@ def _codings() -> Iterator[Vector]:
     ):
         yield _alone(label, value)
     old = "RFC 9112 §6.1: HTTP/1.0 has no transfer codings; the framing is faulty"
-    on_1_0 = request(b"POST /v1/files HTTP/1.0", CHUNKED, _LEN, body=HELLO)
+    on_1_0 = request(b"POST /v1/blobs HTTP/1.0", CHUNKED, _LEN, body=HELLO)
     yield bad("SMUG-TE-HTTP10", "B-4", "Transfer-Encoding and a length on HTTP/1.0", old, on_1_0)
-    alone = request(b"POST /v1/files HTTP/1.0", CHUNKED, body=_END)
+    alone = request(b"POST /v1/blobs HTTP/1.0", CHUNKED, body=_END)
     yield bad("B-4-HTTP10", "B-4", "Transfer-Encoding on HTTP/1.0", old, alone)
 
 
@@ -208,10 +208,10 @@ def _names() -> Iterator[Vector]:
     line = b"Transfer_Encoding: chunked\r\n" + _LEN
     yield good("SMUG-TRANSFER_ENCODING", "B-5", shown(line), gone, hello(line))
     wire = request(POST, b"Content-Length: 11", b"Content_Length: 99", body=b"hello world")
-    seen = Seen(b"POST", b"/v1/files", (), b"hello world")
+    seen = Seen(b"POST", b"/v1/blobs", (), b"hello world")
     yield good("NORM-UNDERSCORE-CL", "B-5", "Content_Length: 99 beside Content-Length: 11", gone, wire, seen=seen)
     rest = request(POST, b"Transfer_Encoding: chunked", body=b"B\r\nhello world\r\n0\r\n\r\n")
-    answers = (passed(Seen(b"POST", b"/v1/files")), refused(400))
+    answers = (passed(Seen(b"POST", b"/v1/blobs")), refused(400))
     what = "Transfer_Encoding: chunked alone: no body; what follows is no request"
     yield Vector("NORM-UNDERSCORE-TE", "B-5", what, gone, (rest,), answers, closes=True)
     name = "RFC 9112 §5.1: a name is a token, and nothing stands between it and its colon"
@@ -227,7 +227,7 @@ def _names() -> Iterator[Vector]:
         ("B-5-PREFIX", b"X-Content-Length: 99\r\n" + _LEN),
     ):
         name_, _, value = fields.partition(b"\r\n")[0].partition(b": ")
-        seen_ = Seen(b"POST", b"/v1/files", ((name_.lower(), value),), HELLO)
+        seen_ = Seen(b"POST", b"/v1/blobs", ((name_.lower(), value),), HELLO)
         yield good(
             label, "B-5", shown(fields), "RFC 9110 §5.1: another name, which frames nothing", hello(fields), seen=seen_
         )
@@ -244,21 +244,21 @@ def _content() -> Iterator[Vector]:
     yield _with_content("SMUG-GET-CL-PREFIX-DESYNC", b"GET", *rest, body=SMUGGLED[:-2])
     yield _with_content("B-12-GET-BODY-IS-A-REQUEST", b"GET", body=SMUGGLED)
     yield _with_content("B-12-HEAD-BODY-IS-A-REQUEST", b"HEAD", body=SMUGGLED)
-    fold = request(b"OPTIONS /v1/files HTTP/1.1", b"Transfer-Encoding:\r\n chunked", _LEN, body=HELLO)
+    fold = request(b"OPTIONS /v1/blobs HTTP/1.1", b"Transfer-Encoding:\r\n chunked", _LEN, body=HELLO)
     yield bad("SMUG-OPTIONS-TE-OBS-FOLD", "B-12", "OPTIONS, folded coding, length", "RFC 9112 §5.2", fold, *then)
     for method in (b"GET", b"OPTIONS"):
-        wire = request(method + b" /v1/files HTTP/1.1", CHUNKED, body=b"5\r\nhello\r\n" + _END)
+        wire = request(method + b" /v1/blobs HTTP/1.1", CHUNKED, body=b"5\r\nhello\r\n" + _END)
         what = f"{method.decode()} with a body in chunks"
         yield bad(f"B-12-{method.decode()}-CHUNKED", "B-12", what, _NO_CONTENT, wire, reason="bad_request")
-    wire = request(b"DELETE /v1/files/1 HTTP/1.1", _LEN, body=HELLO) + request(GET)
-    seen = (Seen(b"DELETE", b"/v1/files/1", (), HELLO), Seen(b"GET", b"/v1/models"))
+    wire = request(b"DELETE /v1/blobs/1 HTTP/1.1", _LEN, body=HELLO) + request(GET)
+    seen = (Seen(b"DELETE", b"/v1/blobs/1", (), HELLO), Seen(b"GET", b"/v1/models"))
     why = "RFC 9110 §9.3.5: APIs do use it; it is read to its end, and a request behind it is the next one"
     yield good("B-12-DELETE-BODY", "B-12", "DELETE with a body, then a GET", why, wire, seen=seen)
     empty = request(GET, b"Content-Length: 0")
     why = "RFC 9110 §8.6: a length of 0 is no body"
     yield good("B-12-GET-CL-ZERO", "B-12", "GET with Content-Length: 0", why, empty, seen=Seen(b"GET", b"/v1/models"))
     zero = (request(POST, b"Content-Length: 0", body=b"X"), Pause.ANSWER, FOLLOW_UP)
-    answers = (passed(Seen(b"POST", b"/v1/files")), refused(405, reason="method_not_allowed"))
+    answers = (passed(Seen(b"POST", b"/v1/blobs")), refused(405, reason="method_not_allowed"))
     why = "RFC 9112 §6.3: the body is empty; the byte after it begins the next request, `XGET`"
     yield Vector(
         "SMUG-CL0-BODY-POISON", "B-12", "POST of no byte and one byte more, a GET", why, zero, answers, closes=True
@@ -293,7 +293,7 @@ def _lengths_that_wait() -> Iterator[Vector]:
         reason="body_too_large",
         door=Door.TIGHT,
     )
-    full = Seen(b"POST", b"/v1/files", (), b"x" * 1000)
+    full = Seen(b"POST", b"/v1/blobs", (), b"x" * 1000)
     why = "the limit itself fits"
     yield good(
         "B-40-AT-LIMIT",

@@ -125,8 +125,8 @@ def _request_lines() -> Iterator[Vector]:
         "COMP-METHOD-CONNECT", "B-20", "CONNECT example.com:443", tunnel, (wire,), (_NOT_ALLOWED,), closes=True
     )
     for method in (b"PUT", b"PATCH", b"DELETE", b"OPTIONS"):
-        wire = request(method + b" /v1/files/1 HTTP/1.1")
-        what, seen = f"{method.decode()} without a body", Seen(method, b"/v1/files/1")
+        wire = request(method + b" /v1/blobs/1 HTTP/1.1")
+        what, seen = f"{method.decode()} without a body", Seen(method, b"/v1/blobs/1")
         yield _ok(f"B-20-{method.decode()}", "B-20", wire, what, "RFC 9110 §9: the upstream decides", seen)
 
 
@@ -229,7 +229,7 @@ def _targets() -> Iterator[Vector]:
         ("MAL-URL-PERCENT-CRLF", b"/v1/models%0d%0aX-A:%20b"),
         ("B-18-DOTS", b"/v1/../admin"),
         ("B-18-DOTS-FIRST", b"/../v1/models"),
-        ("B-18-DOTS-LAST", b"/v1/files/.."),
+        ("B-18-DOTS-LAST", b"/v1/blobs/.."),
         ("B-18-DOT", b"/v1/./models"),
         ("B-18-ENCODED-DOTS", b"/v1/%2e%2e/admin"),
         ("B-18-HALF-ENCODED-DOTS", b"/v1/.%2E/admin"),
@@ -253,7 +253,7 @@ def _targets() -> Iterator[Vector]:
         ("B-18-ENCODED-SLASH", b"/v1/models/org%2Fname"),
         ("B-18-UTF8", b"/v1/models/caf%C3%A9"),
         ("B-18-DOTS-IN-QUERY", b"/v1/models?a=../..//b;c&%00"),
-        ("B-18-THREE-DOTS", b"/v1/files/..."),
+        ("B-18-THREE-DOTS", b"/v1/blobs/..."),
         ("B-18-ENCODED-PERCENT", b"/v1/models/a%252e"),
         ("B-18-EMPTY-QUERY", b"/v1/models?"),
     ):
@@ -303,7 +303,7 @@ def _in_order() -> Iterator[Vector]:
     wire = b"".join(request(b"GET %b HTTP/1.1" % each.target) for each in seen)
     yield good("R-H1-10-PIPELINE", "B-12", "100 GETs in one segment", why, wire, seen=seen)
     post = request(POST, b"Content-Length: 5", body=HELLO)
-    all_seen = (_MODELS, Seen(b"POST", b"/v1/files", (), HELLO), _MODELS)
+    all_seen = (_MODELS, Seen(b"POST", b"/v1/blobs", (), HELLO), _MODELS)
     yield good(
         "R-H1-10-MIXED", "B-12", "GET, POST, GET in one segment", why, request(GET) + post + request(GET), seen=all_seen
     )

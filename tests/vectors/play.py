@@ -75,7 +75,7 @@ def behind(vector: Vector) -> Vector:
     first, *rest = vector.sends
     assert isinstance(first, bytes), "a client speaks first"
     good = hello(b"Content-Length: 5", b"X-Order: first", *_key(vector))
-    answer = passed(Seen(b"POST", b"/v1/files", ((b"x-order", b"first"),), HELLO))
+    answer = passed(Seen(b"POST", b"/v1/blobs", ((b"x-order", b"first"),), HELLO))
     # What is waited for after that segment is the good request's answer, then the vector's own.
     sends = [good + first, *([Pause.ANSWER] if rest else []), *rest]
     return replace(vector, sends=tuple(sends), answers=(answer, *vector.answers))

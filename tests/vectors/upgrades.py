@@ -41,7 +41,7 @@ _H2C: Final = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-
 def _elsewhere() -> Iterator[Vector]:
     why = "RFC 9110 §7.8: no WebSocket on this path, or none as it has to be; 101 never comes"
     for label, line, fields in (
-        ("WS-UPGRADE-POST", b"POST /v1/files HTTP/1.1", _HANDSHAKE),
+        ("WS-UPGRADE-POST", b"POST /v1/blobs HTTP/1.1", _HANDSHAKE),
         ("WS-UPGRADE-MISSING-CONN", GET, _HANDSHAKE[1:]),
         ("WS-UPGRADE-INVALID-VER", GET, (_CONNECTION, _UPGRADE, b"Sec-WebSocket-Version: 99", _KEY)),
         ("WS-UPGRADE-HTTP10", b"GET /v1/models HTTP/1.0", _HANDSHAKE),
@@ -96,7 +96,7 @@ def _ignored_with_bodies() -> Iterator[Vector]:
     """The same with bodies: their framing counts, and nothing else."""
     why = "RFC 9112 §6.3: the body's end is where its framing says, with an offer or without"
     length = b"Content-Length: %d" % len(SMUGGLED)
-    inside = Seen(b"POST", b"/v1/files", (), SMUGGLED)
+    inside = Seen(b"POST", b"/v1/blobs", (), SMUGGLED)
     following = Seen(b"GET", b"/v1/next")
     whole = request(POST, *_H2C, length, body=SMUGGLED + FOLLOW_UP)
     yield good("B-21-H2C-BODY", "B-21", "h2c, a GET as body", why, whole, seen=(inside, following))
@@ -108,7 +108,7 @@ def _ignored_with_bodies() -> Iterator[Vector]:
         *("B-21-H2C-EXPECT", "B-21", "h2c with Expect: 100-continue", why, first, Pause.CONTINUE, last),
         seen=(inside, following),
     )
-    line = b"POST /v1/files HTTP/1.0"
+    line = b"POST /v1/blobs HTTP/1.0"
     wire = request(line, *_H2C, length, body=SMUGGLED + FOLLOW_UP)
     yield good("B-21-H2C-HTTP10-BODY", "B-21", "h2c in HTTP/1.0, a GET as body", why, wire, seen=inside, closes=True)
     wire = request(GET, *_H2C, body=b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))

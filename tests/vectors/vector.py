@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 HOST: Final = b"Host: velox.test"
-POST: Final = b"POST /v1/files HTTP/1.1"  # a path whose bodies pass unread
+POST: Final = b"POST /v1/blobs HTTP/1.1"  # a path whose bodies pass unread
 GET: Final = b"GET /v1/models HTTP/1.1"
 CHUNKED: Final = b"Transfer-Encoding: chunked"
 HELLO: Final = b"hello"
@@ -154,7 +154,7 @@ def chunked(body: bytes) -> bytes:
     return request(POST, CHUNKED, body=body)
 
 
-GOOD: Final = Seen(b"POST", b"/v1/files", (), HELLO)
+GOOD: Final = Seen(b"POST", b"/v1/blobs", (), HELLO)
 
 
 def refused(*statuses: int, reason: str = "bad_framing", has_body: bool = True) -> Answer:
