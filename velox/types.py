@@ -17,6 +17,7 @@ __all__ = [
     "ANYONE",
     "NO_RATES",
     "Address",
+    "Answers",
     "BodyFields",
     "Budget",
     "BudgetPeriod",
@@ -337,6 +338,15 @@ class Dialect(enum.IntEnum):
     OPENAI = 0
     ANTHROPIC = 1
     GOOGLE = 2
+
+
+class Answers(enum.IntEnum):
+    """What the replies of status 200 to a request are."""
+
+    ANYTHING = 0
+    JSON = 1  # or an event stream
+    RESPONSE = 2  # so is an answer of OpenAI's Responses
+    JSON_OR_FILE = 3
 
 
 class Surface(enum.IntEnum):

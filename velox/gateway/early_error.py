@@ -24,8 +24,9 @@ from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.gateway.first_event import PRELUDES
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.types import Answers
 
-__all__ = ["LEAST_READ", "EarlyErrorGate", "begins_like_error", "may_be_error"]
+__all__ = ["BEGIN_BYTES", "ERROR_MARK", "LEAST_READ", "EarlyErrorGate", "begins_like_error", "may_be_error"]
 
 # Errors are short. A longer first event, or body, is none and passes.
 _MOST_HELD: Final = 64 * 1024
@@ -33,9 +34,9 @@ _MOST_HELD: Final = 64 * 1024
 LEAST_READ: Final = 256
 # An error stands in each of them; most answers have none of these. Linear: what is repeated is one class of bytes.
 _ERROR: Final = re.compile(rb'"error"[ \t\r\n]*+:[ \t\r\n]*+["{\[]|"(?:type|object)"[ \t\r\n]*+:[ \t\r\n]*+"error"')
-_ERROR_MARK: Final = b'"error"'
+ERROR_MARK: Final = b'"error"'
 # Where a body is an error it begins with it: {"error": ...}, [{"error": ...}], {"type": "error", ...}.
-_BEGIN_BYTES: Final = 32
+BEGIN_BYTES: Final = 32
 # But an answer of OpenAI's Responses tells by its status, one of the first of its fields, that it has failed.
 _FAILED_MARK: Final = b'"failed"'
 _STATUS_BYTES: Final = 1024
@@ -49,13 +50,13 @@ _JSON: Final = (b"content-type", b"application/json")
 
 def may_be_error(data: bytes) -> bool:
     """Return True if an error may stand in the first bytes of a body, and False for most that have none."""
-    return data.find(_ERROR_MARK) >= 0 and _ERROR.search(data) is not None
+    return data.find(ERROR_MARK) >= 0 and _ERROR.search(data) is not None
 
 
-def begins_like_error(data: bytes, *, is_response: bool) -> bool:
-    """Return True if a body that begins so may be an error. is_response: it is an answer of OpenAI's Responses."""
-    return data.find(_ERROR_MARK, 0, _BEGIN_BYTES) >= 0 or (
-        is_response and data.find(_FAILED_MARK, 0, _STATUS_BYTES) >= 0
+def begins_like_error(data: bytes, answers: int) -> bool:
+    """Return True if a body that begins so may be an error. answers: one of Answers."""
+    return data.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0 or (
+        answers == Answers.RESPONSE and data.find(_FAILED_MARK, 0, _STATUS_BYTES) >= 0
     )
 
 

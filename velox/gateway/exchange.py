@@ -480,9 +480,7 @@ class Exchange(HedgingHost):
             filters=filters,
             dialect=plan.dialect,
             rewrites=rewrites,
-            judges=plan.answers_json,
-            judges_json=plan.may_answer_json,
-            is_response=plan.surface is Surface.RESPONSES,
+            answers=plan.answers,
             is_chat=plan.endpoint in _COMPLETIONS,
         )
 

@@ -16,7 +16,7 @@ from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
 from velox.protocol.http1_target import SERVER
-from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, Surface
+from velox.types import Answers, BodyFields, Caller, Dialect, Endpoint, Priority, Surface
 
 __all__ = ["RequestPlan", "plan_of", "runs_model"]
 
@@ -47,7 +47,7 @@ class RequestPlan:
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
     the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
-    answers_json: its answer is JSON or an event stream, and nothing else. may_answer_json: or a file.
+    answers: what its replies are.
     """
 
     caller: Caller
@@ -72,8 +72,7 @@ class RequestPlan:
     tells_addresses: bool = False
     reads_addresses: bool = False
     has_addresses: bool = False
-    answers_json: bool = False
-    may_answer_json: bool = False
+    answers: Answers = Answers.ANYTHING
 
 
 def plan_of(
@@ -126,8 +125,7 @@ def plan_of(
         tells,
         reads_texts,
         passed is not None or tells or dialect is Dialect.GOOGLE,
-        is_post and (path.surface is not None or (path.reads_body and path.route in _JSON_ANSWERS)),
-        is_post and path.route is Endpoint.AUDIO,
+        _answers(path) if is_post else Answers.ANYTHING,
     )
 
 
@@ -144,3 +142,12 @@ def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Pri
     if highest is None:
         highest = Priority.NORMAL if asks_for_keys else Priority.HIGH
     return max(terms.priority, highest)
+
+
+def _answers(path: PathFacts) -> Answers:
+    """Return what a POST to a path is answered with."""
+    if path.surface is not None:
+        return Answers.RESPONSE if path.surface is Surface.RESPONSES else Answers.JSON
+    if path.reads_body and path.route in _JSON_ANSWERS:
+        return Answers.JSON
+    return Answers.JSON_OR_FILE if path.route is Endpoint.AUDIO else Answers.ANYTHING

@@ -16,7 +16,14 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import UpstreamAddresses
-from velox.gateway.early_error import LEAST_READ, EarlyErrorGate, begins_like_error, may_be_error
+from velox.gateway.early_error import (
+    BEGIN_BYTES,
+    ERROR_MARK,
+    LEAST_READ,
+    EarlyErrorGate,
+    begins_like_error,
+    may_be_error,
+)
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation
@@ -29,11 +36,14 @@ from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.types import Dialect
+from velox.types import Answers, Dialect
 
 __all__ = ["Reply", "ReplyListener"]
 
 _OK: Final = 200
+# The attribute of an enumeration takes 50 ns.
+_RESPONSE: Final = int(Answers.RESPONSE)
+_FILE: Final = int(Answers.JSON_OR_FILE)
 _ERRORS_FROM: Final = 400
 # How long an upstream may take to end a reply that is over: its last bytes come within a round trip.
 _END_S: Final = 1.0
@@ -78,18 +88,15 @@ class Reply:
     """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it.
 
     filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
-    learns of its limits. dialect: in which the client reads errors. judges: a reply of status 200 is JSON or an event
-    stream, and may be an error. judges_json: so may one that says that it is JSON or an event stream. is_response: it
-    is an object of the Responses API. is_chat: it is a completion, which thinks before its text and not inside it.
+    learns of its limits. dialect: in which the client reads errors. answers: what a reply
+    of status 200 is.
     """
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_gate", "_has_body", "_has_first"),
         *(
             "_is_chat",
-            "_is_response",
-            "_judges",
-            "_judges_json",
+            "_answers",
             "_leaving",
             "_length",
             "_listener",
@@ -114,9 +121,7 @@ class Reply:
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
         rewrites: bool = False,
-        judges: bool = False,
-        judges_json: bool = False,
-        is_response: bool = False,
+        answers: int = Answers.ANYTHING,
         is_chat: bool = False,
     ) -> None:
         self._rewrites: Final = rewrites
@@ -128,9 +133,7 @@ class Reply:
         self._rates: Final = rates
         self._fields: Final = fields
         self.dialect: Final = dialect
-        self._judges: Final = judges
-        self._judges_json: Final = judges_json
-        self._is_response: Final = is_response
+        self._answers: Final = answers
         self._is_chat: Final = is_chat
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
@@ -391,21 +394,24 @@ class Reply:
             watch.feed(data)
         if self._needs_first and data and (first is None or first.feed(data)):
             self._has_first = True
-        if status == _OK and listener is not None and translation is None and has_body and passed.is_plain:
-            is_judged = self._judges or (self._judges_json and (watch is not None or passed.is_json))
+        answers = self._answers
+        if status == _OK and (answers or watch is not None) and translation is None and listener is not None:
             if watch is None:
-                # The way of most replies.
-                is_held = is_judged and (
-                    (not end and len(data) < LEAST_READ and len(data) != head.content_length)
-                    or passed.is_html
+                # The way of most replies: not held, as they are whole and begin with no error.
+                is_held = (
+                    data.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0
                     or not data
-                    or begins_like_error(data, is_response=self._is_response)
+                    or passed.is_html
+                    or (answers == _RESPONSE and begins_like_error(data, answers))
+                    or (not end and len(data) < LEAST_READ and len(data) != head.content_length)
                 )
+                if answers == _FILE and not passed.is_json:
+                    is_held = False
             else:
-                is_held = (is_judged or listener.holds_head) and (
+                is_held = (answers > 0 or listener.holds_head) and (
                     not self._has_first or not (end or watch.between) or may_be_error(data)
                 )
-            if is_held:
+            if is_held and has_body and passed.is_plain:
                 knows_529 = self.dialect is Dialect.ANTHROPIC
                 gate = self._gate = EarlyErrorGate(listener, listener.secret, knows_529=knows_529)
                 filters = (gate, *filters)
