@@ -26,10 +26,18 @@ from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Answers
 
-__all__ = ["BEGIN_BYTES", "ERROR_MARK", "LEAST_READ", "EarlyErrorGate", "begins_like_error", "may_be_error"]
+__all__ = [
+    "BEGIN_BYTES",
+    "ERROR_MARK",
+    "LEAST_READ",
+    "MOST_HELD",
+    "EarlyErrorGate",
+    "begins_like_error",
+    "may_be_error",
+]
 
 # Errors are short. A longer first event, or body, is none and passes.
-_MOST_HELD: Final = 64 * 1024
+MOST_HELD: Final = 64 * 1024
 # Where an error stands in a body, it begins in these first bytes. Fewer are waited for.
 LEAST_READ: Final = 256
 # An error stands in each of them; most answers have none of these. Linear: what is repeated is one class of bytes.
@@ -108,7 +116,7 @@ class EarlyErrorGate(ReplyFilter):
         self._head = head
         self._is_html = _is_html(head.headers)
         if is_sse:
-            self._events = SseEvents(_MOST_HELD)
+            self._events = SseEvents(MOST_HELD)
         return None if is_plain else head
 
     def expire(self) -> None:
@@ -123,7 +131,7 @@ class EarlyErrorGate(ReplyFilter):
         end = end or (head is not None and len(held) == head.content_length)
         if self._is_html:
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream answered with a page of HTML, not with JSON")
-        if self._has_expired or len(held) > _MOST_HELD:
+        if self._has_expired or len(held) > MOST_HELD:
             return self._pass()
         events = self._events
         error = self._body_error(held, end) if events is None else self._event_error(events, data, end)

@@ -20,6 +20,7 @@ from velox.gateway.early_error import (
     BEGIN_BYTES,
     ERROR_MARK,
     LEAST_READ,
+    MOST_HELD,
     EarlyErrorGate,
     begins_like_error,
     may_be_error,
@@ -93,7 +94,8 @@ class Reply:
     """
 
     __slots__ = (
-        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_first", "_gate", "_has_body", "_has_first"),
+        *("_chain", "_client", "_comment_s", "_fields", "_early", "_filters", "_first", "_gate", "_has_body"),
+        *("_has_first", "_may_hold"),
         *(
             "_is_chat",
             "_answers",
@@ -136,6 +138,8 @@ class Reply:
         self._answers: Final = answers
         self._is_chat: Final = is_chat
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
+        self._early: tuple[ReplyHead, bytes] | None = None  # a head, and what came of the body, until more tells
+        self._may_hold = True  # the head may wait for the first event
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
         self._chain: FilterChain | None = None  # from the head on, if there are filters
@@ -172,7 +176,8 @@ class Reply:
         self._listener = listener
         self._needs_first = listener is not None
         self._has_first = False
-        self._chain = self._gate = None
+        self._chain = self._gate = self._early = None
+        self._may_hold = True
         if self.done.done():
             self.done = self._loop.create_future()
 
@@ -185,6 +190,7 @@ class Reply:
         """End an attempt; what is left of its stream is cancelled."""
         self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
         self._needs_first = self._has_first = False
+        self._early = None
         stream, self._stream = self._stream, None
         if stream is None:
             return
@@ -222,6 +228,11 @@ class Reply:
             return
         if head is not None:
             self._on_head(head, data, end)
+            return
+        early = self._early
+        if early is not None:
+            self._early = None
+            self._on_head(early[0], early[1] + data, end)
             return
         watch = self._watch
         if watch is None or not data or watch.feed(data):
@@ -281,8 +292,12 @@ class Reply:
 
     def release_head(self) -> None:
         """Let the head of a stream go to the client, and what came with it, though no event has come that says more."""
-        gate, chain = self._gate, self._chain
-        if gate is not None and chain is not None and not self.done.done():
+        gate, chain, early = self._gate, self._chain, self._early
+        self._may_hold = False
+        if early is not None and not self.done.done():
+            self._early = None
+            self._on_head(early[0], early[1], False)
+        elif gate is not None and chain is not None and not self.done.done():
             gate.expire()
             self._on_filtered(chain, b"", False)
 
@@ -374,6 +389,9 @@ class Reply:
             translation = listener.translation
             if translation is not None:
                 filters = (translation(listener), *filters)
+            elif not data and not end and self._answers and status == _OK and self._may_hold:
+                self._early = (head, data)  # what comes of the body tells whether it is an error
+                return
             if status >= _ERRORS_FROM:
                 self._needs_first = False
                 if listener.secret:
@@ -398,20 +416,25 @@ class Reply:
         if status == _OK and (answers or watch is not None) and translation is None and listener is not None:
             if watch is None:
                 # The way of most replies: not held, as they are whole and begin with no error.
+                is_short = not end and len(data) < LEAST_READ and len(data) != head.content_length
                 is_held = (
                     data.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0
                     or not data
                     or passed.is_html
                     or (answers == _RESPONSE and begins_like_error(data, answers))
-                    or (not end and len(data) < LEAST_READ and len(data) != head.content_length)
                 )
                 if answers == _FILE and not passed.is_json:
-                    is_held = False
+                    is_short = is_held = False
             else:
-                is_held = (answers > 0 or listener.holds_head) and (
-                    not self._has_first or not (end or watch.between) or may_be_error(data)
-                )
-            if is_held and has_body and passed.is_plain:
+                is_short = not end and not (self._has_first and watch.between) and len(data) < MOST_HELD
+                is_held = may_be_error(data) or (end and not self._has_first)
+                if not answers and not listener.holds_head:
+                    is_short = is_held = False
+            if is_short and not is_held and self._may_hold and has_body and passed.is_plain:
+                self._early = (head, data)
+                self._has_first, self._first, self._watch = False, None, None
+                return
+            if is_held and self._may_hold and has_body and passed.is_plain:
                 knows_529 = self.dialect is Dialect.ANTHROPIC
                 gate = self._gate = EarlyErrorGate(listener, listener.secret, knows_529=knows_529)
                 filters = (gate, *filters)
