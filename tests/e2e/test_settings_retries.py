@@ -217,7 +217,7 @@ def test_whole_reply_has_a_time_limit_of_its_kind(stream: bool, upstream: Record
             await healthy(call)
             return
         await call.head(200, SSE if stream else JSON)
-        await call.data(b"data: 1\n\n")
+        await call.data(b"data: 1\n\n" * 40)
         await call.silence()
 
     own, other = "stream_timeout", "upstream_total_timeout"

@@ -166,7 +166,7 @@ def cut_in_character(n_bytes: int) -> Fault:
     """Cut inside a character of four bytes."""
 
     async def script(call: Call, nth: int) -> None:
-        await _begin(call, b'data: {"x":"' + "😀".encode()[:n_bytes])
+        await _begin(call, chat_chunk("one ") + b'data: {"x":"' + "😀".encode()[:n_bytes])
         call.cut()
 
     return script

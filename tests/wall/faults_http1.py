@@ -95,7 +95,7 @@ BAD_HEADS_HTTP1: Final[Mapping[str, bytes]] = {
 FAULTS_HTTP1: Final[Mapping[str, Fault]] = {
     "stale": stale,
     "until-lost": until_closed(chat_chunk("one "), lost=True),
-    "until-closed-in-event": until_closed(chat_chunk("one ")[:-30], lost=False),
+    "until-closed-in-event": until_closed(chat_chunk("one ") + chat_chunk("two ")[:-30], lost=False),
     "extra-bytes": extra(b"garbage", late=False),
     "extra-reply": extra(_EXTRA, late=False),
     "extra-reply-later": extra(_EXTRA, late=True),

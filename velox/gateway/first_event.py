@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["PRELUDES", "FirstEventWatch"]
+__all__ = ["PRELUDES", "FirstEventWatch", "has_whole_event"]
 
 # Events that some providers send before the model has begun: Anthropic, and OpenAI's Responses.
 PRELUDES: Final = frozenset(
@@ -45,3 +45,9 @@ class FirstEventWatch:
             return True
         self._line = rest[:_MOST_OF_LINE] + (b"\r" if may_go_on else b"")
         return False
+
+
+def has_whole_event(data: bytes) -> bool:
+    """Return True if the begin of a stream has a whole event that tells of the model's work."""
+    end = max(data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n"), data.rfind(b"\r\r"))
+    return end >= 0 and FirstEventWatch().feed(data[:end])

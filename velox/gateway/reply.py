@@ -28,7 +28,7 @@ from velox.gateway.early_error import (
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation
-from velox.gateway.first_event import FirstEventWatch
+from velox.gateway.first_event import FirstEventWatch, has_whole_event
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
 from velox.gateway.request_ids import REQUEST_ID, client_id
@@ -426,7 +426,9 @@ class Reply:
                 if answers == _FILE and not passed.is_json:
                     is_short = is_held = False
             else:
-                is_short = not end and not (self._has_first and watch.between) and len(data) < MOST_HELD
+                is_short = not (end or (self._has_first and watch.between)) and len(data) < MOST_HELD
+                if is_short and self._has_first and has_whole_event(data):
+                    is_short = False
                 is_held = may_be_error(data) or (end and not self._has_first)
                 if not answers and not listener.holds_head:
                     is_short = is_held = False
