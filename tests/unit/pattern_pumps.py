@@ -101,7 +101,7 @@ def fault_of(pattern: Pattern, *, most_texts: int) -> str | None:
     """
     texts = list(_texts(pattern.compiled))
     for run in _runs(pattern):
-        for prefix, pump, suffix in texts[:: -(-len(texts) // most_texts)]:
+        for prefix, pump, suffix in texts[:: max(1, -(-len(texts) // most_texts))]:
             fault = _fault(pattern.compiled, run, prefix, pump, suffix)
             if fault is not None:
                 return f"{pattern.name} {pattern.compiled.pattern!r}: {fault} of {prefix!r} + {pump!r} * n + {suffix!r}"
