@@ -19,12 +19,11 @@ from velox.dialects.losses import BrokenReplyError
 from velox.dialects.openai_errors import api_error, error_json
 from velox.dialects.sse_events import SseEvents
 from velox.errors import Reason
-from velox.gateway.error_body import ErrorRedaction
+from velox.gateway.error_body import JSON, OF_THE_BODY, ErrorRedaction
 from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.gateway.first_event import PRELUDES
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import Answers
 
 __all__ = [
     "BEGIN_BYTES",
@@ -32,8 +31,8 @@ __all__ = [
     "LEAST_READ",
     "MOST_HELD",
     "EarlyErrorGate",
-    "begins_like_error",
     "may_be_error",
+    "may_have_failed",
 ]
 
 # Errors are short. A longer first event, or body, is none and passes.
@@ -50,10 +49,6 @@ _FAILED_MARK: Final = b'"failed"'
 _STATUS_BYTES: Final = 1024
 _OVERLOADED: Final = 529
 _UNAVAILABLE: Final = 503
-_OF_THE_BODY: Final = frozenset(
-    {b"content-type", b"content-encoding", b"content-language", b"content-md5", b"digest", b"etag", b"last-modified"}
-)
-_JSON: Final = (b"content-type", b"application/json")
 
 
 def may_be_error(data: bytes) -> bool:
@@ -61,11 +56,9 @@ def may_be_error(data: bytes) -> bool:
     return data.find(ERROR_MARK) >= 0 and _ERROR.search(data) is not None
 
 
-def begins_like_error(data: bytes, answers: int) -> bool:
-    """Return True if a body that begins so may be an error. answers: one of Answers."""
-    return data.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0 or (
-        answers == Answers.RESPONSE and data.find(_FAILED_MARK, 0, _STATUS_BYTES) >= 0
-    )
+def may_have_failed(data: bytes) -> bool:
+    """Return True if an answer of OpenAI's Responses that begins so may tell that it has failed."""
+    return data.find(_FAILED_MARK, 0, _STATUS_BYTES) >= 0
 
 
 class _Error(NamedTuple):
@@ -181,8 +174,8 @@ class EarlyErrorGate(ReplyFilter):
         status, body = error
         if status == _OVERLOADED and not self._knows_529:
             status = _UNAVAILABLE
-        headers = [field for field in head.headers if field[0] not in _OF_THE_BODY]
-        made = ReplyHead.of(status, [*headers, _JSON], len(body))
+        headers = [field for field in head.headers if field[0] not in OF_THE_BODY]
+        made = ReplyHead.of(status, [*headers, JSON], len(body))
         if judge.gives_up(made, body):
             message = f"the upstream answered with an error of status {status}, inside a reply of status {head.status}"
             raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status)

@@ -15,15 +15,15 @@ from velox.gateway.respond import error_body
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 
-__all__ = ["ErrorRedaction"]
+__all__ = ["JSON", "OF_THE_BODY", "ErrorRedaction"]
 
 # Errors are short. Of a longer one, what was searched goes on, and the rest is searched as it passes.
 _HELD_BYTES: Final = 64 * 1024
 # What describes a body that is no longer there.
-_OF_THE_BODY: Final = frozenset(
+OF_THE_BODY: Final = frozenset(
     {b"content-type", b"content-encoding", b"content-language", b"content-md5", b"digest", b"etag", b"last-modified"}
 )
-_JSON: Final = (b"content-type", b"application/json")
+JSON: Final = (b"content-type", b"application/json")
 
 
 class ErrorRedaction(ReplyFilter):
@@ -77,7 +77,7 @@ class ErrorRedaction(ReplyFilter):
         assert self._head is not None, "a body comes after its head"
         message = "the upstream's error showed the key that the gateway had sent; its text was replaced"
         body = error_body(VeloxError(Reason.UPSTREAM_STATUS, message, status=self._head.status))
-        headers = [header for header in self._head.headers if header[0] not in _OF_THE_BODY]
-        self.released = ReplyHead.of(self._head.status, [_JSON, *headers], len(body))
+        headers = [header for header in self._head.headers if header[0] not in OF_THE_BODY]
+        self.released = ReplyHead.of(self._head.status, [JSON, *headers], len(body))
         self.is_over = True
         return body

@@ -22,8 +22,8 @@ from velox.gateway.early_error import (
     LEAST_READ,
     MOST_HELD,
     EarlyErrorGate,
-    begins_like_error,
     may_be_error,
+    may_have_failed,
 )
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
@@ -421,7 +421,7 @@ class Reply:
                     data.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0
                     or not data
                     or passed.is_html
-                    or (answers == _RESPONSE and begins_like_error(data, answers))
+                    or (answers == _RESPONSE and may_have_failed(data))
                 )
                 if answers == _FILE and not passed.is_json:
                     is_short = is_held = False
