@@ -166,7 +166,10 @@ def test_data_port_serves_no_admin_page(path: str) -> None:
 def test_admin_port_serves_no_data() -> None:
     """The other way round: nothing that is asked of the admin port reaches an upstream."""
     with simulated(workers=1) as velox:
-        assert velox.admin("/v1/models").status == 404
+        for path in ("/v1/chat/completions", "/v1/models/gpt-4o", "/v1/files"):
+            assert velox.admin(path).status == 404, path
+        assert velox.metric('velox_upstream_attempts_total{outcome="status_2xx"}') == 0
+        assert velox.metric('velox_upstream_attempts_total{outcome="status_4xx"}') == 0
         assert velox.admin("/metrics", {"host": "evil.example"}).status == 403, "DNS rebinding"
 
 

@@ -75,7 +75,8 @@ def test_all_that_is_no_key_gets_the_same_answer(upstream: RecordingUpstream) ->
 
 def test_question_about_the_server_as_a_whole_needs_no_key(upstream: RecordingUpstream) -> None:
     """RFC 9110 §9.3.7: `OPTIONS *` says the same to everybody, and nothing goes up."""
-    with VeloxProcess({**upstream.env(), "VELOX_API_KEYS": "vk-right", "VELOX_WORKERS": "1"}) as velox:
+    velox = VeloxProcess({**upstream.env(), "VELOX_API_KEYS": "vk-right", "VELOX_WORKERS": "1"})
+    with velox, upstream.playing(healthy):
         for lines in ((), ("authorization: Bearer vk-wrong",)):
             with velox.connect() as sock:
                 fields = "".join(f"{line}\r\n" for line in (*lines, "host: x", "connection: close"))

@@ -80,7 +80,10 @@ def _with_atheris(target: Target, seconds: float, work: Path) -> Run:
             f"-max_len={target.max_bytes}",
             "-print_final_stats=1",
         ]
-        command = [sys.executable, "-m", "tests.fuzz.child", target.name, str(grown), str(target.corpus), *options]
+        child = [sys.executable, "-m", "tests.fuzz.child", target.name, str(grown), str(target.corpus), *options]
+        # libFuzzer's limit is of ru_maxrss, which a process keeps from the fork of a large parent (getrusage(2)), as a
+        # test runner is. A child of the small shell begins with its own.
+        command = ["/bin/sh", "-c", '"$@"; exit $?', "sh", *child]
         began_s = time.monotonic()
         # It ends by itself; a parent that waits longer than this would wait for ever.
         done = subprocess.run(

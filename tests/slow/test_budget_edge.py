@@ -39,11 +39,15 @@ def test_case_01_sixteen_workers_of_three_gateways_at_the_edge(tmp_path: Path) -
 
 
 class Crowd:
-    """Eight clients of two gateways that ask without a pause; every fourth for what never fits."""
+    """Eight clients of two gateways; every fourth asks for what never fits.
 
-    def __init__(self, priced: Priced, gateways: list[VeloxProcess]) -> None:
+    pause_s: what a client waits after an answer.
+    """
+
+    def __init__(self, priced: Priced, gateways: list[VeloxProcess], pause_s: float) -> None:
         self._priced = priced
         self._gateways = gateways
+        self._pause_s = pause_s
         self._is_over = threading.Event()
         self.statuses: list[int] = []
 
@@ -62,21 +66,20 @@ class Crowd:
         while not self._is_over.is_set():
             status = ask_held(self._gateways[n % 2], 100_000 if n % 4 == 3 else 100)
             self.statuses.append(status)
-            if status != 200:
-                self._is_over.wait(0.02)
+            self._is_over.wait(0.02 if status != 200 else self._pause_s)
 
     def wait_for(self, n_calls: int, most_s: float = MOST_S) -> None:
         """Wait until so many were answered."""
         until_s = time.monotonic() + most_s
         while self._priced.n_calls < n_calls and time.monotonic() < until_s:
-            self._is_over.wait(0.05)
+            self._is_over.wait(0.005)
         assert self._priced.n_calls >= n_calls, f"{self._priced.n_calls} of {n_calls} answered in {most_s} s"
 
 
 @contextlib.contextmanager
-def two_gateways(priced: Priced, url: str) -> Iterator[tuple[list[VeloxProcess], Crowd]]:
+def two_gateways(priced: Priced, url: str, pause_s: float = 0.0) -> Iterator[tuple[list[VeloxProcess], Crowd]]:
     with priced.gateways(2, [STRICT], 2, redis_url=url, replicas="2") as found:
-        yield found, Crowd(priced, found)
+        yield found, Crowd(priced, found, pause_s)
 
 
 def check(priced: Priced, found: list[VeloxProcess], crowd: Crowd) -> None:
@@ -154,9 +157,12 @@ def _away(server: RedisServer, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["freeze", "kill"])
 def test_strict_budget_is_within_its_limit_while_redis_stays_away(tmp_path: Path, how: str) -> None:
-    """Only what was granted before is spent. Then 503, whose Retry-After grows."""
+    """Only what was granted before is spent. Then 503, whose Retry-After grows.
+
+    The clients pause, so that Redis is gone before the budget is used up: that would be 429.
+    """
     priced = Priced(tmp_path)
-    with redis_server() as server, two_gateways(priced, server.url) as (found, crowd):
+    with redis_server() as server, two_gateways(priced, server.url, pause_s=0.05) as (found, crowd):
         with crowd.asking():
             crowd.wait_for(50)
             if how == "freeze":

@@ -433,6 +433,21 @@ CONFIGURATIONS = st.fixed_dictionaries(
 )
 
 
+def test_pattern_whose_spare_is_its_first_one_keeps_that(tmp_path: Path) -> None:
+    """LiteLLM asks the second, which has no rpm, only while the first can't be asked; here both are one upstream."""
+    first = {"model_name": "*", "litellm_params": {"model": "openai/*", "rpm": 1}}
+    second = {"model_name": "*", "litellm_params": {"model": "openai/*"}}
+
+    result = imported({"model_list": [first, second]})
+
+    assert (
+        result.text is not None
+        and "to: [openai]\n" in result.text
+        and "fallback" not in result.text.split("routes:")[1]
+    )
+    loaded(result, tmp_path)
+
+
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(config=CONFIGURATIONS)

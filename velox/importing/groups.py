@@ -261,10 +261,9 @@ class Routes:
         if not pairs:
             return []
         wheres = [each.where for each, _, _ in pairs]
-        has_spares = not all(each.is_spare for each, _, _ in pairs)
-        spares = [Target(each.to, model, strip=strip) for each, model, strip in pairs if has_spares and each.is_spare]
-        to = [Target(each.to, model, strip=strip) for each, model, strip in pairs]
-        to = [each for each in _unique(to) if each not in spares]
+        targets = [(Target(each.to, model, strip=strip), each.is_spare) for each, model, strip in pairs]
+        spares = [target for target, is_spare in targets if is_spare]
+        to = _unique(target for target, is_spare in targets if not is_spare) or _unique(spares)
         others = _unique([*spares, *self._fallbacks_of(group, wheres[0], to)])
         return [self._made(group, to, [each for each in others if each not in to], wheres)]
 
