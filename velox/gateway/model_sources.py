@@ -1,6 +1,7 @@
 """The models that upstreams list themselves: fetched on demand, and cached.
 
-    told()         what each of some upstreams has said; waits only for those that were never asked
+    told()         what each of some upstreams has said; waits a moment for those whose last word is old
+    first_told()   the same, but waits until one of them has said something
     told_one()     what they say of one model that no list has
     fetch_list()   one upstream's `GET /v1/models`, by whichever of its members answers
     fetch_model()  its `GET /v1/models/NAME`
@@ -8,9 +9,11 @@
 Knows: how old an answer may be, how many are kept, that an upstream is asked one question at a time. Does not know: who
 may use which model (policy/model_catalog.py), or what a list looks like (protocol/model_list.py).
 
-An answer counts for a minute. An older one counts too, but then the upstream is asked again meanwhile; and so it is
-while it does not answer, for ten minutes. One that fails is left out, and nobody waits for it a second time.
-An answer about one model counts for a minute, a "no" too: providers serve models that they don't list.
+An answer counts for a minute. An older one counts too, but then the upstream is asked again meanwhile; if it is older
+than ten minutes, who asks waits for the new one. It counts until the upstream has failed to answer and ten minutes have
+passed: a gateway that nobody asked for a while has an old list, not none. Nobody waits for an upstream that has just
+failed. An answer about one model counts for a minute, a "no" too: providers serve models that they don't list.
+A provider that has no list is not asked, and neither says "no" of a model.
 """
 
 from __future__ import annotations
@@ -34,7 +37,12 @@ __all__ = ["FetchError", "ModelSources", "Told", "fetch_list", "fetch_model"]
 _FRESH_S: Final = 60.0
 _STALE_S: Final = 600.0  # as long as a failing upstream is taken at its word
 _AGAIN_S: Final = 10.0  # after a failure
-_WAIT_S: Final = 5.0  # for those that were never asked, all together
+_FAILED_S: Final = 60.0  # as long as a failure says that it is of no use to wait
+# For those whose word is old or missing, all together; the list is completed with the answers that come later. Claude
+# Code waits 3 s for a list.
+_WAIT_S: Final = 1.0
+_FIRST_S: Final = 1.5  # and for a first answer, if nobody has said anything yet
+_ONE_S: Final = 5.0  # for an answer about one model, or of one upstream
 _TRY_S: Final = 2.5  # for one member, so that another one can be asked in time
 _LIST_BYTES: Final = 2 * 1024 * 1024  # the longest known has 1 MB
 # Of all answers: beyond, only the names are kept, and not what upstreams say of them.
@@ -46,7 +54,6 @@ _KEPT_MODELS: Final = 512
 _MOST_QUESTIONS: Final = 32
 _MODEL_BYTES: Final = 16 * 1024
 _LIST: Final = "/models"
-_NO_MODELS: Final = b'{"object":"list","data":[]}'
 
 
 class FetchError(Exception):
@@ -78,12 +85,13 @@ class _Said(NamedTuple):
 class _Source:
     """One upstream, below one prefix."""
 
-    __slots__ = ("asked_s", "digest", "entry", "failed", "members", "n_bytes", "task", "told", "told_s")
+    __slots__ = ("asked_s", "began_s", "digest", "entry", "failed", "members", "n_bytes", "task", "told", "told_s")
 
     def __init__(self, entry: UpstreamEntry, members: Sequence[Member]) -> None:
         self.entry: Final = entry
         self.members: Final = tuple(members)
         self.task: asyncio.Task[None] | None = None  # the question under way
+        self.began_s = 0.0  # that one
         self.asked_s: float | None = None  # when the last answer or failure came; None: none yet
         self.failed = False
         self.told: Told | None = None
@@ -96,6 +104,18 @@ class _Source:
         if self.task is not None:
             return False
         return self.asked_s is None or now_s - self.asked_s >= (_AGAIN_S if self.failed else _FRESH_S)
+
+    def is_awaited(self, now_s: float, patience_s: float) -> bool:
+        """Say whether it was asked not longer ago than this, and what it has said is too old or nothing."""
+        if self.task is None or now_s - self.began_s >= patience_s:
+            return False
+        if self.told is not None and now_s - self.told_s < _STALE_S:
+            return False
+        return self.asked_s is None or not self.failed or now_s - self.asked_s >= _FAILED_S
+
+    def counts(self, now_s: float) -> bool:
+        """Say whether what it has said is to be told."""
+        return self.told is not None and (not self.failed or now_s - self.told_s < _STALE_S)
 
 
 class ModelSources:
@@ -148,29 +168,48 @@ class ModelSources:
 
         prefix: of the path, before "/models".
         """
-        now_s = self._loop.time()
         sources = self._sources(names, prefix)
-        new: list[asyncio.Task[None]] = []
+        awaited = self._begin(sources, prefix, _WAIT_S)
+        if awaited:
+            await asyncio.wait(awaited, timeout=_WAIT_S)  # which cancels none: others wait for them, too
+        return self._counting(sources)
+
+    async def first_told(self, names: Iterable[str], prefix: str) -> dict[str, Told]:
+        """Return what told() does, for one to whom that is an empty list: as soon as one has told of a model."""
+        sources = self._sources(names, prefix)
+        until_s = self._loop.time() + _FIRST_S
+        awaited: Collection[asyncio.Task[None]] = self._begin(sources, prefix, _WAIT_S + _FIRST_S)
+        while awaited and (left_s := until_s - self._loop.time()) > 0.0:
+            if any(each.models for each in self._counting(sources).values()):
+                break
+            _, awaited = await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        return self._counting(sources)
+
+    def _begin(self, sources: Iterable[_Source], prefix: str, patience_s: float) -> list[asyncio.Task[None]]:
+        """Ask those whose time has come; return the questions that it is worth to wait for.
+
+        patience_s: since one began.
+        """
+        now_s = self._loop.time()
+        awaited: list[asyncio.Task[None]] = []
         for source in sources:
             if source.is_due(now_s):
                 source.task = self._loop.create_task(self._ask(source, prefix), name="models")
-            if source.task is not None and source.asked_s is None:
-                new.append(source.task)
-        if new:
-            await asyncio.wait(new, timeout=_WAIT_S)  # which cancels none: others wait for them, too
+                source.began_s = now_s
+            if source.task is not None and source.is_awaited(now_s, patience_s):
+                awaited.append(source.task)
+        return awaited
+
+    def _counting(self, sources: Iterable[_Source]) -> dict[str, Told]:
         now_s = self._loop.time()
-        return {
-            source.entry.name: source.told
-            for source in sources
-            if source.told is not None and now_s - source.told_s < _STALE_S
-        }
+        return {each.entry.name: each.told for each in sources if each.told is not None and each.counts(now_s)}
 
-    async def told_one(self, names: Iterable[str], path: str) -> dict[str, bytes]:
-        """Return what these upstreams say of one model, by name: its object, b"" for none. Who says nothing is missing.
+    async def told_one(self, paths: Mapping[str, str]) -> dict[str, bytes]:
+        """Return what upstreams say of one model, by name: its object, b"" for none. Who says nothing is missing.
 
-        path: which asks for it.
+        paths: by name of the upstream, what asks it for the model.
         """
-        keys = [(name, path) for name in names if name in self._members]
+        keys = [(name, path) for name, path in paths.items() if _has_list(self._members.get(name, ()))]
         asked: list[asyncio.Task[None]] = []
         for key in keys:
             said = self._said.get(key) or self._said.find(key)
@@ -183,7 +222,7 @@ class ModelSources:
             if question is not None:
                 asked.append(question)
         if asked:
-            await asyncio.wait(asked, timeout=_WAIT_S)
+            await asyncio.wait(asked, timeout=_ONE_S)
         found = {key[0]: self._said.get(key) for key in keys}
         now_s = self._loop.time()
         return {name: said.answer for name, said in found.items() if said is not None and now_s < said.until_s}
@@ -211,7 +250,7 @@ class ModelSources:
         found = []
         for name in names:
             members = self._members.get(name)
-            if members is not None and name not in by_name:
+            if members is not None and name not in by_name and _has_list(members):
                 by_name[name] = _Source(members[0].entry, members)
             if name in by_name:
                 found.append(by_name[name])
@@ -259,19 +298,13 @@ class ModelSources:
 
 async def fetch_list(members: Sequence[Member], prefix: str) -> bytes:
     """Ask one upstream for its list. Raises FetchError."""
-    path = _path(members, f"{prefix}{_LIST}")
-    if not path:
-        return _NO_MODELS
-    answer = await _fetch(members, path, _LIST_BYTES, frozenset({200}))
+    answer = await _fetch(members, _path(members, f"{prefix}{_LIST}"), _LIST_BYTES, frozenset({200}))
     return answer.body
 
 
 async def fetch_model(members: Sequence[Member], path: str) -> bytes:
     """Ask one upstream for one model; b"": it has none. Raises FetchError."""
-    path = _path(members, path)
-    if not path:
-        return b""
-    answer = await _fetch(members, path, _MODEL_BYTES, frozenset({200, 400, 404}))
+    answer = await _fetch(members, _path(members, path), _MODEL_BYTES, frozenset({200, 400, 404}))
     if answer.status != 200:
         return b""
     if not is_model_object(answer.body):
@@ -279,19 +312,21 @@ async def fetch_model(members: Sequence[Member], path: str) -> bytes:
     return answer.body
 
 
+def _has_list(members: Sequence[Member]) -> bool:
+    """Say whether the upstream's provider lists its models: there may be no such upstream, too."""
+    return bool(members) and (members[0].lanes is None or bool(members[0].lanes.model_list))
+
+
 def _path(members: Sequence[Member], path: str) -> str:
-    """Return where the upstream's provider has a list, or one of its models; "" where it has none."""
+    """Return where the upstream's provider, which has a list, has that, or one of its models."""
     lanes = members[0].lanes
-    if lanes is None:
-        return path
-    _, _, name = path.partition(_LIST)
-    return lanes.model_list and lanes.model_list + name
+    return path if lanes is None else lanes.model_list + path.partition(_LIST)[2]
 
 
 async def _fetch(members: Sequence[Member], path: str, most_bytes: int, statuses: Collection[int]) -> Answer:
     """Ask one upstream: its members in turn, those that are well first, up to one of these statuses."""
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + _WAIT_S
+    until_s = loop.time() + _ONE_S
     problem = "there was no time"
     for member in sorted(members, key=lambda each: each.health.state(loop.time())):
         left_s = min(_TRY_S, until_s - loop.time())

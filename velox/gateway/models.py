@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.model_sources import ModelSources, Told
@@ -43,6 +43,8 @@ _OBJECTS_PER_STEP: Final = 128
 # Where Gemini's clients ask, and where upstreams of all kinds are asked for that.
 _UPSTREAM_PREFIXES: Final = {"/v1beta": "/v1", "/v1alpha": "/v1"}
 _HEADERS: Final = ((b"content-type", b"application/json"),)
+_DOTS: Final = frozenset({".", ".."})
+_EMPTY_PAGE: Final = list_of(())
 
 
 class _Asked(NamedTuple):
@@ -102,25 +104,31 @@ class ModelsPage:
         dialect, asked = _dialect_of(head, prefix), _UPSTREAM_PREFIXES.get(prefix, prefix)
         told = await self._sources.told(view.catalog.upstreams, asked)
         if tail is not None:
-            found = await self._one(view.catalog, f"{asked}/models/{tail}", caller, told)
+            # What can't be decoded is no model's name; it is then one that is not there.
+            found = await self._one(view.catalog, unquote(tail), asked, caller, told)
             return 200, list(_HEADERS), object_for(dialect, found)
-        return 200, list(_HEADERS), page_for(dialect, await self._page(view, caller, told))
+        page = await self._page(view, caller, told)
+        if page == _EMPTY_PAGE:
+            page = await self._page(view, caller, await self._sources.first_told(view.catalog.upstreams, asked))
+        return 200, list(_HEADERS), page_for(dialect, page)
 
     # -- inside -------------------------------------------------------------------------------------
 
-    async def _one(self, catalog: ModelCatalog, path: str, caller: Caller, told: dict[str, Told]) -> bytes:
+    async def _one(self, catalog: ModelCatalog, name: str, prefix: str, caller: Caller, told: dict[str, Told]) -> bytes:
         """Return one model: as a list has it, else of an upstream that could have it. Raises VeloxError(UNKNOWN_MODEL).
 
-        path: which asks for it.
+        prefix: of the paths by which upstreams are asked.
         """
-        # What can't be decoded is no model's name; it is then one that is not there.
-        name = unquote(path.partition(f"{_WORD.decode()}/")[2])
         listed = _names(told)
         offer = catalog.offer(name, listed, caller.models)
         if offer is not None and offer.is_told:
             return _object(name, offer, told)
-        untold = [each.upstream for each in catalog.untold(name, listed, caller.models)]
-        answers = await self._sources.told_one(untold, path)
+        # By the name that a request would have there: a route may strip or rename.
+        untold: dict[str, str] = {}
+        for each in catalog.untold(name, listed, caller.models):
+            if not _DOTS.intersection(each.model.split("/")):  # it would be another path
+                untold.setdefault(each.upstream, f"{prefix}{_WORD.decode()}/{quote(each.model)}")
+        answers = await self._sources.told_one(untold)
         found = next((upstream for upstream in untold if answers.get(upstream)), None)
         if found is not None:
             return model_object(name, found, answers[found])
