@@ -353,7 +353,7 @@ class Surface(enum.IntEnum):
     """The APIs that clients ask for or that models have.
 
     CONVERSE and COUNT_CONVERSE are Bedrock's, VECTORS what embedding models have on Vertex and Bedrock: no client asks
-    for these.
+    for these. COMPACT is a part of Responses: a long conversation becomes a short one.
     """
 
     CHAT = 1
@@ -369,3 +369,4 @@ class Surface(enum.IntEnum):
     VECTORS = 11
     COUNT_CONVERSE = 12
     EMBED_CONTENT = 13
+    COMPACT = 14

@@ -52,6 +52,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     later_system: there may be several system messages, and later ones; else the first ones are one, and the user says
     others.
     user_after_results: the user's message may follow on results of tools; else one of the assistant's goes between.
+    tool_types, item_types: of tools, and of items of the input, that its Responses API takes: patterns. A request with
+    another one is put into the API that other dialects are translated into, where it has a form that every model knows.
     """
 
     max_output: int = 4096
@@ -78,6 +80,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     verbosity: bool = False
     needs_max_tokens: bool = False
     betas: tuple[str, ...] = ()
+    tool_types: tuple[str, ...] = ("*",)
+    item_types: tuple[str, ...] = ("*",)
 
 
 UNKNOWN_MODEL: Final = ModelFacts()

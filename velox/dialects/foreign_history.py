@@ -1,6 +1,7 @@
 """What Velox wrote into a client's history for one provider, taken out where the next request goes to another.
 
-    Messages, Responses   reasoning whose signature is tagged (signatures.py), or that nobody signed: left out
+    Messages, Responses   reasoning whose signature is tagged (signatures.py), or that nobody signed: left out; of
+                          Responses, a summary that was made here becomes a message
     Gemini                a tagged signature: left out with its thought; of a call, replaced where the model checks it
     Chat                  a signature in the id of a call; reasoning in fields that the provider does not know
 
@@ -21,6 +22,7 @@ import msgspec
 from velox.dialects.chat.details import THOUGHT, id_without_thought, is_ours
 from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.generate.request import CHECKING, UNCHECKED
+from velox.dialects.responses.compaction import COMPACTED_TYPES, summary_message
 from velox.dialects.signatures import TAG, TAG_BASE64, is_tagged
 from velox.types import Surface
 
@@ -160,7 +162,10 @@ def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
     if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.RESPONSES]):
         return raw
     item = _FIELDS.decode(raw)
-    if _text(item, "type") != "reasoning":
+    kind = _text(item, "type")
+    if kind in COMPACTED_TYPES and (summary := summary_message(_text(item, "encrypted_content"))) is not None:
+        return msgspec.Raw(b'{"type":"message","role":"user","content":%b}' % summary)
+    if kind != "reasoning":
         return raw
     value, item_id = _text(item, "encrypted_content"), _text(item, "id")
     if value:
@@ -265,10 +270,11 @@ _CHANGES: Final[Mapping[Surface, Callable[[_Fields, _Place], bool]]] = {
     Surface.COUNT_MESSAGES: _change_messages,
     Surface.RESPONSES: _change_responses,
     Surface.COUNT_RESPONSES: _change_responses,
+    Surface.COMPACT: _change_responses,
 }
 _MARKS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
     Surface.CHAT: (_THOUGHT, _TEXT, _DETAILS),
     **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (_TAG_BASE64,)),
     **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (_TAG, *_UNSIGNED)),
-    **dict.fromkeys((Surface.RESPONSES, Surface.COUNT_RESPONSES), (_TAG, _OWN_ITEM_BYTES, *_UNSEALED)),
+    **dict.fromkeys((Surface.RESPONSES, Surface.COUNT_RESPONSES, Surface.COMPACT), (_TAG, _OWN_ITEM_BYTES, *_UNSEALED)),
 }

@@ -72,6 +72,7 @@ _SURFACES: Final[dict[tuple[bytes, ...], tuple[Surface, Dialect]]] = {
     (b"chat", b"completions"): (Surface.CHAT, Dialect.OPENAI),
     (b"responses",): (Surface.RESPONSES, Dialect.OPENAI),
     (b"responses", b"input_tokens"): (Surface.COUNT_RESPONSES, Dialect.OPENAI),
+    (b"responses", b"compact"): (Surface.COMPACT, Dialect.OPENAI),
     (b"embeddings",): (Surface.EMBEDDINGS, Dialect.OPENAI),
     (b"v1", b"messages"): (Surface.MESSAGES, Dialect.ANTHROPIC),
     (b"v1", b"messages", b"count_tokens"): (Surface.COUNT_MESSAGES, Dialect.ANTHROPIC),

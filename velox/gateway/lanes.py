@@ -31,6 +31,7 @@ from velox.dialects.facts import ModelFacts
 from velox.dialects.foreign_history import without_foreign
 from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.responses.types_taken import takes_types
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.crossing import Dialogue, Invoked, Plain
@@ -185,6 +186,8 @@ class Lanes:
             asked = asked._replace(body=without_billing(asked.body))
         if call.api is not asked.surface:
             return self._crossing(call, attempt, asked)
+        if asked.surface is Surface.RESPONSES and (fitted := self._fitted(asked)) is not None:
+            return self._crossing(fitted, attempt, asked)
         if asked.body and asked.model is not None:
             own = without_foreign(asked.body, asked.surface, self._facts_of(asked.model), self._row.name)
             if own is not asked.body:
@@ -212,6 +215,17 @@ class Lanes:
         return attempt.forwarder.build(
             asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
         )
+
+    def _fitted(self, asked: Asked) -> TargetCall | None:
+        """Return where a request in Responses goes that has types which the provider's own Responses does not take.
+
+        None: it takes them all.
+        """
+        model = asked.model or ""
+        if not asked.body or takes_types(asked.body, self._facts_of(model)):
+            return None
+        place = (self._row, self._parameters, Surface.RESPONSES, model)
+        return target_call(*place, stream=asked.fields.stream, apis=self._apis, crosses=True)
 
     def _with_own_betas(self, attempt: LaneAttempt, asked: Asked) -> HeaderRules:
         """Return the rules for a client's headers, with those of its betas that the model takes where not all are.

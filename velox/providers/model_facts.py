@@ -104,7 +104,68 @@ _MISTRALS: Final = (
     *("*codestral*", "*devstral*", "*pixtral*", "*voxtral*"),
 )
 
+# What Responses takes that is not OpenAI's own (ModelFacts.tool_types, item_types).
+_USUAL_ITEMS: Final = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+_HOSTED_ITEMS: Final = ("*web_search*", "file_search*", "code_interpreter*", "image_generation*", "mcp_*")
+# Who has a server of one's own may have another of OpenAI's behind it: what OpenAI runs itself goes up.
+_HOSTED_TOOLS: Final = ("web_search*", "file_search", "code_interpreter", "image_generation", "mcp")
+_SERVERS: Final = ("openai-compatible", "ollama", "vllm", "sglang", "llamacpp", "lmstudio", "together", "fireworks")
+
 RULES: Final[tuple[ModelRule, ...]] = (
+    # The types of Responses. Codex's tools (`custom`, `namespace`, `local_shell`) and items are OpenAI's own.
+    _rule(
+        "*",
+        providers=_SERVERS,
+        tool_types=("function", *_HOSTED_TOOLS),
+        item_types=(*_USUAL_ITEMS, *_HOSTED_ITEMS),
+    ),
+    # maximhq/bifrost#5428: `unknown variant`; docs.x.ai/developers/tools, TanStack/ai#812: those that it runs.
+    _rule(
+        "*",
+        providers=("xai",),
+        tool_types=(
+            *("function", "web_search", "x_search", "code_interpreter", "code_execution", "file_search"),
+            *("collections_search", "mcp"),
+        ),
+        item_types=(*_USUAL_ITEMS, *_HOSTED_ITEMS, "x_search*", "collections_search*"),
+    ),
+    # console.groq.com/docs/responses-api; it keeps nothing that could be referred to.
+    _rule(
+        "*",
+        providers=("groq",),
+        tool_types=("function", "code_interpreter", "browser_search", "mcp"),
+        item_types=("message", "function_call", "function_call_output", "reasoning", "code_interpreter*", "mcp_*"),
+    ),
+    _rule("*", providers=("deepseek",), tool_types=("function",), item_types=_USUAL_ITEMS),
+    # OpenRouterTeam/ai-sdk-provider#482, openai/codex#18307: functions, and those whose names begin with its own.
+    _rule(
+        "*",
+        providers=("openrouter",),
+        tool_types=("function", "openrouter:*", "web_search*"),
+        item_types=(*_USUAL_ITEMS, *_HOSTED_ITEMS, "openrouter:*"),
+    ),
+    # openai/codex#25034: "unknown variant `namespace`, expected `function` or `mcp`".
+    _rule(
+        "*",
+        providers=("bedrock-mantle",),
+        tool_types=("function", "mcp"),
+        item_types=(*_USUAL_ITEMS, "mcp_*"),
+    ),
+    # docs.perplexity.ai: functions, and those that it runs.
+    _rule(
+        "*",
+        providers=("perplexity",),
+        tool_types=("function", "*_search", "fetch_url", "sandbox", "mcp"),
+        item_types=(
+            "message",
+            "function_call",
+            "function_call_output",
+            "reasoning",
+            "*_search*",
+            "fetch_url*",
+            "mcp_*",
+        ),
+    ),
     # Converse passes it on by Claude's name for it: most other models refuse that.
     _rule("*", providers=("bedrock",), refused=("top_k",)),
     # Anthropic. They adapt how much they think, and take no sampling; the ones before differ.

@@ -87,6 +87,7 @@ def _chat(
 
 _AZURE_QUERY: Final = (("api-version", "{api_version}"),)
 _AZURE_V1: Final = _openai_paths("/openai/v1", responses=True, query=_AZURE_QUERY)
+_AZURE_COMPACT: Final = {_S.COMPACT: CallPath("/openai/v1/responses/compact", query=_AZURE_QUERY)}
 _AZURE_DATED: Final = {
     _S.CHAT: CallPath(
         "/openai/deployments/{model}/chat/completions", query=_AZURE_QUERY, envelope=Envelope.AZURE_DATED
@@ -105,12 +106,13 @@ _COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens", efforts=_EFF
 # OpenAI's models: what they reasoned comes back through Responses only, and unknown fields are a 400.
 _OPENAI_FACTS: Final = ModelFacts(reasoning_field="", refused=("top_k",), allowed_tools=True)
 _INPUT_TOKENS: Final = {_S.COUNT_RESPONSES: CallPath("/v1/responses/input_tokens")}
+_COMPACT: Final = {_S.COMPACT: CallPath("/v1/responses/compact")}
 
 OPENAI: Final = Provider(
     name="openai",
     title="OpenAI",
     origin="https://api.openai.com",
-    families=_like_openai(_openai_paths(responses=True), _INPUT_TOKENS),
+    families=_like_openai(_openai_paths(responses=True), {**_INPUT_TOKENS, **_COMPACT}),
     facts=_OPENAI_FACTS,
     key_variables=("OPENAI_API_KEY",),
     sockets=True,
@@ -132,7 +134,7 @@ _AZURE: Final = Provider(
     families=(
         # Of dated versions only some have Responses, which is why nothing is translated into it.
         Family(_AZURE_DATED, _S.CHAT, when=(("api_version", "20*"),)),
-        *_like_openai(_AZURE_V1),
+        *_like_openai(_AZURE_V1, _AZURE_COMPACT),
     ),
     credential_header=b"api-key",
     credential_prefix=b"",
@@ -286,7 +288,7 @@ _FOUNDRY: Final = Provider(
     title="Microsoft Foundry",
     model_list="",
     origin="https://{resource}.services.ai.azure.com",
-    families=(Family(_messages_paths("/anthropic"), _S.MESSAGES, _CLAUDE), *_like_openai(_AZURE_V1)),
+    families=(Family(_messages_paths("/anthropic"), _S.MESSAGES, _CLAUDE), *_like_openai(_AZURE_V1, _AZURE_COMPACT)),
     credential_header=b"api-key",
     credential_prefix=b"",
     credential_also=b"x-api-key",  # which Claude's API reads there

@@ -135,15 +135,16 @@ def target_call(
     stream: bool = False,
     apis: Collection[Surface] = (),
     query: bytes = b"",
+    crosses: bool = False,
 ) -> TargetCall | None:
     """Return where a request goes that asks `surface` for `model`; None: as it came, under its own path.
 
     apis: as for native_of. query: the client's own, which goes with a request whose body goes as it is, but for its
-    credentials. Raises TargetError.
+    credentials. crosses: it is written anew, also where the model has the API. Raises TargetError.
     """
     family = family_of(row, parameters, model)
     native = native_of(family, apis)
-    api = surface if surface in native else _crossing(family, native, surface)
+    api = surface if surface in native and not crosses else _crossing(family, native, surface)
     if api is None:
         return None
     path = native[api]
@@ -154,7 +155,7 @@ def target_call(
     named = model[max(model.find(path.model_from), 0) :] if path.model_from else model
     values = {**parameters, "model": _segment(row, named)} if "{model}" in template else parameters
     fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
-    is_as_sent = api is surface and path.envelope is Envelope.NONE
+    is_as_sent = api is surface and path.envelope is Envelope.NONE and not crosses
     if is_as_sent and query and (row.is_google or api in _GOOGLES):
         query = without_system_parameters(query, b"POST")[0]
     parts = _kept(query, {name.encode() for name, _ in fixed}) if is_as_sent else []

@@ -17,6 +17,7 @@ from velox.dialects.generate.schema import SubsetSchemas
 from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.model import ResponsesModel
 from velox.gateway.lanes import Lanes, Sides
 from velox.policy.routes import UpstreamEntry
@@ -36,6 +37,7 @@ def sides() -> Sides:
             Surface.GENERATE: GenerateClient,
             Surface.MESSAGES: MessagesClient,
             Surface.RESPONSES: ResponsesClient,
+            Surface.COMPACT: CompactClient,
         },
         models={
             Surface.CHAT: ChatModel,

@@ -41,6 +41,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 _BETA: Final = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
 _FIELD: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
+_TYPE: Final = re.compile(r"[A-Za-z0-9_.:*-]{1,64}")
 
 
 def parse_model_facts(tree: Tree) -> tuple[tuple[ModelRule, ...], list[Problem]]:
@@ -87,6 +88,8 @@ def _fact(section: Section, name: str) -> Fact | None:
         return section.many(name, _field)
     if name == "betas":
         return section.many(name, _beta)
+    if name in ("tool_types", "item_types"):
+        return section.many(name, _type)
     if name == "efforts":
         return section.many(name, parse.one_of(*EFFORTS))
     kind = _KINDS[name]
@@ -116,6 +119,12 @@ def _field(text: str) -> str:
 def _beta(text: str) -> str:
     if not _BETA.fullmatch(text):
         raise ValueError("expected names of anthropic-beta, such as context-1m-2025-08-07, or patterns of them")
+    return text
+
+
+def _type(text: str) -> str:
+    if not _TYPE.fullmatch(text):
+        raise ValueError("expected types of tools or items, such as function, or patterns of them")
     return text
 
 

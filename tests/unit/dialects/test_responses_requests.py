@@ -226,7 +226,7 @@ def test_strict_routes_refuse_a_hosted_tool() -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
         ({"input": [{"type": "function_call", "call_id": "a"}]}, "input[0].name"),
         ({"input": [{"type": "function_call_output", "output": "a"}]}, "input[0].call_id"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].id"),
         ({"input": [{"type": "compaction", "encrypted_content": "a"}]}, "input[0]"),
         ({"input": [{"role": 4, "content": "a"}]}, "input[0].role"),
         ({"instructions": ["a"]}, "instructions"),

@@ -10,6 +10,7 @@ from typing import Final
 from velox.dialects.form import (
     Answer,
     ApiError,
+    Block,
     Call,
     Refusal,
     Request,
@@ -23,6 +24,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.own_paths import RESPONSES_NAMES, own_path
+from velox.dialects.responses.compaction import PREFIX, CompactionWriter, compaction_item, summary_of
 from velox.dialects.responses.outputs import (
     COMPLETED,
     Envelope,
@@ -36,7 +38,7 @@ from velox.dialects.responses.outputs import (
     text_part,
 )
 from velox.dialects.responses.requests import RequestReader
-from velox.dialects.responses.stream_writer import EventWriter, SseWriter
+from velox.dialects.responses.stream_writer import Events, EventWriter, SseWriter
 from velox.dialects.text import EMPTY, quoted
 
 __all__ = ["ResponsesClient"]
@@ -45,17 +47,18 @@ __all__ = ["ResponsesClient"]
 class ResponsesClient:
     """One request of a client, and what it gets back; see ClientSide."""
 
-    def __init__(self, call: Call, losses: Losses) -> None:
-        self._call: Final = call
-        self._reader: Final = RequestReader(losses)
+    def __init__(self, call: Call, losses: Losses, *, compacts: bool = False) -> None:
+        """compacts: see RequestReader."""
+        self.call: Final = call
+        self.reader: Final = RequestReader(losses, compacts=compacts)
         self._model = call.model
 
     def __repr__(self) -> str:
-        return f"<ResponsesClient {self._call.id}>"
+        return f"<ResponsesClient {self.call.id}>"
 
     def read(self, body: bytes | bytearray) -> Request:
         """See ClientSide."""
-        request = self._reader.read(body)
+        request = self.reader.read(body)
         self._model = request.model or self._model
         return request
 
@@ -67,10 +70,11 @@ class ResponsesClient:
         """See ClientSide."""
         return SseWriter(self.events())
 
-    def events(self) -> EventWriter:
+    def events(self) -> Events:
         """Return what writes a streamed answer as JSON objects, for a WebSocket."""
-        reader = self._reader
-        return EventWriter(self._call, self._model, reader.given, reader.body, reader.tools)
+        reader = self.reader
+        events = EventWriter(self.call, self._model, reader.given, reader.body, reader.tools)
+        return CompactionWriter(events) if reader.compacts else events
 
     def error(self, error: ApiError) -> bytes:
         """See ClientSide."""
@@ -79,7 +83,7 @@ class ResponsesClient:
     def answer(self, answer: Answer) -> bytes:
         """See ClientSide."""
         items: list[bytes] = []
-        for n, block in enumerate(answer.blocks, 1):
+        for n, block in enumerate(self._told(answer, items), 1):
             status = ended_status(answer.stop) if n == len(answer.blocks) else COMPLETED
             match block:
                 case Text() if block.text != EMPTY or block.signature is None:
@@ -97,16 +101,23 @@ class ResponsesClient:
         stop = answer.stop
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             items.append(message_item(self._id("msg_", items), COMPLETED, refusal_part(stop.explanation)))
-        reader = self._reader
-        envelope = Envelope(answer.id, answer.model or self._model, self._call, reader.given, reader.body)
+        reader = self.reader
+        envelope = Envelope(answer.id, answer.model or self._model, self.call, reader.given, reader.body)
         return envelope.stopped(stop, b",".join(items), answer.usage)
+
+    def _told(self, answer: Answer, items: list[bytes]) -> list[Block]:
+        """Return the blocks that become items of their own; of a summary none do."""
+        if not self.reader.compacts:
+            return answer.blocks
+        items.append(b'{"id":%b,%b' % (self._id(PREFIX, items), compaction_item(summary_of(answer.blocks))))
+        return []
 
     def _id(self, prefix: str, items: list[bytes]) -> bytes:
         """Return the id of the next item, as JSON."""
-        return quoted(f"{prefix}{self._call.id}{len(items)}")
+        return quoted(f"{prefix}{self.call.id}{len(items)}")
 
     def _think(self, items: list[bytes], text: bytes, signature: Signature | None, *, is_redacted: bool) -> None:
-        item_id = f"rs_{self._call.id}{len(items)}"
+        item_id = f"rs_{self.call.id}{len(items)}"
         if signature is not None and signature.provider == "openai" and signature.item_id:
             item_id = signature.item_id
         encrypted = None if signature is None else sealed(signature, item_id, is_redacted=is_redacted)
@@ -118,8 +129,8 @@ class ResponsesClient:
         self._think(items, EMPTY, own, is_redacted=False)
 
     def _use(self, items: list[bytes], block: ToolUse, status: bytes) -> None:
-        origin = self._reader.tools.origin(block.name)
-        call_id = block.id or f"call_{self._call.id}{len(items)}"
+        origin = self.reader.tools.origin(block.name)
+        call_id = block.id or f"call_{self.call.id}{len(items)}"
         item_id = self._id(call_prefix(origin), items)
         items.append(call_item(item_id, quoted(call_id), origin, block.arguments, status))
         if block.signature is not None:

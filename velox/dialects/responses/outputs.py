@@ -8,6 +8,7 @@ Knows: the JSON of items, usage and the answer. Does not know: the order of even
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -48,6 +49,17 @@ __all__ = [
     "usage_json",
 ]
 
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SHELL_FIELDS: Final = {
+    "commands": msgspec.Raw(b"[]"),
+    "timeout_ms": msgspec.Raw(b"null"),
+    "max_output_length": msgspec.Raw(b"null"),
+}
+_PATCH_FIELDS: Final = {
+    "type": msgspec.Raw(b'"update_file"'),
+    "path": msgspec.Raw(b'""'),
+    "diff": msgspec.Raw(b'""'),
+}
 _ASKED: Final = msgspec.json.Decoder(wire.AskedTools)
 IN_PROGRESS: Final = b"in_progress"
 COMPLETED: Final = b"completed"
@@ -70,6 +82,8 @@ _PREFIXES: Final = {
     ToolKind.FUNCTION: "fc_",
     ToolKind.CUSTOM: "ctc_",
     ToolKind.LOCAL_SHELL: "lsh_",
+    ToolKind.SHELL: "sh_",
+    ToolKind.APPLY_PATCH: "apc_",
     ToolKind.TOOL_SEARCH: "tsc_",
 }
 
@@ -133,6 +147,12 @@ def call_item(item_id: bytes, call_id: bytes, origin: Origin, arguments: JsonVal
         case ToolKind.LOCAL_SHELL:
             form = b'{"id":%b,"type":"local_shell_call","status":"%b","call_id":%b,"action":%b}'
             return form % (item_id, status, call_id, _shell_action(arguments))
+        case ToolKind.SHELL:
+            form = b'{"id":%b,"type":"shell_call","status":"%b","call_id":%b,"action":%b}'
+            return form % (item_id, status, call_id, _with_fields(arguments, _SHELL_FIELDS))
+        case ToolKind.APPLY_PATCH:
+            form = b'{"id":%b,"type":"apply_patch_call","status":"%b","call_id":%b,"operation":%b}'
+            return form % (item_id, status, call_id, _with_fields(arguments, _PATCH_FIELDS))
         case ToolKind.TOOL_SEARCH:
             form = b'{"id":%b,"type":"tool_search_call","status":"%b","call_id":%b,"execution":"client","arguments":%b}'
             return form % (item_id, status, call_id, arguments or b"{}")
@@ -144,6 +164,15 @@ def _shell_action(arguments: JsonValue) -> bytes:
     if not fields or fields == b"}":
         return b'{"type":"exec","command":[],"env":{}}'
     return b'{"type":"exec","env":{},' + fields
+
+
+def _with_fields(arguments: JsonValue, fields: Mapping[str, msgspec.Raw]) -> bytes:
+    """Return a model's arguments with the fields that clients read, which it need not have written."""
+    try:
+        given = _FIELDS.decode(arguments or b"{}")
+    except (msgspec.DecodeError, RecursionError):
+        given = {}
+    return msgspec.json.encode({**fields, **given})
 
 
 def usage_json(usage: Usage) -> bytes:

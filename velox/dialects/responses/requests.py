@@ -41,7 +41,8 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses import wire
-from velox.dialects.responses.tools import LOCAL_SHELL, TOOL_SEARCH, ClientTools, ToolKind
+from velox.dialects.responses.compaction import COMPACTED_TYPES, PROMPT, TRIGGER, summary_message
+from velox.dialects.responses.tools import APPLY_PATCH, LOCAL_SHELL, SHELL, TOOL_SEARCH, ClientTools, ToolKind
 from velox.dialects.signatures import is_redacted, untagged
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, decoded, joined, quoted, raw_text
@@ -87,20 +88,34 @@ _DROPPED: Final = (
     "prompt_cache_retention",
     "stream_id",
 )
+# Tools without a name of their own: one is forced by its type.
+_CHOSEN_BY_TYPE: Final = frozenset({LOCAL_SHELL, SHELL, APPLY_PATCH})
+# What tools left that OpenAI runs, and what it asked or told of itself: the answer that they led to is a message beside
+# them.
+_HOSTED: Final = frozenset(
+    {
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+        *("computer_call", "computer_call_output", "tool_search_call", "program", "program_output"),
+        *("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
+    }
+)
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _LOGPROBS: Final = "message.output_text.logprobs"
-# Items that only OpenAI can read.
-_SEALED: Final = {
-    "compaction": "a compacted conversation can be read by OpenAI only; send the conversation itself",
-    "compaction_summary": "a compacted conversation can be read by OpenAI only; send the conversation itself",
-    "item_reference": "items are not kept here for the model of this route; send the item itself",
-}
+_SEALED: Final = "this compacted conversation can be read by its provider only; send the conversation itself"
+_REFERENCE: Final = "item_reference"
+_NOT_KEPT: Final = (
+    "this item is not known here, or no longer; send the item itself (in clients that keep nothing: `store: false`)"
+)
 
 
 class RequestReader:
-    """Reads one request. tools: what its functions stand for. given, body: the request as it came, after reading."""
+    """Reads one request. tools: what its functions stand for. given, body: the request as it came, after reading.
 
-    def __init__(self, losses: Losses) -> None:
+    compacts: the answer is to be a summary of the conversation (compaction.py).
+    """
+
+    def __init__(self, losses: Losses, *, compacts: bool = False) -> None:
+        self.compacts = compacts
         self._losses: Final = losses
         self.tools: Final = ClientTools(losses)
         self.given = wire.RequestBody()
@@ -138,17 +153,19 @@ class RequestReader:
             self._messages.append(Message(_USER, [Text(string)]))
         else:
             self._input(given.input)
+        if self.compacts:
+            self._messages.append(Message(_USER, [Text(PROMPT)]))
         request = Request(
             model=given.model,
             messages=self._messages,
             stream=given.stream is True,
             tools=self.tools.tools,
-            tool_choice=self._tool_choice(given.tool_choice) if is_given(given.tool_choice) else None,
+            tool_choice=self._choice(given.tool_choice),
             parallel_tools=given.parallel_tool_calls,
             max_tokens=given.max_output_tokens,
             temperature=given.temperature,
             top_p=given.top_p,
-            format=_format(self._text or given.text),
+            format=None if self.compacts else _format(self._text or given.text),
             reasoning=_reasoning(given.reasoning, self._effort),
             user=given.safety_identifier if given.user is None else given.user,
             tier=given.service_tier,
@@ -206,12 +223,23 @@ class RequestReader:
         self._effort = self._text = None
         for n, item in enumerate(items):
             kind = item.type
-            if kind is None or kind == "message":
+            if kind == "message" or (kind is None and (item.role is not None or item.id is None)):
                 self._message(item, n)
+            elif kind == _REFERENCE or kind is None:
+                self._refer(item, items, n)
+            elif kind == TRIGGER:
+                if n != len(items) - 1:
+                    raise BadRequestError("compaction_trigger is the last item of the input", f"input[{n}]")
+                self.compacts = True
             else:
                 self._item(item, kind, n)
         if self._signatures:
             self._sign_calls()
+
+    def _refer(self, reference: wire.InputItem, items: list[wire.InputItem], n: int) -> None:
+        """Leave out a reference to an item that stands in the request itself; what else is kept stands in it by now."""
+        if not any(item.id == reference.id and item.type not in (None, _REFERENCE) for item in items):
+            raise BadRequestError(_NOT_KEPT, f"input[{n}].id")
 
     def _message(self, item: wire.InputItem, n: int) -> None:
         role = _ROLES.get(item.role or "")
@@ -249,11 +277,10 @@ class RequestReader:
             case "reasoning":
                 self._reason(item, path)
             case "local_shell_call" | "shell_call" | "apply_patch_call":
-                name = LOCAL_SHELL if kind == "local_shell_call" else kind.removesuffix("_call")
-                tool = ToolKind.LOCAL_SHELL if name == LOCAL_SHELL else ToolKind.FUNCTION
-                action = bytes(item.operation if kind == "apply_patch_call" else item.action)
+                name = kind.removesuffix("_call")
+                action = bytes(item.operation if name == APPLY_PATCH else item.action)
                 call_id = item.call_id or item.id or ""
-                self._said(ToolUse(call_id, self.tools.function(name, kind=tool), read_arguments(action)))
+                self._said(ToolUse(call_id, self.tools.function(name, kind=ToolKind(name)), read_arguments(action)))
             case "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output":
                 self._result(ToolResult(item.call_id or item.id or "", _output(item, path)))
             case "tool_search_call" if item.call_id is not None and item.execution != "server":
@@ -266,10 +293,15 @@ class RequestReader:
                     self._effort = decoded_request(_REASONING, item.reasoning, f"{path}.reasoning").effort
                 if is_given(item.text):
                     self._text = decoded_request(_TEXT, item.text, f"{path}.text")
+            case _ if kind in COMPACTED_TYPES:
+                summary = summary_message(item.encrypted_content)
+                if summary is None:
+                    raise BadRequestError(_SEALED, path)
+                self._messages.append(Message(_USER, [Text(summary)]))
             case _:
-                if kind in _SEALED:
-                    raise BadRequestError(_SEALED[kind], path)
-                # What hosted tools did: the answer that it led to is a message beside it.
+                if kind not in _HOSTED:
+                    message = f"an item of type {kind!r} can't be put into the API of this route's model; leave it out"
+                    raise BadRequestError(message, f"{path}.type")
                 self._losses.drop("input.hosted", path)
 
     def _found_tools(self, item: wire.InputItem, path: str) -> None:
@@ -342,6 +374,11 @@ class RequestReader:
 
     # -- choice -----------------------------------------------------------------------------------------
 
+    def _choice(self, raw: Raw) -> ToolChoice | None:
+        if self.compacts:
+            return ToolChoice(Choice.NONE) if self.tools.tools else None
+        return self._tool_choice(raw) if is_given(raw) else None
+
     def _tool_choice(self, raw: Raw) -> ToolChoice | None:
         word = raw_text(raw)
         if word is not None:
@@ -358,6 +395,10 @@ class RequestReader:
             choice = Choice.REQUIRED if given.mode == "required" else Choice.AUTO
             names = [self.tools.function(each.name, each.namespace) for each in given.tools or () if each.name]
             return ToolChoice(choice, allowed=tuple(names))
+        if given.type in _CHOSEN_BY_TYPE:
+            function = self.tools.function(given.type, kind=ToolKind(given.type))
+            if any(tool.name == function for tool in self.tools.tools):
+                return ToolChoice(Choice.TOOL, function)
         self._losses.drop("tool_choice")
         return None
 

@@ -24,7 +24,7 @@ from velox.dialects.form import ApiError, Call, End, ErrorKind, Finish, Start, S
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.stream_writer import EventWriter
+from velox.dialects.responses.stream_writer import Events
 from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["Asked", "SocketMessages", "is_last", "lane_of", "prepared", "prepared_messages", "type_of"]
@@ -182,7 +182,7 @@ def prepared_messages(messages: SocketMessages, asked: Asked, call: Call) -> lis
     return messages.messages(asked, prepared(client.events()))
 
 
-def prepared(events: EventWriter) -> list[bytes]:
+def prepared(events: Events) -> list[bytes]:
     """Return the events of a request that is not to be answered."""
     written: list[bytes] = []
     for event in (Start("", ""), Used(Usage(0, 0)), Finish(Stop(StopReason.END)), End()):

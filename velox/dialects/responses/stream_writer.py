@@ -13,7 +13,7 @@ Knows: the order of events, and what each has. Does not know: requests, HTTP; wh
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from velox.dialects.arguments import custom_input, read_arguments
 from velox.dialects.form import (
@@ -54,7 +54,7 @@ from velox.dialects.responses.outputs import (
 from velox.dialects.responses.tools import ClientTools, Origin, ToolKind
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
-__all__ = ["EventWriter", "SseWriter"]
+__all__ = ["EventWriter", "Events", "SseWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _THINKING: Final = Kind.THINKING
@@ -80,6 +80,13 @@ class _Block:
         self.name = b""  # as JSON
         self.origin: Origin | None = None
         self.signature: Signature | None = None
+
+
+class Events(Protocol):
+    """What writes one stream as JSON objects."""
+
+    def write(self, event: Event) -> list[bytes]:
+        """Return the events that the client gets."""
 
 
 class EventWriter:
@@ -137,6 +144,20 @@ class EventWriter:
             case Failed():
                 return [*self._start("", ""), *self._fail(event)]
         return []
+
+    def keep(self, n_bytes: int) -> None:
+        """Count what is kept of the answer, for its last event. Raises BrokenReplyError: it is too much."""
+        self._kept_bytes += n_bytes
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            raise BrokenReplyError(f"the answer is over {_MOST_KEPT_BYTES} bytes, the most that can be repeated")
+
+    def whole(self, prefix: str, fields: bytes) -> list[bytes]:
+        """Return the events of an item that is whole as it comes. fields: those after its id, and its last brace."""
+        block = _Block(Kind.TEXT, self._n_items, f"{prefix}{self._call.id}{self._n_items}")
+        self._n_items += 1
+        item = self._items[block.index] = b'{"id":%b,%b' % (quoted(block.item_id), fields)
+        done = b'"output_index":%d,"item":%b' % (block.index, item)
+        return [*self._start("", ""), self._added(block, item), self._event(b"response.output_item.done", done)]
 
     # -- beginning ------------------------------------------------------------------------------------
 
@@ -208,9 +229,7 @@ class EventWriter:
         text = event.text
         if block is None or text == EMPTY:
             return []
-        self._kept_bytes += len(text)
-        if self._kept_bytes > _MOST_KEPT_BYTES:
-            raise BrokenReplyError(f"the answer is over {_MOST_KEPT_BYTES} bytes, the most that can be repeated")
+        self.keep(len(text))
         before = []
         if block.kind is _THINKING and not block.deltas:
             self._lead(block, b"response.reasoning_summary_text.delta", b',"summary_index":0')
@@ -341,7 +360,7 @@ def _at(block: _Block) -> bytes:
 class SseWriter:
     """Writes one stream as server-sent events; see StreamWriter."""
 
-    def __init__(self, events: EventWriter) -> None:
+    def __init__(self, events: Events) -> None:
         self._events: Final = events
 
     def __repr__(self) -> str:

@@ -3,7 +3,8 @@
     function             itself
     namespace            its functions, each called NAMESPACE__NAME
     custom               a function with one text
-    local_shell          a function with a command
+    local_shell, shell   a function with a command, or several
+    apply_patch          a function with one change of a file
     tool_search          a function, where the client searches itself; what it found are tools from then on
     others               none: OpenAI runs them
 
@@ -25,9 +26,11 @@ from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses import wire
 from velox.dialects.text import joined, quoted, raw_text
 
-__all__ = ["LOCAL_SHELL", "TOOL_SEARCH", "ClientTools", "Origin", "ToolKind"]
+__all__ = ["APPLY_PATCH", "LOCAL_SHELL", "SHELL", "TOOL_SEARCH", "ClientTools", "Origin", "ToolKind"]
 
 LOCAL_SHELL: Final = "local_shell"
+SHELL: Final = "shell"
+APPLY_PATCH: Final = "apply_patch"
 TOOL_SEARCH: Final = "tool_search"
 _BETWEEN: Final = "__"
 _SHELL_DESCRIPTION: Final = quoted("Runs a command in the user's shell and returns its output.")
@@ -35,6 +38,22 @@ _SHELL_SCHEMA: Final = (
     b'{"type":"object","properties":{"command":{"type":"array","items":{"type":"string"}},'
     b'"timeout_ms":{"type":"integer"},"working_directory":{"type":"string"}},"required":["command"]}'
 )
+_COMMANDS_DESCRIPTION: Final = quoted(
+    "Runs commands in the user's shell, one after the other, and returns their output."
+)
+_COMMANDS_SCHEMA: Final = (
+    b'{"type":"object","properties":{"commands":{"type":"array","items":{"type":"string"}},'
+    b'"timeout_ms":{"type":"integer"},"max_output_length":{"type":"integer"}},"required":["commands"]}'
+)
+_PATCH_DESCRIPTION: Final = quoted(
+    "Creates, changes or deletes one file. diff: in the V4A format; of a new file all lines, each with + before it."
+)
+_PATCH_SCHEMA: Final = (
+    b'{"type":"object","properties":{"type":{"type":"string","enum":["create_file","update_file","delete_file"]},'
+    b'"path":{"type":"string"},"diff":{"type":"string"}},"required":["type","path"]}'
+)
+# Where a shell runs that is the client's; others are containers of OpenAI's.
+_LOCAL: Final = "local"
 _SEARCH_DESCRIPTION: Final = quoted("Searches for more tools.")
 _SEARCH_SCHEMA: Final = b'{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}'
 _INPUT_NOTE: Final = quoted("The whole text goes into the field input.")
@@ -46,7 +65,12 @@ class ToolKind(enum.Enum):
     FUNCTION = "function"
     CUSTOM = "custom"
     LOCAL_SHELL = LOCAL_SHELL
+    SHELL = SHELL
+    APPLY_PATCH = APPLY_PATCH
     TOOL_SEARCH = TOOL_SEARCH
+
+
+_CALLED_BY_NAME: Final = frozenset({ToolKind.FUNCTION, ToolKind.CUSTOM})
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -60,7 +84,7 @@ class Origin(msgspec.Struct, frozen=True):
 class ClientTools:
     """The tools of one request."""
 
-    __slots__ = ("_functions", "_losses", "_origins", "_plain", "_taken", "tools")
+    __slots__ = ("_functions", "_losses", "_named", "_origins", "_plain", "_taken", "tools")
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
@@ -69,16 +93,25 @@ class ClientTools:
         self._plain: Final[set[str]] = set()  # functions that stand for themselves
         self._functions: Final[dict[tuple[str | None, str], str]] = {}  # of the others: namespace, name -> function
         self._taken: Final[set[str]] = set()
+        # By the name that a tool has in its namespace: its function; None: there are several.
+        self._named: Final[dict[str, str | None]] = {}
 
     def __repr__(self) -> str:
         return f"<ClientTools {len(self.tools)} tools, {len(self._origins)} others>"
 
     def origin(self, function: str) -> Origin:
         """Return what a function stands for that the model calls."""
-        return self._origins.get(function) or Origin(ToolKind.FUNCTION, function)
+        origin = self._origins.get(function)
+        if origin is None and function not in self._plain and (only := self._named.get(function)) is not None:
+            origin = self._origins.get(only)  # models leave the namespace off
+        return origin or Origin(ToolKind.FUNCTION, function)
 
     def function(self, name: str, namespace: str | None = None, kind: ToolKind = ToolKind.FUNCTION) -> str:
-        """Return the function that stands for a tool, which need not be among those of this request any more."""
+        """Return the function that stands for a tool, which need not be among those of this request any more.
+
+        Of a name without a namespace that no tool has: the one function that is so called, or the one tool that has the
+        name in its namespace.
+        """
         if not namespace:
             if name in self._plain:
                 return name
@@ -86,6 +119,12 @@ class ClientTools:
         known = self._functions.get((namespace, name))
         if known is not None:
             return known
+        if namespace is None and kind in _CALLED_BY_NAME:
+            if name in self._origins:
+                return name
+            only = self._named.get(name)
+            if only is not None:
+                return only
         function = name
         if namespace is not None:
             function = namespace + name if namespace.endswith(_BETWEEN) else namespace + _BETWEEN + name
@@ -97,6 +136,8 @@ class ClientTools:
         else:
             self._functions[namespace, name] = function
             self._origins[function] = Origin(kind, name, namespace)
+            if namespace is not None:
+                self._named[name] = None if name in self._named else function
         return function
 
     def declare(self, tools: Iterable[wire.Tool], path: str) -> None:
@@ -127,6 +168,12 @@ class ClientTools:
             case "local_shell":
                 shell = wire.Tool(tool.type, LOCAL_SHELL)
                 self._add(ToolKind.LOCAL_SHELL, shell, None, path, _SHELL_DESCRIPTION, _SHELL_SCHEMA)
+            case "shell" if tool.environment is None or tool.environment.type == _LOCAL:
+                shell = wire.Tool(tool.type, SHELL)
+                self._add(ToolKind.SHELL, shell, None, path, _COMMANDS_DESCRIPTION, _COMMANDS_SCHEMA)
+            case "apply_patch":
+                patch = wire.Tool(tool.type, APPLY_PATCH)
+                self._add(ToolKind.APPLY_PATCH, patch, None, path, _PATCH_DESCRIPTION, _PATCH_SCHEMA)
             case "tool_search" if tool.execution == "client":
                 search = wire.Tool(tool.type, TOOL_SEARCH)
                 description = raw_text(tool.description) or _SEARCH_DESCRIPTION

@@ -99,8 +99,15 @@ class _Grammar(msgspec.Struct, gc=False):
     definition: Raw = ABSENT
 
 
+class _Environment(msgspec.Struct, gc=False):
+    type: str | None = None
+
+
 class Tool(msgspec.Struct, gc=False):
-    """A tool. tools: of a namespace. format: of a custom tool. execution: of a tool search: "server", "client"."""
+    """A tool. tools: of a namespace. format: of a custom tool. execution: of a tool search: "server", "client".
+
+    environment: where a shell runs.
+    """
 
     type: str
     name: str = ""
@@ -110,6 +117,7 @@ class Tool(msgspec.Struct, gc=False):
     format: _Grammar | None = None
     tools: list[Tool] | None = None
     execution: str | None = None
+    environment: _Environment | None = None
 
 
 class _ChosenTool(msgspec.Struct, gc=False):
