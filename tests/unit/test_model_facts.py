@@ -380,3 +380,24 @@ def test_breakpoints_and_verbosity_are_of_newer_models() -> None:
     assert new.verbosity and dict(new.renamed) == {"prompt_cache_breakpoint": "prompt_cache_breakpoint"}
     assert not chat.verbosity and not other.verbosity and not other.renamed
     assert facts("azure", "gpt-5").verbosity and not facts("azure", "gpt-5").renamed
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "refused"),
+    [
+        ("anthropic", "claude-opus-5", "properties.keys"),
+        ("foundry", "claude-opus-5", "properties.keys"),
+        ("vertex", "claude-haiku-4-5", "malformed"),
+        ("bedrock", "eu.anthropic.claude-sonnet-4-5-v1:0", "top.anyOf"),
+        ("bedrock", "amazon.nova-pro-v1:0", "top.oneOf"),
+        ("openrouter", "anthropic/claude-opus-5", "properties.keys"),
+        ("openai", "gpt-4o", "top.not"),
+        ("foundry", "gpt-5.2", "top.enum"),
+        ("azure", "my-deployment", "top.allOf"),
+        ("gemini", "gemini-3-pro-preview", "top.ref"),
+    ],
+)
+def test_schemas_are_known_by_the_vendor_of_the_model(provider: str, model: str, refused: str) -> None:
+    """C18, C19, C20: wherever it is served."""
+    assert refused in facts(provider, model).schemas_refuse
+    assert not facts("vllm", "qwen3").schemas_refuse

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from tests.vendors import schemas
 from tests.vendors.vendor import SSE, Reply, VendorRequest
 
 __all__ = ["BETAS", "Place", "answer", "betas_of", "error", "events", "problem"]
@@ -161,6 +162,8 @@ def _tool_problems(path: str, tool: Mapping[str, Any], betas: frozenset[str], pl
     kind = tool.get("type") or "custom"
     if kind != "custom" and kind not in _CLIENT_TOOLS and not kind.startswith((*place.server_tools, *_SEARCHES)):
         yield f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
+    if kind == "custom" and (wrong := schemas.claude_problem(tool.get("input_schema"))):
+        yield f"{path}.custom.input_schema{wrong}"
     needed = place.tool_fields.get("defer_loading") if kind.startswith(_SEARCHES) else _CLIENT_TOOLS.get(kind, ())
     if needed is None or (needed and betas.isdisjoint(needed)):
         yield f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags"

@@ -307,7 +307,7 @@ class ClaudeOnVertex:
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
         written = self._inner.write(request, model)
-        return Written(vertex_body(written.body), written.names, written.ids)
+        return Written(vertex_body(written.body), written.names, written.ids, written.keys)
 
     def answer(self, body: bytes) -> Answer:
         """Read a plain answer. Raises BrokenReplyError, ReplyError."""
@@ -333,7 +333,7 @@ class ClaudeOnBedrock:
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
         written = self._inner.write(request, model)
-        return Written(bedrock_body(written.body), written.names, written.ids)
+        return Written(bedrock_body(written.body), written.names, written.ids, written.keys)
 
     def answer(self, body: bytes) -> Answer:
         """Read a plain answer. Raises BrokenReplyError, ReplyError."""

@@ -51,6 +51,11 @@ class ModelFacts(msgspec.Struct, frozen=True):
     text_parts: a message's content may be a list of texts; else they are joined.
     later_system: there may be several system messages, and later ones; else the first ones are one, and the user says
     others.
+    schemas_refuse: what of a tool's schema is a 400 (dialects/tool_fit.py): "top.anyOf" and other keywords at its top,
+    "properties.keys", "malformed".
+    most_stops, most_tools: so many stop strings, and tools, at most; 0: not known.
+    image_details: OpenAI's names of details of a picture that it takes; none: all.
+    web_search: the type of the tool by which the provider itself searches the web; "": it has none.
     user_after_results: the user's message may follow on results of tools; else one of the assistant's goes between.
     tool_types, item_types: of tools, and of items of the input, that its Responses API takes: patterns. A request with
     another one is put into the API that other dialects are translated into, where it has a form that every model knows.
@@ -82,6 +87,11 @@ class ModelFacts(msgspec.Struct, frozen=True):
     betas: tuple[str, ...] = ()
     tool_types: tuple[str, ...] = ("*",)
     item_types: tuple[str, ...] = ("*",)
+    schemas_refuse: tuple[str, ...] = ()
+    most_stops: int = 0
+    most_tools: int = 0
+    image_details: tuple[str, ...] = ()
+    web_search: str = ""
 
 
 UNKNOWN_MODEL: Final = ModelFacts()

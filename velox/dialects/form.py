@@ -566,12 +566,14 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 class Written(msgspec.Struct, gc=False):
     """A request as a model's API wants it.
 
-    names: tools that are called otherwise there -> as the client calls them. ids: the same for the ids of calls.
+    names: tools that are called otherwise there -> as the client calls them. ids: the same for the ids of calls. keys:
+    by the client's name of a tool, the same for the properties of its arguments.
     """
 
     body: bytes
     names: dict[str, str] = {}
     ids: dict[str, str] = {}
+    keys: dict[str, Mapping[str, str]] = {}
 
 
 class ModelSide(Protocol):

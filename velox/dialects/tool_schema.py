@@ -24,6 +24,7 @@ __all__ = ["NO_PARAMETERS", "listed_schema", "object_schema"]
 
 NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 _OF_OBJECT: Final = (b'{"type":"object"', b'{"type": "object"')
+_LISTED: Final = (b'{"type":"object","properties":{', b'{"type": "object", "properties": {')
 _ABSENT: Final = (b"", b"null")
 
 
@@ -62,7 +63,7 @@ def _of_object(schema: JsonValue) -> JsonValue:
 
 def _listed(schema: JsonValue) -> JsonValue:
     schema = _of_object(schema)
-    if b'"properties"' in schema or bytes(_top(schema).properties) not in _ABSENT:
+    if schema.startswith(_LISTED) or bytes(_top(schema).properties) not in _ABSENT:
         return schema
     return _with(schema, "properties", b"{}")
 

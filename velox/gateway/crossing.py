@@ -15,12 +15,14 @@ from typing import Final, Protocol
 
 import msgspec
 
+from velox.dialects.argument_keys import ArgumentKeys, with_keys
 from velox.dialects.claude_envelope import InvokeStream, bedrock_error
 from velox.dialects.events import events_of
 from velox.dialects.form import (
     Answer,
     ApiError,
     ClientSide,
+    Close,
     Delta,
     End,
     Event,
@@ -40,6 +42,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.text import decoded, quoted
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.token_usage import TokenUsage
@@ -121,11 +124,14 @@ class Dialogue:
         if answer.stop.unknown is not None:
             self._losses.lose(_STOP)
         self._usage, self._answered = answer.usage, answer.model
-        if written.names or written.ids:
+        if written.names or written.ids or written.keys:
             for block in answer.blocks:
                 if isinstance(block, ToolUse):
                     block.name = written.names.get(block.name, block.name)
                     block.id = written.ids.get(block.id, block.id)
+                    keys = written.keys.get(block.name)
+                    if keys is not None:
+                        block.arguments = with_keys(block.arguments, keys)
         return answer
 
 
@@ -133,7 +139,7 @@ class _DialogueStream:
     """One stream."""
 
     __slots__ = (
-        *("_has_names", "_losses", "_reader", "_writer", "_written"),
+        *("_has_names", "_keys", "_losses", "_reader", "_writer", "_written"),
         *("failed", "has_begun", "is_whole", "model", "usage"),
     )
 
@@ -143,6 +149,8 @@ class _DialogueStream:
         self._writer: Final = writer
         self._written: Final = written
         self._has_names: Final = bool(written.names or written.ids)
+        # Of open calls, whose properties have other names there; None: no tool of the request has such.
+        self._keys: Final[dict[int, ArgumentKeys] | None] = {} if written.keys else None
         self.has_begun = False
         self.failed: ApiError | None = None
         self.is_whole = False
@@ -174,6 +182,8 @@ class _DialogueStream:
         return self._write(events)
 
     def _write(self, events: list[Event]) -> bytes:
+        if self._keys is not None:
+            events = self._with_own_keys(events, self._keys)
         if len(events) == 1 and type(events[0]) is Delta:
             return self._writer.write(events[0])  # nearly all of a stream's reads
         written = []
@@ -202,6 +212,26 @@ class _DialogueStream:
                 self.is_whole = True
                 break
         return b"".join(written)
+
+    def _with_own_keys(self, events: list[Event], open_calls: dict[int, ArgumentKeys]) -> list[Event]:
+        """Return events with the client's names of properties in the arguments of calls."""
+        found: list[Event] = []
+        for event in events:
+            if isinstance(event, Open) and event.kind is Kind.TOOL:
+                keys = self._written.keys.get(self._written.names.get(event.name, event.name))
+                if keys is not None:
+                    open_calls[event.n] = ArgumentKeys(keys)
+            elif isinstance(event, Delta) and event.n in open_calls:
+                text = open_calls[event.n].feed(decoded(event.text))
+                if not text:
+                    continue  # a name that waits for its end
+                event = Delta(event.n, quoted(text))
+            elif isinstance(event, Close) and event.n in open_calls:
+                rest = open_calls.pop(event.n).end()
+                if rest:
+                    found.append(Delta(event.n, quoted(rest)))
+            found.append(event)
+        return found
 
 
 class Invoked:

@@ -69,6 +69,11 @@ _WITH_BINDING: Final = (
     *("*claude-fable-5-1*", "*claude-fable-5-2*", "*claude-mythos-5-1*", "*claude-mythos-5-2*"),
 )
 _SCOPE: Final = "cache_control.scope"
+# Of the schemas of tools; the sources are in dialects/tool_fit.py.
+_TOP_OF_CLAUDE: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf", "properties.keys", "malformed")
+# "parameters schema should be of type OBJECT" (Google); of Nova only type, properties and required are documented.
+_TOP_COMBINED: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf")
+_TOP_OF_OPENAI: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf", "top.enum", "top.not")
 # And what Vertex takes.
 _VERTEX_BETAS: Final = (
     "compact-2026-01-12",
@@ -180,6 +185,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         images_in_results=True,
         json_schema=True,
         refused=(),
+        schemas_refuse=_TOP_OF_CLAUDE,
     ),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
     # Converse passes strict tools on in a form that Claude's own API refuses, but for these versions.
@@ -206,7 +212,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
     ),
     # Structured output is off by the default policy of an organization there.
     _rule("*claude*", providers=("vertex",), json_schema=False, betas=_VERTEX_BETAS),
-    # Google.
+    # Google. Of stop strings it takes 5 (continuedev/continue#7849).
+    _rule("*gemini*", "*gemma*", "*learnlm*", schemas_refuse=_TOP_COMBINED),
+    _rule("*gemini*", "*gemma*", "*learnlm*", providers=("gemini", "vertex"), most_stops=5),
     _rule("*gemini-3-pro*", refused=("thinking_level.minimal", "thinking_level.medium")),
     _rule("*gemini-3.*-pro*", refused=("thinking_level.minimal",)),
     # Vertex knows ids of calls, too, since the models match results by them; 2 and 1 refuse them there.
@@ -227,7 +235,17 @@ RULES: Final[tuple[ModelRule, ...]] = (
     ),
     _rule("*gemini-2*", "*gemini-1*", "*gemma*", "*learnlm*", json_with_tools=False),
     _rule("*gemini-2.0*", "*gemini-1*", most_output=8192),
-    # OpenAI: those that reason take no sampling, the others no effort.
+    # OpenAI, which has limits for all of its models: "array too long. Expected an array with maximum length 4"
+    # (QwenLM/Qwen-Agent#228), and 128 for tools.
+    _rule("*", providers=("openai", "azure"), schemas_refuse=_TOP_OF_OPENAI, most_stops=4, most_tools=128),
+    _rule(
+        *("gpt-*", "o1*", "o3*", "o4*"),
+        providers=("foundry",),
+        schemas_refuse=_TOP_OF_OPENAI,
+        most_stops=4,
+        most_tools=128,
+    ),
+    # Those that reason take no sampling, the others no effort.
     _rule("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*", providers=_OPENAIS, sampling=False),
     _rule("gpt-5*", "gpt-6*", providers=_OPENAIS, verbosity=True),
     # Which efforts they take changes from version to version; "minimal" was in the first one alone.
@@ -290,6 +308,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         "*amazon.nova*",
         providers=("bedrock",),
         images_in_results=True,
+        schemas_refuse=_TOP_COMBINED,
         cache_marks=True,  # recorded behind texts and system blocks
         refused=("top_k", "tools.cache_control", "tool_calls.cache_control", "tool_results.cache_control"),
     ),

@@ -39,6 +39,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "call_ids": ("any", "mistral", "bedrock", "none"),
     }
 )
+_LISTS: Final = ("refused", "schemas_refuse", "image_details")
 _BETA: Final = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
 _FIELD: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
 _TYPE: Final = re.compile(r"[A-Za-z0-9_.:*-]{1,64}")
@@ -84,7 +85,7 @@ def _fact(section: Section, name: str) -> Fact | None:
             return tuple(pairs)
         section.refuse(name, "expected names of fields, such as `renamed: {seed: random_seed}`")
         return None
-    if name == "refused":
+    if name in _LISTS:
         return section.many(name, _field)
     if name == "betas":
         return section.many(name, _beta)

@@ -54,6 +54,7 @@ from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.strict_schema import strict_field, taken_strict
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
+from velox.dialects.tool_fit import fit_tools
 from velox.dialects.tool_schema import listed_schema
 
 __all__ = ["ChatModel"]
@@ -87,6 +88,7 @@ class ChatModel:
     def write(self, request: Request, model: str) -> Written:
         """See ModelSide."""
         facts, losses = self._facts, self._losses
+        keys = fit_tools(request, facts.schemas_refuse)
         messages = MessageWriter(facts, losses, self._provider, self._names)
         wanted = request.format
         note = None if wanted is None or wanted.schema is None or facts.json_schema else _note(wanted.schema)
@@ -128,7 +130,7 @@ class ChatModel:
             else:
                 losses.drop("verbosity")
         fields += [messages.cache_control(request.cache), b"}"]
-        return Written(b"".join(fields), self._names.originals, messages.ids)
+        return Written(b"".join(fields), self._names.originals, messages.ids, keys)
 
     def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
         """Add a field as it is called there, if the model takes it."""

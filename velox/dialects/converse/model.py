@@ -30,6 +30,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
 from velox.dialects.surrogates import reply_keeping_surrogates
 from velox.dialects.text import EMPTY, joined, quoted
+from velox.dialects.tool_fit import fit_tools
 
 __all__ = ["ConverseModel"]
 
@@ -54,11 +55,12 @@ class ConverseModel:
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. model: stands in the path. Raises BadRequestError."""
+        keys = fit_tools(request, self._facts.schemas_refuse)
         writer = RequestWriter(request, self._facts, self._losses)
         body = writer.write()
         self._unwrapped = writer.unwrapped
         self._stops = request.stop
-        return Written(body, writer.names.originals, writer.ids.originals)
+        return Written(body, writer.names.originals, writer.ids.originals, keys)
 
     def answer(self, body: bytes) -> Answer:
         """Read a plain answer. Raises BrokenReplyError, and ReplyError where the model wrote what can't be read."""

@@ -29,6 +29,7 @@ from velox.dialects.generate.stream import GenerateStreamReader
 from velox.dialects.generate.wire import ReplyCall, ReplyPart, UsageMetadata, is_absent
 from velox.dialects.losses import Losses, ReplyError
 from velox.dialects.text import EMPTY, raw_text
+from velox.dialects.tool_fit import fit_tools
 
 __all__ = ["GenerateModel"]
 
@@ -49,7 +50,10 @@ class GenerateModel:
     def write(self, request: Request, model: str) -> Written:
         """Write the request; the model stands in the path. Raises BadRequestError."""
         schemas = self._schemas if self._schemas is not None else SubsetSchemas()
-        return RequestWriter(self._facts, self._losses, schemas).write(request)
+        keys = fit_tools(request, self._facts.schemas_refuse)
+        written = RequestWriter(self._facts, self._losses, schemas).write(request)
+        written.keys = keys
+        return written
 
     def answer(self, body: bytes) -> Answer:
         """Read a plain answer. Raises BrokenReplyError, ReplyError."""

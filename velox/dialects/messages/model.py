@@ -36,6 +36,7 @@ from velox.dialects.messages.wire import ANSWER, ERROR, BlockOut
 from velox.dialects.messages.writer import RequestWriter
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
+from velox.dialects.tool_fit import fit_tools
 
 __all__ = ["MessagesModel"]
 
@@ -54,8 +55,10 @@ class MessagesModel:
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
+        keys = fit_tools(request, self._facts.schemas_refuse)
         writer = RequestWriter(self._facts, self._losses, request)
         written = writer.write(model)
+        written.keys = keys
         self._json_tool = writer.json_tool
         return written
 

@@ -41,7 +41,8 @@ from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.messages.turns import Turn, has_foreign, system_texts, turns_of
 from velox.dialects.names import FittedNames
 from velox.dialects.output_limit import taken_max_tokens, usual_max_tokens
-from velox.dialects.text import decoded, is_blank, quoted
+from velox.dialects.text import decoded, is_blank, joined, quoted
+from velox.dialects.tool_fit import fitted_parameters
 from velox.dialects.tool_schema import object_schema
 
 __all__ = ["RequestWriter"]
@@ -342,15 +343,21 @@ class RequestWriter:
     def _write_json_tool(self, *, is_first: bool) -> None:
         form = self._request.format
         schema = form.schema if form is not None and form.schema is not None else _ANY_OBJECT
+        fitted = fitted_parameters(schema, self._facts.schemas_refuse, _JSON_TOOL, "response_format")
+        if fitted.keys:
+            name = next(iter(fitted.keys.values()))
+            message = f"this model can't answer with a property of the name {name!r}"
+            raise BadRequestError(message, "response_format")
+        told = joined((_JSON_TOOL_TEXT, quoted(fitted.note))) if fitted.note else _JSON_TOOL_TEXT
         self._out.extend(
             (
                 b"" if is_first else b",",
                 b'{"name":',
                 quoted(self.json_tool or _JSON_TOOL),
                 b',"description":',
-                _JSON_TOOL_TEXT,
+                told,
                 b',"input_schema":',
-                object_schema(schema),
+                object_schema(fitted.schema),
                 b"}",
             )
         )

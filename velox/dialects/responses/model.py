@@ -41,6 +41,7 @@ from velox.dialects.responses.stream import EventReader
 from velox.dialects.strict_schema import strict_field, taken_strict
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import quoted
+from velox.dialects.tool_fit import fit_tools
 from velox.dialects.tool_schema import listed_schema
 
 __all__ = ["ResponsesModel"]
@@ -81,6 +82,7 @@ class ResponsesModel:
         if request.stop:
             message = "the model of this route takes no stop strings; leave them out"
             raise BadRequestError(message, "stop")
+        keys = fit_tools(request, self._facts.schemas_refuse)
         items = ItemWriter(self._facts, self._losses, self._provider, self._names, self._ids)
         instructions, written = items.write(request.messages)
         wanted = request.format
@@ -113,7 +115,7 @@ class ResponsesModel:
         if "store" not in self._facts.refused:
             fields.append(b',"store":false')
         fields.append(b"}")
-        return Written(b"".join(fields), self._names.originals, self._ids.originals)
+        return Written(b"".join(fields), self._names.originals, self._ids.originals, keys)
 
     def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
         if name in self._facts.refused:
