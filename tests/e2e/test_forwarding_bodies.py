@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import itertools
 import random
+import zlib
 from collections.abc import Iterator
 
+import httpx
 import pytest
+from backports import zstd
 
 from tests.e2e.conftest import Wall
 from tests.e2e.harness import VeloxProcess, read_reply
-from tests.e2e.recording import JSON, Call
+from tests.e2e.recording import JSON, Call, RecordingUpstream
 from tests.e2e.upstreams import Certificates, start_nghttpd
 
 OCTETS = (("content-type", "application/octet-stream"),)
@@ -47,6 +52,32 @@ def test_request_body_with_length_goes_up_unchanged(wall: Wall, n_bytes: int) ->
     assert reply.status == 200
     assert digest(call.body) == digest(body)
     assert call.header("content-length") == str(n_bytes)
+
+
+def test_compressed_request_goes_up_as_what_it_is() -> None:
+    """C16: zstd as of Codex, gzip, deflate: in one write and large, over HTTP/1.1 and HTTP/2; without the coding."""
+    small = b'{"model":"gpt-4o","messages":[{"role":"user","content":"Hi"}]}'
+    words = " ".join(f"word {n * n}" for n in range(60_000))
+    large = b'{"model":"gpt-4o","messages":[{"role":"user","content":"%b"}]}' % words.encode()
+    base = {"content-type": "application/json"}
+    codings = {"zstd": zstd.compress, "gzip": gzip.compress, "deflate": zlib.compress}
+    with (
+        RecordingUpstream(script=accept) as upstream,
+        VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1", "VELOX_LISTEN_HTTP2": "on"}) as velox,
+    ):
+        for is_http2 in (False, True):
+            with httpx.Client(http1=not is_http2, http2=is_http2, trust_env=False, base_url=velox.base_url) as client:
+                for (coding, pack), body in itertools.product(codings.items(), (small, large)):
+                    upstream.forget()
+                    headers = {**base, "content-encoding": coding}
+                    reply = client.post("/v1/chat/completions", content=pack(body), headers=headers)
+                    (call,) = upstream.calls
+                    assert (reply.status_code, digest(call.body)) == (200, digest(body))
+                    assert (call.header("content-length"), call.header("content-encoding")) == (str(len(body)), None)
+                refused = client.post("/v1/files", content=small, headers={**base, "content-encoding": "br"})
+                assert (refused.status_code, refused.headers["accept-encoding"]) == (415, "zstd, gzip, deflate")
+                empty = client.post("/v1/files", content=small, headers={**base, "content-encoding": ""})
+                assert empty.status_code == 200  # N6
 
 
 @pytest.mark.parametrize("n_bytes", SIZES)

@@ -158,9 +158,11 @@ def test_body_of_other_path_may_be_anything() -> None:
     assert Routes(("*",)).check(request).reads_body is False
 
 
-@pytest.mark.parametrize(("coding", "accepted"), [(b"identity", True), (b"gzip", False), (b"br", False)])
-def test_compressed_body_is_refused(coding: bytes, accepted: bool) -> None:
-    """B-42, R-BODY-1: request bodies come uncompressed."""
+@pytest.mark.parametrize(
+    ("coding", "accepted"), [(b"identity", True), (b"", True), (b"gzip", True), (b"zstd", True), (b"br", False)]
+)
+def test_body_of_an_unknown_coding_is_refused(coding: bytes, accepted: bool) -> None:
+    """B-42, C16, N6: with its head, before any of it is read."""
     request = head(b"POST", b"/v1/files", [(b"content-encoding", coding)], length=2)
 
     if accepted:

@@ -5,7 +5,9 @@ Knows: what a chat completion's body may be. Does not know: where a body ends (f
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -155,6 +157,29 @@ def _destinations() -> Iterator[Vector]:
         yield json_good(f"{row}-{name}", row, body, _DATA)
 
 
+def _coded() -> Iterator[Vector]:
+    packed = "a body that can't be unpacked here is refused, before it is read (R-BODY-1)"
+    for name in ("br", "gzip, gzip", "x-unknown"):
+        field = f"Content-Encoding: {name}"
+        wire = json_request(b"\x1f\x8b\x08" + b"\x00" * 500, field.encode())
+        label = f"B-42-{name.upper().replace(', ', '-')}"
+        yield bad(label, "B-42", field, packed, wire, status=415, reason="unsupported_encoding")
+    none = "what is none of its coding is no request; its end is known, so that another may follow"
+    for name in ("gzip", "zstd", "deflate"):
+        wire = json_request(b"\x1f\x8b\x08" + b"\x00" * 500, f"Content-Encoding: {name}".encode())
+        what = f"Content-Encoding: {name}, over something else"
+        yield bad(f"B-42-{name.upper()}", "B-42", what, none, wire, reason="bad_request", closes=False)
+    seen = Seen(b"POST", b"/v1/chat/completions", ((b"content-type", b"application/json"),), CHAT)
+    unpacked = "it goes up without its coding, with the length that it has then"
+    for name, coded in (("GZIP-GOOD", gzip.compress(CHAT, mtime=0)), ("DEFLATE-GOOD", zlib.compress(CHAT))):
+        coding = name.partition("-")[0].lower()
+        wire = json_request(coded, f"Content-Encoding: {coding}".encode())
+        yield good(f"B-42-{name}", "B-42", f"Content-Encoding: {coding}", unpacked, wire, seen=seen)
+    for name, value in (("NONE", b""), ("IDENTITY", b" identity")):
+        wire = json_request(CHAT, b"Content-Encoding:" + value)
+        yield good(f"B-42-{name}", "B-42", f"Content-Encoding:{value.decode()}", "that is no coding", wire, seen=seen)
+
+
 def _media() -> Iterator[Vector]:
     one = "RFC 9110 §15.5.16: this path takes JSON in UTF-8, or a form that passes unread"
     for name, media in (
@@ -181,12 +206,7 @@ def _media() -> Iterator[Vector]:
         seen = Seen(b"POST", b"/v1/chat/completions", ((b"content-type", media),), CHAT)
         wire = json_request(CHAT, media=b"Content-Type: " + media)
         yield good(f"B-41-{name}", "B-41", f"Content-Type: {shown(media)}", _SAME, wire, seen=seen)
-    packed = "a body that must be unpacked to be read is refused, before it is read (R-BODY-1)"
-    for name in ("gzip", "br", "zstd", "deflate", "gzip, gzip", "x-unknown"):
-        field = f"Content-Encoding: {name}"
-        wire = json_request(b"\x1f\x8b\x08" + b"\x00" * 500, field.encode())
-        label = f"B-42-{name.upper().replace(', ', '-')}"
-        yield bad(label, "B-42", field, packed, wire, status=415, reason="unsupported_encoding")
+    yield from _coded()
     junk = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n\x00\xff\r\n--y\n--x--z' + b"\r\n" * 20
     media = b"multipart/form-data; boundary=x"
     seen = Seen(b"POST", b"/v1/chat/completions", ((b"content-type", media),), junk)

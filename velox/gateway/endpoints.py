@@ -14,6 +14,7 @@ from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.policy.api_table import endpoint_length, google_call
+from velox.protocol.content_coding import coding_of
 from velox.types import BodyFields, Dialect, Endpoint, Surface
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "dialect_of", "has_content"]
@@ -158,10 +159,7 @@ class Routes:
             return facts
         if head.content_length and head.method in WITHOUT_CONTENT:
             raise has_content()
-        encoding = head.header(b"content-encoding")
-        if encoding is not None and encoding.lower() != b"identity":
-            message = "a request's body must not be compressed; send it without Content-Encoding"
-            raise VeloxError(Reason.UNSUPPORTED_ENCODING, message)
+        coding_of(head.headers)  # which refuses those that are not decoded here
         if facts.reads_body and head.method == b"POST":
             _check_media(head)
         return facts

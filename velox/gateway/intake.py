@@ -12,6 +12,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
+from velox.gateway.coded_bodies import CodedBodies
 from velox.gateway.endpoints import dialect_of, has_content
 from velox.gateway.exchange import Exchange, ExchangeOwner
 from velox.gateway.lease_wait import NotYetError
@@ -78,6 +79,7 @@ class Gateway(ExchangeOwner):
         self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
         tell = parts.recorder
         self._sockets: Final = ResponsesSockets(self)
+        self._coded: Final = CodedBodies(self, parts.tunnels.limits.body_bytes)
         self.apart = Apart()
         self.mirrors = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
 
@@ -163,6 +165,8 @@ class Gateway(ExchangeOwner):
             return self._sockets.open(client, head)
         latest = self._latest
         plan = latest[1] if latest is not None and latest[0] is head else self.plan(head, caller)
+        if plan.is_coded and body:
+            return self._coded.open(client, head, body, caller)
         # Each class by its name, which compiled code calls directly.
         exchange = (
             TunnelExchange(self, client, head, body, plan) if offers else Exchange(self, client, head, body, plan)

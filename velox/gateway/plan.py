@@ -15,6 +15,7 @@ from velox.gateway.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_
 from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
+from velox.protocol.content_coding import coding_of
 from velox.protocol.http1_target import SERVER
 from velox.types import Answers, BodyFields, Caller, Dialect, Endpoint, Priority, Surface
 
@@ -47,7 +48,7 @@ class RequestPlan:
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
     the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
-    answers: what its replies are.
+    answers: what its replies are. is_coded: its body came compressed.
     """
 
     caller: Caller
@@ -73,6 +74,7 @@ class RequestPlan:
     reads_addresses: bool = False
     has_addresses: bool = False
     answers: Answers = Answers.ANYTHING
+    is_coded: bool = False
 
 
 def plan_of(
@@ -126,6 +128,7 @@ def plan_of(
         reads_texts,
         passed is not None or tells or dialect is Dialect.GOOGLE,
         _answers(path) if is_post else Answers.ANYTHING,
+        head.has_body and coding_of(head.headers) != b"",
     )
 
 

@@ -638,6 +638,10 @@ class Turn(PairsOnly):
         """See Client."""
         self._end()
 
+    def hold_more(self, n_bytes: int) -> bool:
+        """Never called: no message is coded."""
+        raise AssertionError("only a body with a coding")
+
     def release_body(self) -> None:
         """See Client: the body goes with the exchange."""
 

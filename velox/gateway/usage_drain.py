@@ -100,5 +100,9 @@ class UsageDrain(PairsOnly):
     def finish(self) -> None:
         """See Client."""
 
+    def hold_more(self, n_bytes: int) -> bool:
+        """Never called: the body was held before."""
+        raise AssertionError("a drain begins inside a reply")
+
     def release_body(self) -> None:
         """See Client: the body's room was given back when the client left."""

@@ -98,6 +98,9 @@ class Client(Protocol):
     def finish(self) -> None:
         """The reply has been written to its end."""
 
+    def hold_more(self, n_bytes: int) -> bool:
+        """So much more is held of the request's body than came of it. False: there is no room, and none is taken."""
+
     def release_body(self) -> None:
         """The request's body is no longer held."""
 

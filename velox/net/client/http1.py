@@ -96,6 +96,13 @@ class RequestReader(RequestDecoder):
             self.body += piece
         return self.body_complete
 
+    def hold_more(self, n_bytes: int) -> bool:
+        """Take room for more of a body than came."""
+        if not self._budget.take_more(n_bytes, self.held_bytes):
+            return False
+        self.held_bytes += n_bytes
+        return True
+
     def leave_line(self, waiter: BudgetWaiter) -> None:
         """Wait for room no longer."""
         if self.waits:
@@ -300,6 +307,10 @@ class ClientHttp1Connection(Http1Replies):
             if self._write_paused:
                 self._backlog.wrote(len(data))
             self._transport.write(data)
+
+    def hold_more(self, n_bytes: int) -> bool:
+        """See Client."""
+        return self._request.hold_more(n_bytes)
 
     def release_body(self) -> None:
         """The request's body is no longer held: its bytes go back to the budget."""

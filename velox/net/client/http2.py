@@ -302,6 +302,13 @@ class ClientHttp2Stream(PairsOnly):
         if self._state is not _GONE:
             self._end(None if self._has_whole_request else http2.NO_ERROR)
 
+    def hold_more(self, n_bytes: int) -> bool:
+        """See Client."""
+        if not self._connection.ingress.budget.take_more(n_bytes, self._held_bytes):
+            return False
+        self._held_bytes += n_bytes
+        return True
+
     def release_body(self) -> None:
         """See Client."""
         if self._held_bytes:

@@ -1,0 +1,162 @@
+"""Bodies of requests that came compressed: what they are, in steps, with bounds.
+
+    coding_of()   which coding a head names; "" for none
+    decoding()    the body, in steps of at most 128 KiB of it
+
+Knows: gzip, deflate and zstd (RFC 9110 §8.4.1, RFC 8878), and how far a body may expand. Does not know: who holds it,
+or what it says. Codex compresses its requests with zstd.
+
+A few bytes may stand for gigabytes, so that nothing is decoded at one go: a step asks for no more than it has room for,
+and whoever drives the steps is told of each piece before it is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, Protocol
+
+from velox.errors import Reason, VeloxError
+from velox.heads import Header
+
+__all__ = ["ACCEPTED", "coding_of", "decoding"]
+
+# RFC 9110 §12.5.3: a 415 says what would be taken.
+ACCEPTED: Final = b"zstd, gzip, deflate"
+_ALIASES: Final = {b"x-gzip": b"gzip", b"identity": b""}
+_CODINGS: Final = frozenset({b"zstd", b"gzip", b"deflate", b""})
+_FIELD: Final = b"content-encoding"
+_STEP_BYTES: Final = 128 * 1024
+_INPUT_BYTES: Final = 64 * 1024
+# Text of requests shrinks to a tenth; what is a hundred times as long was made to be so.
+_MOST_RATIO: Final = 100
+_FREE_BYTES: Final = 1024 * 1024
+# One body may be of several frames (RFC 8878 §3.1) or members (RFC 1952 §2.2); thousands of empty ones only cost time.
+_MOST_FRAMES: Final = 16
+# A decoder holds a window: of 8 MiB, which RFC 8878 §3.1.1.1.2 asks of each, at most.
+_WINDOW_LOG: Final = 23
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+
+
+class _Decoder(Protocol):
+    """One frame, as Python's modules have it."""
+
+    @property
+    def eof(self) -> bool:
+        """True behind the end of the frame."""
+
+    @property
+    def needs_input(self) -> bool:
+        """False while more comes without any."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows on the frame."""
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Return at most so much of the frame."""
+
+
+class _Inflater:
+    """zlib's, with the attributes of the others."""
+
+    def __init__(self, window_bits: int) -> None:
+        self._inner: Final = zlib.decompressobj(window_bits)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+def coding_of(headers: Iterable[Header]) -> bytes:
+    """Return how a body is coded, b"" if it is not. Raises VeloxError for another coding than those, or several."""
+    named = b",".join(value for name, value in headers if name == _FIELD)
+    codings = [word for word in named.lower().replace(b"\t", b" ").replace(b" ", b"").split(b",") if word]
+    found = [coding for word in codings if (coding := _ALIASES.get(word, word))]
+    coding = found[0] if found else b""
+    if len(found) > 1 or coding not in _CODINGS:
+        message = "a request's body may be compressed once, by zstd, gzip or deflate; send it without Content-Encoding"
+        raise VeloxError(Reason.UNSUPPORTED_ENCODING, message, headers=((b"accept-encoding", ACCEPTED),))
+    return coding
+
+
+def decoding(
+    coding: bytes, body: bytes | bytearray, most_bytes: int, on_piece: Callable[[int], None]
+) -> Generator[None, None, bytearray]:
+    """Return a body without its coding; yields between steps of the work. most_bytes: that it may have.
+
+    on_piece: told of each piece's bytes before it is kept; may raise. Raises VeloxError for what is not whole, is none
+    of this coding, or expands too much.
+    """
+    most = min(most_bytes, max(_FREE_BYTES, _MOST_RATIO * len(body)))
+    decoded = bytearray()
+    n_frames, at = 1, 0
+    decoder = _decoder(coding, body)
+    while True:
+        fed = b""
+        if decoder.needs_input:
+            fed = bytes(body[at : at + _INPUT_BYTES])
+            at += len(fed)
+            if not fed:
+                raise _not_decoded(coding, "it is not whole")
+        try:
+            piece = decoder.decompress(fed, _STEP_BYTES)
+        except Exception as exc:  # of zlib or zstd, whose classes have no common one
+            raise _not_decoded(coding, "it is none") from exc
+        if len(decoded) + len(piece) > most:
+            raise _too_long(most, most_bytes)
+        on_piece(len(piece))
+        decoded += piece
+        if decoder.eof:
+            at -= len(decoder.unused_data)
+            if at == len(body):
+                return decoded
+            n_frames += 1
+            if n_frames > _MOST_FRAMES or coding == b"deflate":
+                raise _not_decoded(coding, "something follows on it")
+            decoder = _decoder(coding, body)
+        yield
+
+
+def _decoder(coding: bytes, body: bytes | bytearray) -> _Decoder:
+    if coding == b"zstd":
+        return _zstd_decoder()
+    if coding == b"gzip":
+        return _Inflater(_GZIP_BITS)
+    # RFC 9110 §8.4.1.2: in zlib's format, but some send it without (RFC 1950 §2.2 says how that begins).
+    is_zlib = len(body) > 1 and body[0] & 0x0F == zlib.DEFLATED and int.from_bytes(body[:2], "big") % 31 == 0
+    return _Inflater(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+
+
+def _zstd_decoder() -> _Decoder:
+    # Here, not above: most gateways never meet such a body.
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
+
+
+def _not_decoded(coding: bytes, problem: str) -> VeloxError:
+    message = f"the request's body can't be read as {coding.decode('ascii')}, its Content-Encoding: {problem}"
+    return VeloxError(Reason.BAD_REQUEST, message)
+
+
+def _too_long(most: int, most_bytes: int) -> VeloxError:
+    if most < most_bytes:
+        message = f"the request's body expands to over {_MOST_RATIO} times its length, which is none of a request"
+        return VeloxError(Reason.BAD_REQUEST, message)
+    message = f"the request's body is longer than {most_bytes} bytes without its Content-Encoding (VELOX_MAX_BODY)"
+    return VeloxError(Reason.BODY_TOO_LARGE, message)
