@@ -21,7 +21,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 WORKDIR /build
 COPY requirements-dev.lock ./
 RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements-dev.lock
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY deploy/compile.py deploy/
 COPY bench bench
 COPY velox velox

@@ -188,7 +188,7 @@ def _wheel(folder: Path, keep: Path | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="velox-compiled-") as temporary:
         build = Path(temporary)
-        for name in ("pyproject.toml", "README.md"):
+        for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
             shutil.copy(_ROOT / name, build)
         shutil.copytree(_ROOT / "velox", build / "velox", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         os.chdir(build)

@@ -14,7 +14,7 @@ from docs.tables import fill
 __all__ = ["PAGES", "ROOT", "anchors", "blocks", "commands", "links", "put_between"]
 
 ROOT: Final = Path(__file__).parents[1]
-PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES: Final = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A comment after a command begins with two spaces or more, so that a `#` inside a word stays.

@@ -101,6 +101,15 @@ def test_calls_and_their_results_on_any_model(velox: VeloxProcess, model: str) -
     assert {line["route"] for line in lines} == {"responses"}
 
 
+def test_key_in_the_protocols_counts_beside_a_login(velox: VeloxProcess) -> None:
+    """C3: one of the two credentials of a handshake is known, and its messages are that caller's."""
+    url = velox.base_url.replace("http://", "ws://") + "/v1/responses"
+    protocols = [websockets.Subprotocol(each) for each in ("realtime", f"openai-insecure-api-key.{KEY}")]
+    headers = {"authorization": "Bearer sk-of-a-login"}
+    with websockets.sync.client.connect(url, additional_headers=headers, subprotocols=protocols) as ws:
+        assert answered(ws, asked("claude-sim"))[-1]["type"] == "response.completed"
+
+
 def test_unknown_answer_is_refused_and_the_connection_stays(velox: VeloxProcess) -> None:
     """With the code that clients know: they send the whole conversation then."""
     with velox.openai().responses.connect() as connection:

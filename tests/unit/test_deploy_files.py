@@ -170,3 +170,13 @@ def test_makefile_names_files_that_exist() -> None:
 def locked(name: str) -> dict[str, str]:
     """Return package -> version of a lock file."""
     return dict(re.findall(r"^([a-z0-9][a-z0-9-]*)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
+
+
+def test_package_has_its_licence_wherever_it_is_built() -> None:
+    """The wheel, the compiled wheel and the image are built with the files that pyproject.toml names."""
+    files = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]
+
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    copied = {name for word, rest in instructions() if word == "COPY" for name in shlex.split(rest)[:-1]}
+    assert files and all((ROOT / name).is_file() for name in files) and set(files) <= copied
+    assert all(f'"{name}"' in (ROOT / "deploy/compile.py").read_text() for name in files)

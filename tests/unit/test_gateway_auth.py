@@ -34,12 +34,21 @@ AUTH = Authenticator(KEYS)
         [(b"api-key", b"vk-right")],
         [(b"authorization", b"Bearer vk-right"), (b"x-api-key", b"vk-right"), (b"api-key", b"")],
         [(b"authorization", b"Bearer "), (b"x-api-key", b"vk-right")],
+        # C3, RC10: beside what is nobody's key here.
+        [(b"authorization", b"Bearer sk-ant-oat01-of-a-login"), (b"x-api-key", KEY)],
+        [(b"authorization", b"Bearer vk-right"), (b"x-api-key", b"vk-stale")],
+        [(b"authorization", b"Bearer vk-right"), (b"x-goog-api-key", b"AIza")],
+        [(b"authorization", b"Bearer vk-right"), (b"authorization", b"Bearer stale")],
+        [(b"authorization", b"Basic dnM6cmlnaHQ="), (b"x-api-key", KEY)],
+        [(b"authorization", b"vk-right"), (b"x-api-key", KEY)],
+        [(b"x-api-key", b"k" * 9000), (b"api-key", b"vk-right")],
     ],
 )
 def test_right_key_passes_in_each_spelling(headers: Headers) -> None:
     """Authorization: Bearer, x-api-key and api-key, also together; a caller without a name is named by its digest."""
     digest = hashlib.sha256(KEY).digest()
-    assert AUTH.check(head(b"GET", b"/", headers)) == Caller(digest[:4].hex(), id=digest[:8])
+    for given in (headers, headers[::-1]):
+        assert AUTH.check(head(b"GET", b"/", given)) == Caller(digest[:4].hex(), id=digest[:8])
 
 
 def test_key_with_spaces_inside_counts_as_it_is() -> None:
@@ -88,6 +97,7 @@ NO_KEY: list[Headers] = [
     [(b"x-other-api-key", b"vk-right")],
     [(b"cookie", b"api-key=vk-right")],
     [(b"proxy-authorization", b"Bearer vk-right")],
+    [(b"authorization", b"Bearer sk-ant-oat01"), (b"x-api-key", b"vk-wrong")],
 ]
 
 
@@ -104,23 +114,29 @@ def test_missing_wrong_and_malformed_key_get_the_same_answer(headers: Headers) -
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "where"),
     [
-        [(b"authorization", b"Bearer vk-right"), (b"x-api-key", b"vk-wrong")],
-        [(b"authorization", b"Bearer vk-wrong"), (b"x-api-key", KEY)],
-        [(b"authorization", b"Bearer vk-right"), (b"authorization", b"Bearer other")],
-        [(b"authorization", b"Basic dnM6cmlnaHQ="), (b"x-api-key", KEY)],
-        [(b"authorization", b"vk-right"), (b"x-api-key", KEY)],
-        [(b"x-api-key", b"vk-right"), (b"x-api-key", b"other")],
-        [(b"x-api-key", b"vk-right"), (b"api-key", b"other")],
+        ([(b"authorization", b"Bearer vk-right"), (b"authorization", b"Bearer other")], "authorization"),
+        ([(b"x-api-key", b"vk-right"), (b"x-api-key", b"other")], "x-api-key"),
+        ([(b"x-api-key", b"vk-right"), (b"api-key", b"other")], "api-key and x-api-key"),
+        ([(b"x-goog-api-key", b"other"), (b"authorization", b"Bearer vk-right")], "authorization and x-goog-api-key"),
+        ([(b"x-api-key", b"stale"), (b"api-key", b"other"), (b"authorization", b"Bearer vk-right")], "api-key"),
     ],
 )
-def test_two_credentials_that_differ_are_refused_whichever_is_right(headers: Headers) -> None:
-    """B-27: whoever looks at the other one would take the request for somebody else's."""
+def test_keys_of_two_callers_are_refused(headers: Headers, where: str) -> None:
+    """B-27: whoever looks at the other one would take the request for somebody else's. RC10: it says where they are."""
     for given in (headers, headers[::-1]):
         with pytest.raises(VeloxError) as refused:
             AUTH.check(head(b"GET", b"/", given))
         assert (refused.value.reason, refused.value.status) == (Reason.BAD_REQUEST, 400)
+        assert where in refused.value.message and "unset one" in refused.value.message
+
+
+def test_two_secrets_of_one_key_are_one_caller() -> None:
+    """A key that was rotated: the old secret in one place, the new one in another."""
+    same = [KeyEntry(hashlib.sha256(key).digest(), "team", (), id=b"1" * 8) for key in (b"old", b"new")]
+    given: Headers = [(b"authorization", b"Bearer old"), (b"x-api-key", b"new")]
+    assert Authenticator(same).check(head(b"GET", b"/", given)).id == b"1" * 8
 
 
 def test_no_configured_key_lets_everybody_in() -> None:

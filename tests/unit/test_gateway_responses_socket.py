@@ -13,6 +13,7 @@ from websockets.frames import Frame, Opcode
 
 from tests.unit.upstream_wire import KIB, MIB, Loop, Transport
 from velox.errors import Reason, VeloxError
+from velox.gateway.auth import Authenticator
 from velox.gateway.responses_socket import ResponsesSocket
 from velox.gateway.tunnels import Tunnels
 from velox.heads import RequestHead, WebSocketOffer
@@ -73,6 +74,7 @@ class Gateway:
     def __init__(self, tunnels: Tunnels) -> None:
         self.loop: Final = Loop()
         self.parts: Final = self
+        self.auth: Final = Authenticator(())
         self.tunnels: Final = tunnels
         self.recorder: Final = Recorder()
         self.reader: Final = BodyReader()

@@ -3,6 +3,10 @@
 Knows: digests of the keys (never the keys), whom each belongs to, and which web pages need one. Does not know: what a
 caller may use (permission.py), or what goes upstream.
 
+A client may send several credentials: Claude Code does, where a login was left over beside the key for a gateway. It is
+who the one known key says; of the others nothing is known, so nobody else is meant, and none goes up from here. Keys of
+two callers are refused: whoever reads the other one would take the request for somebody else's.
+
 R-AUTH-2: whatever is wrong with a credential, or if there is none, the answer is the same. The digest of what was
 presented is looked up under a MAC that only this process can compute, so what the time of a look-up tells is of a value
 that nobody can aim at; then it is compared in constant time, with a digest that matches nothing if none was found.
@@ -29,6 +33,7 @@ __all__ = ["Authenticator", "caller_of", "presented_key", "seal_upload"]
 
 _SCHEME: Final = b"bearer"
 _KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key", b"x-goog-api-key"})
+_CREDENTIALS: Final = _KEY_HEADERS | {b"authorization"}
 _MAX_KEY_BYTES: Final = 8192
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 # RFC 9110 §11.6.1: a 401 says how to do better.
@@ -108,28 +113,39 @@ class Authenticator:
     def check(self, head: RequestHead) -> Caller:
         """Return whose key it is; ANYONE without keys.
 
-        Raises VeloxError: AUTH_INVALID without a key of ours, BAD_REQUEST for two credentials that are not the same,
-        FORBIDDEN for a web page from elsewhere where there are no keys.
+        Raises VeloxError: AUTH_INVALID without a key of ours, BAD_REQUEST for keys of two callers, FORBIDDEN for a web
+        page from elsewhere where there are no keys.
         """
         if not self._asks:
             self._check_page(head)
             return ANYONE
-        presented = presented_key(head)
-        digest = hashlib.sha256(presented).digest()
-        if NO_PASS in head.shape.query:
-            presented, digest = self._with_pass(head, presented, digest)
-        known, caller = self._by_mac.get(self._mac(digest), (_NO_DIGEST, None))
-        if not hmac.compare_digest(digest, known) or caller is None or not presented:
+        return self.accepted(head)[1]
+
+    def accepted(self, head: RequestHead) -> tuple[bytes, Caller]:
+        """Return the digest of the key that a request is let in with, and whose it is. Raises VeloxError, as check."""
+        found: tuple[bytes, Caller] | None = None
+        for digest in self._digests(head):
+            known, caller = self._by_mac.get(self._mac(digest), (_NO_DIGEST, None))
+            if not hmac.compare_digest(digest, known) or caller is None:
+                continue
+            if found is not None and found[1] != caller:
+                raise _two_credentials(head, "keys of two callers were given")
+            found = digest, caller
+        if found is None:
             message = "no valid API key was given; send Authorization: Bearer KEY"
             raise VeloxError(Reason.AUTH_INVALID, message, headers=_CHALLENGE)
-        return caller
+        return found
 
-    def _with_pass(self, head: RequestHead, presented: bytes, digest: bytes) -> tuple[bytes, bytes]:
-        """Return what a pass in the address of an upload stands for: the key of whom it was given to."""
+    def _digests(self, head: RequestHead) -> list[bytes]:
+        """Return those of what a request presents: mostly of one key."""
+        digests = [hashlib.sha256(key).digest() for key in _presented(head) if _may_be_key(key)]
+        if NO_PASS not in head.shape.query:
+            return digests
+        # The pass in the address of an upload stands for the key of whom it was given to.
         passed = self.passes.opened(head.target)
-        if passed is None or (presented and digest != passed.digest):
-            return b"", _NO_DIGEST
-        return b"pass", passed.digest
+        if passed is None or (digests and passed.digest not in digests):
+            return []
+        return [passed.digest]
 
     def _check_page(self, head: RequestHead) -> None:
         """Refuse a web page from elsewhere.
@@ -177,32 +193,50 @@ def caller_of(key: KeyEntry) -> Caller:
 def seal_upload(auth: Authenticator, head: RequestHead, target: bytes, upstream: str) -> bytes:
     """Return the path of an upload as its client may use it without a key. head: of the request that began it."""
     passed = auth.passes.opened(head.target) if NO_PASS in head.query else None
+    digest = _NO_DIGEST
     if passed is not None:
         digest = passed.digest
-    else:
-        digest = hashlib.sha256(presented_key(head)).digest() if auth.asks else _NO_DIGEST
+    elif auth.asks:
+        digest, _ = auth.accepted(head)
     return auth.passes.sealed(target, upstream, digest)
 
 
 def presented_key(head: RequestHead) -> bytes:
-    """Return the key that the client sent, b"" if it sent none that could be one.
+    """Return the key that the client sent, for a provider to check; b"" if it sent none that could be one.
 
-    Raises VeloxError: BAD_REQUEST for two credentials that are not the same.
+    Raises VeloxError: BAD_REQUEST for two credentials that are not the same, as nobody here can tell which is meant.
     """
+    found = _presented(head)
+    if len(found) > 1:
+        raise _two_credentials(head, "two different credentials were given")
+    key = next(iter(found), b"")
+    return key if _may_be_key(key) else b""
+
+
+def _presented(head: RequestHead) -> set[bytes]:
+    """Return all credentials of a request; one of another scheme than Bearer begins with _OTHER_SCHEME."""
     found: set[bytes] = set()
     for name, value in head.headers:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
-            # Of another scheme: a credential, but none that could be a key.
             found.add(key.strip() if scheme.lower() == _SCHEME else _OTHER_SCHEME + value)
         elif name in _KEY_HEADERS:
             found.add(value)
     if head.offer is not None:
         found |= {OPENAI.key_in(protocol) for protocol in head.offer.protocols}
     found.discard(b"")
-    if len(found) > 1:
-        # B-27: whoever reads the other one would take the request for somebody else's.
-        message = "two different credentials were given; send one, as Authorization: Bearer KEY"
-        raise VeloxError(Reason.BAD_REQUEST, message)
-    key = found.pop() if found else b""
-    return b"" if len(key) > _MAX_KEY_BYTES or key.startswith(_OTHER_SCHEME) else key
+    return found
+
+
+def _may_be_key(credential: bytes) -> bool:
+    return 0 < len(credential) <= _MAX_KEY_BYTES and not credential.startswith(_OTHER_SCHEME)
+
+
+def _two_credentials(head: RequestHead, problem: str) -> VeloxError:
+    """Return the refusal of two credentials, which names where they stand."""
+    names = {name.decode("ascii") for name, value in head.headers if name in _CREDENTIALS and value}
+    if head.offer is not None and any(OPENAI.key_in(protocol) for protocol in head.offer.protocols):
+        names.add("sec-websocket-protocol")
+    where = " and ".join(sorted(names))
+    message = f"{problem}, in {where}; send one, as Authorization: Bearer KEY (of ANTHROPIC_API_KEY and "
+    return VeloxError(Reason.BAD_REQUEST, f"{message}ANTHROPIC_AUTH_TOKEN unset one)")

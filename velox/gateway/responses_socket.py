@@ -121,7 +121,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._budget: Final = budget
         self._on_closed: Final = on_closed
         self._limits: Final = owner.parts.tunnels.limits
-        self._fields: Final = _turn_fields(head)
+        self._fields: Final = _turn_fields(head, asks_for_keys=owner.parts.auth.asks)
         self._room: Final = MessageRoom(owner.parts.tunnels.bodies, self._limits.pace)
         self._most_bytes: Final = min(MOST_BYTES, self._limits.body_bytes)
         self._reader = FrameReader(self._most_bytes)
@@ -680,8 +680,11 @@ class Turn(PairsOnly):
         self._socket.turn_over(self)
 
 
-def _turn_fields(head: RequestHead) -> tuple[Header, ...]:
-    """Return the fields of the requests that a handshake leads to: its own, with a key of its protocols as a header."""
+def _turn_fields(head: RequestHead, *, asks_for_keys: bool) -> tuple[Header, ...]:
+    """Return the fields of the requests that a handshake leads to: its own, with a key of its protocols as a header.
+
+    asks_for_keys: the gateway; then either of two credentials may be the known one.
+    """
     name, start = _BETA
     fields = [
         field
@@ -692,4 +695,6 @@ def _turn_fields(head: RequestHead) -> tuple[Header, ...]:
     keys = {OPENAI.key_in(protocol) for protocol in offer.protocols} - {b""} if offer is not None else set()
     if keys and not any(field[0] == b"authorization" for field in fields):
         fields.append((b"authorization", b"Bearer " + keys.pop()))
+    if asks_for_keys:
+        fields += [(b"x-api-key", key) for key in keys]
     return (*fields, *_OF_A_BODY)
