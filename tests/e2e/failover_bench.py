@@ -47,7 +47,7 @@ N_FLAP: Final = 10
 FLAP_EVERY_S: Final = 1.2
 MOST_S: Final = 100.0  # a hang
 # Of Velox, in seconds: those of its time-outs that a scenario waits for.
-_DEFAULT_TIMEOUTS: Final = {"first_byte": 60.0, "idle": 60.0, "stall": 40.0}
+_DEFAULT_TIMEOUTS: Final = {"first_byte": 60.0, "idle": 600.0, "stall": 40.0}
 
 TUNED: Final = "tuned"
 DEFAULTS: Final = "defaults"

@@ -85,11 +85,12 @@ def test_no_comment_unless_it_is_asked_for() -> None:
 
 @covers("VELOX_SSE_KEEPALIVE")
 def test_comments_do_not_hide_a_stalled_upstream() -> None:
-    """F-18, F-19: neither our comments nor the upstream's keep a stream alive that brings no data."""
+    """F-18, F-19: neither our comments nor the upstream's keep a text alive that does not go on."""
 
     async def stalls(call: Call) -> None:
         await call.head(200, SSE)
         await call.data(FIRST)
+        await call.data(FIRST * (2048 // len(FIRST) + 1))
         while not call.left.is_set():
             await call.data(b": ka\n\n")
             await asyncio.sleep(0.05)

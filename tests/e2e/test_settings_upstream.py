@@ -173,6 +173,25 @@ def test_upstream_first_byte_timeout_bounds_the_wait_for_a_reply() -> None:
         upstream.wait_left(upstream.calls[0])
 
 
+@covers("VELOX_UPSTREAM_THINKING_TIMEOUT")
+def test_upstream_thinking_timeout_bounds_the_wait_for_a_model_that_may_think() -> None:
+    """A plain answer comes when its model is done; a stream's first byte does not wait for that."""
+
+    async def silent(call: Call) -> None:
+        await call.silence()
+
+    with (
+        RecordingUpstream(http2=True) as upstream,
+        before(upstream, upstream_first_byte_timeout="300ms", upstream_thinking_timeout="1200ms") as velox,
+        upstream.playing(silent),
+    ):
+        for body, least_s in ((CHAT_STREAM, 0.3), (CHAT, 1.2)):
+            began_s = time.monotonic()
+            late = velox.request("POST", "/v1/chat/completions", body)
+            assert (late.status, reason(late)) == (504, "upstream_ttfb_timeout")
+            assert least_s <= time.monotonic() - began_s < least_s + LATE_S
+
+
 @covers("VELOX_UPSTREAM_FIRST_EVENT_TIMEOUT")
 def test_upstream_first_event_timeout_bounds_the_wait_for_a_streams_first_event() -> None:
     """S07: a head and comments are none. The client has no byte, so it gets a 504; other requests may take longer.

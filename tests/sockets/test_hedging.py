@@ -120,6 +120,23 @@ def test_head_comments_and_that_it_was_taken_are_no_first_byte(breath: bytes) ->
     run(main)
 
 
+@pytest.mark.parametrize("n_bytes", [100, 66_000, 300_000])
+def test_preludes_of_any_size_are_no_first_byte(n_bytes: int) -> None:
+    """C25: who repeats a long request has not begun to answer it, and does not win over who has."""
+    prelude = b'event: response.created\ndata: {"type":"response.created","x":"%b"}\n\n' % (b"x" * n_bytes)
+
+    async def main() -> None:
+        with race() as both:
+            await both.both_asked()
+            both.first.says((event_head(), b"", False), (None, prelude, False))
+            assert both.second.n_cancelled == 0 and both.client.written == b""
+            both.second.says((event_head(), EVENT, True))
+            await both.answer()
+            assert both.way[0] == b"1" and both.hedges() == {"WON": 1}
+
+    run(main)
+
+
 def test_head_that_is_held_back_is_heard_of_by_health() -> None:
     """Its member answers, whoever wins: it is not one that says nothing."""
 

@@ -316,7 +316,7 @@ def test_endless_comments_win() -> None:
             await both.both_asked()
             both.first.says((event_head(), b"", False))
             for _ in range(1000):
-                both.first.says((None, COMMENT * 10, False))
+                both.first.says((None, COMMENT * 400, False))
             assert both.second.n_cancelled == 1 and COMMENT in both.client.written
             both.first.says((None, EVENT, True))
             await both.answer()

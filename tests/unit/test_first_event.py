@@ -11,12 +11,14 @@ PRELUDE = (
     b': ka\n\nevent: message_start\ndata: {"type":"message_start"}\n\nevent: ping\r\ndata: {}\r\n\r\n'
     b'event: response.created\ndata: {"type":"response.created"}\n\nevent: response.in_progress\ndata: {}\n\n'
 )
+# Some servers leave the name out.
+UNNAMED = b'data: {"type":"response.created","response":{"id":"r"}}\n\ndata: { "type": "keepalive" }\n\n'
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 10_000])
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize(
-    "prelude", [b"", b": ka\n\n", PRELUDE, PRELUDE.replace(b"{}", b'{"x":"%b"}' % (b"x" * 90_000))]
+    "prelude", [b"", b": ka\n\n", PRELUDE, UNNAMED, PRELUDE.replace(b"{}", b'{"x":"%b"}' % (b"x" * 90_000))]
 )
 def test_who_looks_on_knows_the_first_event_however_it_is_cut(prelude: bytes, line_end: bytes, step: int) -> None:
     """And keeps next to nothing, however long what says only that the request was taken is."""

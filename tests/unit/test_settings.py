@@ -108,6 +108,7 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_UPSTREAM_CONNECT_TIMEOUT", "5s", "upstream_connect_timeout_s", 5.0),
         ("VELOX_UPSTREAM_TLS_TIMEOUT", "6s", "upstream_tls_timeout_s", 6.0),
         ("VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT", "7s", "upstream_first_byte_timeout_s", 7.0),
+        ("VELOX_UPSTREAM_THINKING_TIMEOUT", "8s", "upstream_thinking_timeout_s", 8.0),
         ("VELOX_UPSTREAM_IDLE_TIMEOUT", "8s", "upstream_idle_timeout_s", 8.0),
     ],
 )

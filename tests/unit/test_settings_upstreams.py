@@ -73,7 +73,10 @@ def test_list_becomes_upstreams(tmp_path: Path) -> None:
     assert (openai.name, list(map(str, openai.origins))) == ("openai", ["https://api.openai.com"])
     assert openai.keys == (key_ref("env:OPENAI_API_KEY", KEY), key_ref("env:SECOND_KEY", "second"))
     assert [key.secret.reveal() for key in openai.keys] == [KEY, "second"]
-    assert (openai.http2, openai.timeouts) == ("on", Timeouts(1.0, 2.0, 3.0, 4.0, 5.0, 0.0, stall_s=4.0))
+    assert (openai.http2, openai.timeouts) == (
+        "on",
+        Timeouts(1.0, 2.0, 3.0, 4.0, 5.0, 0.0, stall_s=4.0, thinking_s=3.0),
+    )
     assert (openai.connections, openai.weight, openai.concurrency) == (7, 3, "auto")
     assert openai.models == ("gpt-4o", "gpt-4o-mini*")
     assert openai.headers == ((b"x-team", b"platform"), (b"x-b", b"a b"))
@@ -95,7 +98,7 @@ def test_what_an_upstream_leaves_out_is_as_the_variables_have_it(tmp_path: Path)
         VELOX_EGRESS_POOL_CONNECTIONS="11",
     ).upstreams
 
-    assert entry.timeouts == Timeouts(3.0, 9.0, 60.0, 7.0, 30.0, 600.0, stall_s=7.0)
+    assert entry.timeouts == Timeouts(3.0, 9.0, 60.0, 7.0, 30.0, 600.0, stall_s=7.0, thinking_s=600.0)
     assert (entry.http2, entry.concurrency, entry.connections, entry.weight) == ("off", 5, 11, 1)
     assert (entry.keys, entry.cert_file, entry.key_file, entry.load, entry.probe) == ((), None, None, "off", None)
 
@@ -433,7 +436,7 @@ def test_silence_inside_a_text_is_bounded_unless_another_bound_was_chosen(tmp_pa
     """Whoever allows longer silences means every one; the shorter default is for those who have said nothing."""
     content = "upstreams:\n  - {name: a, origin: http://h, timeouts: {%s}}\n"
     cases: list[tuple[str, dict[str, str], tuple[float, float]]] = [
-        ("tls: 1s", {}, (60.0, 40.0)),
+        ("tls: 1s", {}, (600.0, 40.0)),
         ("idle: 5m", {}, (300.0, 300.0)),
         ("idle: 5m, stall: 90s", {}, (300.0, 90.0)),
         ("tls: 1s", {"VELOX_UPSTREAM_IDLE_TIMEOUT": "2m"}, (120.0, 120.0)),
@@ -442,3 +445,19 @@ def test_silence_inside_a_text_is_bounded_unless_another_bound_was_chosen(tmp_pa
     for fields, environ, wanted in cases:
         (entry,) = of_file(tmp_path, content % fields, **environ).upstreams
         assert (entry.timeouts.idle_s, entry.timeouts.stall_s) == wanted, (fields, environ)
+
+
+def test_wait_for_a_model_that_thinks_is_as_long_as_sdks_wait_unless_another_was_chosen(tmp_path: Path) -> None:
+    """C9: 600 s, as OpenAI's and Anthropic's SDKs have; who has set the wait for a first byte means every one."""
+    content = "upstreams:\n  - {name: a, origin: http://h, timeouts: {%s}}\n"
+    cases: list[tuple[str, dict[str, str], tuple[float, float]]] = [
+        ("tls: 1s", {}, (60.0, 600.0)),
+        ("first_byte: 20s", {}, (20.0, 20.0)),
+        ("first_byte: 20s, thinking: 5m", {}, (20.0, 300.0)),
+        ("thinking: 5m", {}, (60.0, 300.0)),
+        ("tls: 1s", {"VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT": "2m"}, (120.0, 120.0)),
+        ("tls: 1s", {"VELOX_UPSTREAM_THINKING_TIMEOUT": "2m"}, (60.0, 120.0)),
+    ]
+    for fields, environ, wanted in cases:
+        (entry,) = of_file(tmp_path, content % fields, **environ).upstreams
+        assert (entry.timeouts.first_byte_s, entry.timeouts.thinking_s) == wanted, (fields, environ)

@@ -29,6 +29,7 @@ from velox.dialects.form import (
     ToolUse,
     Usage,
     Used,
+    Work,
 )
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.text import EMPTY, decoded, joined, quoted
@@ -95,7 +96,7 @@ def answer_of(events: list[Event]) -> Answer:
                 is_whole = True
             case Lost():
                 answer.lost = tuple(dict.fromkeys((*answer.lost, event.field)))
-            case Close():
+            case Close() | Work():
                 pass
     if not is_whole:
         raise BrokenReplyError("the stream was cut")

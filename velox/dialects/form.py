@@ -72,6 +72,7 @@ __all__ = [
     "ToolUse",
     "Usage",
     "Used",
+    "Work",
     "Written",
 ]
 
@@ -442,6 +443,10 @@ class Close(msgspec.Struct, gc=False):
     n: int
 
 
+class Work(msgspec.Struct, gc=False):
+    """The model works on what is not told yet, such as reasoning that is not shown: no writer gets it."""
+
+
 class Lost(msgspec.Struct, gc=False):
     """The model said what this form has no place for: no writer gets it.
 
@@ -506,7 +511,7 @@ class Failed(msgspec.Struct, gc=False):
     error: ApiError
 
 
-Event: TypeAlias = Start | Open | Delta | Sign | Close | Lost | Used | Finish | End | Failed
+Event: TypeAlias = Start | Work | Open | Delta | Sign | Close | Lost | Used | Finish | End | Failed
 
 
 # -- what a dialect has ------------------------------------------------------------------------------

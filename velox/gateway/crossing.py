@@ -39,6 +39,7 @@ from velox.dialects.form import (
     ToolUse,
     Usage,
     Used,
+    Work,
     Written,
 )
 from velox.dialects.losses import BadRequestError, Losses
@@ -157,6 +158,10 @@ class _DialogueStream:
         self.usage = Usage()
         self.model = ""
 
+    def begin(self) -> None:
+        """See CrossingStream."""
+        self.has_begun = True
+
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
         events = self._reader.feed(data)
@@ -203,6 +208,8 @@ class _DialogueStream:
                     self._losses.lose(_STOP)
             elif isinstance(event, Lost):
                 self._losses.lose(event.field)
+                continue
+            elif isinstance(event, Work):
                 continue
             written.append(self._writer.write(event))
             if isinstance(event, Failed):
@@ -291,6 +298,10 @@ class _InvokedStream:
         self.has_begun = False
         self.failed: ApiError | None = None
         self.is_whole = False
+
+    def begin(self) -> None:
+        """See CrossingStream."""
+        self.has_begun = True
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""

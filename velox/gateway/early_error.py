@@ -21,7 +21,7 @@ from velox.dialects.sse_events import SseEvents
 from velox.errors import Reason
 from velox.gateway.error_body import JSON, OF_THE_BODY, ErrorRedaction
 from velox.gateway.filters import ErrorJudge, ReplyFilter
-from velox.gateway.first_event import PRELUDES
+from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch, is_prelude
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 
@@ -81,14 +81,16 @@ class EarlyErrorGate(ReplyFilter):
 
     __slots__ = (
         "_events",
-        "_has_events",
         "_has_expired",
         "_head",
         "_held",
         "_is_html",
         "_judge",
         "_knows_529",
+        "_n_before",
+        "_n_held",
         "_secret",
+        "_watch",
     )
 
     def __init__(self, judge: ErrorJudge, secret: bytes | None, *, knows_529: bool) -> None:
@@ -97,9 +99,11 @@ class EarlyErrorGate(ReplyFilter):
         self._judge: ErrorJudge | None = judge
         self._knows_529: Final = knows_529
         self._head: ReplyHead | None = None
-        self._held = b""
+        self._held: list[bytes] = []
+        self._n_held = 0
+        self._n_before = 0  # bytes that came with no more than preludes
+        self._watch: FirstEventWatch | None = None  # of an event stream, as long as it says nothing yet
         self._events: SseEvents | None = None  # of an event stream
-        self._has_events = False
         self._has_expired = False
         self._is_html = False
 
@@ -109,7 +113,8 @@ class EarlyErrorGate(ReplyFilter):
         self._head = head
         self._is_html = _is_html(head.headers)
         if is_sse:
-            self._events = SseEvents(MOST_HELD)
+            self._events = SseEvents(MOST_PRELUDES_BYTES)
+            self._watch = FirstEventWatch()
         return None if is_plain else head
 
     def expire(self) -> None:
@@ -118,29 +123,39 @@ class EarlyErrorGate(ReplyFilter):
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return all of it once it is no error. Raises UpstreamFailure."""
-        held = self._held = self._held + data
+        self._held.append(data)
+        self._n_held += len(data)
         # Over HTTP/2 the end may follow in a frame of its own; all that was announced is the whole of it.
-        head = self._head
-        end = end or (head is not None and len(held) == head.content_length)
+        head, events = self._head, self._events
+        end = end or (head is not None and self._n_held == head.content_length)
         if self._is_html:
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream answered with a page of HTML, not with JSON")
-        if self._has_expired or len(held) > MOST_HELD:
+        if self._has_expired or self._is_too_long(data):
             return self._pass()
-        events = self._events
-        error = self._body_error(held, end) if events is None else self._event_error(events, data, end)
+        error = self._body_error(end) if events is None else self._event_error(events, data, end)
         if error is None:
             return b""
         return self._pass() if error is _NO_ERROR else self._fail(error)
 
+    def _is_too_long(self, data: bytes) -> bool:
+        """Say whether more is held than an error is long. Of a stream, what says nothing yet comes before that."""
+        watch = self._watch
+        if watch is None:
+            return self._n_held - self._n_before > MOST_HELD
+        if watch.feed(data):
+            self._watch, self._n_before = None, self._n_held - len(data)
+            return len(data) > MOST_HELD
+        return self._n_held > MOST_PRELUDES_BYTES
+
     def _pass(self) -> bytes:
-        held, self._held = self._held, b""
+        held, self._held = self._held, []
         self._end(self._head)
-        return held
+        return b"".join(held)
 
     def _end(self, head: ReplyHead | None) -> None:
         self.reads_body = False
         self.released = head
-        self._judge = self._events = None
+        self._judge = self._events = self._watch = None
 
     def _event_error(self, events: SseEvents, data: bytes, end: bool) -> _Error | None:
         """Return the error that the first event tells of, or _NO_ERROR; None: not yet known. Raises UpstreamFailure."""
@@ -151,15 +166,15 @@ class EarlyErrorGate(ReplyFilter):
         except BrokenReplyError:
             return _NO_ERROR
         for name, text in found:
-            self._has_events = True
-            if name not in PRELUDES:
+            if not is_prelude(name, text):
                 return _error_in(text)
-        if end and not self._has_events:
+        if end:
             raise UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream's stream ended without an event")
-        return _NO_ERROR if end else None
+        return None
 
-    def _body_error(self, held: bytes, end: bool) -> _Error | None:
+    def _body_error(self, end: bool) -> _Error | None:
         """Return the error that a body is, or _NO_ERROR; None: more must come. Raises UpstreamFailure."""
+        held = b"".join(self._held)
         if end:
             if not held.strip():
                 message = "the upstream answered with an empty body, not with JSON"
@@ -179,7 +194,7 @@ class EarlyErrorGate(ReplyFilter):
         if judge.gives_up(made, body):
             message = f"the upstream answered with an error of status {status}, inside a reply of status {head.status}"
             raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status)
-        self._held = b""
+        self._held = []
         self.is_over = True
         if self._secret:
             redaction = ErrorRedaction(self._secret)

@@ -57,6 +57,13 @@ class ReplyFilter:
         """Return what tells the client that a reply which has begun is not whole; None: as its dialect usually does."""
         return None
 
+    def begins_stream(self) -> bool:
+        """Let the head go that is held back, and what came so far with the next feed(), if it is an event stream's.
+
+        Asked where the client is to wait no longer. Return False if it stays held.
+        """
+        return False
+
     def close(self) -> None:
         """Nothing more comes."""
 
@@ -133,6 +140,10 @@ class FilterChain:
                 if self.begin(each.released, place + 1) is None and self._held_at == place:
                     return b""
         return data if self.head is not None else b""
+
+    def begins_stream(self) -> bool:
+        """Have the filter that holds the head let it go; False if none does, or it stays held."""
+        return self.head is None and self._filters[self._held_at].begins_stream()
 
     @property
     def is_sse(self) -> bool:

@@ -8,13 +8,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["PRELUDES", "FirstEventWatch", "has_whole_event"]
+__all__ = ["MOST_PRELUDES_BYTES", "FirstEventWatch", "has_whole_event", "is_prelude"]
 
-# Events that some providers send before the model has begun: Anthropic, and OpenAI's Responses.
-PRELUDES: Final = frozenset(
-    {b"ping", b"message_start", b"response.created", b"response.in_progress", b"response.queued"}
+# Events that some providers send before the model has begun: Anthropic, and OpenAI's Responses. `keepalive` comes while
+# it thinks (openai/openai-node#1964).
+_PRELUDES: Final = frozenset(
+    {b"ping", b"message_start", b"response.created", b"response.in_progress", b"response.queued", b"keepalive"}
 )
-_MOST_OF_LINE: Final = 64  # more than any of these names has
+# Where a server leaves the event's name out, its data begin with it.
+_DATA: Final = re.compile(rb'data:[ ]?\{[ ]?"type":[ ]?"(?:%b)"' % b"|".join(map(re.escape, sorted(_PRELUDES))))
+_TYPED: Final = (b'data: {"type"', b'data:{"type"', b'data: { "type"')
+_MOST_OF_LINE: Final = 64  # more than any of these names has, and than the data that begin with one
+# Of what says nothing yet. Two of Codex's events, each with all of its tools and instructions, take 80 to 600 KiB.
+MOST_PRELUDES_BYTES: Final = 2 * 1024 * 1024
 _LINE: Final = re.compile(rb"\r\n|\r|\n")
 
 
@@ -30,7 +36,7 @@ class FirstEventWatch:
     def feed(self, data: bytes) -> bool:
         """Take what came, comments too; not to be asked again once it is True."""
         text = self._line + data
-        if text.startswith(b"data:") and self._name not in PRELUDES:
+        if text.startswith(b"data:") and self._tells(text):
             return True  # as most begin
         may_go_on = text.endswith(b"\r")  # with the rest of this line's end
         *lines, rest = _LINE.split(text[:-1] if may_go_on else text)
@@ -39,15 +45,31 @@ class FirstEventWatch:
                 self._name = b""
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
-            elif line.startswith(b"data:") and self._name not in PRELUDES:
+            elif line.startswith(b"data:") and self._tells(line, is_whole=True):
                 return True
-        if rest.startswith(b"data:") and self._name not in PRELUDES:
+        if rest.startswith(b"data:") and self._tells(rest):
             return True
         self._line = rest[:_MOST_OF_LINE] + (b"\r" if may_go_on else b"")
         return False
+
+    def _tells(self, line: bytes, *, is_whole: bool = False) -> bool:
+        """Say whether a line of data is of an event that counts. line: what came of it; more may follow."""
+        if self._name:
+            return self._name not in _PRELUDES
+        if _DATA.match(line) is not None:
+            return False
+        if is_whole or len(line) >= _MOST_OF_LINE:
+            return True
+        # Too short to tell, if it begins as data that name their type.
+        return not line.startswith(_TYPED) and not any(each.startswith(line) for each in _TYPED)
+
+
+def is_prelude(name: bytes, data: bytes) -> bool:
+    """Return True for an event that says nothing yet of the model's work. name: b"" where it has none."""
+    return name in _PRELUDES or (not name and _DATA.match(b"data:" + data) is not None)
 
 
 def has_whole_event(data: bytes) -> bool:
     """Return True if the begin of a stream has a whole event that tells of the model's work."""
     end = max(data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n"), data.rfind(b"\r\r"))
-    return end >= 0 and FirstEventWatch().feed(data[:end])
+    return end >= 0 and FirstEventWatch().feed(data[:end] + b"\n")

@@ -44,7 +44,7 @@ from velox.protocol.body_edit import with_model
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.authority import NO_PROOF, Authority
 from velox.providers.reasoning import reasons
-from velox.types import BodyFields
+from velox.types import BodyFields, Endpoint
 
 __all__ = [
     "Attempt",
@@ -59,6 +59,13 @@ __all__ = [
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
 _SWITCHED: Final = 101
+# What a model makes: the first byte of such an answer, if it is no stream, comes when the model is done.
+_WRITTEN: Final = frozenset(
+    {
+        *(Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES, Endpoint.GENERATE),
+        *(Endpoint.IMAGES, Endpoint.AUDIO),
+    }
+)
 # Errors that an upstream may mean for the account that a client names, which need not be ours.
 _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
@@ -250,6 +257,9 @@ class AttemptReply(Protocol):
 
     @property
     def last_s(self) -> float: ...
+
+    @property
+    def heard_s(self) -> float: ...
 
     @property
     def is_flowing(self) -> bool: ...
@@ -674,6 +684,8 @@ class Attempt(ReplyListener):
                 return None
             if reply.is_flowing:
                 idle_s = min(idle_s, limits.stall_s)
+            else:
+                silent_s = now_s - reply.heard_s  # comments tell that the server is there while the model may think
             if silent_s < idle_s:
                 return None
         stream = self._stream
@@ -694,24 +706,34 @@ class Attempt(ReplyListener):
         if n_unsent and silent_s >= limits.write_s:
             message = f"the upstream took nothing of the request's body for {limits.write_s:g} s"
             return UpstreamFailure(Reason.BODY_TIMEOUT, message, status=504)
-        if not n_unsent and not self._has_head and silent_s >= limits.first_byte_s:
-            message = f"the upstream sent no reply in {limits.first_byte_s:g} s"
-            return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)
+        if n_unsent:
+            return None
         host = self._host
-        is_stream = host is not None and host.wants_stream
-        if self._has_head and not is_stream:
-            # It is held until it is whole, to be read or translated. What comes of it meanwhile is no silence: some
-            # upstreams send blanks while the model thinks.
-            silent_s = now_s - max(self._progress_s, reply.last_s)
-            if silent_s < limits.idle_s:
-                return None
-            message = f"the upstream sent nothing for {limits.idle_s:g} s"
-            return UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message)
-        waits_s = limits.first_event_s if is_stream and limits.first_event_s else limits.first_byte_s
-        if not n_unsent and silent_s >= waits_s:
-            message = f"the upstream sent no event in {waits_s:g} s"
+        if limits.first_event_s and silent_s >= limits.first_event_s and host is not None and host.wants_stream:
+            message = f"the upstream sent no event in {limits.first_event_s:g} s"
             return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)
-        return None
+        if not self._has_head:
+            if silent_s < limits.first_byte_s:
+                return None
+            waits_s = limits.first_byte_s
+            if limits.thinking_s > waits_s and host is not None and self._may_think(host):
+                waits_s = limits.thinking_s
+                if silent_s < waits_s:
+                    return None
+            message = f"the upstream sent no reply in {waits_s:g} s"
+            return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)
+        # It is held, to be read or translated. What comes of it meanwhile is no silence: pings, comments, the blanks
+        # that some upstreams send while the model of a plain answer thinks.
+        if now_s - max(self._progress_s, reply.heard_s) < idle_s:
+            return None
+        message = f"the upstream sent nothing for {idle_s:g} s"
+        return UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message)
+
+    def _may_think(self, host: AttemptHost) -> bool:
+        """Say whether the first byte may be as late as the end of the model's thoughts."""
+        if host.plan.endpoint not in _WRITTEN or host.head.method != b"POST":
+            return False
+        return not host.wants_stream or self.reasons(host.fields.model)
 
     # -- what is sent -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.filters import form_of
-from velox.gateway.first_event import FirstEventWatch
+from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch
 from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import AttemptFields
 from velox.heads import ReplyHead
@@ -28,7 +28,7 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 
 __all__ = ["HeldReply"]
 
-# Of an error's body, which waits for the other attempt; and of comments, of which nobody sends so many.
+# Of an error's body, or of a good one's, which waits for the other attempt.
 _MOST_HELD: Final = 64 * 1024
 
 
@@ -111,6 +111,11 @@ class HeldReply:
         return self._reply.last_s if self.passes else self._last_s
 
     @property
+    def heard_s(self) -> float:
+        """When it last brought anything, comments too; 0: it has not yet."""
+        return self._reply.heard_s if self.passes else self._last_s
+
+    @property
     def is_flowing(self) -> bool:
         """True when the client has the beginning of its text."""
         return self.passes and self._reply.is_flowing
@@ -167,7 +172,8 @@ class HeldReply:
             self._judge(data)
         if not knew and (self.is_good or self.is_bad) and self._on_answer is not None:
             self._on_answer()
-        if self._n_held > _MOST_HELD and not self._is_paused and self._stream is not None:
+        most = _MOST_HELD if self.is_good or self.is_bad else MOST_PRELUDES_BYTES
+        if self._n_held > most and not self._is_paused and self._stream is not None:
             self._is_paused = True
             self._stream.pause()
 
@@ -225,7 +231,7 @@ class HeldReply:
         elif self._is_whole:
             self.is_good = watch is None
             self.is_bad = not self.is_good
-        elif self._n_held > _MOST_HELD:
+        elif self._n_held > MOST_PRELUDES_BYTES:
             self.is_good = True  # an upstream that sends so many comments is alive
 
     def _pass(self) -> None:

@@ -254,7 +254,7 @@ class _Copy:
                 request,
                 loop,
                 timeout_s=min(_TOTAL_S, timeouts.total_s or math.inf),
-                first_byte_s=timeouts.first_byte_s,
+                first_byte_s=max(timeouts.first_byte_s, timeouts.thinking_s),
                 listener=self,
             )
         except UpstreamFailure as failure:

@@ -27,7 +27,7 @@ from velox.gateway.early_error import (
 )
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
-from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation
+from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation, form_of
 from velox.gateway.first_event import FirstEventWatch, has_whole_event
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
@@ -95,6 +95,7 @@ class Reply:
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_early", "_filters", "_first", "_gate", "_has_body"),
+        *("_n_seen", "_quiet_s"),
         *("_has_first", "_may_hold"),
         *(
             "_is_chat",
@@ -150,7 +151,9 @@ class Reply:
         self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
         self._first: FirstEventWatch | None = None  # of such a stream, while the listener waits for the first event
         self._write_chunk: ChunkWriter | None = None  # while lone chunks pass unread
-        self._comment_s = 0.0
+        self._comment_s = 0.0  # when the upstream last sent a comment
+        self._n_seen = 0  # bytes that had gone to the client at the last look of keep_alive()
+        self._quiet_s = 0.0  # since when it has been sent nothing; 0: nobody has looked yet
         self._stream: UpstreamStream | None = None
         self._leaving: asyncio.TimerHandle | None = None  # while the end is awaited of a stream that is over
         self._listener: ReplyListener | None = None  # while its attempt runs
@@ -205,8 +208,17 @@ class Reply:
 
     @property
     def is_flowing(self) -> bool:
-        """True for a stream whose text has begun: its first events, which some send at once, are shorter together."""
-        return self._is_chat and self.is_sse and self.bytes_out > _FIRST_EVENTS_BYTES
+        """True for a stream whose text has begun: its first events, which some send at once, are shorter together.
+
+        Not of one that is put into Chat: the API of its model may have items between which that thinks again.
+        """
+        is_text = self._is_chat and self.is_sse and self.bytes_out > _FIRST_EVENTS_BYTES
+        return is_text and (self._chain is None or not self._chain.holds)
+
+    @property
+    def heard_s(self) -> float:
+        """When the upstream last brought anything, comments too; 0: it has not yet."""
+        return max(self.last_s, self._comment_s)
 
     @property
     def is_whole(self) -> bool:
@@ -326,21 +338,34 @@ class Reply:
             self._stream.resume()
 
     def keep_alive(self, now_s: float, silence_s: float) -> None:
-        """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3)."""
-        watch = self._watch
+        """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3).
+
+        A head that waits for the first event goes out with it: the attempt is then the last one. To be called a few
+        times a second.
+        """
         # The usual answer first: this is asked of thousands at a time.
-        if watch is None or now_s - self.last_s < silence_s or now_s - self._comment_s < silence_s:
+        if self.bytes_out != self._n_seen or not self._quiet_s:
+            self._n_seen, self._quiet_s = self.bytes_out, self.heard_s or now_s
+        if now_s - self._quiet_s < silence_s or self.done.done() or self._client.is_write_paused:
             return
+        if not self.started:
+            self._begin_stream()
         # is_sse: a translation may have made something else of the upstream's events.
-        if (
-            self.is_sse
-            and self._may_add
-            and self._is_between(watch)
-            and not self.done.done()
-            and not self._client.is_write_paused
-        ):
-            self._comment_s = now_s
+        if self.started and self.is_sse and self._may_add and self._is_between:
+            self._quiet_s = now_s
             self._client.body(sse.COMMENT, False)
+
+    def _begin_stream(self) -> None:
+        """Let the head of an event stream go, though no event has come that says more."""
+        chain, early = self._chain, self._early
+        if early is not None:
+            if form_of(early[0])[0]:
+                self.release_head()
+        elif self._gate is not None:
+            if self._watch is not None:
+                self.release_head()
+        elif chain is not None and chain.begins_stream():
+            self._on_filtered(chain, b"", False)
 
     @property
     def n_stream_errors(self) -> int:
@@ -357,7 +382,7 @@ class Reply:
         elif self._watch is not None and self.is_sse and self._may_add:
             event = sse.error_event(error.reason, error.message, self.dialect)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
-            last = event if self._is_between(self._watch) else b"\n\n" + event
+            last = event if self._is_between else b"\n\n" + event
         self._client.cut(last)
 
     def close(self) -> None:
@@ -367,9 +392,12 @@ class Reply:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _is_between(self, watch: sse.EventWatch) -> bool:
-        """True when the client stands between two events."""
-        return watch.between or (self._chain is not None and self._chain.holds)
+    @property
+    def _is_between(self) -> bool:
+        """True when the client stands between two events, of what is a stream of events for it."""
+        if self._chain is not None and self._chain.holds:
+            return True
+        return self._watch is not None and self._watch.between
 
     def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
         """Pass the head on, unless it is one that the client must not have, or not yet."""
@@ -429,7 +457,8 @@ class Reply:
                 is_short = not (end or (self._has_first and watch.between)) and len(data) < MOST_HELD
                 if is_short and self._has_first and has_whole_event(data):
                     is_short = False
-                is_held = may_be_error(data) or (end and not self._has_first)
+                # Of preludes alone no number of bytes says that the model has begun.
+                is_held = (not self._has_first and (end or len(data) >= MOST_HELD)) or may_be_error(data)
                 if not answers and not listener.holds_head:
                     is_short = is_held = False
             if is_short and not is_held and self._may_hold and has_body and passed.is_plain:

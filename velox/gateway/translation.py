@@ -69,6 +69,9 @@ class CrossingStream(Protocol):
     def is_whole(self) -> bool:
         """True once the dialect's own end has come."""
 
+    def begin(self) -> None:
+        """Write what comes from now on, though no event has told of the model's work: has_begun is True then."""
+
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
 
@@ -237,6 +240,13 @@ class TranslatedReply(ReplyFilter):
         if self._is_stream and not self._is_error and (is_sse or not _is_json(head)):
             self._stream = self._crossing.stream()
         return None
+
+    def begins_stream(self) -> bool:
+        """Let the head of a stream of events go: an error from now on is an event of it."""
+        if self._stream is None or self._is_array or self.released is not None:
+            return False
+        self._stream.begin()
+        return True
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came. Raises UpstreamFailure."""

@@ -67,6 +67,7 @@ class Timeouts:
     """How long an upstream may take, in seconds: as the variables VELOX_UPSTREAM_..._TIMEOUT.
 
     total, first_event: 0: no limit. stall: silence in a stream of Chat whose text flows; the shorter of it and idle.
+    thinking: as first_byte, where a model may think before it; the longer of the two.
     """
 
     connect_s: float
@@ -77,6 +78,7 @@ class Timeouts:
     total_s: float
     first_event_s: float = 0.0
     stall_s: float = math.inf
+    thinking_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

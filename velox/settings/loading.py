@@ -36,6 +36,11 @@ _KUBERNETES_PORT: Final = re.compile(r"VELOX_(?:[A-Z0-9_]+_)?PORT=(?:tcp|udp|sct
 _BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
 _BY_KEY: Final = {variable.key: variable for variable in VARIABLES if variable.name != "VELOX_CONFIG"}
 _VARIABLE: Final = re.compile(r"\b(VELOX_[A-Z0-9_]+)\b(?:=(\w+))?")
+# The default of each is what the other one is set to, if it is: who allows a longer wait means every one.
+_FOLLOWS: Final = {
+    "VELOX_UPSTREAM_STALL_TIMEOUT": "VELOX_UPSTREAM_IDLE_TIMEOUT",
+    "VELOX_UPSTREAM_THINKING_TIMEOUT": "VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT",
+}
 # What it means that one of these is empty, though its default is none: somebody meant it to be something.
 _WITHOUT: Final = MappingProxyType(
     {
@@ -253,10 +258,8 @@ class _Reading:
             workers = self.values.get("workers")
             part = soft_default if variable.default == MEMORY_SOFT else hard_default
             return self._beside_other(variable, part(memory_bytes, workers)) if isinstance(workers, int) else "off"
-        idle = self.given.get("VELOX_UPSTREAM_IDLE_TIMEOUT")
-        if variable.name == "VELOX_UPSTREAM_STALL_TIMEOUT" and idle is not None:
-            return idle.text  # who allows a longer silence means every one
-        return variable.default
+        followed = self.given.get(_FOLLOWS.get(variable.name, ""))
+        return variable.default if followed is None else followed.text
 
     def _beside_other(self, variable: Variable, default: str) -> str:
         """Return the default of one limit of memory, as it can stand beside the other one if that is given."""

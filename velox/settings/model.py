@@ -167,19 +167,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream_first_byte_timeout_s: float = live_setting(
         "60s", "longest wait for the first byte of a reply", parse.TIMEOUT
     )
+    upstream_thinking_timeout_s: float = live_setting(
+        "600s",
+        "the same where [a model may think before it](docs/upstreams.md#silence): for a plain answer, and for a stream"
+        " of a model that reasons; where the first-byte time-out alone is set, that",
+        parse.TIMEOUT,
+    )
     upstream_first_event_timeout_s: float = live_setting(
         "0s",
-        "longest wait for the first event of a stream; the client gets the head together with it; 0: no limit, and the"
-        " head is forwarded after 1 s at most",
+        "longest wait for [the first event](docs/upstreams.md#the-first-event) of a stream; the client gets the head"
+        " together with it; 0: no limit, and the head is forwarded after 1 s at most",
         parse.OPTIONAL_TIMEOUT,
     )
     upstream_idle_timeout_s: float = live_setting(
-        "60s", "longest silence inside a reply; comments of an event stream count as silence", parse.TIMEOUT
+        "600s", "longest [silence](docs/upstreams.md#silence) after the first byte of a reply", parse.TIMEOUT
     )
     upstream_stall_timeout_s: float = live_setting(
         "40s",
-        "longest silence in a streamed chat completion of which over 2 KiB have come; where the idle time-out alone is"
-        " set, that",
+        "the same in a streamed chat completion of which over 2 KiB have come, where comments are silence, too; where"
+        " the idle time-out alone is set, that",
         parse.TIMEOUT,
     )
     upstream_write_timeout_s: float = live_setting(
@@ -193,7 +199,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stream_timeout_s: float = setting("0s", "the same for a streamed reply; 0: no limit", parse.OPTIONAL_TIMEOUT)
     sse_keepalive_s: float = setting(
         "0s",
-        "silence in a stream after which Velox sends a comment, for proxies that drop idle connections; 0: never",
+        "silence in a stream after which Velox [sends a comment](docs/upstreams.md#comments-in-a-silence), for proxies"
+        " that drop idle connections; 0: never",
         parse.OPTIONAL_TIMEOUT,
     )
 

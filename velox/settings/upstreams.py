@@ -291,6 +291,8 @@ def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
         found[f"{name}_s"] = inner.one(name, read, getattr(usual, f"{name}_s"))
     if "idle" in inner and "stall" not in inner:
         found["stall_s"] = found["idle_s"]
+    if "first_byte" in inner and "thinking" not in inner:
+        found["thinking_s"] = found["first_byte_s"]
     return Timeouts(**found)
 
 

@@ -31,6 +31,7 @@ from velox.dialects.form import (
     Start,
     Text,
     Used,
+    Work,
 )
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.openai_errors import api_error
@@ -203,6 +204,8 @@ class EventReader:
 
     def _added(self, event: wire.Event, found: list[Event]) -> None:
         """Open a call. One that is whole at once may be of a tool that the upstream runs itself: its end says that."""
+        if not self._n_blocks:
+            found.append(Work())
         item = decoded_reply(_ITEM, event.item)
         if item.type != "function_call" or (event.output_index, 0) in self._blocks:
             return
