@@ -1,8 +1,7 @@
 """`make run`: start Velox, stream one chat answer through it with the OpenAI SDK, and keep it running.
 
-With neither OPENAI_API_KEY nor VELOX_UPSTREAM_ORIGIN set, and no upstreams in VELOX_CONFIG, the upstream is the
-built-in simulator; else it is VELOX_UPSTREAM_ORIGIN (default https://api.openai.com). VELOX_* variables hold as for
-`velox serve`, and:
+Without VELOX_UPSTREAM_ORIGIN, and without upstreams in VELOX_CONFIG, the upstream is the built-in simulator, whatever
+keys of providers lie in the environment. VELOX_* variables hold as for `velox serve`, and:
 
     VELOX_DEMO_MODEL    the model to ask (default: gpt-4o-mini at OpenAI, elsewhere the first one listed)
     VELOX_DEMO_KEY      the Velox key to present (default: the first that stands in VELOX_API_KEYS as it is)
@@ -56,14 +55,15 @@ def main() -> int:
         say("VELOX_API_KEYS has no key that the demo could present: set VELOX_DEMO_KEY to one of them\n")
         return 2
     is_named = settings.upstreams[0].where or settings.origins["VELOX_UPSTREAM_ORIGIN"] != "default"
-    is_sim = settings.openai_api_key is None and not is_named
-    say(f"Velox -> {'built-in simulator (no OPENAI_API_KEY)' if is_sim else settings.upstream_origins[0]}\n")
+    is_sim = not is_named
+    upstream = "built-in simulator (VELOX_UPSTREAM_ORIGIN or VELOX_CONFIG names another upstream)"
+    say(f"Velox -> {upstream if is_sim else settings.upstream_origins[0]}\n")
     with gateway(environ, is_sim=is_sim) as process:
         if not wait_ready(process, settings):
             say("Velox did not become ready\n")
             return 1
         try:
-            stream_answer(settings, key)
+            stream_answer(settings, key, is_sim=is_sim)
         except openai.OpenAIError as exc:
             say(f"\nno answer: {exc}\n")
             return 1
@@ -132,7 +132,7 @@ def demo_key(settings: Settings) -> str | None:
     return usable[0] if usable else None if settings.asks_for_keys else "none-needed"
 
 
-def stream_answer(settings: Settings, key: str) -> None:
+def stream_answer(settings: Settings, key: str, *, is_sim: bool) -> None:
     """Ask QUESTION and print the answer token by token, as it arrives."""
     host = reachable(settings.listen[0])
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{settings.listen[0].port}/v1"
@@ -142,7 +142,7 @@ def stream_answer(settings: Settings, key: str) -> None:
     ) as client:
         model = os.environ.get("VELOX_DEMO_MODEL") or (
             "gpt-4o-mini"
-            if settings.upstream_origins[0].host == "api.openai.com" and settings.openai_api_key
+            if settings.upstream_origins[0].host == "api.openai.com" and not is_sim
             else client.models.list().data[0].id
         )
         say(f"{model}: {QUESTION}\n\n")

@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
 
     began_ns = time.time_ns()
     try:
-        settings = load(variables, overrides)
+        settings = load(variables, overrides, sim=arguments.command == "serve" and arguments.sim)
     except SettingsError as exc:
         n = len(exc.problems)
         print(f"velox: {n} problem{'s' * (n > 1)} in the settings, nothing was started:", file=sys.stderr)
@@ -122,7 +122,7 @@ def _load_again(environ: Mapping[str, str], overrides: Mapping[str, str], *, sim
     """Read the settings while the gateway runs. Raises SettingsError."""
     from velox.settings import Problem, SettingsError, load
 
-    settings = load(environ, overrides)
+    settings = load(environ, overrides, sim=sim)
     other = _other_than_sim(settings) if sim else ""
     if other:
         raise SettingsError([Problem(other, "", "expected none beside --sim: both name upstreams")])

@@ -138,10 +138,15 @@ def test_simulator_command_answers(tmp_path: Path) -> None:
 
 
 def test_make_run_streams_an_answer() -> None:
-    """Without a key: the simulator's answer, printed by the SDK. `make run` is this program, in its .venv."""
+    """U1: the simulator's answer, printed by the SDK, also beside keys. `make run` is this program, in its .venv."""
     assert "deploy/demo.py" in (ROOT / "Makefile").read_text()
 
-    done = run([sys.executable, "deploy/demo.py"], REPOSITORY, {"PYTHONPATH": str(REPOSITORY)})
+    env = {
+        "PYTHONPATH": str(REPOSITORY),
+        "OPENAI_API_KEY": "sk-in-the-shell",
+        "ANTHROPIC_API_KEY": "sk-ant-in-the-shell",
+    }
+    done = run([sys.executable, "deploy/demo.py"], REPOSITORY, env)
 
     assert "built-in simulator" in done.stdout
     assert re.search(r"first token after \d+ ms, whole answer after \d+ ms", done.stdout)

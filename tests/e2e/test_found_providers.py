@@ -7,6 +7,7 @@ request leaves this machine: `velox check` says where their models go.
 from __future__ import annotations
 
 import json
+import signal
 from typing import Final
 
 import pytest
@@ -48,6 +49,27 @@ def test_azure_of_the_environment_answers_and_is_told() -> None:
             assert (call.target, call.header("api-key")) == ("/openai/v1/chat/completions", KEY)
             assert json.loads(call.body)["model"] == "mine"
             assert len(azure.calls) == 1 and len(usual.calls) == 1
+
+
+def test_simulator_answers_whatever_keys_are_around() -> None:
+    """U1: `--sim` asks no provider because a key lies in the shell, from the start and after a reload."""
+    with RecordingUpstream(script=answer) as azure:
+        variables = {
+            "AZURE_OPENAI_API_KEY": KEY,
+            "AZURE_OPENAI_ENDPOINT": azure.upstream.url,
+            "OPENAI_API_KEY": KEY,
+            "ANTHROPIC_API_KEY": KEY,
+            "GEMINI_API_KEY": KEY,
+        }
+        with VeloxProcess(variables, ("serve", "--sim")) as velox:
+            for _ in range(2):
+                for model in ("azure/mine", "anthropic/claude-x", "claude-x", "openai/gpt-x", "gemini/gemini-x"):
+                    reply = velox.openai().chat.completions.create(model=model, messages=MESSAGES)
+                    assert reply.choices[0].message.content
+                velox.process.send_signal(signal.SIGHUP)
+                velox.wait_log(lambda line: "configuration" in line)
+            assert not azure.calls
+            assert not any("found " in line for line in velox.stderr.lines)
 
 
 @pytest.mark.parametrize(

@@ -164,3 +164,10 @@ def test_found_upstreams_hide_their_keys() -> None:
     settings: Settings = load({"ANTHROPIC_API_KEY": KEY}, cores=2)
 
     assert KEY not in repr(settings)
+
+
+def test_simulator_is_the_only_upstream() -> None:
+    """U1: with `--sim` a key of a provider that lies in the environment makes no upstream."""
+    settings = load({"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, **AWS_KEYS}, cores=2, sim=True)
+    assert [entry.name for entry in settings.upstreams] == ["default"]
+    assert [route.name for route in settings.routes] == ["*"]

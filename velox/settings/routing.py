@@ -28,10 +28,13 @@ __all__ = ["NESTED", "add_routing", "route_problems"]
 NESTED: Final = ("upstreams", "routes", "model_facts")
 
 
-def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: Mapping[str, str]) -> list[Problem]:
+def add_routing(
+    values: dict[str, object], trees: Mapping[str, Tree], environ: Mapping[str, str], *, finds_providers: bool = True
+) -> list[Problem]:
     """Add `upstreams` and `routes` to the values; return what is wrong with them.
 
     values: of the variables, by field; those that were wrong are missing. trees: what the file has under NESTED.
+    finds_providers: variables of providers make upstreams (found.py).
     """
     problems: list[Problem] = []
     upstreams: tuple[UpstreamEntry, ...]
@@ -42,7 +45,7 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
         upstreams, problems = parse_upstreams(trees["upstreams"], values, environ)
     else:
         upstreams = implicit_upstreams(values)
-        if "routes" not in trees and upstreams:
+        if finds_providers and "routes" not in trees and upstreams:
             found = find_providers(environ, upstreams[0])
     if "model_facts" in trees:
         rules, wrong = parse_model_facts(trees["model_facts"])
