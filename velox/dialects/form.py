@@ -316,7 +316,8 @@ class StopReason(enum.Enum):
 class Stop(msgspec.Struct, frozen=True, gc=False):
     """The end of an answer. sequence: the string that it stopped at. explanation: of a filter or a refusal.
 
-    unknown: the upstream's own word, where it is none of the known ones: then the reason is END.
+    unknown: the upstream's own word, where it is none of the known ones: the reason is then what the rest of the answer
+    says.
     """
 
     reason: StopReason

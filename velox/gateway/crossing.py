@@ -42,7 +42,7 @@ from velox.dialects.form import (
     Work,
     Written,
 )
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.text import decoded, quoted
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
@@ -125,22 +125,45 @@ class Dialogue:
         if answer.stop.unknown is not None:
             self._losses.lose(_STOP)
         self._usage, self._answered = answer.usage, answer.model
-        if written.names or written.ids or written.keys:
-            for block in answer.blocks:
-                if isinstance(block, ToolUse):
-                    block.name = written.names.get(block.name, block.name)
-                    block.id = written.ids.get(block.id, block.id)
-                    keys = written.keys.get(block.name)
-                    if keys is not None:
-                        block.arguments = with_keys(block.arguments, keys)
+        calls = _Calls(written)
+        for block in answer.blocks:
+            if isinstance(block, ToolUse):
+                block.id, block.name = calls.shown(block.id, block.name)
+                keys = written.keys.get(block.name)
+                if keys is not None:
+                    block.arguments = with_keys(block.arguments, keys)
         return answer
+
+
+class _Calls:
+    """The ids and names of an answer's calls, as the client knows them: each id once, and no name empty."""
+
+    __slots__ = ("_ids", "_written")
+
+    def __init__(self, written: Written) -> None:
+        self._written: Final = written
+        self._ids: Final[set[str]] = set()
+
+    def shown(self, call_id: str, name: str) -> tuple[str, str]:
+        """Return the id, "" where the writer is to make one, and the name. Raises BrokenReplyError: it has no name.
+
+        Some servers give two calls one id; the next request of the client would be refused (Anthropic, OpenAI).
+        """
+        if not name:
+            raise BrokenReplyError("a call of the upstream's answer names no tool")
+        written = self._written
+        if call_id in self._ids:
+            call_id = ""
+        else:
+            self._ids.add(call_id)
+        return written.ids.get(call_id, call_id), written.names.get(name, name)
 
 
 class _DialogueStream:
     """One stream."""
 
     __slots__ = (
-        *("_has_names", "_keys", "_losses", "_reader", "_writer", "_written"),
+        *("_calls", "_keys", "_losses", "_reader", "_writer", "_written"),
         *("failed", "has_begun", "is_whole", "model", "usage"),
     )
 
@@ -149,7 +172,7 @@ class _DialogueStream:
         self._reader: Final = reader
         self._writer: Final = writer
         self._written: Final = written
-        self._has_names: Final = bool(written.names or written.ids)
+        self._calls: Final = _Calls(written)
         # Of open calls, whose properties have other names there; None: no tool of the request has such.
         self._keys: Final[dict[int, ArgumentKeys] | None] = {} if written.keys else None
         self.has_begun = False
@@ -198,9 +221,8 @@ class _DialogueStream:
                 continue
             if type(event) is Used:  # Gemini's servers count in each event
                 self.usage = event.usage.over(self.usage)
-            elif isinstance(event, Open) and self._has_names and event.kind is Kind.TOOL:
-                event.name = self._written.names.get(event.name, event.name)
-                event.id = self._written.ids.get(event.id, event.id)
+            elif isinstance(event, Open) and event.kind is Kind.TOOL:
+                event.id, event.name = self._calls.shown(event.id, event.name)
             elif isinstance(event, Start):
                 self.model = event.model
             elif isinstance(event, Finish):

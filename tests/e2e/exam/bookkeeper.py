@@ -238,8 +238,11 @@ def _converse(documents: list[dict[str, Any]]) -> Bill:
     (document,) = documents
     usage, tier = document["usage"], document.get("serviceTier") or {}
     read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
+    given, beside = _count(usage, "inputTokens"), read + written
+    if _count(usage, "totalTokens") == given + _count(usage, "outputTokens"):
+        beside = 0  # the total says that they are among those of the prompt
     return Bill(
-        input=_count(usage, "inputTokens") + read + written,
+        input=given + beside,
         output=_count(usage, "outputTokens"),
         cached=read,
         written=written,

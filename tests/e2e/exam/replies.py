@@ -481,8 +481,9 @@ def _translated() -> Iterator[Case]:
     """Asked in Chat, answered by Bedrock in its own words."""
     output = {"message": {"role": "assistant", "content": [{"text": '"usage":{'}]}}
     usage = {"inputTokens": 1003, "outputTokens": 409, "totalTokens": 1412}
-    cache = {**usage, "cacheReadInputTokens": 77, "cacheWriteInputTokens": 0}
-    for name, used in (("without a cache", usage), ("with a cache", cache)):
+    inside = {**usage, "cacheReadInputTokens": 77, "cacheWriteInputTokens": 0}
+    cache = {**inside, "totalTokens": 1489}
+    for name, used in (("without a cache", usage), ("with a cache", cache), ("with a cache inside", inside)):
         yield Case(name, plain({"output": output, "stopReason": "end_turn", "usage": used}), "converse")
         yield Case(
             f"{name}, usage first", plain({"usage": used, "output": output, "stopReason": "end_turn"}), "converse"

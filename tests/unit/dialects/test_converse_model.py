@@ -964,7 +964,7 @@ def test_recorded_answer_is_read(exchange: Exchange) -> None:
     ("word", "stop"),
     [
         ("end_turn", Stop(StopReason.END)),
-        ("tool_use", Stop(StopReason.TOOLS)),
+        ("tool_use", Stop(StopReason.END)),  # nothing is called
         ("max_tokens", Stop(StopReason.LENGTH)),
         ("model_context_window_exceeded", Stop(StopReason.CONTEXT)),
         ("stop_sequence", Stop(StopReason.STOP_STRING)),

@@ -248,7 +248,6 @@ def test_pitfall_38_refusal_is_a_filter_with_its_explanation() -> None:
         ("stop_sequence", StopReason.STOP_STRING),
         ("max_tokens", StopReason.LENGTH),
         ("model_context_window_exceeded", StopReason.CONTEXT),
-        ("tool_use", StopReason.TOOLS),
         ("pause_turn", StopReason.PAUSE),
     ],
 )
@@ -352,7 +351,7 @@ def test_pitfall_08_what_waits_is_bounded() -> None:
     writer.write(Open(0, Kind.TOOL, "a", "a"))
     writer.write(Open(1, Kind.TOOL, "b", "b"))
     with pytest.raises(BrokenReplyError):
-        for _ in range(20):
+        for _ in range(50):
             writer.write(Delta(1, b'"' + b"x" * 100_000 + b'"'))
     writer = MessagesWriter(_CALL, "m")
     with pytest.raises(BrokenReplyError):
@@ -388,7 +387,7 @@ def test_pitfall_37_stream_without_an_end_has_no_finish() -> None:
 
 
 def test_pitfall_13_signature_of_a_call_goes_before_it() -> None:
-    """As a block that agents send back; one of a text follows it."""
+    """As a block that agents send back. One of a text follows it, if a call does: Claude thinks before it calls."""
     google = Signature("google", "AAA=")
     found = _content(
         _write(
@@ -400,18 +399,26 @@ def test_pitfall_13_signature_of_a_call_goes_before_it() -> None:
             Delta(1, b'"a"'),
             Sign(1, google),
             Close(1),
+            Open(2, Kind.TOOL, "call_2", "t"),
+            Delta(2, b'"{}"'),
+            Close(2),
             _END,
             End(),
         )
     )
 
     bound = tagged(Signature("google", "AAA=", "call_1"))
-    assert [block["type"] for block in found] == ["thinking", "tool_use", "text", "thinking"]
+    assert [block["type"] for block in found] == ["thinking", "tool_use", "text", "thinking", "tool_use"]
     assert (found[0]["thinking"], found[0]["signature"]) == ("", bound)
     assert found[3]["signature"] == tagged(google)
     body = {"model": "m", "messages": [{"role": "assistant", "content": found}]}
     blocks = MessagesClient(_CALL, Losses()).read(json.dumps(body).encode()).messages[0].blocks
-    assert blocks == [ToolUse("call_1", "t", b"{}", google), Text(b'"a"'), Text(b'""', signature=google)]
+    assert blocks == [
+        ToolUse("call_1", "t", b"{}", google),
+        Text(b'"a"'),
+        Text(b'""', signature=google),
+        ToolUse("call_2", "t", b"{}"),
+    ]
 
 
 def test_pitfall_12_signature_of_openai_keeps_its_item() -> None:

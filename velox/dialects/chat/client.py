@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.arguments import custom_input
+from velox.dialects.arguments import custom_input, written_arguments
 from velox.dialects.chat.chunks import (
     ChunkWriter,
     answer_id,
@@ -150,5 +150,5 @@ class ChatClient:
                 written.append(form % (call_id, name, custom_input(call.arguments)))
             else:
                 form = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}'
-                written.append(form % (call_id, name, quoted(call.arguments.decode("utf-8", "replace"))))
+                written.append(form % (call_id, name, written_arguments(call.arguments)))
         return [b',"tool_calls":[', b",".join(written), b"]"]

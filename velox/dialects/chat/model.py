@@ -60,6 +60,8 @@ from velox.dialects.tool_schema import listed_schema
 __all__ = ["ChatModel"]
 
 _COMPLETION: Final = msgspec.json.Decoder(wire.Completion)
+_FILTERED: Final = "content_filter"
+_NO_MESSAGE: Final = wire.ReplyMessage()
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _MOST_NAME: Final = 64
 _OBJECT: Final = b'{"type":"json_object"}'
@@ -79,6 +81,7 @@ class ChatModel:
         self._provider: Final = provider
         self._renamed: Final = dict(facts.renamed)
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
+        self._tools: Final[set[str]] = set()  # their names, as they are sent
 
     def __repr__(self) -> str:
         return f"<ChatModel {self._provider}>"
@@ -193,8 +196,10 @@ class ChatModel:
     def _tool(self, tool: Tool, messages: MessageWriter) -> bytes:
         description = b"" if tool.description is None else b',"description":' + tool.description
         schema, strict = taken_strict(listed_schema(tool.parameters), tool.strict, self._losses, "tools")
+        name = self._names.fit(tool.name)
+        self._tools.add(name)
         return b'{"type":"function","function":{"name":%b%b,"parameters":%b%b}%b}' % (
-            quoted(self._names.fit(tool.name)),
+            quoted(name),
             description,
             schema,
             strict_field(strict),
@@ -228,9 +233,12 @@ class ChatModel:
         choice = next((each for each in given.choices or () if not each.index), None)
         if choice is not None and is_given(choice.error):
             raise ReplyError(api_error(choice.error))
-        if choice is None or choice.message is None:
+        message = None if choice is None else choice.message
+        if choice is not None and message is None and choice.finish_reason == _FILTERED:
+            message = _NO_MESSAGE  # Azure's, where its filter took all of it
+        if choice is None or message is None:
             raise BrokenReplyError("the upstream's answer has no message")
-        blocks = self._blocks(choice.message)
+        blocks = self._blocks(message)
         has_calls = any(isinstance(block, ToolUse) for block in blocks)
         stop = stop_of(choice.finish_reason or "stop", choice.stop_reason, has_calls=has_calls)
         if isinstance(stop, ApiError):
@@ -242,7 +250,7 @@ class ChatModel:
             stop,
             read_usage(given.usage, given.service_tier),
             given.service_tier,
-            tuple(dict.fromkeys(lost(choice.message))),
+            tuple(dict.fromkeys(lost(message))),
         )
 
     def _blocks(self, message: wire.ReplyMessage) -> list[Block]:
@@ -282,7 +290,7 @@ class ChatModel:
 
     def stream(self) -> StreamReader:
         """See ModelSide."""
-        return ChunkReader(self._provider)
+        return ChunkReader(self._provider, self._tools)
 
     def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
         """See ModelSide."""

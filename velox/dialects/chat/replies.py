@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from velox.dialects.chat import wire
 from velox.dialects.decoding import bill_in, is_given
+from velox.dialects.endings import settled
 from velox.dialects.form import (
     ApiError,
     ErrorKind,
@@ -135,18 +136,18 @@ def _modalities(given: wire.Usage) -> Modalities | None:
 
 
 def stop_of(word: str, stop_reason: str | int | None, *, has_calls: bool) -> Stop | ApiError:
-    """Return what a finish reason says. has_calls: some servers say `stop` after a call, too."""
+    """Return what a finish reason says. has_calls: a tool is called (endings.py)."""
     kind = _FAILURES.get(word)
     if kind is not None:
         return ApiError(kind, kind.value, f"the model failed: its finish reason is {word}")
     reason = _STOPS.get(word)
     if reason is None:
-        return Stop(StopReason.TOOLS if has_calls else StopReason.END, unknown=word[:64])
-    if reason is StopReason.END and has_calls:
-        reason = StopReason.TOOLS
-    if reason is StopReason.END and isinstance(stop_reason, str):
-        return Stop(StopReason.STOP_STRING, sequence=stop_reason)
-    return Stop(reason)
+        stop = Stop(StopReason.END, unknown=word[:64])
+    elif reason is StopReason.END and isinstance(stop_reason, str):
+        stop = Stop(StopReason.STOP_STRING, sequence=stop_reason)
+    else:
+        stop = Stop(reason)
+    return settled(stop, has_calls=has_calls)
 
 
 # -- texts and reasoning ----------------------------------------------------------------------------

@@ -3,11 +3,16 @@
 The servers differ in what they leave out: ids, indexes, roles, the end mark. Nothing is finished before the end: after
 a finish reason there may be more, and an error (OpenRouter), or the same reason again.
 
+A call's name comes whole, whole again in each chunk, in pieces, or longer each time (continuedev/continue#5849,
+NousResearch/hermes-agent#11984). So the block of a call opens when its name can change no more: with its first
+arguments, with whatever follows it, or at once where the name is a tool's, and the beginning of no other tool's.
+
 Knows: chunks. Does not know: HTTP.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -36,6 +41,7 @@ from velox.dialects.form import (
     Lost,
     Open,
     Sign,
+    Signature,
     Start,
     Stop,
     StopReason,
@@ -50,28 +56,31 @@ from velox.dialects.text import EMPTY, decoded, quoted, raw_text
 __all__ = ["ChunkReader"]
 
 _MOST_CALLS: Final = 128
+_MOST_NAME: Final = 4096  # of a name that comes in pieces: APIs take some 64 to 512 characters
 _DONE: Final = b"[DONE]"
 _ERROR: Final = b"error"
 _CHUNK: Final = msgspec.json.Decoder(wire.Chunk)
 
 
 class _Call:
-    """One call. n: of its block. last: the end of its arguments so far."""
+    """One call. n: of its block; -1: not open yet. last: the end of its arguments so far."""
 
-    __slots__ = ("id", "last", "n", "name")
+    __slots__ = ("id", "last", "n", "name", "signature")
 
-    def __init__(self, n: int, call_id: str, name: str) -> None:
-        self.n: Final = n
-        self.id = call_id
+    def __init__(self, call_id: str, name: str) -> None:
+        self.n = -1
+        self.id: Final = call_id
         self.name = name
         self.last = b""
+        self.signature: Signature | None = None
 
 
 class ChunkReader:
-    """Reads one stream. provider: whose signatures these are."""
+    """Reads one stream. provider: whose signatures these are. tools: the names of those that the model was given."""
 
-    def __init__(self, provider: str) -> None:
+    def __init__(self, provider: str, tools: Collection[str] = ()) -> None:
         self._provider: Final = provider
+        self._tools: Final = tools
         self._events: Final = SseEvents(MOST_MEDIA_BYTES)
         self._shape: Final = DeltaShape()
         self._n_blocks = 0
@@ -82,6 +91,7 @@ class ChunkReader:
         self._open_calls: Final[list[_Call]] = []
         self._n_calls = 0
         self._latest: _Call | None = None
+        self._unopened: _Call | None = None  # the latest, while its name may go on
         self._has_begun = False
         self._stop: Stop | None = None
         self._is_over = False
@@ -158,15 +168,14 @@ class ChunkReader:
             self._fail(api_error(chunk.error), found)
             return
         choices = chunk.choices
-        if choices:
-            if not self._has_begun:
-                self._has_begun = True
-                found.append(Start(str(chunk.id or ""), chunk.model or ""))
-            for choice in choices:
-                if not choice.index:  # of several answers the first
-                    self._choice(choice, found)
+        if choices and not self._has_begun:
+            self._has_begun = True
+            found.append(Start(str(chunk.id or ""), chunk.model or ""))
         if chunk.usage is not wire.ABSENT or chunk.x_groq is not None:
-            self._use(chunk, found)
+            self._use(chunk, found)  # before its text: a client may be told how long its prompt was
+        for choice in choices or ():
+            if not choice.index:  # of several answers the first
+                self._choice(choice, found)
 
     def _use(self, chunk: wire.Chunk, found: list[Event]) -> None:
         tier = raw_text(chunk.service_tier)
@@ -225,6 +234,7 @@ class ChunkReader:
 
     def _open(self, kind: Kind, found: list[Event]) -> int:
         """Open a block of text; those of other kinds are whole then, but for calls."""
+        self._open_call(found)
         self._close_texts(found)
         n = self._n_blocks
         self._n_blocks += 1
@@ -236,6 +246,7 @@ class ChunkReader:
         self._thinking = self._text = self._refusal = -1
 
     def _close_all(self, found: list[Event]) -> None:
+        self._open_call(found)
         self._close_texts(found)
         found += [Close(call.n) for call in self._open_calls]
         self._open_calls.clear()
@@ -284,32 +295,77 @@ class ChunkReader:
         elif arguments[:1] != b'"' or arguments == EMPTY:
             arguments = b""
         call = self._latest if each.index is None else self._calls.get(each.index)
-        if call is None or _is_other(call, each.id or "", name, arguments):
+        if call is not None and name:
+            named = self._named(call, each.id or "", name, arguments)
+            if named is None:
+                call = None
+            else:
+                call.name = named
+        if call is None:
             if not name:
-                if call is None and not arguments:
+                if not arguments:
                     return  # nothing has been called yet
                 raise BrokenReplyError("a tool call of the upstream's stream has no name")
             call = self._call(each, name, found)
+        if call is self._unopened and (arguments or self._is_whole(call.name)):
+            self._open_call(found)
         if arguments:
             call.last = arguments[-3:-1]
             found.append(Delta(call.n, arguments))
 
+    def _named(self, call: _Call, call_id: str, name: str, arguments: bytes) -> str | None:
+        """Return the name of a call, of which there is a piece more; None: another call with the same index begins.
+
+        Some servers give all calls the index 0, some repeat id and name in every chunk, some make an id for each chunk
+        (NousResearch/hermes-agent#106943). Without an id, the same name begins another call where one JSON object
+        follows on another, which no JSON has within.
+        """
+        if call_id and call.id and call_id != call.id:
+            return None
+        if name == call.name:
+            follows = not call_id and call.last.endswith(b"}") and arguments.startswith(b'"{')
+            return None if follows else name
+        if call.n >= 0:
+            return None
+        if not call_id and call.name in self._tools and name in self._tools:
+            return None  # two tools, called without arguments
+        if name.startswith(call.name):
+            return name
+        if len(call.name) > _MOST_NAME:
+            raise BrokenReplyError("the name of a tool call of the upstream's stream does not end")
+        return call.name + name
+
+    def _is_whole(self, name: str) -> bool:
+        """Tell whether nothing can follow on a name."""
+        tools = self._tools
+        return name in tools and not any(tool != name and tool.startswith(name) for tool in tools)
+
     def _call(self, each: wire.ToolCallDelta, name: str, found: list[Event]) -> _Call:
         if self._n_calls >= _MOST_CALLS:
             raise BrokenReplyError(f"the upstream's stream has more than {_MOST_CALLS} tool calls")
+        self._open_call(found)
         self._close_texts(found)
-        call = _Call(self._n_blocks, each.id or "", name)
-        self._n_blocks += 1
+        call = _Call(each.id or "", name)
         self._n_calls += 1
-        self._open_calls.append(call)
-        self._latest = call
+        self._latest = self._unopened = call
         if each.index is not None:
             self._calls[each.index] = call
-        found.append(Open(call.n, Kind.TOOL, call.id, name))
         google = None if each.extra_content is None else each.extra_content.google
         if google is not None and google.thought_signature:
-            found.append(Sign(call.n, signed(self._provider, EXTRA_CONTENT, google.thought_signature)))
+            call.signature = signed(self._provider, EXTRA_CONTENT, google.thought_signature)
         return call
+
+    def _open_call(self, found: list[Event]) -> None:
+        """Open the block of the call whose name has come last, if it is not yet."""
+        call, self._unopened = self._unopened, None
+        if call is None:
+            return
+        call.n = self._n_blocks
+        self._n_blocks += 1
+        self._open_calls.append(call)
+        found.append(Open(call.n, Kind.TOOL, call.id, call.name))
+        if call.signature is not None:
+            found.append(Sign(call.n, call.signature))
 
     # -- end --------------------------------------------------------------------------------------------
 
@@ -329,16 +385,3 @@ class ChunkReader:
     def _fail(self, error: ApiError, found: list[Event]) -> None:
         self._is_over = True
         found.append(Failed(error))
-
-
-def _is_other(call: _Call, call_id: str, name: str, arguments: bytes) -> bool:
-    """Tell whether this begins another call than the one with the same index.
-
-    Some servers give all calls the index 0, some repeat id and name in every part, some make an id for each part.
-    Without an id, the same name begins another call where one JSON object follows on another, which no JSON has within.
-    """
-    if not name:
-        return False
-    if name != call.name or (call_id and call.id and call_id != call.id):
-        return True
-    return not call_id and call.last.endswith(b"}") and arguments.startswith(b'"{')

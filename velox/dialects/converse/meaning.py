@@ -115,13 +115,20 @@ def broken_stop(reason: str) -> ApiError | None:
 
 
 def usage_of(usage: TokenUsage | None, tier: str | None) -> Usage:
-    """Return the tokens in the form, where input has those of the cache too. tier: what stands beside them."""
+    """Return the tokens in the form, where input has those of the cache too. tier: what stands beside them.
+
+    AWS counts the cache beside inputTokens and in totalTokens
+    (https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html); some models' counts have it inside: then
+    the total is that of input and output alone.
+    """
     if usage is None:
         return Usage()
-    parts = (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_write_input_tokens)
-    details = usage.cache_details
+    given, details = usage.input_tokens, usage.cache_details
+    beside = (usage.cache_read_input_tokens or 0) + (usage.cache_write_input_tokens or 0)
+    if given is not None and not (beside <= given and usage.total_tokens == given + (usage.output_tokens or 0)):
+        given += beside
     return Usage(
-        input=None if usage.input_tokens is None else sum(part or 0 for part in parts),
+        input=given,
         output=usage.output_tokens,
         cached=usage.cache_read_input_tokens,
         cache_written=usage.cache_write_input_tokens,

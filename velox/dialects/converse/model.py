@@ -13,6 +13,7 @@ from velox.dialects.converse.meaning import api_error, broken_stop, lost, messag
 from velox.dialects.converse.stream import ConverseStream
 from velox.dialects.converse.wire import ANSWER, Content, Reasoning
 from velox.dialects.converse.writer import ANTHROPIC, RequestWriter, is_claude
+from velox.dialects.endings import settled
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -20,8 +21,6 @@ from velox.dialects.form import (
     Block,
     Request,
     Signature,
-    Stop,
-    StopReason,
     Text,
     Thinking,
     ToolUse,
@@ -75,9 +74,10 @@ class ConverseModel:
             block = self._block(content)
             if block is not None:
                 blocks.append(block)
-        stop = stop_of(found.stop_reason, found.additional_model_response_fields, self._stops)
-        if self._unwrapped is not None and stop.reason is StopReason.TOOLS:
-            stop = Stop(StopReason.END)
+        stop = settled(
+            stop_of(found.stop_reason, found.additional_model_response_fields, self._stops),
+            has_calls=any(isinstance(block, ToolUse) for block in blocks),
+        )
         names = (lost(content) for content in found.output.message.content)
         losses = tuple(dict.fromkeys(name for name in names if name is not None))
         tier = found.service_tier.type if found.service_tier is not None else None

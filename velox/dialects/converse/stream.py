@@ -17,6 +17,7 @@ from typing import Final
 from velox.dialects.converse.frames import Frame, Frames
 from velox.dialects.converse.meaning import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
 from velox.dialects.converse.wire import BLOCK_DELTA, BLOCK_START, BLOCK_STOP, MESSAGE_STOP, METADATA
+from velox.dialects.endings import settled
 from velox.dialects.form import (
     Close,
     Delta,
@@ -31,8 +32,6 @@ from velox.dialects.form import (
     Sign,
     Signature,
     Start,
-    Stop,
-    StopReason,
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
@@ -72,6 +71,7 @@ class ConverseStream:
 
     __slots__ = (
         "_frames",
+        "_has_calls",
         "_has_ended",
         "_has_stopped",
         "_has_usage",
@@ -89,6 +89,7 @@ class ConverseStream:
         self._frames: Final = Frames()
         self._open: Final[dict[int, _Block]] = {}  # by Converse's index
         self._n = 0  # the number of the next block
+        self._has_calls = False
         self._has_stopped = False
         self._has_usage = False
         self._has_ended = False
@@ -147,6 +148,7 @@ class ConverseStream:
         elif tool.name == self._unwrapped:
             self._begin(index, _TEXT, events)
         else:
+            self._has_calls = True
             self._begin(index, _TOOL, events, tool.tool_use_id, tool.name)
 
     def _on_delta(self, payload: bytes, events: list[Event]) -> None:
@@ -228,9 +230,7 @@ class ConverseStream:
             self._close(index, events)
         self._has_stopped = True
         stop = stop_of(found.stop_reason, found.additional_model_response_fields, self._stops)
-        if self._unwrapped is not None and stop.reason is StopReason.TOOLS:
-            stop = Stop(StopReason.END)
-        events.append(Finish(stop))
+        events.append(Finish(settled(stop, has_calls=self._has_calls)))
         self._end_if_whole(events)
 
     def _end_if_whole(self, events: list[Event]) -> None:

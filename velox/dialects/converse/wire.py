@@ -97,10 +97,11 @@ class CacheDetail(msgspec.Struct, rename="camel", gc=False):
 
 
 class TokenUsage(msgspec.Struct, rename="camel", gc=False):
-    """Tokens; input_tokens without those of the cache."""
+    """Tokens; input_tokens without those of the cache, unless the total says otherwise (meaning.py)."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
+    total_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_write_input_tokens: int | None = None
     cache_details: list[CacheDetail] | None = None

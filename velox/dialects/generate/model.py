@@ -5,7 +5,7 @@ Knows: what of the parts beside this is for what. Does not know: where requests 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from velox.dialects.facts import ModelFacts
@@ -28,7 +28,7 @@ from velox.dialects.generate.schema import SubsetSchemas
 from velox.dialects.generate.stream import GenerateStreamReader
 from velox.dialects.generate.wire import ReplyCall, ReplyPart, UsageMetadata, is_absent
 from velox.dialects.losses import Losses, ReplyError
-from velox.dialects.text import EMPTY, raw_text
+from velox.dialects.text import EMPTY, joined, raw_text
 from velox.dialects.tool_fit import fit_tools
 
 __all__ = ["GenerateModel"]
@@ -62,7 +62,7 @@ class GenerateModel:
             raise ReplyError(status_error(reply.error))
         candidate = first(reply)
         parts = (candidate.content.parts if candidate is not None and candidate.content is not None else None) or ()
-        blocks = [block for part in parts for block in _blocks(part)]
+        blocks = _blocks(parts)
         has_tools = any(isinstance(block, ToolUse) for block in blocks)
         found = stop(candidate, has_tools) if candidate is not None else blocked(reply.prompt_feedback)
         if isinstance(found, ApiError):
@@ -89,15 +89,31 @@ class GenerateModel:
         return api_error(status, body)
 
 
-def _blocks(part: ReplyPart) -> list[Block]:
+def _blocks(parts: Sequence[ReplyPart]) -> list[Block]:
+    """Read the parts. Google splits one text over several: those of a kind are one block, up to a signature, as in a
+    stream (agno-agi/agno#3229).
+    """
+    blocks: list[Block] = []
+    for part in parts:
+        block = _block(part)
+        last = blocks[-1] if blocks else None
+        if isinstance(block, Text | Thinking) and type(last) is type(block) and last.signature is None:
+            last.text = joined([last.text, block.text], b"")
+            last.signature = block.signature
+        elif block is not None:
+            blocks.append(block)
+    return blocks
+
+
+def _block(part: ReplyPart) -> Block | None:
     signature = Signature(GOOGLE, part.thought_signature) if part.thought_signature else None
     call = part.function_call
     if call is not None:
-        return [ToolUse(call.id or "", call.name, _arguments(call), signature)] if call.name else []
+        return ToolUse(call.id or "", call.name, _arguments(call), signature) if call.name else None
     text = raw_text(part.text)
     if text is None or (text == EMPTY and signature is None):
-        return []  # code that was run, a picture, nothing
-    return [Thinking(text, signature)] if part.thought else [Text(text, signature=signature)]
+        return None  # code that was run, a picture, nothing
+    return Thinking(text, signature) if part.thought else Text(text, signature=signature)
 
 
 def _arguments(call: ReplyCall) -> bytes:

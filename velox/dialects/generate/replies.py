@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from velox.dialects.endings import settled
 from velox.dialects.form import ApiError, ErrorKind, Modalities, Stop, StopReason, Usage
 from velox.dialects.generate.wire import (
     Candidate,
@@ -152,11 +153,9 @@ def stop(candidate: Candidate, has_tools: bool) -> Stop | ApiError | None:
         return ApiError(ErrorKind.API, _BAD_GATEWAY, f"{message} ({reason})", code=reason.lower())
     found = _STOPS.get(reason)
     if found is None:
-        return Stop(StopReason.TOOLS if has_tools else StopReason.END, unknown=reason)
-    if found is StopReason.END and has_tools:
-        return Stop(StopReason.TOOLS)
+        return settled(Stop(StopReason.END, unknown=reason), has_calls=has_tools)
     explanation = raw_text(candidate.finish_message) if found is StopReason.FILTER else None
-    return Stop(found, explanation=explanation)
+    return settled(Stop(found, explanation=explanation), has_calls=has_tools)
 
 
 def blocked(feedback: Feedback | None) -> Stop | None:

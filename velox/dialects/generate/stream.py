@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from velox.dialects.decoding import BOM
+from velox.dialects.endings import settled
 from velox.dialects.form import (
     ApiError,
     Close,
@@ -28,7 +29,6 @@ from velox.dialects.form import (
     Signature,
     Start,
     Stop,
-    StopReason,
     Used,
 )
 from velox.dialects.generate.json_items import JsonItems
@@ -152,14 +152,14 @@ class _Parts:
         if not self._started:
             self._started = True
             events.append(Start(reply.response_id or "", reply.model_version or ""))
+        if reply.usage_metadata is not None:
+            found = usage(reply.usage_metadata)
+            if found.input is not None or found.output is not None:
+                events.append(Used(found))  # first: a client may be told how long its prompt was before it gets a text
         candidate = first(reply)
         if candidate is not None:
             for part in (candidate.content.parts if candidate.content is not None else None) or ():
                 self._part(part, events)
-        if reply.usage_metadata is not None:
-            found = usage(reply.usage_metadata)
-            if found.input is not None or found.output is not None:
-                events.append(Used(found))
         found_stop = stop(candidate, self._has_tools) if candidate is not None else blocked(reply.prompt_feedback)
         if isinstance(found_stop, ApiError):
             self._fail(found_stop, events)
@@ -173,10 +173,7 @@ class _Parts:
         if self._call is not None:
             return  # a call that was not finished
         self._close(events)
-        found = self._stop
-        if self._has_tools and found.reason is StopReason.END:
-            found = Stop(StopReason.TOOLS, unknown=found.unknown)  # a call came after the reason
-        events += (Finish(found), End())
+        events += (Finish(settled(self._stop, has_calls=self._has_tools)), End())  # a call may come after the reason
 
     def _fail(self, error: ApiError, events: list[Event]) -> None:
         self._is_over = True

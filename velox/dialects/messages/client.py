@@ -37,6 +37,8 @@ from velox.dialects.text import EMPTY, quoted
 __all__ = ["MessagesClient"]
 
 _TOO_LONG: Final = "prompt is too long"
+_SAID: Final = (b'{"type":"text",', b'{"type":"tool_use",')
+_SIGNATURES_ONLY: Final = (b'{"type":"thinking","thinking":"",', b'{"type":"redacted_thinking",')
 
 
 class _Listed(msgspec.Struct):
@@ -84,7 +86,7 @@ class MessagesClient:
         return b'{"id":%b,"type":"message","role":"assistant","model":%b,"content":[%b],%b,"usage":%b}' % (
             quoted(answer_id),
             quoted(answer.model or self._model),
-            b",".join(blocks),
+            b",".join(_without_late_signatures(blocks)),
             stop_fields(answer.stop, has_refused=has_refused),
             usage,
         )
@@ -128,6 +130,14 @@ class MessagesClient:
         if error.code == "context_length_exceeded" and _TOO_LONG not in message:
             message = f"{_TOO_LONG}: {message}"
         return error_body(error.kind, message)
+
+
+def _without_late_signatures(blocks: list[bytes]) -> list[bytes]:
+    """Return the blocks without those at the end that are a signature only: see client_stream.py."""
+    n = len(blocks)
+    while n and blocks[n - 1].startswith(_SIGNATURES_ONLY):
+        n -= 1
+    return blocks[:n] if n and blocks[n - 1].startswith(_SAID) else blocks
 
 
 def _thinking(text: bytes, signature: Signature | None) -> bytes:

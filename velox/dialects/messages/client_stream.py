@@ -2,8 +2,13 @@
 
     message_start, (content_block_start, content_block_delta ..., content_block_stop) ..., message_delta, message_stop
 
-Blocks stand strictly one after the other. Where an upstream's overlap (parallel calls), those that begin later wait
-until the open one is whole, within a bound. message_delta needs the last counts: it is written with the end.
+Blocks stand strictly one after the other: those that overlap wait (in_turn.py). message_delta needs the last counts: it
+is written with the end.
+
+No block of reasoning that is a signature only stands behind a text or a call at the end: Anthropic writes none there,
+and clients take the last block for the answer (musistudio/claude-code-router#1275). Such a block waits for what
+follows, and is left out if that is the end: Google asks for the signatures of calls, which stand before these, and not
+for those of texts (https://ai.google.dev/gemini-api/docs/thought-signatures).
 
 Knows: events and their order. Does not know: who answers.
 """
@@ -12,6 +17,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 from typing import Final
+
+from msgspec.structs import replace
 
 from velox.dialects.form import (
     Call,
@@ -32,7 +39,7 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.losses import BrokenReplyError
+from velox.dialects.in_turn import BlockEvent, InTurn
 from velox.dialects.messages.call_ids import shown_id
 from velox.dialects.messages.meaning import error_type, stop_word, written_usage
 from velox.dialects.messages.turns import PROVIDER
@@ -43,8 +50,7 @@ __all__ = ["MessagesWriter", "error_body", "signed", "stop_fields"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _REDACTED: Final = Kind.REDACTED
-_MOST_WAITING: Final = 128
-_MOST_WAITING_BYTES: Final = 1024 * 1024
+_MOST_WAITING_BYTES: Final = 4 * 1024 * 1024  # as Responses
 _STOP: Final = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
 _OPEN: Final = b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
 _DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
@@ -66,16 +72,6 @@ _DELTAS: Final = MappingProxyType(
 _MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
-class _Waiting:
-    """A block that waits, with what has come of it."""
-
-    __slots__ = ("events", "opened")
-
-    def __init__(self, opened: Open) -> None:
-        self.opened: Final = opened
-        self.events: Final[list[Delta | Sign | Close]] = []
-
-
 class MessagesWriter:
     """Of one stream. model: as the client named it, where the upstream does not say."""
 
@@ -84,7 +80,9 @@ class MessagesWriter:
         "_delta",
         "_has_begun",
         "_has_refused",
+        "_has_said",
         "_id",
+        "_in_turn",
         "_index",
         "_is_over",
         "_is_told",
@@ -92,9 +90,8 @@ class MessagesWriter:
         "_model",
         "_opened",
         "_stop",
+        "_unsaid",
         "_usage",
-        "_waiting",
-        "_waiting_bytes",
     )
 
     def __init__(self, call: Call, model: str) -> None:
@@ -107,25 +104,26 @@ class MessagesWriter:
         self._delta = b""  # how its deltas begin
         self._late: Signature | None = None  # of the open block; it follows as one of its own
         self._index = 0  # of it, or of the next one
-        self._waiting: Final[dict[int, _Waiting]] = {}
-        self._waiting_bytes = 0
+        self._in_turn: Final = InTurn(_MOST_WAITING_BYTES)
+        self._has_said = False  # there is a text or a call
+        self._unsaid: list[tuple[Signature, bool]] = []  # behind those: signatures, and whether of redacted reasoning
         self._usage = Usage()
         self._stop: Stop | None = None
         self._has_refused = False
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<MessagesWriter block {self._index}, {len(self._waiting)} waiting>"
+        return f"<MessagesWriter block {self._index}, {self._in_turn!r}>"
 
     def write(self, event: Event) -> bytes:
         """Return what the client gets. Raises BrokenReplyError: too much has to wait."""
         if self._is_over:
             return b""
         match event:
-            case Delta() | Sign() | Close():
+            case Delta() if event.n == self._in_turn.current:
+                return self._add_text(event)
+            case Delta() | Sign() | Close() | Open():
                 return self._add(event)
-            case Open():
-                return self._open(event)
             case Start():
                 self._id = event.id
                 self._model = event.model or self._model
@@ -142,7 +140,10 @@ class MessagesWriter:
         return b""
 
     def _begin(self) -> bytes:
-        """Return the first event, with the counts that are known: once."""
+        """Return the first event, with the counts of the prompt that are known: once.
+
+        Not those of the answer, which some clients add to the last event's (LangChain).
+        """
         if self._has_begun:
             return b""
         self._has_begun = True
@@ -150,67 +151,62 @@ class MessagesWriter:
         return (
             b'event: message_start\ndata: {"type":"message_start","message":{"id":%b,"type":"message",'
             b'"role":"assistant","model":%b,"content":[],"stop_reason":null,"stop_sequence":null,"usage":%b}}\n\n'
-            % (quoted(answer_id), quoted(self._model), written_usage(self._usage))
+            % (quoted(answer_id), quoted(self._model), written_usage(replace(self._usage, output=None, reasoning=None)))
         )
 
-    def _open(self, opened: Open) -> bytes:
-        if self._opened is not None:
-            if len(self._waiting) >= _MOST_WAITING:
-                raise BrokenReplyError(f"over {_MOST_WAITING} blocks of the upstream's stream overlap")
-            self._waiting[opened.n] = _Waiting(opened)
-            return b""
-        return self._begin() + self._take(opened)
+    def _add(self, event: BlockEvent) -> bytes:
+        """Write an event of a block, and those that have waited for it."""
+        due = self._in_turn.take(event)
+        return self._write_block(due[0]) if len(due) == 1 else b"".join(map(self._write_block, due))
+
+    def _write_block(self, event: BlockEvent) -> bytes:
+        if isinstance(event, Open):
+            return self._begin() + self._take(event)
+        if isinstance(event, Delta):
+            return self._add_text(event)
+        opened = self._opened
+        assert opened is not None, "events of blocks come in turn"
+        return self._sign(opened, event.signature) if isinstance(event, Sign) else self._close(opened)
 
     def _take(self, opened: Open) -> bytes:
         """Make this block the open one.
 
-        The start of a tool's call waits for what comes next: a signature of the call goes before it.
+        Its start waits for what comes next: a signature of a call goes before it; one of a text may be all there is.
         """
         self._opened = opened
         self._is_told = False
         self._delta = _DELTAS[opened.kind]
         if opened.kind is Kind.REFUSAL:
             self._has_refused = True
-        return b"" if opened.kind in (Kind.TOOL, Kind.REDACTED) else self._tell(opened)
+        return self._tell(opened) if opened.kind is Kind.THINKING and not self._has_said else b""
 
     def _tell(self, opened: Open) -> bytes:
         self._is_told = True
-        if opened.kind is Kind.TOOL:
+        kind = opened.kind
+        before = self._said()
+        self._has_said = self._has_said or kind is not Kind.THINKING
+        if kind is Kind.TOOL:
             block = b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (
                 quoted(shown_id(self._tool_id(opened), self._call.id)),
                 quoted(opened.name),
             )
         else:
-            block = _THINKING if opened.kind is Kind.THINKING else _TEXT
-        return _OPEN % (self._index, block)
+            block = _THINKING if kind is Kind.THINKING else _TEXT
+        return before + _OPEN % (self._index, block)
+
+    def _said(self) -> bytes:
+        """Return the signatures that stand behind a text: something follows."""
+        if not self._unsaid:
+            return b""
+        unsaid, self._unsaid = self._unsaid, []
+        return b"".join([self._own_block(signature, is_redacted=redacted) for signature, redacted in unsaid])
 
     def _tool_id(self, opened: Open) -> str:
         return opened.id or f"toolu_{self._call.id}{opened.n}"
 
-    def _add(self, event: Delta | Sign | Close) -> bytes:
+    def _add_text(self, event: Delta) -> bytes:
         opened = self._opened
-        if opened is None or opened.n != event.n:
-            self._let_wait(event)
-            return b""
-        if isinstance(event, Close):
-            return self._close(opened) + self._next()
-        return self._of_open(opened, event)
-
-    def _let_wait(self, event: Delta | Sign | Close) -> None:
-        waiting = self._waiting.get(event.n)
-        if waiting is None or (waiting.events and isinstance(waiting.events[-1], Close)):
-            return  # of a block that is closed
-        waiting.events.append(event)
-        if isinstance(event, Delta):
-            self._waiting_bytes += len(event.text)
-        elif isinstance(event, Sign):
-            self._waiting_bytes += len(event.signature.value)
-        if self._waiting_bytes > _MOST_WAITING_BYTES or len(waiting.events) > _MOST_WAITING_BYTES:
-            raise BrokenReplyError(f"over {_MOST_WAITING_BYTES} bytes of overlapping blocks wait for the first one")
-
-    def _of_open(self, opened: Open, event: Delta | Sign) -> bytes:
-        if isinstance(event, Sign):
-            return self._sign(opened, event.signature)
+        assert opened is not None, "events of blocks come in turn"
         if opened.kind is _REDACTED:
             return b""
         if self._is_told:
@@ -220,63 +216,53 @@ class MessagesWriter:
     def _close(self, opened: Open) -> bytes:
         """Write the end of the open block."""
         self._opened = None
-        if not self._is_told and opened.kind is Kind.REDACTED:
-            return b""  # its data never came: there is nothing of it
-        told = b"" if self._is_told else self._tell(opened)
-        told += _STOP % self._index
-        self._index += 1
-        if self._late is not None:
-            told += self._own_block(self._late)
-            self._late = None
+        late, self._late = self._late, None
+        told = b""
+        if not self._is_told and opened.kind is Kind.TOOL:
+            told = self._tell(opened)
+        if self._is_told:  # else it is a signature only, or nothing at all
+            told += _STOP % self._index
+            self._index += 1
+        if late is None:
+            return told
+        if opened.kind is Kind.TOOL or not self._has_said:
+            return told + self._own_block(late)
+        self._unsaid.append((late, False))
         return told
 
     def _sign(self, opened: Open, signature: Signature) -> bytes:
         """Write a signature: in its block, or as one of its own where it is of a call or a text."""
         match opened.kind:
-            case Kind.THINKING:
+            case Kind.THINKING if self._is_told:
                 return _DELTA % (self._index, _SIGNATURE_DELTA, quoted(signed(signature)))
+            case Kind.THINKING:
+                self._unsaid.append((signature, False))
             case Kind.REDACTED:
-                if self._is_told:
-                    return b""
-                self._is_told = True
-                data = signature.value if signature.provider == PROVIDER else tagged(signature, is_redacted=True)
-                return _OPEN % (self._index, b'{"type":"redacted_thinking","data":%b}' % quoted(data))
+                if self._has_said:
+                    self._unsaid.append((signature, True))
+                elif not self._is_told:
+                    self._is_told = True
+                    return _OPEN % (self._index, _redacted(signature))
             case Kind.TOOL:
                 bound = Signature(signature.provider, signature.value, self._tool_id(opened))
                 if not self._is_told:
-                    return self._own_block(bound) + self._tell(opened)
+                    before = self._said()
+                    return before + self._own_block(bound) + self._tell(opened)
                 self._late = bound
             case _:
                 self._late = signature
         return b""
 
-    def _own_block(self, signature: Signature) -> bytes:
+    def _own_block(self, signature: Signature, *, is_redacted: bool = False) -> bytes:
         """Write a block of reasoning that is a signature only."""
         index, self._index = self._index, self._index + 1
+        if is_redacted:
+            return _OPEN % (index, _redacted(signature)) + _STOP % index
         text = _DELTA % (index, _SIGNATURE_DELTA, quoted(signed(signature)))
         return _OPEN % (index, _THINKING) + text + _STOP % index
 
-    def _next(self) -> bytes:
-        """Go on with the block that has waited longest, and those after it, as far as they are whole."""
-        told: list[bytes] = []
-        while self._waiting and self._opened is None:
-            waiting = self._waiting.pop(next(iter(self._waiting)))
-            told.append(self._take(waiting.opened))
-            for event in waiting.events:
-                if isinstance(event, Delta):
-                    self._waiting_bytes -= len(event.text)
-                elif isinstance(event, Sign):
-                    self._waiting_bytes -= len(event.signature.value)
-                if isinstance(event, Close):
-                    told.append(self._close(waiting.opened))
-                else:
-                    told.append(self._of_open(waiting.opened, event))
-        return b"".join(told)
-
     def _end(self) -> bytes:
-        told = self._begin()
-        while self._opened is not None:
-            told += self._close(self._opened) + self._next()
+        told = self._begin() + b"".join(map(self._write_block, self._in_turn.finish()))
         stop = self._stop or Stop(StopReason.END, unknown="null")
         return (
             told
@@ -284,6 +270,11 @@ class MessagesWriter:
             % (stop_fields(stop, has_refused=self._has_refused), written_usage(self._usage))
             + _MESSAGE_STOP
         )
+
+
+def _redacted(signature: Signature) -> bytes:
+    data = signature.value if signature.provider == PROVIDER else tagged(signature, is_redacted=True)
+    return b'{"type":"redacted_thinking","data":%b}' % quoted(data)
 
 
 def signed(signature: Signature) -> str:

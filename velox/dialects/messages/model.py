@@ -12,6 +12,7 @@ import msgspec
 
 from velox.dialects.arguments import read_arguments
 from velox.dialects.decoding import decoded_reply, reply_text
+from velox.dialects.endings import settled
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -19,8 +20,6 @@ from velox.dialects.form import (
     Block,
     Request,
     Signature,
-    Stop,
-    StopReason,
     StreamReader,
     Text,
     Thinking,
@@ -73,15 +72,13 @@ class MessagesModel:
         if found.content is None:
             raise BrokenReplyError("the upstream's answer has no content")
         blocks: list[Block] = []
-        n_tools = 0
+        has_calls = False  # those of the tool whose input is the text of the answer are none
         for each in found.content:
             block = self._block(each)
             if block is not None:
                 blocks.append(block)
-                n_tools += type(block) is ToolUse
-        stop = stop_of(found.stop_reason, found.stop_sequence, found.stop_details)
-        if stop.reason is StopReason.TOOLS and self._json_tool is not None and not n_tools:
-            stop = Stop(StopReason.END)
+                has_calls = has_calls or type(block) is ToolUse
+        stop = settled(stop_of(found.stop_reason, found.stop_sequence, found.stop_details), has_calls=has_calls)
         usage, tier = Usage(), None
         if found.usage is not None:
             usage, tier = usage_of(found.usage), tier_of(found.usage.service_tier)

@@ -17,6 +17,7 @@ import msgspec
 
 from velox.dialects.decoding import decoded_reply, reply_text
 from velox.dialects.delta_shape import DeltaShape
+from velox.dialects.endings import settled
 from velox.dialects.form import (
     Close,
     Delta,
@@ -31,8 +32,6 @@ from velox.dialects.form import (
     Sign,
     Signature,
     Start,
-    Stop,
-    StopReason,
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
@@ -79,7 +78,7 @@ class MessagesReader:
     """Of one stream. json_tool: a tool whose input is the text of the answer."""
 
     __slots__ = (
-        *("_events", "_has_delta", "_has_finished", "_is_over", "_json_tool", "_n_blocks", "_n_tools", "_opened"),
+        *("_events", "_has_calls", "_has_delta", "_has_finished", "_is_over", "_json_tool", "_n_blocks", "_opened"),
         "_shape",
         "_usage",
     )
@@ -90,7 +89,7 @@ class MessagesReader:
         self._shape: Final = DeltaShape()
         self._opened: Final[dict[int, _Opened]] = {}
         self._n_blocks = 0
-        self._n_tools = 0
+        self._has_calls = False
         self._usage = UsageOut()
         self._has_delta = False
         self._has_finished = False
@@ -193,7 +192,7 @@ class MessagesReader:
             if self._json_tool is not None and block.name == self._json_tool:
                 found.append(Open(n, Kind.TEXT))
                 return
-            self._n_tools += 1
+            self._has_calls = True
             found.append(Open(n, Kind.TOOL, block.id or "", block.name or ""))
             return
         found.append(Open(n, kind))
@@ -241,9 +240,7 @@ class MessagesReader:
         for index in list(self._opened):
             self._close(index, found)
         stop = stop_of(delta.stop_reason, delta.stop_sequence, delta.stop_details)
-        if stop.reason is StopReason.TOOLS and self._json_tool is not None and not self._n_tools:
-            stop = Stop(StopReason.END)
-        found.append(Finish(stop))
+        found.append(Finish(settled(stop, has_calls=self._has_calls)))
 
 
 def _say(n: int, raw: msgspec.Raw, found: list[Event]) -> None:

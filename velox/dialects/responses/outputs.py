@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.arguments import custom_input
+from velox.dialects.arguments import custom_input, written_arguments
 from velox.dialects.decoding import decoded_request, is_given
 from velox.dialects.form import (
     ApiError,
@@ -138,8 +138,7 @@ def call_item(item_id: bytes, call_id: bytes, origin: Origin, arguments: JsonVal
     match origin.kind:
         case ToolKind.FUNCTION:
             form = b'{"id":%b,"type":"function_call","status":"%b","arguments":%b,"call_id":%b,"name":%b%b}'
-            text = quoted(arguments.decode("utf-8", "surrogatepass"))
-            return form % (item_id, status, text, call_id, name, namespace)
+            return form % (item_id, status, written_arguments(arguments), call_id, name, namespace)
         case ToolKind.CUSTOM:
             form = b'{"id":%b,"type":"custom_tool_call","status":"%b","call_id":%b,"input":%b,"name":%b%b}'
             text = custom_input(arguments) if arguments else EMPTY

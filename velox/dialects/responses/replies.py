@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from velox.dialects.arguments import custom_arguments, read_arguments
 from velox.dialects.decoding import bill_in, is_given
+from velox.dialects.endings import settled
 from velox.dialects.form import (
     Answer,
     Block,
@@ -83,8 +84,9 @@ def stop_of(reply: wire.Reply, *, has_calls: bool) -> Stop:
     if reply.status == "incomplete":
         word = (reply.incomplete_details.reason if reply.incomplete_details is not None else None) or "incomplete"
         reason = _STOPS.get(word)
-        return Stop(StopReason.END, unknown=word[:64]) if reason is None else Stop(reason)
-    return Stop(StopReason.TOOLS if has_calls else StopReason.END)
+        # It is cut, whatever the reason, also where none is told: never whole.
+        return Stop(StopReason.LENGTH, unknown=word[:64]) if reason is None else Stop(reason)
+    return settled(Stop(StopReason.END), has_calls=has_calls)
 
 
 def reasoning_of(item: wire.OutputItem) -> JsonText:

@@ -4,9 +4,10 @@
     for each item: item.added -> part.added -> deltas -> text.done -> part.done -> item.done
     completed | incomplete | failed, with the whole answer
 
-Items may overlap: each has its output_index, in the order in which they begin. The last event repeats all of their
-texts, so these are kept, up to a bound. An item that has ended is told with the next event: only then is it known
-whether the model ended it or had no room for more, and the item says which (`status`).
+An item ends before the next is added, as OpenAI's do: those that overlap wait (in_turn.py), for clients keep one
+current item. The last event repeats all of their texts, so these are kept, up to a bound. An item that has ended is
+told with the next event: only then is it known whether the model ended it or had no room for more, and the item says
+which (`status`).
 
 Knows: the order of events, and what each has. Does not know: requests, HTTP; whether the events go as SSE.
 """
@@ -36,6 +37,7 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
+from velox.dialects.in_turn import BlockEvent, InTurn
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.responses import wire
 from velox.dialects.responses.outputs import (
@@ -59,7 +61,6 @@ __all__ = ["EventWriter", "Events", "SseWriter"]
 # Looking a member of an enum up costs more than most of what is done with it.
 _THINKING: Final = Kind.THINKING
 _MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
-_MOST_OPEN: Final = 128
 _NO_LOGPROBS: Final = b',"logprobs":[]'
 _END: Final = Stop(StopReason.END)
 
@@ -100,49 +101,40 @@ class EventWriter:
         self._tools: Final = tools
         self._envelope: Envelope | None = None
         self._number = 0
-        self._blocks: Final[dict[int, _Block]] = {}
+        self._in_turn: Final = InTurn(_MOST_KEPT_BYTES)
+        self._block: _Block | None = None  # that is open, or has ended and is not told yet
         self._n_items = 0
-        self._items: Final[dict[int, bytes]] = {}  # those that are whole, by output_index
+        self._items: Final[list[bytes]] = []  # those that are whole
         self._kept_bytes = 0
         self._usage = Usage()
         self._stop = _END
-        self._ended: int | None = None  # the block that has, and is not told yet
+        self._has_ended = False  # the block has
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<EventWriter {self._number} events, {len(self._blocks)} blocks open>"
+        return f"<EventWriter {self._number} events, {self._in_turn!r}>"
 
     def write(self, event: Event) -> list[bytes]:
         """Return the events that the client gets."""
         if self._is_over:
             return []
-        if self._ended is not None and not isinstance(event, Used):
-            block, self._ended = self._blocks.pop(self._ended), None
-            return [
-                *self._close(block, ended_status(event.stop) if isinstance(event, Finish) else COMPLETED),
-                *self.write(event),
-            ]
         match event:
-            case Delta():
+            case Delta() if event.n == self._in_turn.current:
                 return self._delta(event)
-            case Start():
-                return self._start(event.id, event.model)
-            case Open():
-                return [*self._start("", ""), *self._open(event)]
-            case Sign():
-                return self._sign(event)
-            case Close():
-                self._ended = event.n if event.n in self._blocks else None
-                return []
+            case Delta() | Open() | Sign() | Close():
+                return self._add(self._in_turn.take(event))
             case Used():
                 self._usage = event.usage.over(self._usage)
+                return []
+            case Start():
+                return self._start(event.id, event.model)
             case Finish():
                 self._stop = event.stop
                 return [*self._start("", ""), *self._finish(event.stop)]
             case End():
                 return [*self._start("", ""), *self._end()]
             case Failed():
-                return [*self._start("", ""), *self._fail(event)]
+                return [*self._start("", ""), *self._told(COMPLETED), *self._fail(event)]
         return []
 
     def keep(self, n_bytes: int) -> None:
@@ -155,9 +147,35 @@ class EventWriter:
         """Return the events of an item that is whole as it comes. fields: those after its id, and its last brace."""
         block = _Block(Kind.TEXT, self._n_items, f"{prefix}{self._call.id}{self._n_items}")
         self._n_items += 1
-        item = self._items[block.index] = b'{"id":%b,%b' % (quoted(block.item_id), fields)
+        item = b'{"id":%b,%b' % (quoted(block.item_id), fields)
+        self._items.append(item)
         done = b'"output_index":%d,"item":%b' % (block.index, item)
         return [*self._start("", ""), self._added(block, item), self._event(b"response.output_item.done", done)]
+
+    def _add(self, due: list[BlockEvent]) -> list[bytes]:
+        """Write events of blocks that come in turn."""
+        events: list[bytes] = []
+        for event in due:
+            match event:
+                case Delta():
+                    events += self._delta(event)
+                case Open():
+                    events += self._told(COMPLETED)
+                    events += self._start("", "")
+                    events += self._open(event)
+                case Sign():
+                    events += self._sign(event)
+                case Close():
+                    self._has_ended = True
+        return events
+
+    def _told(self, status: bytes) -> list[bytes]:
+        """Write the end of the block that has ended, if it is not told yet."""
+        block = self._block
+        if block is None or not self._has_ended:
+            return []
+        self._block, self._has_ended = None, False
+        return self._close(block, status)
 
     # -- beginning ------------------------------------------------------------------------------------
 
@@ -179,20 +197,16 @@ class EventWriter:
     # -- blocks ---------------------------------------------------------------------------------------
 
     def _open(self, event: Open) -> list[bytes]:
-        if len(self._blocks) >= _MOST_OPEN:
-            raise BrokenReplyError(f"the upstream's stream has more than {_MOST_OPEN} blocks open")
         index = self._n_items
         self._n_items += 1
         match event.kind:
             case Kind.TOOL:
                 return self._open_call(event, index)
             case Kind.THINKING | Kind.REDACTED:
-                block = _Block(event.kind, index, f"rs_{self._call.id}{index}")
-                self._blocks[event.n] = block
+                self._block = block = _Block(event.kind, index, f"rs_{self._call.id}{index}")
                 return [self._added(block, reasoning_item(quoted(block.item_id), EMPTY, None))]
             case _:
-                block = _Block(event.kind, index, f"msg_{self._call.id}{index}")
-                self._blocks[event.n] = block
+                self._block = block = _Block(event.kind, index, f"msg_{self._call.id}{index}")
                 is_text = event.kind is Kind.TEXT
                 name = b"response.output_text.delta" if is_text else b"response.refusal.delta"
                 block.tail = _NO_LOGPROBS + b"}" if is_text else b"}"
@@ -205,11 +219,10 @@ class EventWriter:
 
     def _open_call(self, event: Open, index: int) -> list[bytes]:
         origin = self._tools.origin(event.name)
-        block = _Block(Kind.TOOL, index, f"{call_prefix(origin)}{self._call.id}{index}")
+        self._block = block = _Block(Kind.TOOL, index, f"{call_prefix(origin)}{self._call.id}{index}")
         block.call_id = event.id or f"call_{self._call.id}{index}"
         block.origin = origin
         block.name = quoted(origin.name)
-        self._blocks[event.n] = block
         if origin.kind is ToolKind.FUNCTION:
             self._lead(block, b"response.function_call_arguments.delta", b"")
         return [self._added(block, self._call_item(block, origin, b"", IN_PROGRESS))]
@@ -225,8 +238,7 @@ class EventWriter:
         block.lead = form % (name, _at(block), place)
 
     def _delta(self, event: Delta) -> list[bytes]:
-        block = self._blocks.get(event.n)
-        text = event.text
+        block, text = self._block, event.text
         if block is None or text == EMPTY:
             return []
         self.keep(len(text))
@@ -244,10 +256,8 @@ class EventWriter:
         return [*before, written] if before else [written]
 
     def _sign(self, event: Sign) -> list[bytes]:
-        block = self._blocks.get(event.n)
-        if block is None:
-            return []
-        block.signature = event.signature  # one of a call or a text has an item of its own, behind theirs
+        if self._block is not None:
+            self._block.signature = event.signature  # one of a call or a text has an item of its own, behind theirs
         return []
 
     def _own_item(self, signature: Signature, call_id: str | None) -> list[bytes]:
@@ -286,7 +296,7 @@ class EventWriter:
                     done = self._event(b"response.refusal.done", b'%b,"refusal":%b' % (place, text))
                 events += [done, self._event(b"response.content_part.done", b'%b,"part":%b' % (place, part))]
                 item = message_item(item_id, status, part)
-        self._items[block.index] = item
+        self._items.append(item)
         fields = b'"output_index":%d,"item":%b' % (block.index, item)
         events.append(self._event(b"response.output_item.done", fields))
         if block.signature is not None and block.kind not in (Kind.THINKING, Kind.REDACTED):
@@ -320,18 +330,14 @@ class EventWriter:
     # -- end --------------------------------------------------------------------------------------------
 
     def _output(self) -> bytes:
-        return b",".join([item for _, item in sorted(self._items.items())])
+        return b",".join(self._items)
 
     def _finish(self, stop: Stop) -> list[bytes]:
-        events = []
-        while self._blocks:
-            block = self._blocks.pop(next(iter(self._blocks)))
-            # Where several are open at once, the model wrote the last one last.
-            events += self._close(block, COMPLETED if self._blocks else ended_status(stop))
+        events = self._add(self._in_turn.finish())
+        events += self._told(ended_status(stop))  # the last block, which the model wrote last
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
-            for event in (Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation)):
-                events += self.write(event)
-            events += self._close(self._blocks.pop(-1), COMPLETED)
+            events += self._add([Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation), Close(-1)])
+            events += self._told(COMPLETED)
         return events
 
     def _end(self) -> list[bytes]:
