@@ -21,7 +21,7 @@ WAYS: dict[str, dict[str, str]] = {
 }
 TARGETS = {
     "as it came": "/openai/deployments/own/chat/completions?api-version=1",
-    "openai": "/v1/chat/completions?api-version=1",
+    "openai": "/v1/chat/completions",
     "azure, dated": "/openai/deployments/own/chat/completions?api-version=2024-10-21",
 }
 

@@ -175,6 +175,21 @@ def test_version_of_azure_is_in_the_query_and_a_dated_one_in_the_path() -> None:
     assert preview.target == b"/openai/v1/responses?a=b&api-version=preview"
 
 
+@pytest.mark.parametrize("provider", ["azure", "foundry", "openai", "groq"])
+def test_version_that_a_client_names_is_not_of_our_path(provider: str) -> None:
+    """W5: Azure's SDKs name one in each request; at the paths of v1 it is a 400."""
+    for query in (b"api-version=2024-10-21&a=b", b"a=b&API%2DVersion=1", b"a=b"):
+        call = target_call(PROVIDERS[provider], {}, Surface.CHAT, "gpt-4o", query=query)
+        assert call is not None and call.target.endswith(b"/chat/completions?a=b")
+
+
+def test_version_goes_up_to_a_server_without_a_provider() -> None:
+    """W5: it may be a proxy of Azure, whose paths nobody here knows."""
+    row = PROVIDERS["openai-compatible"]
+    call = target_call(row, {}, Surface.CHAT, "m", apis=(Surface.CHAT,), query=b"api-version=2024-10-21")
+    assert call is not None and call.target == b"/v1/chat/completions?api-version=2024-10-21"
+
+
 def test_query_of_the_client_goes_up_without_credentials_and_only_with_its_own_dialect() -> None:
     """Gemini's clients put keys there; what one dialect asks means nothing in another."""
     row = PROVIDERS["gemini"]

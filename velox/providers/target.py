@@ -46,6 +46,9 @@ _CROSSINGS: Final = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.
 _NAME: Final = re.compile(r"\{([a-z_]+)\}")
 # Names of a client's query that are credentials, or its key at this gateway.
 _SECRETS: Final = frozenset({b"key", b"access_token", b"api_key", b"api-key"})
+# Clients of Azure's SDKs send it always. A path of a row has the version that it is of; Azure refuses another one at
+# /openai/v1, Foundry and Google any (zendev-sh/goai#54). A server that has no row may read the client's.
+_VERSION: Final = frozenset({b"api-version"})
 _LONGEST_MODEL: Final = 2048
 
 
@@ -140,7 +143,8 @@ def target_call(
     """Return where a request goes that asks `surface` for `model`; None: as it came, under its own path.
 
     apis: as for native_of. query: the client's own, which goes with a request whose body goes as it is, but for its
-    credentials. crosses: it is written anew, also where the model has the API. Raises TargetError.
+    credentials and the version of an API. crosses: it is written anew, also where the model has the API. Raises
+    TargetError.
     """
     family = family_of(row, parameters, model)
     native = native_of(family, apis)
@@ -158,7 +162,8 @@ def target_call(
     is_as_sent = api is surface and path.envelope is Envelope.NONE and not crosses
     if is_as_sent and query and (row.is_google or api in _GOOGLES):
         query = without_system_parameters(query, b"POST")[0]
-    parts = _kept(query, {name.encode() for name, _ in fixed}) if is_as_sent else []
+    ours = {name.encode() for name, _ in fixed} | (_VERSION if family.native else frozenset())
+    parts = _kept(query, ours) if is_as_sent else []
     parts += [f"{name}={quote(text, safe='')}".encode("ascii") for name, text in fixed]
     target = template.format_map(values).encode("ascii")
     query = b"?" + b"&".join(parts) if parts else b""
@@ -199,8 +204,8 @@ def _has_all(text: str, parameters: Collection[str]) -> bool:
     return all(name in parameters for name in _NAME.findall(text))
 
 
-def _kept(query: bytes, fixed: Collection[bytes]) -> list[bytes]:
-    """Return the parts of a client's query that go up."""
+def _kept(query: bytes, ours: Collection[bytes]) -> list[bytes]:
+    """Return the parts of a client's query that go up. ours: names that are not the client's to say."""
     parts = (part for part in query.split(b"&") if part)
     names = ((unquote_to_bytes(part.partition(b"=")[0]).lower(), part) for part in parts)
-    return [part for name, part in names if name not in _SECRETS and name not in fixed]
+    return [part for name, part in names if name not in _SECRETS and name not in ours]
