@@ -38,6 +38,7 @@ _PIECES: Final = 4
 _PAUSE_S: Final = 0.05
 _CLOSE: Final = 8
 _HUGE_BYTES: Final = 33 * 1024 * 1024
+_LARGE_BYTES: Final = 900 * 1024
 _BACKLOG: Final = 4096
 _FAULT: Final = re.compile(rb"soak-([a-z]+[0-9]*)")
 
@@ -63,6 +64,7 @@ class Fault(enum.StrEnum):
     NONSENSE = "nonsense"  # a reply of status 200 that has nothing of the API
     ERROR = "error"  # a reply of status 200 with an error in it
     HUGE = "huge"  # one event, or one answer, that is over every bound
+    LARGE = "large"  # an answer, or its first event, that is put into another API beside the loop
 
 
 class Given(NamedTuple):
@@ -188,6 +190,14 @@ def _huge(right: Given) -> bytes:
     return b'{"x":"' + b"x" * 2 * _HUGE_BYTES
 
 
+def _large(right: Given) -> bytes:
+    """Return a reply whose text is preceded by megabytes of blanks."""
+    if right.form == _FRAMES:
+        return right.body  # no frame may be so long
+    at = right.body.index(b"{") + 1
+    return right.body[:at] + b" " * _LARGE_BYTES + right.body[at:]
+
+
 class Link(asyncio.Protocol):
     """One connection: requests have a Content-Length, and come one after the other."""
 
@@ -282,6 +292,8 @@ class Link(asyncio.Protocol):
                 await self._reply(method, Given(b"<html>a page</html>", right.form))
             case Fault.ERROR:
                 await self._reply(method, _inside(path, right))
+            case Fault.LARGE:
+                await self._reply(method, Given(_large(right), right.form))
             case Fault.HUGE:
                 await self._reply(method, Given(_huge(right), right.form))
             case _:

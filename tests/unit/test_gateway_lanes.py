@@ -12,6 +12,7 @@ from tests.unit.dialects.test_told_tokens import sse
 from tests.unit.unasked import Unasked
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
+from velox.gateway.apart import Apart
 from velox.gateway.filters import FilterChain, Translation
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
@@ -226,6 +227,7 @@ def asked_of(surface: Surface, head: RequestHead, model: str, rules: HeaderRules
         on_tokens=None,
         on_translated=lambda *_: None,
         on_lost=lambda *_: None,
+        apart=Apart(),
     )
 
 

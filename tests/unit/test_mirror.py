@@ -103,6 +103,7 @@ class Setup:
         chance = random.Random(7)
         self.mirrors: Final = Mirrors(
             self.loop,
+            Apart(),
             on_end=lambda end: self.ends.update([end]),
             on_room=self._on_room,
             on_bug=self.bugs.append,

@@ -12,6 +12,7 @@ from tests.unit.pool_server import Server
 from tests.unit.virtual_time import run
 from velox.dialects.losses import BrokenReplyError
 from velox.errors import Reason
+from velox.gateway.apart import Apart
 from velox.gateway.several import SeveralCalls
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
@@ -65,7 +66,7 @@ class Setup:
         self.server = server
         member = Member(server, limits or Limits())
         bodies = [b"%d" % n for n in range(n)]
-        self.calls = SeveralCalls(bodies, self.build, self.take, member, self.bugs.append)
+        self.calls = SeveralCalls(bodies, self.build, self.take, member, self.bugs.append, Apart())
 
     def build(self, body: bytes) -> UpstreamRequest:
         return UpstreamRequest.of(b"POST", b"/" + body, [], body)

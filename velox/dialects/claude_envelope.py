@@ -246,6 +246,11 @@ class InvokeStream:
         return f"<InvokeStream {self._frames!r}>"
 
     @property
+    def n_held(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._frames.n_held
+
+    @property
     def is_between(self) -> bool:
         """True where no frame has begun that is not whole."""
         return self._frames.is_between
@@ -357,6 +362,11 @@ class _InvokeReader:
         self._frames: Final = InvokeStream()
         self._inner: Final = inner
         self._is_over = False
+
+    @property
+    def n_held(self) -> int:
+        """See StreamReader."""
+        return self._frames.n_held + self._inner.n_held
 
     def feed(self, data: bytes) -> list[Event]:
         """Take what came. Raises BrokenReplyError."""

@@ -251,6 +251,11 @@ class ModelEmbeddings:
         known = [count for count in told if count is not None]
         return TokenUsage(sum(known), 0) if len(known) == len(told) else TokenUsage()
 
+    @property
+    def n_held(self) -> int:
+        """Return the bytes of the vectors that take() has read."""
+        return sum(len(vector) for vectors in self._calls for vector in vectors)
+
     def note_head(self, headers: Headers) -> None:
         """Keep the head of the reply, which may tell the number of tokens."""
         self._headers = headers

@@ -521,6 +521,10 @@ Event: TypeAlias = Start | Work | Open | Delta | Sign | Close | Lost | Used | Fi
 class StreamReader(Protocol):
     """Reads one stream of an upstream. Its state is bounded."""
 
+    @property
+    def n_held(self) -> int:
+        """Bytes that came of an event which is not whole yet."""
+
     def feed(self, data: bytes) -> list[Event]:
         """Take what came, cut anywhere. Raises BrokenReplyError: it can't be read, or is over a bound (losses.py)."""
 

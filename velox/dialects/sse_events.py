@@ -13,6 +13,7 @@ from typing import Final
 
 from velox.dialects.decoding import BOM
 from velox.dialects.losses import BrokenReplyError
+from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["MOST_MEDIA_BYTES", "SseEvents"]
 
@@ -59,7 +60,7 @@ class SseEvents:
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """Take what came; return the events that are whole: name (b"" for none) and data.
 
-        Raises BrokenReplyError: one is over the bound.
+        Raises BrokenReplyError: one is over the bound, or has too many values.
         """
         if not self._has_begun and data:
             data = self._begun(data)
@@ -123,6 +124,11 @@ class SseEvents:
     def _ends_with_cr(self) -> bool:
         return bool(self._held) and self._held[-1].endswith(b"\r")
 
+    @property
+    def n_held(self) -> int:
+        """Bytes of an event that is not whole yet."""
+        return self._held_bytes + self._n_bytes
+
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
         self._held_bytes += len(data)
@@ -150,6 +156,9 @@ class SseEvents:
             if not line:
                 if self._data:
                     data = b"\n".join(self._data)
+                    # What is read at one go and without a look at its lines is too short for so many.
+                    if has_over(data, MOST_VALUES):
+                        raise BrokenReplyError(f"an event of the upstream's stream has over {MOST_VALUES:,} values")
                     if data:
                         found.append((self._name, data))
                     self._data = []

@@ -1,6 +1,6 @@
-"""A thread for work that would hold the loop: a large request that is put into another API.
+"""A thread for work that would hold the loop: a large request or reply that is put into another API.
 
-One piece of work after the other, so that a worker has one such request at a time in the making. The interpreter's lock
+One piece of work after the other, so that a worker has one such at a time in the making. The interpreter's lock
 is handed over each half millisecond meanwhile, in place of 5: each turn of the loop has to get it back once.
 
 Knows: threads. Does not know: what the work is.
@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-__all__ = ["Apart", "is_large"]
+__all__ = ["LARGE_BYTES", "Apart", "is_large"]
 
 _T = TypeVar("_T")
 _SWITCH_S: Final = 0.0005
 # Of text, which takes up to 10 ms for a megabyte; and with so many commas, most of which stand between values.
-_LARGE_BYTES: Final = 256 * 1024
+LARGE_BYTES: Final = 256 * 1024
 _FEW_BYTES: Final = 16 * 1024
 _MANY: Final = 2_000
 
 
-def is_large(body: bytes | bytearray) -> bool:
+def is_large(pieces: Sequence[bytes | bytearray]) -> bool:
     """Say whether a body may take over 5 ms to be read and written anew."""
-    n = len(body)
-    return n > _LARGE_BYTES or (n > _FEW_BYTES and body.count(b",") > _MANY)
+    n = sum(map(len, pieces))
+    return n > LARGE_BYTES or (n > _FEW_BYTES and sum(piece.count(b",") for piece in pieces) > _MANY)
 
 
 class Apart:

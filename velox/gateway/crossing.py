@@ -10,7 +10,7 @@ there are (lanes.py), heads and filters (translation.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import msgspec
@@ -47,6 +47,7 @@ from velox.dialects.text import decoded, quoted
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.token_usage import TokenUsage
+from velox.protocol.value_count import MOST_VALUES
 
 __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 
@@ -54,12 +55,17 @@ _TOO_LONG: Final = "context_length_exceeded"
 _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
 _NOTHING: Final = Written(b"")
 _TEXT_ONLY: Final = Modalities()
+# Of an answer that is written as the events of a stream.
+_MOST_EVENTS_BYTES: Final = 128 * 1024 * 1024
+# Of vectors, each number of which is a value: what fits into a reply has no more.
+_MOST_NUMBERS: Final = 8_000_000
 
 
 class Dialogue:
     """The crossing of one attempt that generates text."""
 
     __slots__ = ("_answered", "_client", "_losses", "_model", "_stream", "_usage", "_written")
+    most_values: Final = MOST_VALUES
 
     def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
         self._client: Final = client
@@ -85,6 +91,11 @@ class Dialogue:
             return _all_kinds(self._usage, self._answered)
         return _all_kinds(self._stream.usage, self._stream.model)
 
+    @property
+    def n_held(self) -> int:
+        """The answer is one body."""
+        return 0
+
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to ask for. Raises BadRequestError."""
         request = self._client.read(body)
@@ -100,8 +111,7 @@ class Dialogue:
 
     def whole_stream(self, body: bytes) -> bytes:
         """Put a plain answer into the events of a stream. Raises as answer()."""
-        writer = self._client.stream()
-        return b"".join([writer.write(event) for event in events_of(self._read(body))])
+        return _events(self._client.stream(), events_of(self._read(body)))
 
     def stream(self) -> _DialogueStream:
         """Return what translates a stream."""
@@ -184,6 +194,11 @@ class _DialogueStream:
     def begin(self) -> None:
         """See CrossingStream."""
         self.has_begun = True
+
+    @property
+    def n_held(self) -> int:
+        """Bytes of an event that is not whole yet."""
+        return self._reader.n_held
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
@@ -271,6 +286,7 @@ class Invoked:
     """
 
     __slots__ = ("_client", "_model", "dropped")
+    most_values: Final = MOST_VALUES
 
     def __init__(self, client: ClientSide, model: ModelSide, dropped: tuple[str, ...]) -> None:
         self._client: Final = client
@@ -285,6 +301,11 @@ class Invoked:
         """Not asked: the client gets them as the upstream has told them."""
         return TokenUsage()
 
+    @property
+    def n_held(self) -> int:
+        """The answer is one body."""
+        return 0
+
     def answer(self, body: bytes) -> bytes:
         """Return the answer as it came. Raises BrokenReplyError, ReplyError."""
         self._model.answer(body)
@@ -292,8 +313,7 @@ class Invoked:
 
     def whole_stream(self, body: bytes) -> bytes:
         """Put a plain answer into the events of a stream. Raises as answer()."""
-        writer = self._client.stream()
-        return b"".join([writer.write(event) for event in events_of(self._model.answer(body))])
+        return _events(self._client.stream(), events_of(self._model.answer(body)))
 
     def stream(self) -> _InvokedStream:
         """Return what unpacks a stream."""
@@ -324,6 +344,11 @@ class _InvokedStream:
     def begin(self) -> None:
         """See CrossingStream."""
         self.has_begun = True
+
+    @property
+    def n_held(self) -> int:
+        """Bytes of a frame that is not whole yet, or of an event inside of frames."""
+        return self._frames.n_held + self._reader.n_held
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
@@ -362,13 +387,23 @@ class PlainCrossing(Protocol):
 
 
 class Plain:
-    """Such a crossing as one that might have been a stream, which nobody asks it for. tokens: what its reply told."""
+    """Such a crossing as one that might have been a stream, which nobody asks it for.
 
-    __slots__ = ("_inner", "_tokens", "answer", "error", "read_error")
+    tokens: what its reply told. n_held: how many bytes of the answer other calls have brought.
+    """
 
-    def __init__(self, inner: PlainCrossing, tokens: Callable[[], TokenUsage] = TokenUsage) -> None:
+    __slots__ = ("_inner", "_n_held", "_tokens", "answer", "error", "read_error")
+    most_values: Final = _MOST_NUMBERS
+
+    def __init__(
+        self,
+        inner: PlainCrossing,
+        tokens: Callable[[], TokenUsage] = TokenUsage,
+        n_held: Callable[[], int] = int,
+    ) -> None:
         self._inner: Final = inner
         self._tokens: Final = tokens
+        self._n_held: Final = n_held
         self.answer: Final = inner.answer
         self.error: Final = inner.error
         self.read_error: Final = inner.read_error
@@ -386,6 +421,11 @@ class Plain:
         """Return the fields of the request that were left out."""
         return self._inner.dropped
 
+    @property
+    def n_held(self) -> int:
+        """Bytes of the answer that are not in its body."""
+        return self._n_held()
+
     def whole_stream(self, body: bytes) -> bytes:
         """Not called: no client asks for a stream of this."""
         raise AssertionError("there is no stream of this")
@@ -393,6 +433,19 @@ class Plain:
     def stream(self) -> _DialogueStream:
         """Not called: no client asks for a stream of this."""
         raise AssertionError("there is no stream of this")
+
+
+def _events(writer: StreamWriter, events: Iterable[Event]) -> bytes:
+    """Write the events of a whole answer. Raises BrokenReplyError: they come to more than a client is to get."""
+    written: list[bytes] = []
+    n_bytes = 0
+    for event in events:
+        text = writer.write(event)
+        written.append(text)
+        n_bytes += len(text)
+        if n_bytes > _MOST_EVENTS_BYTES:
+            raise BrokenReplyError(f"it would have over {_MOST_EVENTS_BYTES} bytes for this client")
+    return b"".join(written)
 
 
 def _all_kinds(usage: Usage, model: str) -> TokenUsage:

@@ -482,6 +482,7 @@ class Exchange(HedgingHost):
             rewrites=rewrites,
             answers=plan.answers,
             is_chat=plan.endpoint in _COMPLETIONS,
+            apart=self.gateway.apart,
         )
 
     def _address_filter(self) -> AddressFilter:
@@ -554,7 +555,7 @@ class Exchange(HedgingHost):
     @property
     def builds_apart(self) -> bool:
         """True where what is sent may take long to be put into another API."""
-        return self.body is not None and is_large(self.body)
+        return self.body is not None and is_large((self.body,))
 
     async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
         """Do what build() does, in the worker's thread for such work."""
@@ -631,8 +632,9 @@ class Exchange(HedgingHost):
             to_be_read=bool(self._filters),
             on_bug=self.recorder.crashed,
             on_translated=self.recorder.translated,
-            on_lost=self.recorder.lost,
+            on_lost=partial(_tell, self.loop, self.recorder.lost),
             on_tokens=on_tokens,
+            apart=self.gateway.apart,
         )
 
     async def lease(self, member: Member) -> UpstreamConnection:
@@ -908,6 +910,16 @@ def _name_by_path(fields: BodyFields, model: str) -> None:
     """Put the model that the path names in the place of the body's: one is routed, counted, paid for and run."""
     fields.model = model
     fields.is_model_in_path = True
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop,
+    on_lost: Callable[[Surface, Surface], None],
+    client_api: Surface,
+    model_api: Surface,
+) -> None:
+    """Have a counter told in the loop's thread."""
+    loop.call_soon_threadsafe(on_lost, client_api, model_api)
 
 
 def _note(told: list[tuple[Surface, Surface, int]], client_api: Surface, model_api: Surface, n_dropped: int) -> None:

@@ -2,6 +2,7 @@
 
     begin(head)       once, with the reply's head. Return the head that goes on; None: it is held back
     feed(data, end)   each read of the body. Return what goes on of it
+    work(), go_on()   in place of more data, while a filter is behind: it has not returned all that it was fed
     close()           the reply is over, whole or not; always called, once
 
 The filters of one reply stand in the order in which its bytes pass them, the upstream's side first. A reply without
@@ -29,17 +30,21 @@ class ReplyFilter:
 
     reads_body: False once begin() has returned: feed() need not be called. released: the head that begin() held back,
     set by feed() as soon as it may go on. is_over: what feed() returned is the end of the reply; what follows of the
-    upstream's is not wanted. holds: the client has been given whole events only, though the upstream is inside one.
-    only_reads: of a class that passes everything on, and of a head looks only at its status and form.
+    upstream's is not wanted. is_behind: set by feed() and go_on(): nothing may be fed before go_on() has returned the
+    rest. has_work: work() comes before that, and may take long. Of one chain only one filter may be behind. holds: the
+    client has been given whole events only, though the upstream is inside one. only_reads: of a class that passes
+    everything on, and of a head looks only at its status and form.
     """
 
-    __slots__ = ("is_over", "reads_body", "released")
+    __slots__ = ("has_work", "is_behind", "is_over", "reads_body", "released")
     only_reads: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.reads_body = True
         self.released: ReplyHead | None = None
         self.is_over = False
+        self.is_behind = False
+        self.has_work = False
 
     @property
     def holds(self) -> bool:
@@ -52,6 +57,13 @@ class ReplyFilter:
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came of the body; return what goes on. Raises UpstreamFailure: the reply can't be completed."""
         return data
+
+    def work(self) -> None:
+        """Do what would hold the loop, in a thread: meanwhile only cut() and close() are called. Raises nothing."""
+
+    def go_on(self) -> bytes:
+        """Return more of what goes on, once there is no work. Raises as feed()."""
+        raise AssertionError("asked of a filter that is behind")
 
     def cut(self, error: VeloxError) -> bytes | None:
         """Return what tells the client that a reply which has begun is not whole; None: as its dialect usually does."""
@@ -99,19 +111,26 @@ Translation: TypeAlias = Callable[[ErrorJudge], ReplyFilter]
 class FilterChain:
     """The filters of one reply. is_sse, is_plain: of the upstream's body.
 
-    reads_body: one of them needs the body. is_over: the reply has ended, whatever the upstream still sends.
+    reads_body: one of them needs the body. is_over: the reply has ended, whatever the upstream still sends. is_behind:
+    one of them is: what follows waits until go_on() has returned all.
     """
 
-    __slots__ = ("_filters", "_held_at", "_is_plain", "_is_sse", "head", "is_over", "reads_body")
+    __slots__ = (
+        *("_behind_at", "_ends", "_filters", "_held_at", "_is_plain", "_is_sse"),
+        *("head", "is_behind", "is_over", "reads_body"),
+    )
 
     def __init__(self, filters: Sequence[ReplyFilter], *, is_sse: bool, is_plain: bool) -> None:
         self._filters: Final = filters
         self._is_sse = is_sse  # of what the next filter gets: a translation changes it
         self._is_plain = is_plain
         self._held_at = 0  # the filter that holds the head back, while `head` is None
+        self._behind_at = 0  # the filter that is behind
+        self._ends = False  # that had been fed the end
         self.head: ReplyHead | None = None
         self.reads_body = True
         self.is_over = False
+        self.is_behind = False
 
     def begin(self, head: ReplyHead, at: int = 0) -> ReplyHead | None:
         """Pass the head through the filters from `at` on; None: one of them holds it back."""
@@ -127,10 +146,34 @@ class FilterChain:
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Pass a part of the body through the filters. When `head` is set by it, that goes to the client first."""
+        return self._pass(0, data, end)
+
+    @property
+    def has_work(self) -> bool:
+        """True where work() comes before go_on()."""
+        return self.is_behind and self._filters[self._behind_at].has_work
+
+    def work(self) -> None:
+        """Do what the filter that is behind has to do. As ReplyFilter.work()."""
+        self._filters[self._behind_at].work()
+
+    def go_on(self) -> bytes:
+        """Do as feed() with more of what the filter that is behind was fed; `is_behind` says whether that was all."""
+        return self._pass(self._behind_at, b"", self._ends, goes_on=True)
+
+    def _pass(self, at: int, data: bytes, end: bool, *, goes_on: bool = False) -> bytes:
         filters = self._filters
-        for place, each in enumerate(filters):
-            if each.reads_body:
+        self.is_behind = False
+        for place in range(at, len(filters)):
+            each = filters[place]
+            if goes_on:
+                goes_on = False
+                data = each.go_on()
+            elif each.reads_body:
                 data = each.feed(data, end)
+            if each.is_behind:
+                self.is_behind, self._behind_at, self._ends = True, place, end
+                end = False
             if each.is_over:
                 end = self.is_over = True
             if self.head is None and place == self._held_at:

@@ -264,6 +264,9 @@ class AttemptReply(Protocol):
     @property
     def is_flowing(self) -> bool: ...
 
+    @property
+    def is_behind(self) -> bool: ...
+
     def begin(self, listener: ReplyListener, told: AttemptFields) -> None: ...
 
     def attach(self, stream: UpstreamStream) -> None: ...
@@ -689,8 +692,8 @@ class Attempt(ReplyListener):
             if silent_s < idle_s:
                 return None
         stream = self._stream
-        if stream is None or reply.done.done():
-            return None
+        if stream is None or reply.done.done() or reply.is_behind:
+            return None  # what it has brought is in the making
         if reply.started:
             message = f"the upstream sent nothing for {idle_s:g} s"
             return UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message)

@@ -120,6 +120,11 @@ class HeldReply:
         """True when the client has the beginning of its text."""
         return self.passes and self._reply.is_flowing
 
+    @property
+    def is_behind(self) -> bool:
+        """True while what it has brought is in the making."""
+        return self.passes and self._reply.is_behind
+
     def begin(self, listener: ReplyListener, told: AttemptFields) -> None:
         """Begin the attempt. told: not yet known, as it depends on who wins."""
         self._listener = listener

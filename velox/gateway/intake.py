@@ -81,7 +81,7 @@ class Gateway(ExchangeOwner):
         self._sockets: Final = ResponsesSockets(self)
         self._coded: Final = CodedBodies(self, parts.tunnels.limits.body_bytes)
         self.apart = Apart()
-        self.mirrors = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
+        self.mirrors = Mirrors(loop, self.apart, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
 
     def __repr__(self) -> str:
         return f"<Gateway active={len(self._active)} queued={len(self.queue)} {self.routing!r}>"

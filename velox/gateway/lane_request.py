@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from velox.gateway.apart import Apart
 from velox.heads import Headers, RequestHead
 from velox.policy.routes import HeaderRules
 from velox.protocol.token_usage import TokenUsage
@@ -41,7 +42,7 @@ class Asked(NamedTuple):
     form.Call. strict: a field that would be dropped is refused. has_limits: Velox tells its own limits with the reply.
     to_be_read: Velox reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply.
     on_translated: called with the client's API, the upstream's, and how many fields were left out. on_lost: called with
-    both for each thing that the answer loses.
+    both for each thing that the answer loses, in whichever thread that is found. apart: for what is large of an answer.
     """
 
     surface: Surface
@@ -59,3 +60,4 @@ class Asked(NamedTuple):
     on_tokens: Callable[[TokenUsage], None] | None
     on_translated: Callable[[Surface, Surface, int], None]
     on_lost: Callable[[Surface, Surface], None]
+    apart: Apart

@@ -388,11 +388,12 @@ class Lanes:
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
-        self._translate(Plain(made, lambda: made.tokens), attempt, asked, on_head)
+        n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
+        self._translate(Plain(made, lambda: made.tokens, n_held), attempt, asked, on_head)
         request = build(bodies[0])
         if isinstance(made, ModelEmbeddings) and len(bodies) > 1:
             attempt.worked = made.worked
-            request.opener = SeveralCalls(bodies, build, made.take, attempt.member, asked.on_bug).open
+            request.opener = SeveralCalls(bodies, build, made.take, attempt.member, asked.on_bug, asked.apart).open
         return request
 
     def _embedding_call(self, call: TargetCall, attempt: LaneAttempt, asked: Asked, body: bytes) -> UpstreamRequest:

@@ -18,10 +18,13 @@ import asyncio
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.apart import Apart
 from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
 from velox.gateway.filters import FilterChain, ReplyFilter
@@ -47,6 +50,8 @@ BuildApart: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None],
 # Of all routes of one worker; each route has a bound of its own. Arbitrary.
 _MOST: Final = 256
 _MOST_BYTES: Final = 64 * 1024 * 1024
+# Of one answer, that waits until a part before it has been read beside the loop.
+_MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 _TOTAL_S: Final = 300.0  # longer than nearly all answers take
 _SSE: Final = b"text/event-stream"
 
@@ -54,13 +59,14 @@ _SSE: Final = b"text/event-stream"
 class Mirrors:
     """The copies of one worker.
 
-    on_end: called with the result of each. on_room: an upstream may take more than a moment ago. on_bug: called with an
-    unexpected error. random: in [0, 1).
+    apart: where large answers are read. on_end: called with the result of each. on_room: an upstream may take more than
+    a moment ago. on_bug: called with an unexpected error. random: in [0, 1).
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        apart: Apart,
         *,
         on_end: Callable[[Mirrored], None],
         on_room: Callable[[], None],
@@ -68,6 +74,7 @@ class Mirrors:
         random: Callable[[], float] = random.random,
     ) -> None:
         self._loop: Final = loop
+        self._apart: Final = apart
         self._on_end: Final = on_end
         self._on_room: Final = on_room
         self._on_bug: Final = on_bug
@@ -168,7 +175,7 @@ class Mirrors:
                 return Mirrored.FAILED  # there are no credentials
             except (VeloxError, AnsweredHereError):
                 return Mirrored.DROPPED  # its API can't say this, or nobody is to be asked
-            copy = _Copy(attempt, self._loop, meter)
+            copy = _Copy(attempt, self._loop, meter, self._apart)
             # Together with the place that it takes at once: nothing is awaited since it was seen to be free.
             self.n_begun += 1
             try:
@@ -202,6 +209,7 @@ class _Copy:
     """One copy; hears of its answer, for the member that gives it."""
 
     __slots__ = (
+        "_apart",
         "_attempt",
         "_began_s",
         "_chain",
@@ -209,14 +217,19 @@ class _Copy:
         "_is_sse",
         "_loop",
         "_meter",
+        "_n_waiting",
         "_status",
+        "_waiting",
         "first_byte_ns",
         "may_have_worked",
         "reason",
     )
 
-    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, meter: Meter | None) -> None:
-        """meter: reads the answer of one that is recorded."""
+    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, meter: Meter | None, apart: Apart) -> None:
+        """meter: reads the answer of one that is recorded. apart: where that is done of what is large."""
+        self._apart: Final = apart
+        self._waiting: Final[deque[tuple[bytes, bool]]] = deque()  # for a filter that is behind
+        self._n_waiting = 0
         self._attempt: Final = attempt
         self._loop: Final = loop
         self._began_s: Final = loop.time()
@@ -257,6 +270,7 @@ class _Copy:
                 first_byte_s=max(timeouts.first_byte_s, timeouts.thinking_s),
                 listener=self,
             )
+            await self._catch_up()
         except UpstreamFailure as failure:
             self.reason, self.may_have_worked = failure.reason, failure.unprocessed is None
             self._count(outcome_of_failure(failure))
@@ -302,15 +316,34 @@ class _Copy:
     def on_data(self, data: bytes, end: bool) -> None:
         if data and not self.first_byte_ns:
             self.first_byte_ns = time.monotonic_ns()
-        if self._chain is None or self._chain.is_over:
+        chain = self._chain
+        if chain is None or chain.is_over:
             return
+        if not chain.is_behind:
+            self._step(partial(chain.feed, data, end))
+            return
+        self._waiting.append((data, end))
+        self._n_waiting += len(data)
+        if self._n_waiting > _MOST_WAITING_BYTES:
+            self._chain, self.reason = None, Reason.UPSTREAM_PROTOCOL
+            self._waiting.clear()
+
+    async def _catch_up(self) -> None:
+        """Read beside the loop what is large of it, once it is there."""
+        while (chain := self._chain) is not None and (chain.is_behind or self._waiting):
+            if chain.has_work:
+                await self._apart.run(chain.work)
+            self._step(chain.go_on if chain.is_behind else partial(chain.feed, *self._waiting.popleft()))
+
+    def _step(self, step: Callable[[], bytes]) -> None:
         try:
-            self._chain.feed(data, end)
+            step()
         except UpstreamFailure as failure:  # it can't be translated, or was cut: what was read until then counts
             self._chain, self.reason = None, failure.reason
             return
-        if self._chain.head is not None:
-            self._status = self._chain.head.status  # a status of 200 may have an error's body
+        chain = self._chain
+        if chain is not None and chain.head is not None:
+            self._status = chain.head.status  # a status of 200 may have an error's body
 
     def on_first(self, waited_s: float) -> None:
         if self._status >= 400:

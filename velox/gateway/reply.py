@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import UpstreamAddresses
+from velox.gateway.apart import Apart
 from velox.gateway.early_error import (
     BEGIN_BYTES,
     ERROR_MARK,
@@ -90,13 +93,14 @@ class Reply:
 
     filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
     learns of its limits. dialect: in which the client reads errors. answers: what a reply
-    of status 200 is.
+    of status 200 is. apart: where filters do what would hold the loop.
     """
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_early", "_filters", "_first", "_gate", "_has_body"),
         *("_n_seen", "_quiet_s"),
         *("_has_first", "_may_hold"),
+        *("_apart", "_catching_up", "_waiting"),
         *(
             "_is_chat",
             "_answers",
@@ -126,7 +130,11 @@ class Reply:
         rewrites: bool = False,
         answers: int = Answers.ANYTHING,
         is_chat: bool = False,
+        apart: Apart | None = None,
     ) -> None:
+        self._apart: Final = apart or Apart()
+        self._catching_up: asyncio.Task[None] | None = None  # while a filter is behind
+        self._waiting: deque[tuple[bytes, bool]] = deque()  # what has come meanwhile, and whether it was the end
         self._rewrites: Final = rewrites
         self._client = client
         self._request_id: Final = request_id
@@ -188,12 +196,18 @@ class Reply:
         """Take the attempt's stream, to hold it up and to cancel it."""
         if not self.done.done():
             self._stream = stream
+            if self.is_behind:
+                stream.pause()
 
     def detach(self) -> None:
         """End an attempt; what is left of its stream is cancelled."""
         self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
         self._needs_first = self._has_first = False
         self._early = None
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            self._catching_up = None
+            self._waiting.clear()
         stream, self._stream = self._stream, None
         if stream is None:
             return
@@ -219,6 +233,11 @@ class Reply:
     def heard_s(self) -> float:
         """When the upstream last brought anything, comments too; 0: it has not yet."""
         return max(self.last_s, self._comment_s)
+
+    @property
+    def is_behind(self) -> bool:
+        """True while what the upstream has brought is in the making; it is not asked for more meanwhile."""
+        return self._catching_up is not None
 
     @property
     def is_whole(self) -> bool:
@@ -299,7 +318,10 @@ class Reply:
         """The client has caught up."""
         self.last_s = self._loop.time()
         self._pass_chunks()
-        if self._stream is not None:
+        self._resume_stream()
+
+    def _resume_stream(self) -> None:
+        if self._stream is not None and not self.is_behind:
             self._stream.resume()
 
     def release_head(self) -> None:
@@ -334,8 +356,7 @@ class Reply:
         """Go on without the client that has left, for what the filters learn. client: takes what is passed on."""
         self._client = client
         self._may_add = False  # nobody is to be kept waiting, or told
-        if self._stream is not None:
-            self._stream.resume()
+        self._resume_stream()
 
     def keep_alive(self, now_s: float, silence_s: float) -> None:
         """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3).
@@ -397,7 +418,7 @@ class Reply:
         """True when the client stands between two events, of what is a stream of events for it."""
         if self._chain is not None and self._chain.holds:
             return True
-        return self._watch is not None and self._watch.between
+        return self._watch is not None and self._watch.between and not self.is_behind
 
     def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
         """Pass the head on, unless it is one that the client must not have, or not yet."""
@@ -549,11 +570,62 @@ class Reply:
 
     def _on_filtered(self, chain: FilterChain, data: bytes, end: bool) -> None:
         """Pass on what the filters leave of a read: the head too, when it is held back no longer."""
+        if self._catching_up is not None:
+            self._waiting.append((data, end))
+            return
         try:
             data = chain.feed(data, end)
         except UpstreamFailure as failure:
             self.on_failure(failure)
             return
+        if chain.is_behind:
+            self._catching_up = self._loop.create_task(self._catch_up(chain, end), name="catch up")
+            if self._stream is not None:
+                self._stream.pause()
+            end = False
+        self._pass_on(chain, data, end)
+
+    async def _catch_up(self, chain: FilterChain, end: bool) -> None:
+        """Pass on what a filter that is behind has yet to give, then what has come meanwhile. end: it has been fed."""
+        # A task that ends as cancelled keeps the error, whose traceback leads to what it ran, and that to the task.
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                while not self.done.done() and (chain.is_behind or self._waiting):
+                    end = await self._catch_up_step(chain, end)
+            except Exception as exc:
+                if not self.done.done():
+                    self.done.set_exception(exc)  # a bug: its exchange records it
+            self._catching_up = None
+            self.last_s = self._loop.time()
+            self._pass_chunks()
+            if not self._client.is_write_paused:
+                self._resume_stream()
+
+    async def _catch_up_step(self, chain: FilterChain, end: bool) -> bool:
+        if chain.has_work:
+            await self._apart.run(chain.work)
+        else:
+            # The others' turn. No wait for a client that reads slowly: what it leaves counts where it is buffered.
+            await asyncio.sleep(0)
+        if self.done.done():
+            return end
+        self.last_s = self._loop.time()
+        try:
+            if chain.is_behind:
+                data = chain.go_on()
+            else:
+                data, end = self._waiting.popleft()
+                data = chain.feed(data, end)
+        except UpstreamFailure as failure:
+            self.on_failure(failure)
+            return end
+        self._pass_on(chain, data, end and not chain.is_behind)
+        if self._has_first and self.started:
+            self._tell_first(self.last_s)
+        return end
+
+    def _pass_on(self, chain: FilterChain, data: bytes, end: bool) -> None:
+        """Pass on what the filters have left."""
         end = end or chain.is_over
         head = chain.head
         if self.started:

@@ -8,6 +8,8 @@ For all others it is one attempt with one reply: that has the head of the first 
 of the bodies. The first error or failure takes the place of the reply, and ends the other calls. Another attempt
 repeats all of them.
 
+Vectors are read in the thread for such work (apart.py): an answer may have megabytes of numbers.
+
 Knows: how many run at a time, who hears of which end. Does not know: what the bodies are (embedding_models.py), or how
 one is sent (aside.py).
 """
@@ -17,10 +19,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from velox.dialects.losses import BrokenReplyError
 from velox.errors import Reason, VeloxError
+from velox.gateway.apart import Apart, is_large
 from velox.gateway.aside import Askable, ask
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
@@ -65,12 +69,13 @@ class SeveralCalls:
     """The calls of one attempt, and its stream.
 
     build: makes the request of a body, just before it is sent: a signature does not hold for long. take: called with an
-    answer's number, headers and body. Raises BrokenReplyError. on_bug: called with an unexpected error.
+    answer's number, headers and body, in the thread of `apart` where it is long. Raises BrokenReplyError. on_bug:
+    called with an unexpected error.
     """
 
     __slots__ = (
-        *("_bodies", "_build", "_headers", "_is_over", "_member", "_n_bytes", "_n_left", "_next", "_on_bug", "_sink"),
-        *("_take", "_tasks"),
+        *("_apart", "_bodies", "_build", "_headers", "_is_over", "_member", "_n_bytes", "_n_left", "_next", "_on_bug"),
+        *("_sink", "_take", "_tasks"),
     )
 
     def __init__(
@@ -80,7 +85,9 @@ class SeveralCalls:
         take: Callable[[int, Headers, bytes], None],
         member: CalledMember,
         on_bug: Callable[[Exception], None],
+        apart: Apart,
     ) -> None:
+        self._apart: Final = apart
         self._bodies: Final = bodies
         self._build: Final = build
         self._take: Final = take
@@ -169,7 +176,11 @@ class SeveralCalls:
         self._n_bytes += len(answer.body)
         if self._n_bytes > _MOST_BYTES:
             raise BrokenReplyError(f"its answers are over {_MOST_BYTES} bytes")
-        self._take(n, answer.headers, answer.body)
+        take = partial(self._take, n, answer.headers, answer.body)
+        if is_large((answer.body,)):
+            await self._apart.run(take)
+        else:
+            take()
         if n == 0:
             self._headers = answer.headers
         self._n_left -= 1

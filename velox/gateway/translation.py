@@ -5,7 +5,7 @@ Knows: when the client may get the head, what of it passes, how the end of a str
 
     an error of the upstream     read whole, written as the client's dialect has errors, with the same status unless its
                                  dialect means another (Bedrock's quota is a 400)
-    a plain answer               read whole, written anew
+    a plain answer               read whole, written anew; beside the loop where it is large, as is a large event
     a stream                     each event is written as it comes. The head waits for the first event that tells of the
                                  model's work: an error before it has the error's own status, and may be tried again
 """
@@ -13,20 +13,23 @@ Knows: when the client may get the head, what of it passes, how the end of a str
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.openai_errors import error_json
 from velox.errors import Reason, VeloxError
+from velox.gateway.apart import LARGE_BYTES, is_large
 from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.error_meaning import plain_body
 from velox.protocol.token_usage import TokenUsage
-from velox.protocol.value_count import MOST_VALUES, has_over
+from velox.protocol.value_count import has_over
 
 __all__ = ["Crossing", "CrossingStream", "Instead", "TranslatedHeads", "TranslatedReply"]
 
@@ -38,6 +41,10 @@ _UNAVAILABLE: Final = 503
 _WITHHELD: Final = "the upstream's error showed the key that the gateway had sent; its text is withheld"
 # Of a plain answer: pictures and sounds are in it as text.
 _MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
+# Of what is made of it: a text that is put into another text grows by its escapes, and each block has events.
+_MOST_WRITTEN_BYTES: Final = 128 * 1024 * 1024
+# What goes to the client at one go.
+_PIECE_BYTES: Final = 256 * 1024
 # Of an error: what is longer is cut there.
 _MOST_ERROR_BYTES: Final = 64 * 1024
 # Of a stream, without one event for the client: pings, comments, empty events. An event may have 32 MiB.
@@ -72,6 +79,10 @@ class CrossingStream(Protocol):
     def begin(self) -> None:
         """Write what comes from now on, though no event has told of the model's work: has_begun is True then."""
 
+    @property
+    def n_held(self) -> int:
+        """Bytes of an event that is not whole yet."""
+
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
 
@@ -80,7 +91,10 @@ class CrossingStream(Protocol):
 
 
 class Crossing(Protocol):
-    """What one attempt needs to bring its reply back. dropped: what was left out of the request and of the answer."""
+    """What one attempt needs to bring its reply back. dropped: what was left out of the request and of the answer.
+
+    Large replies are translated in a thread: one call at a time.
+    """
 
     @property
     def dropped(self) -> tuple[str, ...]: ...
@@ -88,6 +102,14 @@ class Crossing(Protocol):
     @property
     def tokens(self) -> TokenUsage:
         """Those of the prompt and of the answer, as far as the upstream has told."""
+
+    @property
+    def n_held(self) -> int:
+        """Bytes of the answer that are not in its body: other calls have brought them."""
+
+    @property
+    def most_values(self) -> int:
+        """How many fields and values an answer may have."""
 
     def answer(self, body: bytes) -> bytes:
         """Put a plain answer into the client's dialect. Raises BrokenReplyError, ReplyError."""
@@ -112,6 +134,13 @@ class Instead(NamedTuple):
     fields: tuple[Header, ...]
 
 
+class _Made(NamedTuple):
+    """What came of a translation, in pieces for the client. problem: what was raised in place of it."""
+
+    pieces: list[bytes]
+    problem: Exception | None = None
+
+
 class TranslatedHeads:
     """Heads of one upstream's replies as clients of other dialects get them, kept by their shape: most are alike."""
 
@@ -123,8 +152,16 @@ class TranslatedHeads:
     def __repr__(self) -> str:
         return f"<TranslatedHeads {self._known!r}>"
 
-    def of(self, head: ReplyHead, status: int, fields: tuple[Header, ...], *, has_limits: bool) -> ReplyHead:
-        """Return the head that the client gets. fields: in place of those that do not pass."""
+    def of(
+        self,
+        head: ReplyHead,
+        status: int,
+        fields: tuple[Header, ...],
+        *,
+        has_limits: bool,
+        length: int | None = None,
+    ) -> ReplyHead:
+        """Return the head that the client gets. fields: in place of those that do not pass. length: of its body."""
         shape, values = head.shape, head.values
         if not shape.is_shared:
             made, places = _translated(shape, status, fields, has_limits=has_limits)
@@ -134,7 +171,7 @@ class TranslatedHeads:
             if found is None:
                 found = self._known.put(key, _translated(shape, status, fields, has_limits=has_limits))
             made, places = found
-        return ReplyHead(made, tuple([values[n] for n in places]), None)
+        return ReplyHead(made, tuple([values[n] for n in places]), length)
 
 
 def _translated(
@@ -170,6 +207,7 @@ class TranslatedReply(ReplyFilter):
     __slots__ = (
         "_body",
         "_crossing",
+        "_ends",
         "_has_limits",
         "_head",
         "_heads",
@@ -177,15 +215,19 @@ class TranslatedReply(ReplyFilter):
         "_is_array",
         "_is_compressed",
         "_is_error",
+        "_is_last",
         "_is_stream",
         "_judge",
         "_knows_529",
+        "_left",
+        "_made",
         "_n_bytes",
         "_on_bug",
         "_on_head",
         "_on_tokens",
         "_secret",
         "_stream",
+        "_work",
         "_written",
     )
 
@@ -225,10 +267,15 @@ class TranslatedReply(ReplyFilter):
         self._body: list[bytes] = []
         self._n_bytes = 0
         self._written: list[bytes] = []  # of a stream whose head is held
+        self._work: Callable[[], bytes] | None = None  # while has_work
+        self._made: _Made | None = None  # of that
+        self._ends = False  # what came last was fed with the end
+        self._left: deque[bytes] = deque()  # what is written, and goes out with go_on()
+        self._is_last = False
 
     @property
     def holds(self) -> bool:
-        return True  # only whole events are written
+        return not self._left  # only whole events are written
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
         """Hold the head back. Raises nothing: what can't be read is said by feed()."""
@@ -243,8 +290,8 @@ class TranslatedReply(ReplyFilter):
 
     def begins_stream(self) -> bool:
         """Let the head of a stream of events go: an error from now on is an event of it."""
-        if self._stream is None or self._is_array or self.released is not None:
-            return False
+        if self._stream is None or self._is_array or self.released is not None or self.is_behind:
+            return False  # the first event is in the making
         self._stream.begin()
         return True
 
@@ -253,34 +300,86 @@ class TranslatedReply(ReplyFilter):
         try:
             if self._is_compressed:
                 raise BrokenReplyError("it is compressed, and Velox asked for one that is not")
-            if self._stream is None:
-                written = self._feed_whole(data, end)
-            else:
-                written = self._feed_stream(self._stream, data, end)
-            if self._on_tokens is not None:
-                self._on_tokens(self._crossing.tokens)
-            return written
-        except BrokenReplyError as exc:
-            message = f"the upstream's reply can't be translated: {exc}"
-            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message) from exc
+            stream = self._stream
+            if stream is None:
+                return self._feed_whole(data, end)
+            is_long = self._n_bytes > LARGE_BYTES and stream.n_held > LARGE_BYTES
+            self._n_bytes += len(data)
+            if is_long:
+                return self._begin_work(partial(stream.feed, data, end), end)
+            return self._on_text(stream, _in_pieces(stream.feed(data, end)), end)
         except UpstreamFailure:
             raise
         except Exception as exc:
-            self._on_bug(exc)
-            message = "an error inside Velox ended the translation of this reply; it was recorded"
-            raise UpstreamFailure(Reason.INTERNAL, message) from exc
+            raise self._failure(exc) from exc
+
+    def work(self) -> None:
+        """Translate what would hold the loop."""
+        work, self._work = self._work, None
+        assert work is not None, "there is work"
+        self._made = _made(work)
+
+    def go_on(self) -> bytes:
+        """Return what has come of the work, or the next piece of it. Raises UpstreamFailure."""
+        made, self._made = self._made, None
+        if made is None:
+            return self._next_piece()
+        self.has_work = self.is_behind = False
+        try:
+            if self._stream is None:
+                return self._take(made)
+            if made.problem is not None:
+                raise self._failure(made.problem)
+            return self._on_text(self._stream, made.pieces, self._ends)
+        except UpstreamFailure:
+            raise
+        except Exception as exc:
+            raise self._failure(exc) from exc
 
     def cut(self, error: VeloxError) -> bytes | None:
         """Return the event that says that the stream is not whole."""
         stream = self._stream
-        if stream is None or self.released is None or stream.failed is not None or stream.is_whole:
+        if self.has_work or stream is None or self.released is None or stream.failed is not None or stream.is_whole:
             return None
         code = error.reason.code
-        return b"".join(self._written) + stream.fail(ApiError(_kind(error.status), error.status, error.message, code))
+        said = stream.fail(ApiError(_kind(error.status), error.status, error.message, code))
+        if self._left:  # the client is inside an event
+            return None if self._is_array else b"\n\n" + said
+        return b"".join(self._written) + said
 
-    def _feed_stream(self, stream: CrossingStream, data: bytes, end: bool) -> bytes:
-        text = stream.feed(data, end)
-        self._n_bytes = 0 if text and self.released is not None else self._n_bytes + len(data)
+    def _begin_work(self, work: Callable[[], bytes], end: bool) -> bytes:
+        self._work, self._ends = work, end
+        self.is_behind = self.has_work = True
+        return b""
+
+    def _failure(self, problem: Exception) -> UpstreamFailure:
+        """Return why the reply can't be translated."""
+        if isinstance(problem, BrokenReplyError):
+            return UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's reply can't be translated: {problem}")
+        self._on_bug(problem)
+        message = "an error inside Velox ended the translation of this reply; it was recorded"
+        return UpstreamFailure(Reason.INTERNAL, message)
+
+    def _first_of(self, pieces: list[bytes], *, is_over: bool = False) -> bytes:
+        """Return what goes to the client first; go_on() returns the rest. is_over: nothing more follows it."""
+        if len(pieces) == 1:
+            self.is_over = is_over
+            return pieces[0]
+        self._left, self._is_last, self.is_behind = deque(pieces), is_over, True
+        return self._next_piece()
+
+    def _next_piece(self) -> bytes:
+        piece = self._left.popleft()  # from here on the client holds it
+        if not self._left:
+            self.is_behind, self.is_over = False, self._is_last
+        return piece
+
+    def _on_text(self, stream: CrossingStream, pieces: list[bytes], end: bool) -> bytes:
+        """Return what goes on of what was made of a part of a stream."""
+        if self._on_tokens is not None:
+            self._on_tokens(self._crossing.tokens)
+        if pieces[0] and self.released is not None:
+            self._n_bytes = 0
         if self._n_bytes > _MOST_FRUITLESS_BYTES:
             raise BrokenReplyError(f"it has sent over {_MOST_FRUITLESS_BYTES} bytes without an event for the client")
         failed = stream.failed
@@ -288,22 +387,22 @@ class TranslatedReply(ReplyFilter):
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, _WITHHELD)
         if self.released is not None:
             if end and not stream.is_whole and failed is None:
-                self._written = [text]  # goes out before the event that says that it was cut
+                self._written = pieces  # goes out before the event that says that it was cut
                 raise _truncated()
-            self.is_over = stream.is_whole or failed is not None
-            return text
+            return self._first_of(pieces, is_over=stream.is_whole or failed is not None)
         if failed is not None and not stream.has_begun:
             return self._fail(failed)
         if end and not stream.is_whole and failed is None:
             raise _truncated()
-        self._written.append(text)
+        self._written += pieces
         if not stream.has_begun:
             return b""
         self._n_bytes = 0
         self._release(200, *((_JSON,) if self._is_array else (_SSE, _CACHE)))
-        self.is_over = stream.is_whole or failed is not None
-        written, self._written = b"".join(self._written), []
-        return written
+        pieces, self._written = self._written, []
+        if sum(map(len, pieces)) <= _PIECE_BYTES:
+            pieces = [b"".join(pieces)]
+        return self._first_of(pieces, is_over=stream.is_whole or failed is not None)
 
     def _feed_whole(self, data: bytes, end: bool) -> bytes:
         if self._is_error and self._n_bytes + len(data) > _MOST_ERROR_BYTES:
@@ -314,26 +413,40 @@ class TranslatedReply(ReplyFilter):
             raise BrokenReplyError(f"it is over {_MOST_ANSWER_BYTES} bytes")
         if not end:
             return b""
-        body, self._body = b"".join(self._body), []
+        pieces, self._body = self._body, []
         head = self._head
         assert head is not None, "a body comes after its head"
         if self._is_error:
-            error = self._crossing.read_error(head.status, head.headers, plain_body(head.headers, body))
+            body = plain_body(head.headers, b"".join(pieces))
+            error = self._crossing.read_error(head.status, head.headers, body)
             instead = None if self._instead is None else self._instead(error)
             if instead is not None:
                 self._release(200, _JSON, *instead.fields)
                 return instead.body
             return self._fail(error)
-        if has_over(body, MOST_VALUES):
-            raise BrokenReplyError(f"it has over {MOST_VALUES:,} fields and values")
         if self._on_head is not None:
             self._on_head(head.headers)
-        try:
-            written = self._crossing.whole_stream(body) if self._is_stream else self._crossing.answer(body)
-        except ReplyError as exc:
-            return self._fail(exc.error)
-        self._release(head.status, *((_SSE, _CACHE) if self._is_stream and not self._is_array else (_JSON,)))
-        return written
+        crossing = self._crossing
+        work = partial(_anew, crossing, pieces, is_stream=self._is_stream)
+        if is_large(pieces) or crossing.n_held > LARGE_BYTES:
+            return self._begin_work(work, end)
+        return self._take(_made(work))
+
+    def _take(self, made: _Made) -> bytes:
+        """Return what goes on of a plain answer's translation."""
+        pieces, problem = made
+        if isinstance(problem, ReplyError):
+            return self._fail(problem.error)
+        if problem is not None:
+            raise self._failure(problem)
+        if self._on_tokens is not None:
+            self._on_tokens(self._crossing.tokens)
+        head = self._head
+        assert head is not None, "a body comes after its head"
+        fields = (_SSE, _CACHE) if self._is_stream and not self._is_array else (_JSON,)
+        length = None if len(pieces) == 1 or self._is_stream else sum(map(len, pieces))
+        self._release(head.status, *fields, length=length)
+        return self._first_of(pieces)
 
     def _fail(self, error: ApiError) -> bytes:
         """Answer with an error. Of another status than the reply's, it may be a reason for another attempt."""
@@ -363,17 +476,44 @@ class TranslatedReply(ReplyFilter):
             return error
         return ApiError(error.kind, error.status, _WITHHELD, retry_after_s=error.retry_after_s)
 
-    def _release(self, status: int, *fields: tuple[bytes, bytes]) -> None:
+    def _release(self, status: int, *fields: tuple[bytes, bytes], length: int | None = None) -> None:
         assert self._head is not None, "a body comes after its head"
         if self._crossing.dropped:
             fields += ((b"x-velox-dropped", ",".join(self._crossing.dropped).encode("ascii")),)
         if status == _OVERLOADED and not self._knows_529:
             status = _UNAVAILABLE
-        self.released = self._heads.of(self._head, status, fields, has_limits=self._has_limits)
+        self.released = self._heads.of(self._head, status, fields, has_limits=self._has_limits, length=length)
 
 
 def _is_json(head: ReplyHead) -> bool:
     return any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
+
+
+def _anew(crossing: Crossing, pieces: list[bytes], *, is_stream: bool) -> bytes:
+    """Return a plain answer in the client's dialect. pieces: of its body; they are let go."""
+    body = b"".join(pieces)
+    pieces.clear()
+    most = crossing.most_values
+    if has_over(body, most):
+        raise BrokenReplyError(f"it has over {most:,} fields and values")
+    written = crossing.whole_stream(body) if is_stream else crossing.answer(body)
+    if len(written) > _MOST_WRITTEN_BYTES:
+        raise BrokenReplyError(f"it would have over {_MOST_WRITTEN_BYTES} bytes for this client")
+    return written
+
+
+def _made(work: Callable[[], bytes]) -> _Made:
+    """Return what comes of it. What it raises is kept, and not raised where others could be led to by a traceback."""
+    try:
+        return _Made(_in_pieces(work()))
+    except Exception as exc:
+        return _Made([], exc)
+
+
+def _in_pieces(text: bytes) -> list[bytes]:
+    if len(text) <= _PIECE_BYTES:
+        return [text]
+    return [text[at : at + _PIECE_BYTES] for at in range(0, len(text), _PIECE_BYTES)]
 
 
 def _truncated() -> UpstreamFailure:

@@ -99,6 +99,11 @@ class ChunkReader:
     def __repr__(self) -> str:
         return f"<ChunkReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
 
+    @property
+    def n_held(self) -> int:
+        """See StreamReader."""
+        return self._events.n_held
+
     def feed(self, data: bytes) -> list[Event]:
         """See StreamReader."""
         delta = self._shape.same(data)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from velox.dialects.losses import BrokenReplyError
+from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["Frame", "Frames"]
 
@@ -100,6 +101,11 @@ class Frames:
         return found
 
     @property
+    def n_held(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return len(self._held)
+
+    @property
     def is_between(self) -> bool:
         """True where no frame has begun that is not whole."""
         return not self._held
@@ -107,6 +113,8 @@ class Frames:
     def _frame(self, data: bytes, n_headers: int) -> Frame:
         if zlib.crc32(data[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
             raise BrokenReplyError("a frame of the upstream's event stream has a wrong checksum")
+        if has_over(data, MOST_VALUES):
+            raise BrokenReplyError(f"a frame of the upstream's event stream has over {MOST_VALUES:,} values")
         payload_at = _PRELUDE.size + n_headers
         headers = data[_PRELUDE.size : payload_at]
         names = self._remembered.get(headers)

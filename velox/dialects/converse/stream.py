@@ -97,6 +97,11 @@ class ConverseStream:
     def __repr__(self) -> str:
         return f"<ConverseStream {self._n} blocks, {len(self._open)} open>"
 
+    @property
+    def n_held(self) -> int:
+        """See StreamReader."""
+        return self._frames.n_held
+
     def feed(self, data: bytes) -> list[Event]:
         """Take what came, cut anywhere. Raises BrokenReplyError."""
         events: list[Event] = []

@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from velox.dialects.losses import BrokenReplyError
+from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["JsonItems"]
 
@@ -37,8 +38,13 @@ class JsonItems:
         """True once the array, or the one object, is closed."""
         return self._depth == 0 and (self._is_closed or self._is_array is False)
 
+    @property
+    def n_held(self) -> int:
+        """Bytes of an object that is not whole yet."""
+        return self._n_bytes
+
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what came; return the objects that are whole. Raises BrokenReplyError: one is over the bound."""
+        """Take what came; return the objects that are whole. Raises BrokenReplyError: one is over a bound."""
         if self._is_array is None and data.strip():
             self._is_array = data.lstrip().startswith(b"[")
         found: list[bytes] = []
@@ -68,7 +74,10 @@ class JsonItems:
                 self._depth -= 1
                 if self._depth == 0:
                     self._hold(data[begin:at])
-                    found.append(b"".join(self._held))
+                    item = b"".join(self._held)
+                    if has_over(item, MOST_VALUES):
+                        raise BrokenReplyError(f"a part of the upstream's answer has over {MOST_VALUES:,} values")
+                    found.append(item)
                     self._held, self._n_bytes = [], 0
         if self._depth > 0:
             self._hold(data[begin:])

@@ -61,6 +61,11 @@ class GenerateStreamReader:
     def __repr__(self) -> str:
         return f"<GenerateStreamReader {self._parts!r}>"
 
+    @property
+    def n_held(self) -> int:
+        """See StreamReader."""
+        return 0 if self._events is None else self._events.n_held
+
     def feed(self, data: bytes) -> list[Event]:
         """Take what came, cut anywhere. Raises BrokenReplyError."""
         if self._events is None:

@@ -98,6 +98,11 @@ class MessagesReader:
     def __repr__(self) -> str:
         return f"<MessagesReader {self._n_blocks} blocks, {len(self._opened)} open>"
 
+    @property
+    def n_held(self) -> int:
+        """See StreamReader."""
+        return self._events.n_held
+
     def feed(self, data: bytes) -> list[Event]:
         """Take what came. Raises BrokenReplyError."""
         delta = self._shape.same(data)

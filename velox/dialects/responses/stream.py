@@ -83,6 +83,11 @@ class EventReader:
     def __repr__(self) -> str:
         return f"<EventReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
 
+    @property
+    def n_held(self) -> int:
+        """See StreamReader."""
+        return self._events.n_held
+
     def feed(self, data: bytes) -> list[Event]:
         """See StreamReader."""
         found: list[Event] = []
