@@ -41,7 +41,7 @@ test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: ab
 # What must never happen, end to end: a revoked key that works, money that hides, memory that grows, another's things in
 # reach, an error taken for an answer. For the compiled build, which is what people get; `make test` runs them, too.
 GUARDED := $(foreach each,exam test_addresses.py test_budget_replicas.py test_budget_restarts.py test_early_errors.py \
-	test_hidden_usage.py test_key_races.py test_large_translations.py test_ledger.py test_ledger_damage.py \
+	test_hidden_usage.py test_key_races.py test_large_replies.py test_large_translations.py test_ledger.py test_ledger_damage.py \
 	test_managed_keys.py test_no_cycles.py test_responses_socket.py test_translation.py test_two_keys.py,tests/e2e/$(each))
 
 test-guarded: $(INSTALLED)  ## What must never happen, end to end: about three minutes
