@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from velox.protocol.error_meaning import names_no_model, plain_body
+from velox.protocol.error_meaning import lacks_field, names_no_model, plain_body, refuses_reasoning
 
 MISSING = [
     {"error": {"message": "The model `m` does not exist or you do not have access to it.", "code": "model_not_found"}},
@@ -68,3 +68,39 @@ def test_compressed_body_is_read() -> None:
     assert plain_body([(b"content-encoding", b"gzip")], body) == b""
     bomb = zlib.compress(b"x" * 50_000_000)
     assert len(plain_body([(b"content-encoding", b"deflate")], bomb)) <= 64 * 1024
+
+
+REASONING = [
+    "The encrypted content gAAA...DQ== could not be verified.",
+    "The encrypted content for item rs_0a could not be verified. Reason: Encrypted content could not be decrypted.",
+    "messages.1.content.0: Invalid `signature` in `thinking` block",
+    "messages.3.content.0: Invalid `data` in `redacted_thinking` block",
+    "Corrupted thought signature.",
+    "Invalid thought signature.",
+    "Unable to submit request because Thought signature is not valid.. Learn more: https://cloud.google.com/",
+]
+LACKING = [
+    "tools.0.custom.eager_input_streaming: Extra inputs are not permitted",
+    "Failed to deserialize the JSON body into the target type: tools[0].type: unknown variant `custom`",
+    "Unrecognized request argument supplied: verbosity",
+    "Unsupported parameter: 'reasoning_effort'",
+    "Unknown parameter: 'input[1].namespace'.",
+    'Invalid JSON payload received. Unknown name "store": Cannot find field.',
+    "input tool type 'custom' is not supported",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_reasoning"), [*((each, True) for each in REASONING), *((each, False) for each in LACKING)]
+)
+def test_what_a_server_lacks_is_told_from_reasoning_that_it_did_not_make(text: str, is_reasoning: bool) -> None:
+    """C1, C28, C29: in the words of each vendor."""
+    body = json.dumps({"error": {"message": text}}).encode()
+    assert (refuses_reasoning(body), lacks_field(body)) == (is_reasoning, not is_reasoning)
+
+
+@pytest.mark.parametrize("text", ["messages: at least one message is required", "max_tokens must be positive", ""])
+def test_errors_about_the_request_itself_are_neither(text: str) -> None:
+    body = json.dumps({"error": {"message": text}}).encode()
+    assert not refuses_reasoning(body) and not lacks_field(body)
+    assert not refuses_reasoning(b"x") and lacks_field(b'{"detail":[{"msg":"Extra inputs are not permitted"}]}')

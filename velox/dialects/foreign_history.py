@@ -9,6 +9,10 @@ For bodies in the provider's own API, which go up as the client sent them: a con
 when the client changes the model, or by a fallback, and a provider answers 400 to signatures that are not its own. All
 but these places stays as it is, byte for byte; a body without them is not even decoded.
 
+`without_sealed` leaves out all of it, whoever made it: for a provider that has refused a request because of it. Keys of
+two organisations, or two resources of Azure, don't read each other's; nor do servers of the same API
+(BerriAI/litellm#27702, higress-group/higress#3197).
+
 Knows: where each API has its history. Does not know: how a request is translated.
 """
 
@@ -26,7 +30,7 @@ from velox.dialects.responses.compaction import COMPACTED_TYPES, summary_message
 from velox.dialects.signatures import TAG, TAG_BASE64, is_tagged
 from velox.types import Surface
 
-__all__ = ["without_foreign"]
+__all__ = ["has_sealed", "without_foreign", "without_sealed"]
 
 _Fields: TypeAlias = dict[str, msgspec.Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -52,13 +56,17 @@ _OWN_ITEM_BYTES: Final = _OWN_ITEM.encode()
 # How Codex sends reasoning back that nobody signed: without an id, too.
 _UNSEALED: Final = (b'"encrypted_content":null', b'"encrypted_content": null')
 _OPENAIS: Final = frozenset({"openai", "azure", "foundry"})
+_NO_PROVIDER: Final = ""
+_ENCRYPTED: Final = b'"encrypted_content"'
+_UNCHECKED: Final = msgspec.json.decode(UNCHECKED)
 
 
 class _Place(NamedTuple):
-    """Where a request goes."""
+    """Where a request goes. takes_none: it has refused what it got of this, and gets none any more."""
 
     facts: ModelFacts
     provider: str
+    takes_none: bool = False
 
 
 def without_foreign(body: bytes | bytearray, surface: Surface, facts: ModelFacts, provider: str) -> bytes | bytearray:
@@ -66,12 +74,28 @@ def without_foreign(body: bytes | bytearray, surface: Surface, facts: ModelFacts
 
     facts: of the model there. provider: the name of its row. What can't be read goes up as it is.
     """
-    change = _CHANGES.get(surface)
-    if change is None or not any(body.find(mark) >= 0 for mark in _MARKS[surface]):
+    return _changed(body, surface, _Place(facts, provider), _MARKS.get(surface, ()))
+
+
+def has_sealed(body: bytes | bytearray, surface: Surface) -> bool:
+    """Return True if a client's body may have reasoning that only its maker can read."""
+    return any(body.find(mark) >= 0 for mark in _SEALS.get(surface, ()))
+
+
+def without_sealed(body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
+    """Return a client's body without any reasoning that only its maker can read; the same if it has none.
+
+    A compacted conversation stays: without it nothing would be left of what was said.
+    """
+    return _changed(body, surface, _Place(ModelFacts(), _NO_PROVIDER, takes_none=True), _SEALS.get(surface, ()))
+
+
+def _changed(body: bytes | bytearray, surface: Surface, place: _Place, marks: tuple[bytes, ...]) -> bytes | bytearray:
+    if not any(body.find(mark) >= 0 for mark in marks):
         return body
     try:
         fields = _FIELDS.decode(body)
-        return msgspec.json.encode(fields) if change(fields, _Place(facts, provider)) else body
+        return msgspec.json.encode(fields) if _CHANGES[surface](fields, place) else body
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return body
 
@@ -106,8 +130,8 @@ def _raw(value: object) -> msgspec.Raw:
 
 def _change_messages(fields: _Fields, place: _Place) -> bool:
     is_in_loop = False  # since the last thing that the user said, something was left out
-    is_signing = place.facts.thinking in _SIGNING
-    marks = (_TAG, *_UNSIGNED) if is_signing else (_TAG,)
+    is_signing = place.takes_none or place.facts.thinking in _SIGNING
+    marks = _SEALS[Surface.MESSAGES] if place.takes_none else (_TAG, *_UNSIGNED) if is_signing else (_TAG,)
 
     def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
         nonlocal is_in_loop
@@ -115,7 +139,7 @@ def _change_messages(fields: _Fields, place: _Place) -> bool:
             is_in_loop = is_in_loop and not _is_said_by_user(raw)
             return raw
         message = _FIELDS.decode(raw)
-        if not _changed_items(message, "content", lambda block: _own_block(block, is_signing=is_signing)):
+        if not _changed_items(message, "content", lambda block: _own_block(block, place, is_signing=is_signing)):
             return raw
         is_in_loop = True
         return _raw(message) if _items(message["content"]) else None
@@ -128,7 +152,9 @@ def _change_messages(fields: _Fields, place: _Place) -> bool:
     return is_changed
 
 
-def _own_block(raw: msgspec.Raw, *, is_signing: bool) -> msgspec.Raw | None:
+def _own_block(raw: msgspec.Raw, place: _Place, *, is_signing: bool) -> msgspec.Raw | None:
+    if place.takes_none:
+        return None if _type_of(raw) in ("thinking", "redacted_thinking") else raw
     if bytes(raw).find(_TAG) < 0 and not (is_signing and _type_of(raw) == "thinking"):
         return raw
     block = _FIELDS.decode(raw)
@@ -159,6 +185,9 @@ def _change_responses(fields: _Fields, place: _Place) -> bool:
 
 
 def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
+    if place.takes_none:
+        is_sealed = bytes(raw).find(_ENCRYPTED) >= 0 and _type_of(raw) == "reasoning"
+        return None if is_sealed and _text(_FIELDS.decode(raw), "encrypted_content") else raw
     if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.RESPONSES]):
         return raw
     item = _FIELDS.decode(raw)
@@ -187,8 +216,10 @@ def _change_generate(fields: _Fields, place: _Place) -> bool:
         fields["generateContentRequest"] = _raw(inner)
         return is_changed
 
+    marks = _SEALS[Surface.GENERATE] if place.takes_none else (_TAG_BASE64,)
+
     def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
-        if bytes(raw).find(_TAG_BASE64) < 0:
+        if all(bytes(raw).find(mark) < 0 for mark in marks):
             return raw
         content = _FIELDS.decode(raw)
         if not _changed_items(content, "parts", lambda part: _own_part(part, place)):
@@ -199,18 +230,22 @@ def _change_generate(fields: _Fields, place: _Place) -> bool:
 
 
 def _own_part(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
-    if bytes(raw).find(_TAG_BASE64) < 0:
+    if not place.takes_none and bytes(raw).find(_TAG_BASE64) < 0:
         return raw
     part = _FIELDS.decode(raw)
-    name = next((each for each in _SIGNATURES if is_tagged(_text(part, each))), None)
+    name = next((each for each in _SIGNATURES if _is_others(_text(part, each), place)), None)
     if name is None:
         return raw
     if bytes(part.get("thought", b"")) == b"true":
         return None
     del part[name]
-    if place.facts.thinking in CHECKING and any(each in part for each in _CALLS):
+    if (place.takes_none or place.facts.thinking in CHECKING) and any(each in part for each in _CALLS):
         part[name] = msgspec.Raw(UNCHECKED)
     return _raw(part) if part else None
+
+
+def _is_others(signature: str, place: _Place) -> bool:
+    return signature not in ("", _UNCHECKED) if place.takes_none else is_tagged(signature)
 
 
 # -- OpenAI Chat Completions ------------------------------------------------------------------------
@@ -223,7 +258,7 @@ def _change_chat(fields: _Fields, place: _Place) -> bool:
         message = _FIELDS.decode(raw)
         is_changed = _with_own_ids(message)
         if place.provider != _ROUTER:
-            is_changed |= _with_own_reasoning(message, place.facts.reasoning_field)
+            is_changed |= _with_own_reasoning(message, place)
         return _raw(message) if is_changed else raw
 
     return place.provider != _ANY_SERVER and _changed_items(fields, "messages", changed)
@@ -245,12 +280,14 @@ def _with_own_id(fields: _Fields, name: str) -> bool:
     return signature is not None
 
 
-def _with_own_reasoning(message: _Fields, own_name: str) -> bool:
+def _with_own_reasoning(message: _Fields, place: _Place) -> bool:
     """Leave out the signatures of other providers, and give the text the name that it has here, if it has one."""
-    is_changed = _changed_items(message, "reasoning_details", lambda raw: None if _is_ours(raw) else raw)
+    drops = place.takes_none
+    is_changed = _changed_items(message, "reasoning_details", lambda raw: None if drops or _is_ours(raw) else raw)
     if is_changed and not _items(message["reasoning_details"]):
         del message["reasoning_details"]
-    if own_name != "reasoning_content" and "reasoning_content" in message:
+    own_name = place.facts.reasoning_field
+    if not drops and own_name != "reasoning_content" and "reasoning_content" in message:
         text = message.pop("reasoning_content")
         if own_name == "reasoning":
             message.setdefault(own_name, text)
@@ -277,4 +314,11 @@ _MARKS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
     **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (_TAG_BASE64,)),
     **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (_TAG, *_UNSIGNED)),
     **dict.fromkeys((Surface.RESPONSES, Surface.COUNT_RESPONSES, Surface.COMPACT), (_TAG, _OWN_ITEM_BYTES, *_UNSEALED)),
+}
+# What stands in a body that has any of it.
+_SEALS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
+    Surface.CHAT: (_THOUGHT, _DETAILS),
+    **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (b'"thoughtSignature"', b'"thought_signature"')),
+    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (b'"thinking"', b'"redacted_thinking"')),
+    **dict.fromkeys((Surface.RESPONSES, Surface.COUNT_RESPONSES, Surface.COMPACT), (_ENCRYPTED,)),
 }

@@ -73,6 +73,8 @@ __all__ = ["Exchange", "ExchangeOwner"]
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
 _ERRORS_FROM: Final = 400
+# Of these the client hears only if nobody has failed before in a way that may pass.
+_REFUSALS: Final = frozenset({400, 404, 413, 422})
 # What a lane says of a request that its upstream's API has no way for.
 _UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
@@ -132,6 +134,7 @@ class Exchange(HedgingHost):
             "_failed",
             "_filters",
             "_forward_s",
+            "_is_unsealed",
         ),
         "_gone",
         *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
@@ -187,6 +190,7 @@ class Exchange(HedgingHost):
         self._routing: Routing | None = None  # while a configuration is held by it
         self._running = False
         self._retries: RetryPolicy | None = None  # most requests need none
+        self._is_unsealed = False  # it goes without the reasoning that only its maker can read
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
         self._answering: Attempt | None = None  # at `upstream`
@@ -343,6 +347,9 @@ class Exchange(HedgingHost):
         failure, which may pass: the request was right.
         """
         attempt = attempting if isinstance(attempting, Attempt) else attempting.last
+        if exc.reason is Reason.UPSTREAM_STATUS and self.hides_error and self._before is not None:
+            self.tried += (f"{attempt.member.name}={exc.status}",)
+            raise _first_of(self._before, f"the fallback {attempt.member.name} refused the request ({exc.status})")
         if exc.reason not in _UNSAYABLE or attempt.is_sent:
             raise exc
         before = self._before
@@ -359,11 +366,7 @@ class Exchange(HedgingHost):
         assert before is not None, "it is raised above"
         if was_unsayable:
             raise before
-        message = f"{before.message}; the fallback {attempt.member.name} can't take the request: {exc.message}"
-        failure = VeloxError(before.reason, message, status=before.status)
-        if before.reason is not Reason.UPSTREAM_STATUS:
-            failure.should_retry = before.should_retry  # a status says it by itself
-        raise failure
+        raise _first_of(before, f"the fallback {attempt.member.name} can't take the request: {exc.message}")
 
     def _answer_here(self, answered: AnsweredHereError) -> None:
         """Give the client an answer that no upstream has made."""
@@ -537,8 +540,9 @@ class Exchange(HedgingHost):
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """Note how an attempt ended that another one follows."""
-        self._before = failure
         is_status = failure.reason is Reason.UPSTREAM_STATUS
+        if self._before is None or not (is_status and failure.status in _REFUSALS):
+            self._before = failure
         self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
 
     def attempt_fields(self) -> AttemptFields:
@@ -587,6 +591,8 @@ class Exchange(HedgingHost):
             if surface is not None:
                 call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
                 if call is not None:
+                    if self._is_unsealed and self.body:
+                        self.body = lanes.without_sealed(self.body, surface)
                     asked = self._asked(surface, model, attempt, on_tokens)
                     if on_translated is not None:
                         asked = asked._replace(on_translated=on_translated)
@@ -649,13 +655,26 @@ class Exchange(HedgingHost):
         """Decide when an error's head has come, before the client sees it."""
         return self._retry_policy().after_status(head, attempt, now_s)
 
-    def may_ask_another(self, head: ReplyHead) -> bool:
+    def may_ask_another(self, head: ReplyHead, attempt: Attempt) -> bool:
         """Say whether an error may be a reason to ask another upstream, once it is read."""
-        return self._retry_policy().reads_error(head)
+        return self._retry_policy().reads_error(head, is_sealed=self._is_sealed(attempt))
 
     def retry_after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide when such an error has been read."""
-        return self._retry_policy().after_error(head, body, attempt, now_s)
+        is_sealed = self._is_sealed(attempt)
+        decision = self._retry_policy().after_error(head, body, attempt, now_s, is_sealed=is_sealed)
+        self._is_unsealed |= decision is not None and decision.is_unsealed
+        return decision
+
+    @property
+    def hides_error(self) -> bool:
+        """True if the error that was read last is not for the client, though no other attempt follows."""
+        return self._retries is not None and self._retries.hides_error and self._before is not None
+
+    def _is_sealed(self, attempt: Attempt) -> bool:
+        """Say whether the request has reasoning that only its maker can read."""
+        lanes, surface, body = attempt.member.lanes, self.plan.surface, self.body
+        return lanes is not None and surface is not None and bool(body) and lanes.has_sealed(body or b"", surface)
 
     def retry_after_failure(
         self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
@@ -920,6 +939,14 @@ def _tell(
 ) -> None:
     """Have a counter told in the loop's thread."""
     loop.call_soon_threadsafe(on_lost, client_api, model_api)
+
+
+def _first_of(failure: VeloxError, then: str) -> VeloxError:
+    """Return a failure that may pass, with what came after it."""
+    found = VeloxError(failure.reason, f"{failure.message}; {then}", status=failure.status)
+    if failure.reason is not Reason.UPSTREAM_STATUS:
+        found.should_retry = failure.should_retry  # a status says it by itself
+    return found
 
 
 def _note(told: list[tuple[Surface, Surface, int]], client_api: Surface, model_api: Surface, n_dropped: int) -> None:

@@ -346,8 +346,13 @@ class AttemptHost(RecordedExchange):
         """Decide when an error's head has come, before the client sees it; None: it is passed on."""
 
     @abc.abstractmethod
-    def may_ask_another(self, head: ReplyHead) -> bool:
+    def may_ask_another(self, head: ReplyHead, attempt: Attempt) -> bool:
         """Say whether an error that is passed on so far may be a reason to ask another upstream, once it is read."""
+
+    @property
+    @abc.abstractmethod
+    def hides_error(self) -> bool:
+        """True if the error that was read last is not for the client, though no other attempt follows."""
 
     @abc.abstractmethod
     def retry_after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
@@ -399,13 +404,15 @@ class AttemptObserver(Protocol):
 class RetryDecision:
     """One more attempt. attempt: it has begun, unless there is a wait before it.
 
-    renewal: what to wait for, in place of a time, but no longer than wait_s; None: nothing.
+    renewal: what to wait for, in place of a time, but no longer than wait_s; None: nothing. is_unsealed: without the
+    reasoning in the request that only its maker can read.
     """
 
     attempt: Attempt
     wait_s: float
     cause: Retry
     renewal: asyncio.Future[None] | None = None
+    is_unsealed: bool = False
 
     def give_up(self, now_s: float) -> None:
         """It will not be made: another request may be the probe that this one would have been."""
@@ -615,14 +622,14 @@ class Attempt(ReplyListener):
     def reads_error(self, head: ReplyHead) -> bool:
         """Say whether an error that was not refused is read before it is passed on."""
         host = self._host
-        return host is not None and host.may_ask_another(head)  # a copy's is for nobody
+        return host is not None and host.may_ask_another(head, self)  # a copy's is for nobody
 
     def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
-        """Say whether an error that was read is not for the client, because there is another attempt."""
+        """Say whether an error that was read is not for the client: there is another attempt, or it was our choice."""
         host = self._host
         assert host is not None, "a reply comes while its attempt runs"
         self._retry = host.retry_after_error(head, body, self, host.loop.time())
-        return self._retry is not None
+        return self._retry is not None or host.hides_error
 
     @property
     def addresses(self) -> UpstreamAddresses | None:

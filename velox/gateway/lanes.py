@@ -28,7 +28,7 @@ from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_co
 from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
 from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
 from velox.dialects.facts import ModelFacts
-from velox.dialects.foreign_history import without_foreign
+from velox.dialects.foreign_history import has_sealed, without_foreign, without_sealed
 from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses.types_taken import takes_types
@@ -155,6 +155,14 @@ class Lanes:
     def takes_sockets(self) -> bool:
         """True where the provider itself takes the WebSocket of Responses."""
         return self._row.sockets
+
+    def has_sealed(self, body: bytes | bytearray, surface: Surface) -> bool:
+        """Return True if a client's body may have reasoning that only its maker can read."""
+        return has_sealed(body, surface)
+
+    def without_sealed(self, body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
+        """Return a client's body without it."""
+        return without_sealed(body, surface)
 
     def check_passes(self, *, of_google: bool = False) -> None:
         """Raise VeloxError if the provider has nothing at paths of other APIs. of_google: of objects of Google's."""

@@ -19,6 +19,13 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
     404: it does not have the model  ->  free: at the next member, ten at most
     its model can't take the request ->  free: at the fallbacks that are for this, each once
     its API can't say it             ->  free: at the next member, ten at most
+    it can't read the request's      ->  free: at the same member with the same key, once, without that reasoning
+      reasoning, made elsewhere
+    it refuses a field, a tool or a  ->  free: at the next member of another provider or with another model
+      type that it does not know
+    it refuses the request (400,     ->  free: at the next member; where nobody is left, the client hears of the failure
+      422), and another one with         that may pass, and not of the refusal, which we have caused
+      another API or model has failed
     the client has seen a byte       ->  never
 """
 
@@ -27,6 +34,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from velox.errors import Reason
@@ -38,7 +46,15 @@ from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
 from velox.policy.health.member import State
 from velox.policy.retry import RetryBudget, RetryRules
-from velox.protocol.error_meaning import REFUSING, names_no_model, plain_body, refusal_of
+from velox.policy.routes import ModelName
+from velox.protocol.error_meaning import (
+    REFUSING,
+    lacks_field,
+    names_no_model,
+    plain_body,
+    refusal_of,
+    refuses_reasoning,
+)
 
 __all__ = ["RetryPolicy"]
 
@@ -73,12 +89,12 @@ class RetryPolicy:
     """The retries of one request; made when its first attempt did not bring a reply.
 
     deadline_s: of the client; no attempt begins after it. on_denied: called when something forbids a retry that could
-    have been made.
+    have been made. hides_error: the error that was read last is not for the client, though nobody is left to ask.
     """
 
     __slots__ = (
         *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_n_stale", "_on_denied"),
-        *("_rules", "_terms"),
+        *("_failed", "_has_unsealed", "_rules", "_terms", "hides_error"),
     )
 
     def __init__(
@@ -100,12 +116,17 @@ class RetryPolicy:
         self._n_stale = 0
         self._n_counted = 0
         self._has_renewed = False
+        self._has_unsealed = False
+        self._failed: tuple[str, ModelName] | None = None  # of the first one that failed in a way that may pass
+        self.hides_error = False
 
     def after_failure(
         self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
     ) -> RetryDecision | None:
         """Decide after an attempt that brought no reply at all; None: that was the last."""
         self._cursor.tried(attempt, is_silent=True)
+        if failure.reason is not Reason.UPSTREAM_STATUS:
+            self._failed = self._failed or _kind_of(attempt)
         if failure.unprocessed is Retry.STALE:
             self._n_stale += 1
             if self._n_stale == _MAX_FREE:
@@ -133,35 +154,57 @@ class RetryPolicy:
         if not self._rules.covers(head.status, head.headers):
             return None
         self._cursor.tried(attempt)
+        self._failed = self._failed or _kind_of(attempt)
         if head.status != 429:
             return self._counted(Retry.STATUS, attempt, head.headers, now_s, head.status)
         again = self._with_other_key(attempt, now_s)
         return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s, head.status)
 
-    def reads_error(self, head: ReplyHead) -> bool:
-        """Say whether an error that after_status() passes on is to be read: then after_error() is asked."""
+    def reads_error(self, head: ReplyHead, *, is_sealed: bool) -> bool:
+        """Say whether an error that after_status() passes on is to be read: then after_error() is asked.
+
+        is_sealed: the request has reasoning that only its maker can read.
+        """
         if head.status == 404:
             return self._cursor.has_others
-        return head.status in REFUSING and bool(self._cursor.parts.for_refusals)
+        has_others = bool(self._cursor.parts.for_refusals) or self._cursor.has_others
+        return head.status in REFUSING and (has_others or (is_sealed and not self._has_unsealed))
 
-    def after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
-        """Decide when an error has been read, before the client sees it; None: it is passed on.
+    def after_error(
+        self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float, *, is_sealed: bool
+    ) -> RetryDecision | None:
+        """Decide when an error has been read, before the client sees it; None: it is passed on, unless hides_error.
 
-        Who does not have the model, or can't take the request with it, did no work, and is not asked again.
+        Who does not have the model, or can't take the request with it, did no work, and is not asked again. is_sealed:
+        as for reads_error().
         """
-        if head.status != 404:
-            refusal = refusal_of(plain_body(head.headers, body))
-            self._cursor.tried(attempt)
-            chosen = None if refusal is None or now_s >= self._deadline_s else self._cursor.next_for(refusal, now_s)
-            return None if chosen is None else self._again(chosen, 0.0, Retry.STATUS, now_s)
-        if self._n_free >= _MAX_REFUSED or not names_no_model(plain_body(head.headers, body)):
+        is_late, plain = now_s >= self._deadline_s, plain_body(head.headers, body)
+        is_model = head.status == 404
+        if is_model and not names_no_model(plain):
             return None
+        if not is_model and is_sealed and not self._has_unsealed and refuses_reasoning(plain) and not is_late:
+            self._has_unsealed = True
+            again = Attempt(attempt.group, attempt.n, attempt.key)
+            return replace(self._again(again, 0.0, Retry.STATUS, now_s), is_unsealed=True)
         self._cursor.tried(attempt)
-        other = self._cursor.next(now_s, may_probe=True)
-        if other is None or now_s >= self._deadline_s:
+        refusal = None if is_model else refusal_of(plain)
+        if refusal is not None:
+            chosen = None if is_late else self._cursor.next_for(refusal, now_s)
+            if chosen is not None:
+                return self._again(chosen, 0.0, Retry.STATUS, now_s)
+        kind = _kind_of(attempt)
+        is_ours = self._failed is not None and self._failed != kind  # it was asked only as another one had failed
+        other: Attempt | None = None
+        if not is_late and self._n_free < _MAX_REFUSED and (is_model or is_ours or lacks_field(plain)):
+            other = self._cursor.next(now_s, may_probe=True)
+            while other is not None and not is_model and _kind_of(other) == kind:
+                self._cursor.tried(other)  # it would refuse it, too
+                other = self._cursor.next(now_s, may_probe=True)
+        if other is None:
+            self.hides_error = is_ours
             return None
         self._n_free += 1
-        return self._again(other, 0.0, Retry.UNKNOWN_MODEL, now_s)
+        return self._again(other, 0.0, Retry.UNKNOWN_MODEL if is_model else Retry.STATUS, now_s)
 
     def after_no_way(self, attempt: Attempt, now_s: float, *, anyhow: bool) -> RetryDecision | None:
         """Decide after an attempt that was not made: its member's API can't say the request; None: nobody is left.
@@ -278,3 +321,8 @@ class RetryPolicy:
     def _denied(self, by: RetryDenied) -> RetryDecision | None:
         self._on_denied(by)
         return None
+
+
+def _kind_of(attempt: Attempt) -> tuple[str, ModelName]:
+    """Return what decides which requests are taken: who serves them, and the model that is asked for."""
+    return attempt.member.entry.provider, attempt.group.models[attempt.n]

@@ -24,7 +24,16 @@ import orjson
 from velox.heads import Headers
 from velox.outcomes import Refusal
 
-__all__ = ["ERROR_BYTES", "REFUSING", "is_too_long", "names_no_model", "plain_body", "refusal_of"]
+__all__ = [
+    "ERROR_BYTES",
+    "REFUSING",
+    "is_too_long",
+    "lacks_field",
+    "names_no_model",
+    "plain_body",
+    "refusal_of",
+    "refuses_reasoning",
+]
 
 # Errors are short: a longer body is none of these.
 ERROR_BYTES: Final = 64 * 1024
@@ -51,6 +60,22 @@ _TOO_LONG: Final = re.compile(
     r"|prompt is too long|input is too long|max_new_tokens` must be <="
     r"|maximum model length|maximum prompt length|too many tokens: |prompt exceeds max"
     r"|exceeds? the (?:model's )?(?:maximum|available) (?:number of tokens|context)",
+    re.IGNORECASE,
+)
+# Reasoning of an earlier answer that was made elsewhere, or for another organisation. OpenAI and Azure
+# (openai/codex#8145), Anthropic and Claude on clouds, Gemini (google-gemini/gemini-cli#13467, decolua/9router#301).
+_FOREIGN: Final = re.compile(
+    r"invalid `?(?:signature|data)`? in `?(?:redacted_)?thinking|(?:corrupted|invalid) thought signature"
+    r"|thought signature is not valid",
+    re.IGNORECASE,
+)
+_SEALED: Final = ("encrypted content", "could not be verified")
+_FOREIGN_CODE: Final = "invalid_encrypted_content"
+# A field, a tool or a type that the server does not know: of Python's and Rust's parsers, OpenAI, Google.
+_LACKING: Final = re.compile(
+    r"extra inputs are not permitted|extra fields not permitted|\bunknown (?:variant|field|parameter|tool type|name)\b"
+    r"|unrecognized request argument|unsupported (?:parameter|tool|tool type|field|value)\b"
+    r"|does not match any of the expected tags|(?:tool|item|content|input) types? .{0,80}\bnot supported\b",
     re.IGNORECASE,
 )
 # gzip and zlib alike.
@@ -88,6 +113,23 @@ def refusal_of(body: bytes) -> Refusal | None:
                 return found
     said = _text(error, "message") or _text(error, "detail")  # FastAPI's servers
     return Refusal.CONTEXT_LENGTH if is_too_long(said) else None
+
+
+def refuses_reasoning(body: bytes) -> bool:
+    """Return True if an error is about reasoning in the request that the server has not made, or can't read."""
+    error = _error_of(body)
+    said = _text(error, "message")
+    if _text(error, "code") == _FOREIGN_CODE or _FOREIGN.search(said) is not None:
+        return True
+    return all(each in said.lower() for each in _SEALED)
+
+
+def lacks_field(body: bytes) -> bool:
+    """Return True if an error is about a field, a tool or a type that the server does not know."""
+    error = _error_of(body)
+    detail = error.get("detail")  # of FastAPI's servers a text, or a list of objects
+    said = _text(error, "message") or (detail if isinstance(detail, str) else str(detail or ""))
+    return _LACKING.search(said) is not None
 
 
 def is_too_long(message: str) -> bool:

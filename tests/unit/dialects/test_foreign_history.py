@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from velox.dialects.chat.details import id_with_thought, signature_detail, thinking_detail
 from velox.dialects.events import events_of
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.foreign_history import without_foreign
+from velox.dialects.foreign_history import has_sealed, without_foreign, without_sealed
 from velox.dialects.form import Answer, Block, Call, Signature, Stop, StopReason, ToolUse
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.losses import Losses
@@ -308,3 +310,63 @@ def test_all_else_goes_up_as_it_came(body: bytes) -> None:
     for surface in Surface:
         for each in (body, bytearray(body)):
             assert without_foreign(each, surface, UNKNOWN_MODEL, "openai") is each
+
+
+# -- all of it -------------------------------------------------------------------------------------
+
+SEALED = "sealed-value"
+THINKING = {"type": "thinking", "thinking": "hm", "signature": SEALED}
+TURNS: dict[Surface, tuple[str, list[dict[str, Any]]]] = {
+    Surface.MESSAGES: (
+        "messages",
+        [
+            {"role": "user", "content": "said"},
+            {"role": "assistant", "content": [THINKING, {"type": "text", "text": "said"}]},
+            {"role": "assistant", "content": [{"type": "redacted_thinking", "data": SEALED}]},
+        ],
+    ),
+    Surface.RESPONSES: (
+        "input",
+        [
+            {"role": "user", "content": "said"},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": SEALED},
+            {"type": "reasoning", "id": "rs_2", "summary": [], "content": [{"type": "reasoning_text", "text": "said"}]},
+            {"type": "function_call", "call_id": "c", "name": "said", "arguments": "{}"},
+        ],
+    ),
+    Surface.GENERATE: (
+        "contents",
+        [
+            {"role": "user", "parts": [{"text": "said"}]},
+            {"role": "model", "parts": [{"text": "hm", "thought": True, "thoughtSignature": SEALED}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "said"}, "thought_signature": SEALED}]},
+        ],
+    ),
+    Surface.CHAT: (
+        "messages",
+        [
+            {"role": "user", "content": "said"},
+            {"role": "assistant", "content": "said", "reasoning_details": [{"type": "x.encrypted", "data": SEALED}]},
+        ],
+    ),
+}
+
+
+@given(st.sampled_from(sorted(TURNS)), st.lists(st.integers(0, 3), max_size=12))
+def test_nothing_that_only_its_maker_can_read_is_left_and_all_else_is(surface: Surface, picks: list[int]) -> None:
+    """C28, C29: whatever the turns are, and whoever made it; what was said and called stays, in its order."""
+    name, turns = TURNS[surface]
+    history = [turns[n % len(turns)] for n in picks]
+    body = json.dumps({name: history, "model": "m"}).encode()
+
+    left = bytes(without_sealed(body, surface))
+
+    assert SEALED.encode() not in left and left.count(b"said") == body.count(b"said")
+    assert (left == body) is (SEALED.encode() not in body)
+    assert has_sealed(body, surface) or left == body
+
+
+def test_compacted_conversation_is_never_left_out() -> None:
+    """Nothing else is left of what was said."""
+    body = b'{"input":[{"type":"compaction","encrypted_content":"x"},{"role":"user","content":"a"}]}'
+    assert without_sealed(body, Surface.RESPONSES) is body
