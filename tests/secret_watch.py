@@ -49,8 +49,8 @@ _OPEN_HEADERS: Final = frozenset(
     {
         "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect",
         "host", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
-        # It goes back to its client.
-        "x-request-id",
+        # They go back to their client.
+        "origin", "x-request-id",
     }
 )  # fmt: skip
 _SECRET_FIELDS: Final = frozenset({"api_keys", "openai_api_key", "admin_token"})

@@ -31,6 +31,8 @@ FILES = {
 WRONG: list[tuple[Mapping[str, str], list[str]]] = [
     (OPEN, ["VELOX_LISTEN is '0.0.0.0:8080': expected VELOX_API_KEYS or VELOX_API_KEYS_FILE"]),
     ({**OPEN, "VELOX_API_KEYS": ""}, ["VELOX_LISTEN is"]),
+    ({"VELOX_CORS_ORIGINS": "*"}, ["VELOX_CORS_ORIGINS is '*': expected the origins themselves"]),
+    ({"VELOX_CORS_ORIGINS": "https://a/b"}, ["VELOX_CORS_ORIGINS is 'https://a/b': expected origins of web pages"]),
     (
         {**OPEN, "VELOX_API_KEYS_FILE": "FOLDER/empty"},
         ["VELOX_API_KEYS_FILE is 'FOLDER/empty': expected at least one key"],
@@ -178,3 +180,22 @@ def test_token_and_keys_are_told_of_and_not_shown(folder: Path, capsys: pytest.C
     assert SECRET not in out
     with pytest.raises(SettingsError):
         load({**environ, f"{TOKEN}_FILE": "x"}, cores=2)
+
+
+def test_origins_of_pages_stand_in_the_file_as_a_group(folder: Path) -> None:
+    """C17: `cors: {origins: [...]}`, or by the variable's name; a field that is none of it is told of."""
+    file = folder / "velox.yaml"
+    for text in (
+        'cors: {origins: ["https://app.example", "http://localhost:*"]}',
+        "cors:\n  origins: https://app.example,http://localhost:*",
+        'cors_origins: ["https://app.example", "http://localhost:*"]',
+    ):
+        file.write_text(text)
+        settings = load({"VELOX_CONFIG": str(file)}, cores=2)
+        assert settings.cors_origins == ("https://app.example", "http://localhost:*")
+    for text in ("cors: {origin: x}", "cors: [x]", "cors: x", "cors: {origins: [{a: b}]}"):
+        file.write_text(text)
+        with pytest.raises(SettingsError) as refused:
+            load({"VELOX_CONFIG": str(file)}, cores=2)
+        (problem,) = refused.value.problems
+        assert "cors" in str(problem)

@@ -235,6 +235,18 @@ def test_path_with_query_escape_or_dots_is_refused(text: str) -> None:
     assert not _accepts(parse.prefixes, text)
 
 
+def test_origins_of_pages_are_as_browsers_send_them() -> None:
+    """Scheme, host and a port that is not the usual one; a path, or a name alone, would match no page."""
+    text = "https://App.example, http://localhost:*, http://[::1]:3000, https://*.app.example, null, *"
+    assert parse.web_origins(text) == (
+        *("https://app.example", "http://localhost:*", "http://[::1]:3000", "https://*.app.example", "null", "*"),
+    )
+    for text in ("app.example", "https://app.example/", "https://app.example/x", "https://a b", "https://", "", "a,,b"):
+        assert not _accepts(parse.web_origins, text), text
+    for text in ("https://app.example:443", "http://app.example:80"):
+        assert not _accepts(parse.web_origins, text), text
+
+
 def test_host_names_are_names_without_a_port() -> None:
     """Lower-case, as they are compared; a port or an address of another form is none."""
     assert parse.host_names("Velox.Example., b") == {"velox.example", "b"}

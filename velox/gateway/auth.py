@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from velox.errors import Reason, VeloxError
 from velox.gateway.addresses import NO_PASS, AddressPass
 from velox.heads import RequestHead
+from velox.policy.web_origins import WebOrigins
 from velox.protocol.own_names import is_local
 from velox.providers.rows import OPENAI
 from velox.types import ANYONE, Caller, KeyEntry, KeyUpdate
@@ -41,6 +42,7 @@ _CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _NO_DIGEST: Final = bytes(32)
 _OTHER_SCHEME: Final = b" "  # no key begins with it
 _ID_BYTES: Final = 8
+_NO_PAGES: Final = WebOrigins(())
 _MARK: Final = struct.Struct("=QQ")
 _MASK: Final = 2**64 - 1
 
@@ -48,7 +50,8 @@ _MASK: Final = 2**64 - 1
 class Authenticator:
     """Checks the key of a request. keys: none means that anyone may call, and that stays so.
 
-    asks: a key is asked for though there is none now. hosts: names, lower-case, whose pages may ask without one.
+    asks: a key is asked for though there is none now. hosts: names, lower-case, whose pages may ask without one; pages:
+    their origins.
     secret: what passes of addresses are made with; several gateways may have the same. None: one that only this has.
     """
 
@@ -58,11 +61,13 @@ class Authenticator:
         *,
         asks: bool = False,
         hosts: frozenset[str] = frozenset(),
+        pages: WebOrigins = _NO_PAGES,
         secret: bytes | None = None,
     ) -> None:
         self.passes: Final = AddressPass(secret or secrets.token_bytes(32))
         self._asks: Final = asks or bool(keys)
         self._hosts: Final = hosts
+        self._pages: Final = pages
         self._mac_key: Final = secrets.token_bytes(32)
         self._by_mac: Final[dict[bytes, tuple[bytes, Caller]]] = {}
         self._fingerprint = 0
@@ -160,7 +165,8 @@ class Authenticator:
             host = urlsplit(origin.decode("ascii")).hostname or ""
         except ValueError:
             host = ""
-        if host not in _LOOPBACK and host not in self._hosts and not is_local(host):
+        is_ours = host in _LOOPBACK or host in self._hosts or is_local(host)
+        if not is_ours and not self._pages.names(origin):
             message = "a web page from elsewhere may use this gateway only with a key of it (VELOX_API_KEYS)"
             raise VeloxError(Reason.FORBIDDEN, message)
 

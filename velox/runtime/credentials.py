@@ -23,6 +23,7 @@ from velox.net.client.tls_context import ServerCertificate, renewed_context, ser
 from velox.observe.metrics import WorkerMetrics
 from velox.outcomes import KeyHolder
 from velox.policy.settled import Settled
+from velox.policy.web_origins import WebOrigins
 from velox.runtime.file_state import FileState, file_state
 from velox.runtime.key_comparison import KeyComparison
 from velox.runtime.key_corrections import KeyCorrections
@@ -85,7 +86,11 @@ class KeyWatch:
         self._is_full = False
         # Made once: processes that are forked share it until they change it.
         self.auth: Final = Authenticator(
-            in_force, asks=settings.asks_for_keys, hosts=settings.hosts, secret=_shared_secret(settings)
+            in_force,
+            asks=settings.asks_for_keys,
+            hosts=settings.hosts,
+            pages=WebOrigins(settings.cors_origins),
+            secret=_shared_secret(settings),
         )
         self.log: Final = ChangeLog(_KEYS_BYTES)
         self._forget_s = 0.0  # when what is before `_forget_end` may be forgotten, monotonic

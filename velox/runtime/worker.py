@@ -28,6 +28,7 @@ from velox.gateway.addresses import PublicOrigin
 from velox.gateway.auth import Authenticator
 from velox.gateway.budgets import BudgetGate
 from velox.gateway.calls import CallLog
+from velox.gateway.cors import CrossOrigin
 from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
@@ -58,6 +59,7 @@ from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue
 from velox.policy.memory_watch import MemoryWatch
 from velox.policy.retry import RetryBudget, RetryRules
+from velox.policy.web_origins import WebOrigins
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
@@ -377,8 +379,9 @@ class Worker:
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings
+        origins = WebOrigins(settings.cors_origins)
         return Ingress(
-            self._gateway,
+            CrossOrigin(self._gateway, origins) if origins else self._gateway,
             Http1Limits(body_bytes=settings.max_body_bytes, hosts=_own_hosts(settings)),
             ClientTimeouts(
                 header_s=settings.header_timeout_s,

@@ -292,6 +292,9 @@ def _unprotected_listeners(values: Mapping[str, Any]) -> Iterator[Problem]:
                 " (VELOX_AUTH=none lets everyone in)"
             )
             yield Problem("VELOX_LISTEN", quoted(",".join(map(str, values["listen"]))), expected)
+        if not has_keys and "*" in values.get("cors_origins", ()):
+            expected = "expected the origins themselves: without keys every web page could use this gateway's own"
+            yield Problem("VELOX_CORS_ORIGINS", "'*'", expected)
     yield from _viewer(values)
     if admin is None or admin.is_loopback or not {"admin_token", "admin_token_file"} <= values.keys():
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from velox.settings.model import VARIABLES, Settings
 from velox.settings.prices import add_prices
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing import NESTED, add_routing
-from velox.settings.tree import Tree
+from velox.settings.tree import Entry, Tree
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.yaml_file import read_file
 from velox.types import Address, Secret
@@ -49,6 +49,7 @@ _WITHOUT: Final = MappingProxyType(
     }
 )
 _OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_ADMIN_LISTEN": "--admin"}
+_CORS: Final = "cors"
 _PLACES: Final = ("port", "host", "bind", "address", "server")
 # What is expected instead of fields that people write by mistake.
 _HINTS: Final = MappingProxyType(
@@ -149,6 +150,16 @@ def admin_place(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Adm
     )
 
 
+def _flattened(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield the fields of a file, those of `cors:` by the names that they have as variables."""
+    for entry in entries:
+        if entry.key != _CORS or entry.value.fields is None:
+            yield entry
+            continue
+        for inner in entry.value.fields:
+            yield replace(inner, key=f"{_CORS}_{inner.key}")
+
+
 def _is_of_kubernetes(name: str, text: str) -> bool:
     return bool(_KUBERNETES.fullmatch(name) or _KUBERNETES_PORT.fullmatch(f"{name}={text}"))
 
@@ -186,10 +197,10 @@ class _Reading:
 
     def read_config(self, path: str) -> None:
         """Read the fields of the file; they override nothing."""
-        found = read_file(path, NESTED)
+        found = read_file(path, (*NESTED, _CORS))
         self.problems += found.problems
         self.values["file_end"] = found.end
-        for entry in found.entries:
+        for entry in _flattened(found.entries):
             key, value = entry.key, entry.value
             variable = _BY_KEY.get(key)
             has_fields = any(item.fields for item in value.items or ())

@@ -63,6 +63,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         " on loopback",
         parse.host_names,
     )
+    cors_origins: tuple[str, ...] = setting(
+        "",
+        "origins of [web pages of elsewhere](docs/keys.md#web-pages-of-elsewhere) that may use this gateway and read"
+        " its replies, commas between them: `https://app.example`, `http://localhost:*`, `null`; `*` is every page,"
+        " only where keys are required. In the file also `cors: {origins: [...]}`",
+        parse.web_origins,
+    )
     public_url: Origin | None = setting(
         "",
         "how clients reach this gateway, `https://HOST[/PATH]`: the begin of [addresses](docs/keys.md#addresses) in"

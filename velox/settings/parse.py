@@ -13,6 +13,7 @@ import math
 import pwd
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -78,6 +79,9 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # RFC 3986 pchar without "%": an escape in a configured path would only ask which side decodes it.
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*")
+# RFC 6454 §6.2: scheme, host and port; here with `*` for any text.
+_WEB_ORIGIN: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9*._-]+|\[[0-9a-f:.]+\])(?::([0-9*]{1,5}))?")
+_USUAL_PORTS: Final[Mapping[str, str]] = MappingProxyType({"http": "80", "https": "443"})
 _HOST: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 _VISIBLE: Final = re.compile(r"[!-~]+")
 _PERCENT: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%?")
@@ -382,6 +386,18 @@ def host_names(text: str) -> frozenset[str]:
     if not all(_HOST.fullmatch(name) and len(name) <= _HOST_CHARS for name in names):
         raise ValueError("expected names of hosts, commas between them, without port")
     return frozenset(names)
+
+
+def web_origins(text: str) -> tuple[str, ...]:
+    """Parse origins of web pages with commas between them."""
+    found = tuple(dict.fromkeys(item.strip().lower() for item in text.split(",")))
+    for item in found:
+        match = _WEB_ORIGIN.fullmatch(item)
+        if match is None and item not in ("*", "null"):
+            raise ValueError("expected origins of web pages, as https://app.example:8443 without a path, or *")
+        if match is not None and _USUAL_PORTS.get(match[1]) == match[2]:
+            raise ValueError(f"expected origins as browsers send them: without the usual port {match[2]}")
+    return found
 
 
 def secret(text: str) -> Secret:
