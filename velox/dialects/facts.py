@@ -54,7 +54,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     schemas_refuse: what of a tool's schema is a 400 (dialects/tool_fit.py): "top.anyOf" and other keywords at its top,
     "properties.keys", "malformed".
     most_stops, most_tools: so many stop strings, and tools, at most; 0: not known.
-    image_details: OpenAI's names of details of a picture that it takes; none: all.
+    image_details: OpenAI's names of details of a picture that it takes.
     web_search: the type of the tool by which the provider itself searches the web; "": it has none.
     user_after_results: the user's message may follow on results of tools; else one of the assistant's goes between.
     tool_types, item_types: of tools, and of items of the input, that its Responses API takes: patterns. A request with
@@ -90,7 +90,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     schemas_refuse: tuple[str, ...] = ()
     most_stops: int = 0
     most_tools: int = 0
-    image_details: tuple[str, ...] = ()
+    image_details: tuple[str, ...] = ("auto", "low", "high")
     web_search: str = ""
 
 

@@ -95,6 +95,7 @@ _CLAUDE_4_6_EFFORTS: Final = ("none", "low", "medium", "high", "max")
 _THREE_EFFORTS: Final = ("low", "medium", "high")
 _UP_TO_XHIGH: Final = (*_THREE_EFFORTS, "xhigh")
 _PENALTIES: Final = ("presence_penalty", "frequency_penalty")
+_WITH_ORIGINAL: Final = ("auto", "low", "high", "original")
 _GROK_REFUSES: Final = ("stop", *_PENALTIES)
 _WITHOUT_MINIMAL: Final = ("*gemini-3.7-flash*", "*gemini-3.8-flash*", "*gemini-flash-latest*", "*gemini-4*")
 _WITHOUT_SAMPLING: Final = ("*gemini-3.5-flash-lite*", "*gemini-flash-lite-latest*", "*gemini-3.6-flash*")
@@ -276,6 +277,8 @@ RULES: Final[tuple[ModelRule, ...]] = (
         sampling=True,
         verbosity=False,
     ),
+    # "original" is newer than Chat Completions' own list, and came with 5.4 (OpenAI's guide to images, "detail").
+    _rule("gpt-5.4*", *_WITH_BREAKPOINTS, "gpt-5.5*", providers=_OPENAIS, image_details=_WITH_ORIGINAL),
     # The same models at AWS, by its names.
     _rule(
         *("openai.gpt-5*", "openai.gpt-6*", "openai.gpt-daybreak*"),

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.dialects.chat.replies import EXTRA_CONTENT
-from velox.dialects.documents import document_text
+from velox.dialects.details import taken_detail
+from velox.dialects.documents import document_text, told_text
 from velox.dialects.facts import ModelFacts
+from velox.dialects.file_types import is_text
 from velox.dialects.form import (
     Audio,
     Block,
@@ -160,7 +162,8 @@ class MessageWriter:
             url = source.value
         else:
             raise BadRequestError("the model of this route takes pictures as base64 data or http(s) URLs", path)
-        detail = b"" if image.detail is None else b',"detail":' + quoted(image.detail)
+        taken = taken_detail(image.detail, self._facts, self._losses, path)
+        detail = b"" if taken is None else b',"detail":' + quoted(taken)
         form = b'{"type":"image_url","image_url":{"url":%b%b}%b}'
         return form % (quoted(url), detail, self._marks(image.cache))
 
@@ -172,6 +175,8 @@ class MessageWriter:
             return b'{"type":"text","text":%b%b}' % (document_text(document), mark)
         if source.kind is not MediaKind.DATA:
             raise BadRequestError("the model of this route takes files as base64 data only", path)
+        if is_text(source.type) and (said := told_text(document)) is not None:
+            return b'{"type":"text","text":%b%b}' % (said, mark)
         name = document.name or "file." + (source.type or "application/pdf").rpartition("/")[2]
         data = f"data:{source.type or 'application/pdf'};base64,{source.value}"
         context = document.context

@@ -16,6 +16,7 @@ from velox.dialects.chat import wire
 from velox.dialects.chat.details import THOUGHT, id_without_thought, read_blocks, read_details
 from velox.dialects.data_urls import read_url
 from velox.dialects.decoding import checked_text, decoded_request, is_given
+from velox.dialects.file_types import pictured, typed
 from velox.dialects.form import (
     Audio,
     Block,
@@ -234,15 +235,15 @@ class RequestReader:
                 return Text(_text(part.text, f"{path}.text"), cache)
             case "image_url" if part.image_url is not None:
                 if isinstance(part.image_url, str):
-                    return Image(read_url(part.image_url), cache=cache)
-                return Image(read_url(part.image_url.url), part.image_url.detail, cache)
+                    return pictured(read_url(part.image_url), cache=cache)
+                return pictured(read_url(part.image_url.url), part.image_url.detail, cache)
             case "input_audio" if part.input_audio is not None:
                 sound = part.input_audio
                 return Audio(Media(MediaKind.DATA, sound.data, f"audio/{sound.format or 'wav'}"), sound.format)
             case "file" if part.file is not None:
                 return Document(_file(part, path), part.file.filename, cache=cache)
             case "document_url" if part.document_url is not None:
-                return Document(_document(read_url(part.document_url)), part.document_name, cache=cache)
+                return Document(typed(read_url(part.document_url), part.document_name), part.document_name, cache=cache)
             case "refusal":
                 return Refusal(_text(part.refusal, f"{path}.refusal"))
             case "thinking":
@@ -407,12 +408,7 @@ def _file(part: wire.Part, path: str) -> Media:
     media = read_url(file.file_data)
     if media.kind is MediaKind.URL:
         media = Media(MediaKind.DATA, file.file_data)  # base64 alone
-    return _document(media)
-
-
-def _document(media: Media) -> Media:
-    is_known = media.type is not None or media.kind is MediaKind.URL
-    return media if is_known else Media(media.kind, media.value, "application/pdf")
+    return typed(media, file.filename)
 
 
 def _mark(mark: wire.CacheControl | None) -> CacheMark | None:

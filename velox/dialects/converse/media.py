@@ -9,6 +9,7 @@ import base64
 import re
 from typing import Final
 
+from velox.dialects.file_types import is_text
 from velox.dialects.form import Audio, Document, Image, Media, MediaKind
 from velox.dialects.losses import BadRequestError
 from velox.dialects.text import quoted
@@ -111,6 +112,8 @@ def document_block(document: Document, names: DocumentNames, path: str) -> bytes
     else:
         extension = document.name.rpartition(".")[2].lower() if document.name else None
         written = _source(source, "document", path)
+        if is_text(source.type) and _subtype(source) not in _DOCUMENTS:
+            extension = "txt"
         form = _format(_DOCUMENTS, source, extension, "document", path)
     more = b""
     if document.context is not None:
@@ -123,13 +126,17 @@ def document_block(document: Document, names: DocumentNames, path: str) -> bytes
 
 def _format(known: dict[str, str], source: Media, said: str | None, what: str, path: str) -> bytes:
     """Return the format by the media type, else by what the client said of it, else by where it is."""
-    subtype = (source.type or "").partition(";")[0].strip().rpartition("/")[2].lower()
+    subtype = _subtype(source)
     extension = source.value.rpartition(".")[2].lower() if source.kind is MediaKind.URL else ""
     form = known.get(subtype) or known.get(said or "") or known.get(extension)
     if form is None:
         formats = ", ".join(dict.fromkeys(known.values()))
         raise BadRequestError(f"the format of this {what} is not known to this model's API; it takes {formats}", path)
     return form.encode("ascii")
+
+
+def _subtype(source: Media) -> str:
+    return (source.type or "").partition(";")[0].strip().rpartition("/")[2].lower()
 
 
 def _source(source: Media, what: str, path: str) -> bytes:

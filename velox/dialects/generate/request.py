@@ -21,6 +21,7 @@ from typing import Final
 
 from velox.dialects.documents import document_text
 from velox.dialects.facts import ModelFacts
+from velox.dialects.file_types import EXTENSIONS
 from velox.dialects.form import (
     Audio,
     Block,
@@ -87,28 +88,6 @@ _NUMBERS: Final = (
     ("frequency_penalty", b"frequencyPenalty", False),
 )
 _TIERS: Final = {"default": b'"standard"', "flex": b'"flex"', "priority": b'"priority"'}
-_TYPES: Final = {
-    "png": "image/png",
-    "jpg": "image/jpeg",
-    "jpeg": "image/jpeg",
-    "webp": "image/webp",
-    "gif": "image/gif",
-    "heic": "image/heic",
-    "heif": "image/heif",
-    "pdf": "application/pdf",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "json": "application/json",
-    "wav": "audio/wav",
-    "mp3": "audio/mp3",
-    "flac": "audio/flac",
-    "ogg": "audio/ogg",
-    "mp4": "video/mp4",
-    "mov": "video/quicktime",
-    "webm": "video/webm",
-}
 _SUFFIX: Final = re.compile(r"\.([a-zA-Z0-9]{2,4})(?:[?#].*)?$")
 # What these are called by clients -> by Google.
 _SAME_TYPES: Final = {"image/jpg": "image/jpeg"}
@@ -297,6 +276,8 @@ class RequestWriter:
                 parts.append(b'{"text":' + block.text + b"}")
             elif isinstance(block, Image):
                 self._lost_mark(block.cache is not None)
+                if block.detail not in (None, "auto"):
+                    self._losses.drop("detail", "messages")
                 parts.append(self._media(block.source, "image/jpeg"))
             elif isinstance(block, Audio):
                 parts.append(self._media(block.source, f"audio/{block.format or 'wav'}"))
@@ -313,7 +294,7 @@ class RequestWriter:
         parts = []
         if block.context is not None and not is_blank(block.context):
             parts.append(b'{"text":' + block.context + b"}")
-        default = _TYPES.get(block.name.rpartition(".")[2].lower()) if block.name else None
+        default = EXTENSIONS.get(block.name.rpartition(".")[2].lower()) if block.name else None
         parts.append(self._media(block.source, default))
         return parts
 
@@ -323,7 +304,7 @@ class RequestWriter:
         kind = source.type
         if kind is None and source.kind is MediaKind.URL:
             suffix = _SUFFIX.search(value)
-            kind = _TYPES.get(suffix[1].lower()) if suffix is not None else None
+            kind = EXTENSIONS.get(suffix[1].lower()) if suffix is not None else None
         kind = kind or default
         if kind is None:
             raise BadRequestError(

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.decoding import checked_text, decoded_request
+from velox.dialects.file_types import typed
 from velox.dialects.form import (
     Audio,
     Block,
@@ -405,6 +406,7 @@ def _file(file: FileData, path: str) -> Image | Audio | Document:
 
 
 def _media(source: Media, name: str | None) -> Image | Audio | Document:
+    source = typed(source, name)
     kind = source.type or ""
     if kind.startswith("image/"):
         return Image(source)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.decoding import checked_text, decoded_request
+from velox.dialects.file_types import pictured, typed
 from velox.dialects.form import (
     Block,
     Choice,
@@ -284,8 +285,7 @@ def _tool_result(block: BlockIn, losses: Losses) -> ToolResult:
 def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
     match block.type:
         case "image":
-            source = _media(block.source, losses)
-            blocks.append(Image(source, cache=block.cache_control))
+            blocks.append(pictured(_media(block.source, losses), cache=block.cache_control))
         case "document":
             blocks.append(_document(block, losses))
         case "search_result":
@@ -356,7 +356,7 @@ def _document(block: BlockIn, losses: Losses) -> Document:
     if bytes(block.citations) not in _NOTHING:
         citations = decoded_request(CITATIONS, block.citations, "citations").enabled
     return Document(
-        _media(block.source, losses),
+        typed(_media(block.source, losses), block.title),
         block.title,
         context if context[:1] == b'"' else None,
         citations,

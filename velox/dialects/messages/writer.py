@@ -8,8 +8,6 @@ Knows: fields, their limits, and what a model takes, by ModelFacts. Does not kno
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import Final
 
@@ -18,6 +16,7 @@ import msgspec
 from velox.dialects.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.efforts import budget_of, effort_of, taken_effort
 from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
+from velox.dialects.file_types import PDF, file_text, is_text
 from velox.dialects.form import (
     Audio,
     Block,
@@ -62,7 +61,6 @@ _LEAST_BUDGET: Final = 1024
 _LEAST_ANSWER: Final = 1024
 _TOP_P_WITH_THINKING: Final = 0.95
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-_PDF: Final = "application/pdf"
 _MARK: Final = b',"cache_control":{"type":"ephemeral"}'
 _TTLS: Final = {
     "5m": b',"cache_control":{"type":"ephemeral","ttl":"5m"}',
@@ -552,18 +550,17 @@ def _image_source(source: Media) -> bytes:
 
 
 def _document_source(source: Media) -> bytes:
-    kind = (source.type or _PDF).partition(";")[0].strip()
+    kind = (source.type or PDF).partition(";")[0].strip()
     if source.kind is MediaKind.TEXT:
         return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(source.value)
     if source.kind is not MediaKind.DATA:
         return _other_source(source)
-    if kind == _PDF:
+    if kind == PDF:
         return b'{"type":"base64","media_type":"application/pdf","data":%b}' % quoted(source.value)
-    if kind.startswith("text/") or kind in ("application/json", "application/xml"):
-        try:
-            text = base64.b64decode(source.value, validate=True).decode("utf-8")
-        except (binascii.Error, ValueError):
-            raise BadRequestError("a document is not base64 of a text in UTF-8", "messages") from None
+    if is_text(kind):
+        text = file_text(source)
+        if text is None:
+            raise BadRequestError("a document is not base64 of a text in UTF-8", "messages")
         return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(text)
     raise BadRequestError(f"a document of type {kind!r} is not taken; send PDF or text", "messages")
 

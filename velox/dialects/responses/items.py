@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.documents import document_text
+from velox.dialects.details import taken_detail
+from velox.dialects.documents import document_text, told_text
 from velox.dialects.facts import ModelFacts
+from velox.dialects.file_types import is_text
 from velox.dialects.form import (
     Audio,
     Block,
@@ -146,10 +148,8 @@ class ItemWriter:
             case Refusal():
                 return b'{"type":"refusal","refusal":%b}' % block.text
             case Image():
-                detail = b"" if block.detail is None else b',"detail":' + quoted(block.detail)
-                if detail and "detail" in self._facts.refused:
-                    self._losses.drop("detail", path)
-                    detail = b""
+                taken = taken_detail(block.detail, self._facts, self._losses, path)
+                detail = b"" if taken is None else b',"detail":' + quoted(taken)
                 form = b'{"type":"input_image","image_url":%b%b%b}'
                 return form % (quoted(_image_url(block.source, path)), detail, self._marks(block.cache))
             case Document():
@@ -168,6 +168,8 @@ class ItemWriter:
             case MediaKind.TEXT:
                 return b'{"type":"input_text","text":%b%b}' % (document_text(document), mark)
             case _ if "file" in self._facts.refused:
+                if is_text(source.type) and (said := told_text(document)) is not None:
+                    return b'{"type":"input_text","text":%b%b}' % (said, mark)
                 raise BadRequestError("the model of this route takes no files; send their text", path)
             case MediaKind.URL if source.value.startswith(("http:", "https:")):
                 return b'%b{"type":"input_file","file_url":%b%b}' % (before, quoted(source.value), mark)

@@ -16,6 +16,7 @@ from msgspec import Raw
 from velox.dialects.arguments import custom_arguments, read_arguments
 from velox.dialects.data_urls import read_url
 from velox.dialects.decoding import checked_text, decoded_request, is_given
+from velox.dialects.file_types import pictured, typed
 from velox.dialects.form import (
     Audio,
     Block,
@@ -431,7 +432,7 @@ def _part(part: wire.Part, path: str) -> Text | Image | Audio | Document | Refus
                 raise BadRequestError("a part of this type has a text", f"{path}.text")
             return Text(text, _mark(part))
         case "input_image":
-            return Image(_image(part, path), part.detail, _mark(part))
+            return pictured(_image(part, path), part.detail, _mark(part))
         case "input_file":
             return Document(_file(part, path), part.filename, cache=_mark(part))
         case "input_audio" if part.input_audio is not None:
@@ -463,7 +464,7 @@ def _file(part: wire.Part, path: str) -> Media:
         media = read_url(part.file_data)
         if media.kind is MediaKind.URL:
             media = Media(MediaKind.DATA, part.file_data)  # base64 alone
-        return media if media.type is not None else Media(media.kind, media.value, "application/pdf")
+        return typed(media, part.filename)
     if part.file_url is not None:
         return Media(MediaKind.URL, part.file_url)
     if part.file_id is not None:
