@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import enum
 import itertools
+import math
 import struct
 from collections.abc import Mapping
 from typing import Final
@@ -120,6 +121,10 @@ _NOVA: Final = msgspec.json.Decoder(_Nova)
 _COHERE: Final = msgspec.json.Decoder(_Cohere)
 _FLOATS: Final = msgspec.json.Decoder(_Floats)
 _NUMBERS: Final = msgspec.json.Decoder(list[float])
+# Google makes vectors of fewer dimensions shorter ("Embeddings", "Quality for smaller dimensions"); OpenAI's have the
+# length 1, and its clients compare them so.
+_OF_GOOGLE: Final = frozenset({EmbeddingForm.PREDICT, EmbeddingForm.CONTENT})
+_UNIT_WITHIN: Final = 1e-3
 _KNOWN: Final = frozenset({"model", *_Ask.__struct_fields__})
 
 
@@ -127,8 +132,8 @@ class ModelEmbeddings:
     """The crossing of one request. client, model: read and write errors. google: the request is one of Gemini's."""
 
     __slots__ = (
-        *("_calls", "_client", "_counts", "_form", "_google", "_headers", "_is_base64", "_losses", "_model"),
-        *("_n_texts", "_name", "_tokens"),
+        *("_calls", "_client", "_counts", "_form", "_google", "_headers", "_is_base64", "_is_shortened", "_losses"),
+        *("_model", "_n_texts", "_name", "_tokens"),
     )
 
     def __init__(
@@ -145,6 +150,7 @@ class ModelEmbeddings:
         self._losses: Final = losses
         self._form: Final = form
         self._is_base64 = False
+        self._is_shortened = False
         self._n_texts = 0
         self._name = ""
         self._tokens: int | None = None
@@ -179,6 +185,7 @@ class ModelEmbeddings:
         self._is_base64 = ask.encoding_format == "base64"
         self._n_texts = len(texts)
         self._name = model
+        self._is_shortened = ask.dimensions is not None and self._google is None and self._form in _OF_GOOGLE
         if ask.user is not None:
             self._losses.drop("user")
         if ask.input_type is not None and self._form is not EmbeddingForm.COHERE:
@@ -198,6 +205,7 @@ class ModelEmbeddings:
         items = [raw] if raw[:1] == b'"' else [bytes(each) for each in decoded_request(_TEXTS, raw, "input")]
         if not items or any(item[:1] != b'"' for item in items):
             message = "this model takes texts: a string, or a list of strings; lists of tokens are OpenAI's own"
+            message += " (LangChain sends them unless it is told check_embedding_ctx_length=False)"
             raise BadRequestError(message, "input")
         if any(len(item) <= 2 for item in items):
             raise BadRequestError("a text is empty", "input")
@@ -302,6 +310,11 @@ class ModelEmbeddings:
         numbers = decoded_reply(_NUMBERS, raw)
         if not numbers:
             raise BrokenReplyError("a vector has no numbers")
+        if self._is_shortened:
+            length = math.hypot(*numbers)
+            if length and abs(length - 1) > _UNIT_WITHIN:
+                numbers = [number / length for number in numbers]
+                raw = msgspec.json.encode(numbers)
         if not self._is_base64:
             return raw
         try:

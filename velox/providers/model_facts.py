@@ -242,6 +242,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule(
         *("gpt-*", "o1*", "o3*", "o4*"),
         providers=("foundry",),
+        reasoning_field="",
+        refused=("top_k",),
+        allowed_tools=True,
         schemas_refuse=_TOP_OF_OPENAI,
         most_stops=4,
         most_tools=128,
@@ -318,6 +321,10 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*amazon.nova-micro*", "*amazon.nova-lite*", "*amazon.nova-pro*", providers=("bedrock",), most_output=10_000),
     # Recorded with a schema.
     _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
+    # As their references say.
+    _rule("*", providers=("groq", "cerebras"), most_stops=4),
+    _rule("*", providers=("cohere",), most_stops=5),
+    _rule("*", providers=("deepseek",), most_stops=16),
     # Servers that answer 400 to an effort for a model that does not reason.
     _rule("*", providers=("groq", "cerebras", "xai", "mistral"), thinking="none"),
     _rule(

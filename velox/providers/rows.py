@@ -391,6 +391,7 @@ _OTHERS: Final = (
             efforts=_EFFORTS,
             reasoning_field="reasoning",
             refused=("logprobs", "top_logprobs", "logit_bias", "name", "n", "top_k"),
+            renamed=(("service_tier.default", "on_demand"), ("service_tier.priority", "performance")),
         ),
     ),
     _compatible(

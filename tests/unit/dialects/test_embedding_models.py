@@ -217,3 +217,22 @@ def test_clients_of_gemini_get_their_own_shape() -> None:
     made.note_head([(b"x-amzn-bedrock-input-token-count", b"3")])
     assert json.loads(made.answer(json.dumps(ONE[COHERE]).encode())) == {"embeddings": [{"values": [0.5, 2]}]}
     assert made.tokens[:2] == (3, 0)
+
+
+@pytest.mark.parametrize("form", [EmbeddingForm.PREDICT, EmbeddingForm.CONTENT])
+def test_shortened_vectors_of_google_have_the_length_1(form: EmbeddingForm) -> None:
+    """C53: as OpenAI's have, whose clients compare them so; others stay as they came."""
+    reply: dict[str, Any] = {"predictions": [{"embeddings": {"values": [3, 4]}}]}
+    if form is EmbeddingForm.CONTENT:
+        reply = {"embedding": {"values": [3, 4]}}
+    for dimensions, expected in ((2, [0.6, 0.8]), (None, [3, 4])):
+        made = crossing(form)
+        made.requests(asked("a", **({} if dimensions is None else {"dimensions": dimensions})), "m")
+        vector = json.loads(made.answer(json.dumps(reply).encode()))["data"][0]["embedding"]
+        assert vector == pytest.approx(expected)
+
+
+def test_lists_of_tokens_are_refused_with_the_clients_option() -> None:
+    """C53: LangChain sends them by itself."""
+    with pytest.raises(BadRequestError, match="check_embedding_ctx_length=False"):
+        crossing(EmbeddingForm.PREDICT).requests(asked([[1, 2]]), "m")

@@ -145,12 +145,13 @@ def test_codex_signature_of_openai_goes_back_without_an_id() -> None:
     assert written["input"][0] == {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
 
 
-def test_pitfall_12_encrypted_content_keeps_its_id() -> None:
-    """It is bound to the item's id."""
+def test_pitfall_12_encrypted_content_is_kept() -> None:
+    """RS2: without its id, with which OpenAI wants the item that followed."""
     item = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "So."}]}
     items = [{**item, "encrypted_content": "gAAA"}, {"role": "assistant", "content": "Hi"}]
 
-    assert _written(_read(input=items))["input"][0] == items[0]
+    without_id = {name: value for name, value in items[0].items() if name != "id"}
+    assert _written(_read(input=items))["input"][0] == without_id
 
 
 def test_pitfall_14_signatures_of_others_are_dropped() -> None:

@@ -475,7 +475,7 @@ def _plain_items(body: Any) -> list[tuple[Any, ...]]:
         elif kind == "tool_search_output" and item["execution"] == "client":
             found.append(("result", item["call_id"], item["tools"] or "[]"))
         elif kind == "reasoning" and item.get("encrypted_content"):
-            found.append((kind, item["id"], item["encrypted_content"]))
+            found.append((kind, item["encrypted_content"]))
     return found
 
 

@@ -266,7 +266,10 @@ class MessageWriter:
         if signature.provider != self._provider:
             self._losses.drop("reasoning_signature")
             return
-        form, _, value = signature.value.partition(":")
+        form, colon, value = signature.value.partition(":")
+        if not colon or not self._facts.reasoning_field:
+            self._losses.drop("reasoning_signature")  # of the provider's Responses, or of a model that takes none here
+            return
         own_id = b"" if signature.item_id is None else b',"id":' + quoted(signature.item_id)
         if block.is_redacted:
             entry = b'{"type":"reasoning.encrypted","data":%b' % quoted(value)

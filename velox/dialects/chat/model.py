@@ -24,6 +24,7 @@ from velox.dialects.chat.replies import (
     stop_of,
 )
 from velox.dialects.chat.stream import ChunkReader
+from velox.dialects.counts import checked_tools, taken_stops
 from velox.dialects.decoding import decoded_reply, is_given, reply_text
 from velox.dialects.efforts import effort_of, taken_effort
 from velox.dialects.facts import ModelFacts
@@ -107,7 +108,7 @@ class ChatModel:
             if "stream_options" not in facts.refused:
                 fields.append(b',"stream_options":{"include_usage":true}')
         if request.tools:
-            tools = b",".join([self._tool(tool, messages) for tool in self._sent(request)])
+            tools = b",".join([self._tool(tool, messages) for tool in checked_tools(self._sent(request), facts)])
             fields += [b',"tools":[', tools, b"]"]
             if request.tool_choice is not None:
                 self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
@@ -116,7 +117,7 @@ class ChatModel:
         self._add_number(fields, facts.max_tokens_name, taken_max_tokens(request.max_tokens, facts, losses))
         self._sampling(fields, request)
         if request.stop:
-            self._add(fields, "stop", b"[%b]" % b",".join(map(quoted, request.stop)))
+            self._add(fields, "stop", b"[%b]" % b",".join(map(quoted, taken_stops(request.stop, facts))))
         if wanted is not None:
             self._add(fields, "response_format", _OBJECT if note is not None else _format(wanted, losses))
         if request.reasoning is not None:
@@ -124,7 +125,8 @@ class ChatModel:
         if request.user is not None:
             self._add(fields, "user", quoted(short_key(request.user)))
         if request.tier is not None:
-            self._add(fields, "service_tier", quoted(request.tier))
+            tier = self._renamed.get(f"service_tier.{request.tier}", request.tier)
+            self._add(fields, "service_tier", quoted(tier))
         if request.cache_key is not None:
             self._add(fields, "prompt_cache_key", quoted(short_key(request.cache_key)))
         if request.verbosity is not None:

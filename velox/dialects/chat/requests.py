@@ -45,6 +45,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, decoded, is_blank, raw_text
+from velox.dialects.tiers import TIERS
 
 __all__ = ["RequestReader"]
 
@@ -64,6 +65,7 @@ _CHOICES: Final = {
 _USER: Final = Role.USER  # an enum's member costs more to look up than a message to make
 _ASSISTANT: Final = Role.ASSISTANT
 _ROLES: Final = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
+_AS_IT_LIKES: Final = "default"  # Groq's word
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _REFUSED: Final = {
     "functions": "functions is the old name of tools; send tools",
@@ -107,6 +109,7 @@ class RequestReader:
             given: wire.RequestBody = _REQUEST.decode(text)
         except msgspec.ValidationError as exc:
             if not str(exc).startswith(_UNKNOWN):
+                _refuse_responses(text)
                 decoded_request(_REQUEST, text)
             given = self._lenient(text)
         except (msgspec.DecodeError, RecursionError):
@@ -143,7 +146,7 @@ class RequestReader:
             request.format = _format(given.response_format)
         request.reasoning = _reasoning(given)
         request.user = given.safety_identifier if given.user is None else given.user
-        request.tier = given.service_tier
+        request.tier = TIERS.get(given.service_tier or "", given.service_tier)
         if given.cache_control is not None:
             request.cache = _mark(given.cache_control)
         request.cache_key = given.prompt_cache_key
@@ -152,7 +155,11 @@ class RequestReader:
 
     def _lenient(self, text: bytes) -> wire.RequestBody:
         """Read a request with unknown fields."""
-        given = decoded_request(_LENIENT, text)
+        try:
+            given = decoded_request(_LENIENT, text)
+        except BadRequestError:
+            _refuse_responses(text)
+            raise
         for name in decoded_request(_FIELDS, text):
             if name not in wire.RequestBody.__struct_fields__:
                 self._losses.drop("unknown", name)
@@ -170,9 +177,8 @@ class RequestReader:
             message = "the model of this route gives no log probabilities; leave logprobs and top_logprobs out"
             raise BadRequestError(message, "logprobs" if given.logprobs else "top_logprobs")
         if given.modalities and set(given.modalities) != {"text"}:
-            raise BadRequestError(
-                'the model of this route answers with text only; set modalities to ["text"]', "modalities"
-            )
+            message = 'Velox carries only text over from the API of this model; set modalities to ["text"], or ask one'
+            raise BadRequestError(f"{message} that has Chat Completions", "modalities")
 
     def _drop_rare(self, given: wire.RequestBody) -> None:
         for name in _DROPPED:
@@ -352,6 +358,17 @@ class RequestReader:
         )
 
 
+def _refuse_responses(text: bytes) -> None:
+    """Say which path a body belongs to that has `input` in place of `messages`: Cursor and others mix them up."""
+    try:
+        names = _FIELDS.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if "messages" not in names and "input" in names:
+        message = "this is a request of OpenAI's Responses: send it to /v1/responses, or messages in place of input"
+        raise BadRequestError(message, "messages")
+
+
 def _refuse_old(message: wire.Message, n: int) -> None:
     if is_given(message.function_call):
         text = "function_call is the old name of tool_calls; send those"
@@ -457,7 +474,7 @@ def _format(wanted: wire.ResponseFormat) -> Format | None:
 
 def _reasoning(given: wire.RequestBody) -> Reasoning | None:
     """Read how much is to be reasoned, by whichever of the fields says it."""
-    effort = given.reasoning_effort
+    effort = given.reasoning_effort if given.reasoning_effort != _AS_IT_LIKES else None
     own, thinking = given.reasoning, given.thinking
     if effort is not None and effort not in _EFFORTS:
         raise BadRequestError("reasoning_effort is none, minimal, low, medium, high, xhigh or max", "reasoning_effort")

@@ -171,9 +171,9 @@ class _Function(msgspec.Struct, gc=False):
 
 
 class Tool(msgspec.Struct, gc=False):
-    """A tool that the model may call."""
+    """A tool that the model may call. type: may be left out (Mistral)."""
 
-    type: str
+    type: str = "function"
     function: _Function | None = None
     custom: _Function | None = None
     cache_control: CacheControl | None = None

@@ -22,6 +22,7 @@ import msgspec
 
 from velox.dialects.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block, is_film
+from velox.dialects.counts import taken_stops
 from velox.dialects.efforts import effort_of, taken_effort
 from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.form import (
@@ -230,7 +231,8 @@ class RequestWriter:
             if len(stops) < len(request.stop):
                 losses.drop("stop")
             if stops:
-                fields.append(b'"stopSequences":[' + b",".join(map(quoted, stops)) + b"]")
+                taken = taken_stops(stops, self._facts)
+                fields.append(b'"stopSequences":[' + b",".join(map(quoted, taken)) + b"]")
         return fields
 
     def _reasoning(self) -> tuple[list[bytes], bool]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
+from velox.dialects.counts import taken_stops
 from velox.dialects.documents import document_text
 from velox.dialects.facts import ModelFacts
 from velox.dialects.file_types import EXTENSIONS
@@ -378,7 +379,7 @@ class RequestWriter:
                 self._losses.drop(name)
             else:
                 yield b'"%b":%b' % (field, repr(number).encode())
-        stops = [each for each in request.stop if each]
+        stops = taken_stops([each for each in request.stop if each], self._facts)
         if stops:
             yield b'"stopSequences":[' + b",".join([quoted(each) for each in stops]) + b"]"
         if form is not None:

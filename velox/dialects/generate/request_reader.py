@@ -307,12 +307,12 @@ class RequestReader:
 
     def _tools(self, raw: Raw) -> list[Tool]:
         tools = []
-        for n, each in enumerate(decoded_request(_TOOLS, raw, "tools") or ()):
+        for n, each in enumerate(decoded_request(_TOOLS, _as_list(raw), "tools") or ()):
             for key, value in each.items():
                 name = camel(key)
                 if name == "functionDeclarations":
                     place = f"tools[{n}].functionDeclarations"
-                    declarations = decoded_request(_DECLARATIONS, value, place) or ()
+                    declarations = decoded_request(_DECLARATIONS, _as_list(value), place) or ()
                     tools += [_tool(found, f"{place}[{at}]") for at, found in enumerate(declarations)]
                 elif not is_absent(value):
                     self._losses.drop("tools.hosted", f"tools[{n}].{name}")
@@ -366,7 +366,8 @@ class RequestReader:
             raise BadRequestError("this model's provider has no logprobs", "generationConfig.responseLogprobs")
         for modality in config.response_modalities or ():
             if modality.upper() not in ("TEXT", "MODALITY_UNSPECIFIED"):
-                raise BadRequestError("this model answers with text only", "generationConfig.responseModalities")
+                message = "Velox carries only text over from this model's API; ask for TEXT, or a model of Gemini's"
+                raise BadRequestError(message, "generationConfig.responseModalities")
 
     def _tier(self, raw: Raw, request: Request) -> None:
         name = decoded_request(_STRING, raw, "serviceTier").lower().removeprefix("service_tier_")
@@ -374,6 +375,11 @@ class RequestReader:
             request.tier = _TIERS.get(name)
             if request.tier is None:
                 self._losses.drop("tier", "serviceTier")
+
+
+def _as_list(raw: Raw) -> Raw:
+    """Return a list: Google takes its only item in its place."""
+    return Raw(b"[%b]" % bytes(raw)) if bytes(raw).startswith(b"{") else raw
 
 
 def _signature(part: Part) -> Signature | None:

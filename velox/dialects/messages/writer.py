@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.claude_schema import are_strict_taken, fitted_schema
+from velox.dialects.counts import taken_stops
 from velox.dialects.efforts import budget_of, effort_of, taken_effort
 from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.file_types import PDF, file_text, is_text
@@ -153,7 +154,8 @@ class RequestWriter:
         if len(stops) < len(request.stop):
             losses.drop("stop")
         if stops:
-            self._option("stop_sequences", b"[" + b",".join(map(quoted, stops)) + b"]", "stop")
+            taken = taken_stops(stops, self._facts)
+            self._option("stop_sequences", b"[" + b",".join(map(quoted, taken)) + b"]", "stop")
         if request.user is not None:
             if len(request.user) <= _MOST_USER:
                 self._option("metadata", b'{"user_id":' + quoted(request.user) + b"}", "user")

@@ -194,14 +194,15 @@ class ItemWriter:
 
     def _think(self, block: Thinking, written: list[bytes]) -> None:
         signature = block.signature
-        if signature is None or signature.provider != self._provider or block.is_redacted:
-            self._losses.drop("reasoning_signature")
+        is_own = signature is not None and signature.provider == self._provider and ":" not in signature.value
+        if signature is None or not is_own or block.is_redacted:
+            self._losses.drop("reasoning_signature")  # a value with a colon is of the provider's Chat Completions
             return
-        # Codex keeps no ids; the value alone is taken, too.
-        own_id = b"" if signature.item_id is None else b',"id":' + quoted(signature.item_id)
+        # Without its id: with it and `store: false` OpenAI wants the very item that followed, "provided without its
+        # required following item" (openai/openai-node#1567, vercel/ai#12687). Codex keeps none, either.
         summary = b"" if block.text == EMPTY else b'{"type":"summary_text","text":%b}' % block.text
-        form = b'{"type":"reasoning"%b,"summary":[%b],"encrypted_content":%b}'
-        written.append(form % (own_id, summary, quoted(signature.value)))
+        form = b'{"type":"reasoning","summary":[%b],"encrypted_content":%b}'
+        written.append(form % (summary, quoted(signature.value)))
 
     def _call(self, call: ToolUse) -> bytes:
         signature, thought = call.signature, b""

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from velox.dialects.counts import checked_tools
 from velox.dialects.decoding import decoded_reply, reply_text
 from velox.dialects.efforts import taken_effort
 from velox.dialects.facts import ModelFacts
@@ -96,7 +97,8 @@ class ResponsesModel:
         if request.stream:
             fields.append(b',"stream":true')
         if request.tools:
-            fields += [b',"tools":[', b",".join([self._tool(tool) for tool in self._sent(request)]), b"]"]
+            tools = checked_tools(self._sent(request), self._facts)
+            fields += [b',"tools":[', b",".join([self._tool(tool) for tool in tools]), b"]"]
             if request.tool_choice is not None:
                 self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
             if request.parallel_tools is not None:

@@ -47,6 +47,7 @@ from velox.dialects.responses.tools import APPLY_PATCH, LOCAL_SHELL, SHELL, TOOL
 from velox.dialects.signatures import is_redacted, untagged
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, decoded, joined, quoted, raw_text
+from velox.dialects.tiers import TIERS
 
 __all__ = ["RequestReader"]
 
@@ -169,7 +170,7 @@ class RequestReader:
             format=None if self.compacts else _format(self._text or given.text),
             reasoning=_reasoning(given.reasoning, self._effort),
             user=given.safety_identifier if given.user is None else given.user,
-            tier=given.service_tier,
+            tier=TIERS.get(given.service_tier or "", given.service_tier),
             cache_key=given.prompt_cache_key,
             verbosity=None if given.text is None else given.text.verbosity,
         )
@@ -219,6 +220,9 @@ class RequestReader:
 
     def _input(self, items: list[wire.InputItem] | None) -> None:
         if items is None:
+            if "messages" in decoded_request(_FIELDS, self.body):
+                message = "this is a request of Chat Completions: send it to /v1/chat/completions"
+                raise BadRequestError(message, "input")
             raise BadRequestError("a request has an input: a string or a list of items", "input")
         self._signatures = {}
         self._effort = self._text = None

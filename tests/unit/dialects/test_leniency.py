@@ -1,0 +1,220 @@
+"""What clients send that is not quite the API, and what a target can't take: fitted, or refused by its name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from velox.dialects.chat.client import ChatClient
+from velox.dialects.chat.model import ChatModel
+from velox.dialects.converse.model import ConverseModel
+from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.form import (
+    Call,
+    ClientSide,
+    Message,
+    ModelSide,
+    Request,
+    Role,
+    Signature,
+    Text,
+    Thinking,
+)
+from velox.dialects.generate.client import GenerateClient
+from velox.dialects.generate.model import GenerateModel
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.client import MessagesClient
+from velox.dialects.messages.model import MessagesModel
+from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.responses.model import ResponsesModel
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
+
+_CALL: Final = Call("abc", 7, "m")
+_ASKED: Final = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+_HI: Final = Message(Role.USER, [Text(b'"Hi"')])
+
+
+def _facts(provider: str, model: str) -> ModelFacts:
+    return facts_of(PROVIDERS[provider], model)
+
+
+def _read(client: ClientSide, **fields: Any) -> Request:
+    return client.read(json.dumps(fields).encode())
+
+
+def _chat(**fields: Any) -> Request:
+    return _read(ChatClient(_CALL, Losses()), **{**_ASKED, **fields})
+
+
+def _body(model: ModelSide, request: Request) -> Any:
+    return json.loads(model.write(request, "m").body)
+
+
+# -- counts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "most"),
+    [("openai", "gpt-4o", 4), ("groq", "llama-4", 4), ("cohere", "command-r", 5), ("deepseek", "deepseek-chat", 16)],
+)
+def test_stop_strings_are_counted_for_chat(provider: str, model: str, most: int) -> None:
+    """W9: as many as the provider takes go up, each once; one more is refused before it is asked."""
+    stops = [f"s{n}" for n in range(most)]
+
+    def sent(stop: list[str]) -> Any:
+        return _body(ChatModel(_facts(provider, model), Losses(), provider), _chat(stop=stop))["stop"]
+
+    assert sent(stops) == sent([*stops, *stops]) == stops
+    with pytest.raises(BadRequestError) as caught:
+        sent([*stops, "more"])
+    assert (caught.value.param, str(most) in caught.value.message) == ("stop", True)
+
+
+def test_stop_strings_are_counted_for_gemini() -> None:
+    """W9: five there; the client reads the name of its own field."""
+    model = GenerateModel(_facts("gemini", "gemini-3-pro-preview"), Losses())
+    client = MessagesClient(_CALL, Losses())
+    request = _read(client, **_ASKED, max_tokens=9, stop_sequences=list("abcdef"))
+
+    with pytest.raises(BadRequestError) as caught:
+        model.write(request, "m")
+
+    assert client.own_path(caught.value.param) == "stop_sequences"
+    request.stop.pop()
+    assert len(_body(model, request)["generationConfig"]["stopSequences"]) == 5
+
+
+def test_stop_strings_of_claude_are_not_limited() -> None:
+    """W9: no limit is known there, nor of a server that nobody knows."""
+    stops = [f"s{n}" for n in range(40)]
+    claude = ModelFacts(thinking="budget")
+
+    assert _body(MessagesModel(claude, Losses()), _chat(stop=stops))["stop_sequences"] == stops
+    assert _body(ConverseModel(claude, Losses()), _chat(stop=stops))["inferenceConfig"]["stopSequences"] == stops
+    assert _body(ChatModel(UNKNOWN_MODEL, Losses()), _chat(stop=stops))["stop"] == stops
+
+
+@pytest.mark.parametrize("side", [ChatModel, ResponsesModel])
+def test_tools_are_counted(side: Any) -> None:
+    """K1: OpenAI takes 128; another target of the route may take more."""
+    tools = [{"type": "function", "function": {"name": f"f{n}"}} for n in range(129)]
+    facts = _facts("openai", "gpt-4o")
+
+    assert len(_body(side(facts, Losses()), _chat(tools=tools[1:]))["tools"]) == 128
+    with pytest.raises(BadRequestError, match="128") as caught:
+        side(facts, Losses()).write(_chat(tools=tools), "m")
+    assert caught.value.param == "tools"
+
+
+# -- reasoning that goes up ----------------------------------------------------------------------------------
+
+
+def _thought(provider: str, value: str, item_id: str | None) -> Request:
+    block = Thinking(b'"t"', Signature(provider, value, item_id))
+    return Request("m", [_HI, Message(Role.ASSISTANT, [block, Text(b'"a"')]), _HI])
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [("openai", "gpt-4o"), ("azure", "my"), ("foundry", "gpt-4o"), ("bedrock-mantle", "openai.gpt-oss-120b")],
+)
+def test_reasoning_of_responses_does_not_reach_chat(provider: str, model: str) -> None:
+    """RS1: the provider is the same, the API has no field for it: none is sent, and it is named."""
+    losses = Losses()
+
+    body = _body(ChatModel(_facts(provider, model), losses, provider), _thought(provider, "gAAAAAB", "rs_1"))
+
+    assert "reasoning_details" not in json.dumps(body)
+    assert losses.dropped == ("reasoning_signature",)
+
+
+def test_reasoning_of_chat_goes_back_to_chat_alone() -> None:
+    """RS1: of a provider that has both APIs; its value says in which it was made."""
+    facts, request = _facts("openrouter", "m"), _thought("openrouter", "anthropic-claude-v1:U0lH", None)
+    assert _body(ChatModel(facts, Losses(), "openrouter"), request)["messages"][1]["reasoning_details"]
+
+    losses = Losses()
+    body = _body(ResponsesModel(facts, losses, "openrouter"), request)
+
+    assert "U0lH" not in json.dumps(body) and losses.dropped == ("reasoning_signature",)
+
+
+def test_reasoning_goes_to_responses_without_its_id() -> None:
+    """RS2: with an id and `store: false` OpenAI wants the item that followed; the value alone is taken."""
+    body = _body(ResponsesModel(_facts("openai", "gpt-5.2"), Losses()), _thought("openai", "gAAAAAB", "rs_1"))
+
+    assert body["store"] is False
+    (item,) = [item for item in body["input"] if item["type"] == "reasoning"]
+    assert item == {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "t"}],
+        "encrypted_content": "gAAAAAB",
+    }
+
+
+@pytest.mark.parametrize(("model", "field"), [("gpt-4o", ""), ("o3", ""), ("deepseek-v3", "reasoning_content")])
+def test_foundry_takes_reasoning_of_its_other_models_only(model: str, field: str) -> None:
+    """RS13: deployments of OpenAI's models refuse the field there as at OpenAI."""
+    assert _facts("foundry", model).reasoning_field == field
+
+
+# -- what clients write ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["functionDeclarations", "function_declarations"])
+def test_geminis_tools_may_be_an_object(name: str) -> None:
+    """RS7: Google takes the only item of a list in its place."""
+    declaration = {"name": "f", "parametersJsonSchema": {"type": "object"}}
+    for tools in ({name: [declaration]}, {name: declaration}, [{name: declaration}]):
+        request = _read(GenerateClient(_CALL, Losses()), contents=[{"parts": [{"text": "Hi"}]}], tools=tools)
+        assert [tool.name for tool in request.tools] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("given", "openai", "groq"),
+    [("on_demand", "default", "on_demand"), ("performance", "priority", "performance"), ("flex", "flex", "flex")],
+)
+def test_tiers_of_groq_are_those_of_openai(given: str, openai: str, groq: str) -> None:
+    """RS10: each is asked in its own words."""
+    asked = _chat(service_tier=given)
+    assert _body(ResponsesModel(_facts("openai", "gpt-5.2"), Losses()), asked)["service_tier"] == openai
+    assert _body(ChatModel(_facts("groq", "llama-4"), Losses(), "groq"), asked)["service_tier"] == groq
+    of_responses = _read(ResponsesClient(_CALL, Losses()), model="m", input="Hi", service_tier=given)
+    assert of_responses.tier == openai
+
+
+def test_effort_as_the_model_likes_says_nothing() -> None:
+    """RS10: Groq's word "default"."""
+    assert _chat(reasoning_effort="default").reasoning is None
+    assert _chat(reasoning_effort="high").reasoning is not None
+
+
+def test_tools_without_a_type_are_functions() -> None:
+    """RS10: as Mistral takes them."""
+    (tool,) = _chat(tools=[{"function": {"name": "f"}}]).tools
+    assert tool.name == "f"
+
+
+def test_body_of_the_other_api_is_told_its_path() -> None:
+    """C37: Cursor's users read which path the request belongs to."""
+    with pytest.raises(BadRequestError, match="/v1/responses") as caught:
+        _read(ChatClient(_CALL, Losses()), model="m", input="Hi")
+    assert caught.value.param == "messages"
+    with pytest.raises(BadRequestError, match="/v1/chat/completions") as caught:
+        _read(ResponsesClient(_CALL, Losses()), **_ASKED)
+    assert caught.value.param == "input"
+    with pytest.raises(BadRequestError, match="messages"):
+        _read(ChatClient(_CALL, Losses()), model="m")
+
+
+def test_modalities_say_what_can_be_carried_over() -> None:
+    """C42: the model may well answer with pictures; Velox can't bring them into this API."""
+    with pytest.raises(BadRequestError, match="Velox carries only text") as caught:
+        _chat(modalities=["text", "image"])
+    assert caught.value.param == "modalities"
+    with pytest.raises(BadRequestError, match="Velox carries only text"):
+        config = {"responseModalities": ["IMAGE"]}
+        _read(GenerateClient(_CALL, Losses()), contents=[{"parts": [{"text": "a"}]}], generationConfig=config)
