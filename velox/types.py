@@ -9,7 +9,7 @@ import enum
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = [
     "ANYONE",
     "NO_RATES",
     "Address",
+    "AnswerKeeper",
     "Answers",
     "BodyFields",
     "Budget",
@@ -34,6 +35,16 @@ __all__ = [
     "SocketOwner",
     "Surface",
 ]
+
+
+class AnswerKeeper(Protocol):
+    """Who keeps the answer of one request. previous: the id of the answer that it goes on from; None: none."""
+
+    @property
+    def previous(self) -> str | None: ...
+
+    def keep(self, body: bytes, response: bytes) -> None:
+        """Keep an answer that is whole. body: the request, as it was read."""
 
 
 class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a dataclass costs three times as much

@@ -55,6 +55,7 @@ from velox.runtime.process import return_large_blocks
 from velox.runtime.supervisor import SPARES
 from velox.runtime.worker import Worker, WorkerContext
 from velox.settings import Settings, load
+from velox.shm.answer_ring import AnswerMemory
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RecordRing
@@ -161,6 +162,7 @@ class Rig:
             budgets=budget_memory(settings, segment.blocks) if settings.budgets else None,
             upstreams=table,
             objects=ObjectMemory(1024, 1, segment.blocks),
+            answers=AnswerMemory(1 << 20, 64, 1, segment.blocks),
             leases=None,
             keys=keys,
             configuration=ConfigSnapshot(),

@@ -75,6 +75,7 @@ class Gateway:
         self.loop: Final = Loop()
         self.parts: Final = self
         self.auth: Final = Authenticator(())
+        self.answers: Final = None
         self.tunnels: Final = tunnels
         self.recorder: Final = Recorder()
         self.reader: Final = BodyReader()

@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from velox.protocol.token_usage import Bill
+from velox.types import AnswerKeeper
 
 __all__ = [
     "Answer",
@@ -564,6 +565,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     id: ours, of letters and digits: where an id is needed that the upstream did not give. now_s: Unix time. model,
     stream: of the path, where the dialect has them there (Gemini); elsewhere of the body, as the gateway read it.
     is_array: the stream is to be a JSON array and not events (Gemini, without `alt=sse`).
+    keeper: of its answer, where the dialect lets clients refer to it; None: nobody keeps it.
     """
 
     id: str
@@ -571,6 +573,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     model: str = ""
     stream: bool = False
     is_array: bool = False
+    keeper: AnswerKeeper | None = None
 
 
 class Written(msgspec.Struct, gc=False):

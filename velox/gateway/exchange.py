@@ -28,6 +28,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import AddressFilter
+from velox.gateway.answers import Answers, Room, Unfolded
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.budgets import BudgetGate, BudgetHold
@@ -55,6 +56,7 @@ from velox.gateway.steps import finished, in_steps
 from velox.gateway.usage_drain import UsageDrain
 from velox.heads import ReplyHead, RequestHead
 from velox.net.application import Client
+from velox.net.client.refusals import no_room
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.estimate import NO_TOKENS, Estimate
@@ -138,7 +140,7 @@ class Exchange(HedgingHost):
         ),
         "_gone",
         *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
-        "taken_ns",
+        *("_unfolded", "taken_ns"),
     )
 
     lasts: bool = False  # a tunnel's does: it has a connection of its own
@@ -194,6 +196,7 @@ class Exchange(HedgingHost):
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
         self._answering: Attempt | None = None  # at `upstream`
+        self._unfolded: Unfolded | None = None  # where it refers to answers that are kept here
 
     def __repr__(self) -> str:
         tried = " ".join((*self.tried, self.upstream))
@@ -404,15 +407,36 @@ class Exchange(HedgingHost):
             self.reply = self._make_reply()
             self.reply.on_reply(ReplyHead.of(200, [_ALLOW], 0), b"", True)
             return True
-        models, routing = gateway.parts.models, gateway.routing
-        if models is None or not models.serves(self.head, caller, routing):
+        answers = gateway.parts.answers
+        if self.plan.surface is not None:
+            if answers is not None:
+                await self._unfold(answers)
             return False
-        self.phase = "models"
-        status, headers, body = await models.answer(self.head, caller, routing)
+        served = None if answers is None else await answers.serve(self.head, caller)
+        models, routing = gateway.parts.models, gateway.routing
+        if served is None:
+            if models is None or not models.serves(self.head, caller, routing):
+                return False
+            self.phase = "models"
+            served = await models.answer(self.head, caller, routing)
+        status, headers, body = served
         self.was_sent = True  # its place in the limits is used
         self.reply = self._make_reply()
         self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
         return True
+
+    async def _unfold(self, answers: Answers) -> None:
+        """Put what the request refers to, and is kept here, into its body. Raises VeloxError."""
+        body = self.body or b""
+        unfolded = self._unfolded = await answers.unfold(body, self.plan.caller)
+        if unfolded is None:
+            return
+        more = max(0, len(unfolded.body) - len(body))
+        bodies = self.gateway.parts.tunnels.bodies
+        if not bodies.take_unless_waiting(more):
+            raise no_room(close=False)
+        self._filters = (*self._filters, Room(bodies, more))
+        self.body = unfolded.body
 
     def _choose(self, way: Way) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
@@ -554,7 +578,7 @@ class Exchange(HedgingHost):
 
         Raises VeloxError for what its upstream's API can't say, AnsweredHereError where nobody is to be asked.
         """
-        return self._build(attempt, None if self._meter is None else self._meter.note)
+        return self._build(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
     @property
     def builds_apart(self) -> bool:
@@ -563,12 +587,15 @@ class Exchange(HedgingHost):
 
     async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
         """Do what build() does, in the worker's thread for such work."""
-        return await self._build_apart(attempt, None if self._meter is None else self._meter.note)
+        return await self._build_apart(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
-    async def _build_apart(self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
+    async def _build_apart(
+        self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None, *, keeps: bool = False
+    ) -> UpstreamRequest:
         told: list[tuple[Surface, Surface, int]] = []
         try:
-            return await self.gateway.apart.run(partial(self._build, attempt, on_tokens, partial(_note, told)))
+            build = partial(self._build, attempt, on_tokens, partial(_note, told), keeps=keeps)
+            return await self.gateway.apart.run(build)
         finally:
             for client_api, model_api, n_dropped in told:  # counters are of the loop
                 self.recorder.translated(client_api, model_api, n_dropped)
@@ -578,10 +605,12 @@ class Exchange(HedgingHost):
         attempt: Attempt,
         on_tokens: Callable[[TokenUsage], None] | None,
         on_translated: Callable[[Surface, Surface, int], None] | None = None,
+        *,
+        keeps: bool = False,
     ) -> UpstreamRequest:
         """As build(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them.
 
-        on_translated: as in Asked; None: the recorder's own.
+        on_translated: as in Asked; None: the recorder's own. keeps: its answer is the client's, and may be kept.
         """
         surface, lanes = self.plan.surface, attempt.member.lanes
         if self.plan.has_addresses:
@@ -596,6 +625,9 @@ class Exchange(HedgingHost):
                     asked = self._asked(surface, model, attempt, on_tokens)
                     if on_translated is not None:
                         asked = asked._replace(on_translated=on_translated)
+                    answers = self.gateway.parts.answers
+                    if keeps and answers is not None and surface is Surface.RESPONSES:
+                        asked = asked._replace(keeper=answers.keeper(self.plan.caller, self._unfolded))
                     return lanes.request(call, attempt, asked)
                 if surface in COUNTS:
                     raise lanes.estimate(self._asked(surface, model, attempt, None))
@@ -752,8 +784,12 @@ class Exchange(HedgingHost):
                 reply.cut(error)
             else:
                 self.gateway.answer_for(self, error)
-        if self._filters and reply is not None:
-            reply.close()
+        if self._filters:
+            if reply is not None:
+                reply.close()
+            else:
+                for each in self._filters:
+                    each.close()
 
     def release_routing(self) -> None:
         """Hold its configuration no longer; only the first call counts."""
@@ -795,7 +831,7 @@ class Exchange(HedgingHost):
             fields = await in_steps(with_google_limits(fields, self.body))
         if not plan.reads_body and (plan.named is None or plan.named.is_model_in_path):
             estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
-        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields:
+        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._unfolded is not None:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
         hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate)

@@ -12,7 +12,7 @@ from velox.gateway.apart import Apart
 from velox.heads import Headers, RequestHead
 from velox.policy.routes import HeaderRules
 from velox.protocol.token_usage import TokenUsage
-from velox.types import BodyFields, Surface
+from velox.types import AnswerKeeper, BodyFields, Surface
 
 __all__ = ["COUNTED_BY", "COUNTS", "AnsweredHereError", "Asked"]
 
@@ -43,6 +43,7 @@ class Asked(NamedTuple):
     to_be_read: Velox reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply.
     on_translated: called with the client's API, the upstream's, and how many fields were left out. on_lost: called with
     both for each thing that the answer loses, in whichever thread that is found. apart: for what is large of an answer.
+    keeper: as in form.Call.
     """
 
     surface: Surface
@@ -61,3 +62,4 @@ class Asked(NamedTuple):
     on_translated: Callable[[Surface, Surface, int], None]
     on_lost: Callable[[Surface, Surface], None]
     apart: Apart
+    keeper: AnswerKeeper | None = None

@@ -293,7 +293,9 @@ class Lanes:
         if client is None or model is None or asked.model is None:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
-        told = Call(asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream, _wants_array(asked))
+        told = Call(
+            asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream, _wants_array(asked), asked.keeper
+        )
         return client(told, losses), model(self._facts_of(asked.model), losses, self._row.name)
 
     def _facts_of(self, model: str) -> ModelFacts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from velox.gateway.access import Access
+from velox.gateway.answers import Answers
 from velox.gateway.auth import Authenticator
 from velox.gateway.calls import CallLog
 from velox.gateway.endpoints import Routes
@@ -61,4 +62,5 @@ class Parts:
     reply_fields: ReplyFields = field(default_factory=ReplyFields)
     leases: LeaseWait | None = None  # none: limits are this gateway's alone
     calls: CallLog | None = None  # none: calls of upstreams are not recorded
+    answers: Answers | None = None  # none: no answers are kept
     models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -11,6 +11,7 @@ from typing import Final
 
 from velox.gateway.access import Access, Guard
 from velox.gateway.addresses import NO_PASS, AddressPass, Passed
+from velox.gateway.answers import REFERRING, is_of_answer
 from velox.gateway.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_of, reads_body
 from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
@@ -39,12 +40,12 @@ class RequestPlan:
 
     dialect: of the client. names_model: a body of this path names a model, or the path itself does. reads_body: and it
     is JSON, which is read; forms pass unread. may_be_ours: it may ask for what there is, which the gateway may
-    answer itself. has_body: the head was checked as one that a body follows, of which more is asked. forbids_body: no
-    body may follow. terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred
-    years for none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body,
-    before that has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. surface:
-    the API that it asks, of those that can be put into another dialect. named: model and stream, where its path names
-    them and not its body. path_model: the model alone, whatever its body names.
+    answer itself, or refer to answers that are kept here. has_body: the head was checked as one that a body follows, of
+    which more is asked. forbids_body: no body may follow. terms: what the client says of time and tries. timeout_ns:
+    its time, in nanoseconds; some hundred years for none. priority: its class in the queue. least_cost: tokens that it
+    may cost beside those of its body, before that has been read. guard: looks at what its caller's key may not send;
+    None: nothing is looked at. surface: the API that it asks, of those that can be put into another dialect. named:
+    model and stream, where its path names them and not its body. path_model: the model alone, whatever its body names.
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
     the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
@@ -110,7 +111,7 @@ def plan_of(
         dialect,
         is_post and not is_count and (path.reads_body or path.named is not None),
         reads,
-        (head.method in _ASKING and b"/models" in head.path) or head.path == SERVER,
+        _may_be_ours(head, path, is_post=is_post),
         head.has_body,
         head.method in WITHOUT_CONTENT,
         terms,
@@ -130,6 +131,12 @@ def plan_of(
         _answers(path) if is_post else Answers.ANYTHING,
         head.has_body and coding_of(head.headers) != b"",
     )
+
+
+def _may_be_ours(head: RequestHead, path: PathFacts, *, is_post: bool) -> bool:
+    if head.method in _ASKING and b"/models" in head.path:
+        return True
+    return head.path == SERVER or is_of_answer(head.path) or (is_post and path.surface in REFERRING)
 
 
 def runs_model(path: PathFacts) -> bool:

@@ -125,7 +125,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._room: Final = MessageRoom(owner.parts.tunnels.bodies, self._limits.pace)
         self._most_bytes: Final = min(MOST_BYTES, self._limits.body_bytes)
         self._reader = FrameReader(self._most_bytes)
-        self.messages = SocketMessages()
+        self.messages = SocketMessages(passes_unknown=owner.parts.answers is not None)
         self._turns: Final[dict[str | None, Turn]] = {}  # that run, by their lanes
         self._waiting: Final[deque[tuple[str | None, bytes]]] = deque()
         self._transport: asyncio.Transport | None = None
@@ -671,7 +671,7 @@ class Turn(PairsOnly):
         self._is_over = True
         self._exchange = None
         if self._events is None and self._status >= _ERRORS_FROM:
-            self._fail(read_error(self._status, self._refusal))
+            self._fail(self._socket.messages.told(read_error(self._status, self._refusal)))
         else:
             message = "the upstream's stream ended before the answer was whole"
             if self._events is None:

@@ -29,6 +29,7 @@ from velox.runtime.buckets import table_size
 from velox.runtime.on_demand import has_lanes
 from velox.settings import Settings
 from velox.settings.machine import most_watched_workers
+from velox.shm.answer_ring import ring_bytes
 from velox.shm.object_table import object_bytes
 from velox.shm.status import WorkerStatus
 from velox.types import NO_RATES, Scope
@@ -306,6 +307,9 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         # Two blocks a worker: a process that replaces another one writes its own.
         n_bytes = object_bytes(settings.object_rows, settings.workers, 2 * settings.workers)
         rows.append(MemoryRow("the table of objects", n_bytes, 1))
+    if settings.kept_bytes and any(map(has_lanes, settings.upstreams)):
+        n_bytes = ring_bytes(settings.kept_bytes, settings.kept_answers, settings.workers, 2 * settings.workers)
+        rows.append(MemoryRow("kept answers", n_bytes, 1))
     rows += _of_limits(settings)
     if any(target.naming is not None for route in settings.routes for target in route.targets):
         # The body as it came stays for another attempt; two attempts at a time may name two models.

@@ -56,6 +56,7 @@ from velox.settings import Settings
 from velox.settings.advice import advice
 from velox.settings.certificates import CertificateError
 from velox.settings.machine import container_memory
+from velox.shm.answer_ring import AnswerMemory
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.record_ring import RingError
@@ -172,6 +173,7 @@ class Supervisor:
         self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
         stream.on_dropped = WorkerMetrics(self._segment.other_metrics()).count_log_dropped  # in all processes
         self._objects: Final = ObjectMemory(settings.object_rows, settings.workers, self._segment.blocks)
+        self._answers: Final = _answer_memory(settings, self._segment.blocks)
         self._quotas: Final = QuotaMemory(table_size(settings), self._segment.blocks)
         self._sweeper: Final = QuotaSweeper(self._quotas)
         self._buckets: Final = BucketWatch(self._quotas, settings, logger)
@@ -456,6 +458,7 @@ class Supervisor:
             quotas=self._quotas,
             upstreams=self._upstreams,
             objects=self._objects,
+            answers=self._answers,
             leases=None if self._leases is None else self._leases.pipes,
             records=None if self._ledger is None else self._ledger.folder[process.block],
             budgets=self._budgets,
@@ -570,3 +573,10 @@ class Supervisor:
             self._logger.warning("%s", line)
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")
+
+
+def _answer_memory(settings: Settings, blocks: int) -> AnswerMemory | None:
+    """Return what answers are kept in; None: none are."""
+    if not settings.kept_bytes:
+        return None
+    return AnswerMemory(settings.kept_bytes, settings.kept_answers, settings.workers, blocks)

@@ -145,7 +145,7 @@ _RESPONSES: Final[Mapping[str, dict[str, Any]]] = {
     "tools: local_shell": {"tools": [{"type": "local_shell"}]},
     "parallel_tool_calls: false": {"parallel_tool_calls": False},
     "max_tool_calls": {"max_tool_calls": 3},
-    "previous_response_id": {"previous_response_id": "resp_1"},
+    "previous_response_id, not kept": {"previous_response_id": "resp_1"},
     "conversation": {"conversation": "conv_1"},
     "background: true": {"background": True},
     "prompt": {"prompt": {"id": "pmpt_1"}},
@@ -201,6 +201,15 @@ _USUAL: Final[Mapping[Surface, dict[str, Any]]] = MappingProxyType(
         Surface.GENERATE: {"contents": [{"role": "user", "parts": [{"text": "a"}]}]},
     }
 )
+
+
+class _Keeper:
+    """As where answers are kept."""
+
+    previous: str | None = None
+
+    def keep(self, body: bytes, response: bytes) -> None:
+        """There is no answer."""
 
 
 def loss_lines(settings: Settings, route: RouteEntry, dialect: str) -> list[str]:
@@ -262,7 +271,7 @@ def _cross(
 ) -> None:
     """Translate one request. Raises BadRequestError."""
     facts, losses, model = of
-    request = known.clients[surface](Call("a", 0, model), losses).read(body)
+    request = known.clients[surface](Call("a", 0, model, keeper=_Keeper()), losses).read(body)
     known.models[api](facts, losses, provider).write(request, model)
 
 

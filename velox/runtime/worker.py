@@ -25,6 +25,7 @@ import uvloop
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access
 from velox.gateway.addresses import PublicOrigin
+from velox.gateway.answers import Answers, AnswerStore
 from velox.gateway.auth import Authenticator
 from velox.gateway.budgets import BudgetGate
 from velox.gateway.calls import CallLog
@@ -79,6 +80,7 @@ from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.runtime.takeover import ListenerTakeover
 from velox.settings import Settings
+from velox.shm.answer_ring import AnswerMemory, AnswerRing
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.shm.change_log import LogReader
 from velox.shm.leased import LeasedTable
@@ -107,6 +109,7 @@ def gateway_parts(
     connections: ConnectionBudget | None = None,
     metrics: WorkerMetrics,
     objects: ObjectTable | None = None,
+    answers: Answers | None = None,
     records: RecordRing | None = None,
     budgets: BudgetTable | None = None,
     log: AccessLog,
@@ -133,6 +136,7 @@ def gateway_parts(
         tunnels=_tunnels(settings, slot, max_tunnels, bodies, connections),
         leases=leases,
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
+        answers=answers,
         models=_models(settings, recorder, logger, loop),
         reply_fields=ReplyFields(_public(settings)),
     )
@@ -269,6 +273,7 @@ class WorkerContext:
     quotas: QuotaMemory
     upstreams: UpstreamTable
     objects: ObjectMemory
+    answers: AnswerMemory | None
     leases: LeasePipes | None
     records: RecordRing | None
     budgets: BudgetMemory | None
@@ -370,12 +375,26 @@ class Worker:
             connections=self._fleet.connections,
             metrics=self._metrics,
             objects=ObjectTable(context.objects, context.block),
+            answers=self._make_answers(),
             records=context.records,
             budgets=budgets,
             log=self._log,
             logger=self._logger,
         )
         return Gateway(parts, queue_of(self._settings, context.slot), self._fleet.routing, self._loop)
+
+    def _make_answers(self) -> Answers | None:
+        memory, settings = self._context.answers, self._settings
+        if memory is None:
+            return None
+        ring = AnswerRing(memory, self._context.block)
+
+        def make() -> AnswerStore:
+            from velox.gateway.kept_answers import KeptAnswers
+
+            return KeptAnswers(ring, settings.kept_for_s, settings.max_body_bytes)
+
+        return Answers(make, lambda: ring.is_used)
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings

@@ -295,6 +295,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "objects whose owner is remembered, in a table that all workers share; 24 bytes each once used",
         parse.integer(1024, 67_108_864),
     )
+    kept_bytes: int = setting(
+        "64MiB",
+        "answers of `/v1/responses` that are [kept](docs/dialects.md#kept-answers) where they are translated, in memory"
+        " that all workers share; the newest take the place of the oldest; 0: none is kept",
+        parse.size(0, 64 << 30),
+        name="VELOX_KEPT_BYTES",
+    )
+    kept_answers: int = setting(
+        "16384", "the same: how many have room, in 256 bytes each once used", parse.integer(64, 16_777_216)
+    )
+    kept_for_s: float = setting(
+        "3600s", "the same: how long one is kept that nobody asks for", parse.duration(1.0, 31 * 86_400.0)
+    )
     # None: calls are not recorded
     ledger: str | None = setting(
         "", "folder for [records](docs/ledger.md) of what calls of upstreams took; nothing is recorded without it"

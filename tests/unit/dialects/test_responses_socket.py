@@ -116,3 +116,20 @@ def test_other_messages_are_refused(message: bytes) -> None:
     """With what is wrong, never a crash."""
     with pytest.raises(BadRequestError):
         SocketMessages().asked(message)
+
+
+def test_answer_of_another_connection_is_left_to_who_keeps_answers() -> None:
+    """The request names it, and its conversation is not kept here: a part of one would be another."""
+    socket = SocketMessages(passes_unknown=True)
+    asked = socket.asked(_message(previous_response_id="resp_other"))
+    assert json.loads(asked.body)["previous_response_id"] == "resp_other"
+    whole = socket.asked(_message()).body  # as it becomes
+    _answered(socket, Asked(whole, 0, is_whole=asked.is_whole), 1)
+    again = socket.asked(_message(previous_response_id="resp_a1"))
+    assert (again.is_whole, json.loads(again.body)["previous_response_id"]) == (False, "resp_a1")
+
+    told = socket.told(ApiError(ErrorKind.INVALID, 400, "no", "bad_request", "previous_response_id"))
+    assert told.code == "previous_response_not_found"
+    assert socket.told(ApiError(ErrorKind.INVALID, 400, "no", "bad_request", "input")).code == "bad_request"
+    with pytest.raises(BadRequestError):
+        socket.asked(_message(previous_response_id="resp_other", generate=False))

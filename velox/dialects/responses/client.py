@@ -50,7 +50,7 @@ class ResponsesClient:
     def __init__(self, call: Call, losses: Losses, *, compacts: bool = False) -> None:
         """compacts: see RequestReader."""
         self.call: Final = call
-        self.reader: Final = RequestReader(losses, compacts=compacts)
+        self.reader: Final = RequestReader(losses, compacts=compacts, keeps=call.keeper is not None)
         self._model = call.model
 
     def __repr__(self) -> str:

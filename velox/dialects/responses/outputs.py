@@ -201,14 +201,23 @@ def ended_status(stop: Stop) -> bytes:
 class Envelope:
     """The answer around its items, with what the client asked for as OpenAI repeats it."""
 
-    __slots__ = ("_head", "_tail", "id")
+    __slots__ = ("_body", "_head", "_keeper", "_tail", "id")
 
     def __init__(self, theirs: str, model: str, call: Call, given: wire.RequestBody, body: bytes) -> None:
         self.id: Final = answer_id(theirs, call)
         form = b'{"id":%b,"object":"response","created_at":%d,"model":%b,"background":false,'
         self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given, body)
         tier = _NULL if given.service_tier is None else quoted(given.service_tier)
-        self._tail: Final = b',"previous_response_id":null,"store":false,"metadata":{},"service_tier":%b}' % tier
+        keeper = call.keeper
+        previous = None if keeper is None else keeper.previous
+        self._keeper: Final = None if given.store is False else keeper
+        self._body: Final = body
+        self._tail: Final = b',"previous_response_id":%b,"store":%b,"metadata":%b,"service_tier":%b}' % (
+            _NULL if previous is None else quoted(previous),
+            b"false" if self._keeper is None else b"true",
+            bytes(given.metadata) if self._keeper is not None and is_given(given.metadata) else b"{}",
+            tier,
+        )
 
     def __repr__(self) -> str:
         return f"<Envelope {self.id}>"
@@ -218,11 +227,14 @@ class Envelope:
         return self._written(IN_PROGRESS, b"", _NULL, _NULL, _NULL)
 
     def stopped(self, stop: Stop, output: bytes, usage: Usage) -> bytes:
-        """Write the whole answer. output: its items."""
+        """Write the whole answer, and have it kept. output: its items."""
         status, details = b"completed", _INCOMPLETE.get(stop.reason)
         if details is not None:
             status = b"incomplete"
-        return self._written(status, output, usage_json(usage), details or _NULL, _NULL)
+        written = self._written(status, output, usage_json(usage), details or _NULL, _NULL)
+        if self._keeper is not None:
+            self._keeper.keep(self._body, written)
+        return written
 
     def failed(self, error: ApiError, output: bytes) -> bytes:
         """Write the answer as far as it came."""

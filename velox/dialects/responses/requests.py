@@ -71,8 +71,8 @@ _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh"
 # OpenAI's lifetimes of a cache mark -> the form's; 30 minutes are its default.
 _LIFETIMES: Final = {"12h": "1h", "30m": None}
 _REFUSED: Final = {
-    "previous_response_id": "answers are not kept here for the model of this route; send the whole conversation as "
-    "input, without previous_response_id",
+    "previous_response_id": "this answer is not known here, or no longer; send the whole conversation as input, "
+    "without previous_response_id",
     "conversation": "conversations are not kept here for the model of this route; send the whole conversation as "
     "input, without conversation",
     "prompt": "a stored prompt can't be read for the model of this route; send its text as instructions and input",
@@ -113,11 +113,12 @@ _NOT_KEPT: Final = (
 class RequestReader:
     """Reads one request. tools: what its functions stand for. given, body: the request as it came, after reading.
 
-    compacts: the answer is to be a summary of the conversation (compaction.py).
+    compacts: the answer is to be a summary of the conversation (compaction.py). keeps: answers are kept here.
     """
 
-    def __init__(self, losses: Losses, *, compacts: bool = False) -> None:
+    def __init__(self, losses: Losses, *, compacts: bool = False, keeps: bool = False) -> None:
         self.compacts = compacts
+        self._keeps: Final = keeps
         self._losses: Final = losses
         self.tools: Final = ClientTools(losses)
         self.given = wire.RequestBody()
@@ -199,14 +200,17 @@ class RequestReader:
     def _drop(self, given: wire.RequestBody) -> None:
         for name in _DROPPED:
             raw = getattr(given, name)
-            if raw is not wire.ABSENT and is_given(raw):
+            if raw is not wire.ABSENT and is_given(raw) and not (name == "metadata" and self._is_kept(given)):
                 self._losses.drop(name)
-        if given.store:
+        if given.store and not self._is_kept(given):
             self._losses.drop("store")
         if given.truncation not in (None, "disabled"):
             self._losses.drop("truncation")
         if given.include is not None and any(each != _ENCRYPTED for each in given.include):
             self._losses.drop("include")
+
+    def _is_kept(self, given: wire.RequestBody) -> bool:
+        return self._keeps and given.store is not False
 
     # -- items ----------------------------------------------------------------------------------------
 

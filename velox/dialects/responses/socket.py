@@ -36,6 +36,7 @@ _WHOLE: Final = frozenset({"response.completed", "response.incomplete"})
 _LAST_TYPES: Final = _WHOLE | {"response.failed", "error"}
 _BEFORE_ITEMS: Final = b'{"stream":true,"input":['
 _NOT_FOUND: Final = "previous_response_not_found"
+_PREVIOUS: Final = "previous_response_id"
 
 
 class _Message(msgspec.Struct):
@@ -65,12 +66,16 @@ _TYPED: Final = msgspec.json.Decoder(_Typed)
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request. body: as it would be sent by HTTP, streamed. n_items_bytes: of its whole input, without brackets."""
+    """A request. body: as it would be sent by HTTP, streamed. n_items_bytes: of its whole input, without brackets.
+
+    is_whole: False where its conversation is not known on this connection: whoever keeps answers may know it.
+    """
 
     body: bytes
     n_items_bytes: int
     stream_id: str | None = None
     generate: bool = True
+    is_whole: bool = True
 
     @property
     def items(self) -> bytes:
@@ -79,9 +84,13 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class SocketMessages:
-    """The messages of one connection. most_kept_bytes: of the conversations that can be gone on with."""
+    """The messages of one connection. most_kept_bytes: of the conversations that can be gone on with.
 
-    def __init__(self, most_kept_bytes: int = _MOST_KEPT_BYTES) -> None:
+    passes_unknown: an answer that is not known here may be kept elsewhere.
+    """
+
+    def __init__(self, most_kept_bytes: int = _MOST_KEPT_BYTES, *, passes_unknown: bool = False) -> None:
+        self._passes_unknown: Final = passes_unknown
         self._most_kept_bytes: Final = most_kept_bytes
         self._kept: Final[dict[str, bytes]] = {}  # by the answer's id: the items up to it, and its own
         self._kept_bytes = 0
@@ -101,23 +110,26 @@ class SocketMessages:
         given = decoded_request(_MESSAGE, text)
         if given.type != _CREATE:
             raise BadRequestError(f"messages here are of type {_CREATE}", "type")
-        items = _items(given.input)
+        items, is_whole = _items(given.input), True
         if given.previous_response_id is not None:
             before = self._kept.get(given.previous_response_id)
-            if before is None:
+            is_whole = before is not None
+            if before is None and not (self._passes_unknown and given.generate is not False):
                 told = "this answer is not known on this connection; send the whole conversation as input"
                 raise BadRequestError(told, "previous_response_id")
             items = b",".join([each for each in (before, items) if each])
         fields = decoded_request(_FIELDS, text)
-        for name in ("type", "stream_id", "generate", "previous_response_id", "input", "stream"):
+        for name in ("type", "stream_id", "generate", "input", "stream"):
             fields.pop(name, None)
+        if is_whole:
+            fields.pop("previous_response_id", None)
         others = [b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in fields.items()]
         body = b"%b%b]%b}" % (_BEFORE_ITEMS, items, b"".join(others))
-        return Asked(body, len(items), given.stream_id, given.generate is not False)
+        return Asked(body, len(items), given.stream_id, given.generate is not False, is_whole)
 
     def messages(self, asked: Asked, events: Sequence[bytes]) -> list[bytes]:
         """Return the messages for the events of an answer, and keep its conversation when it is whole."""
-        if events and type_of(events[-1]) in _WHOLE:
+        if asked.is_whole and events and type_of(events[-1]) in _WHOLE:
             self._keep(asked, events[-1])
         if asked.stream_id is None:
             return list(events)
@@ -133,6 +145,10 @@ class SocketMessages:
         """Return what the client reads of a message that was refused: an unknown answer has a code of its own."""
         code = _NOT_FOUND if error.param == "previous_response_id" else "bad_request"
         return ApiError(ErrorKind.INVALID, ErrorKind.INVALID.value, error.message, code, error.param or None)
+
+    def told(self, error: ApiError) -> ApiError:
+        """Return what the client reads of a request that was refused: the same code for an unknown answer."""
+        return msgspec.structs.replace(error, code=_NOT_FOUND) if error.param == _PREVIOUS else error
 
     def forget(self) -> None:
         """Keep no conversation any more."""

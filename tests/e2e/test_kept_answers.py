@@ -1,0 +1,193 @@
+"""Answers that Velox keeps for models whose provider keeps none: by the real SDK, over several workers and keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.harness import RawReply, VeloxProcess
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import JSON, SSE, RecordingUpstream
+from tests.e2e.routed import routed
+
+SAYS = "I look it up."
+
+
+async def model(call: Call) -> None:
+    """Say something and call a tool, in Chat Completions, whatever is asked."""
+    asked = json.loads(call.body)
+    made = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    base = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    if not asked.get("stream"):
+        message = {"role": "assistant", "content": SAYS, "tool_calls": [made]}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        await call.reply(200, JSON, json.dumps({**base, "choices": [choice], "usage": usage}).encode())
+        return
+    deltas = [({"role": "assistant", "content": SAYS}, None), ({"tool_calls": [made]}, None), ({}, "tool_calls")]
+    chunks = [{**base, "choices": [{"index": 0, "delta": d, "finish_reason": r}]} for d, r in deltas]
+    text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    await call.reply(200, SSE, text.encode())
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RecordingUpstream]:
+    with RecordingUpstream(script=model) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def velox(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VeloxProcess]:
+    """A gateway of two workers and two callers, with a model of Chat Completions."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.yaml"
+    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    config = {"upstreams": [{"name": "vllm", "provider": "vllm", "origin": upstream.upstream.url}]}
+    with routed(config, api_keys_file=str(keys), workers="2") as running:
+        yield running
+
+
+def sent(upstream: RecordingUpstream) -> list[tuple[str, Any]]:
+    """Return the messages that the model has got last: who, and what."""
+    messages = json.loads(upstream.calls[-1].body)["messages"]
+    return [(message["role"], message.get("content") or "") for message in messages]
+
+
+def get(velox: VeloxProcess, path: str, key: str = "vk-a", method: str = "GET") -> RawReply:
+    """Ask on a connection of its own, of any worker."""
+    return velox.request(method, path, None, {"authorization": f"Bearer {key}"})
+
+
+RESULT: Any = {"type": "function_call_output", "call_id": "call_1", "output": "42"}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_c2_conversation_goes_on_from_its_last_answer(
+    velox: VeloxProcess, upstream: RecordingUpstream, is_stream: bool
+) -> None:
+    """C2: three turns, each with nothing but what is new; the model gets all of it, through any worker."""
+    client = velox.openai(api_key="vk-a")
+
+    def turn(**fields: Any) -> Any:
+        if not is_stream:
+            return client.responses.create(model="m", **fields)
+        events = list(client.responses.create(model="m", stream=True, **fields))
+        return events[-1].response  # type: ignore[union-attr]
+
+    first = turn(input="Hi")
+    second = turn(input=[RESULT], previous_response_id=first.id)
+    for _ in range(4):
+        third = turn(input="Thanks", previous_response_id=second.id)
+        assert sent(upstream) == [
+            *(("user", "Hi"), ("assistant", SAYS), ("tool", "42"), ("assistant", SAYS), ("user", "Thanks")),
+        ]
+    assert (first.store, third.previous_response_id) == (True, second.id)
+
+
+def test_c2_item_is_referred_to_by_its_id(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """C2, RC3: as the Vercel AI SDK does by default: texts by reference, calls in full."""
+    client = velox.openai(api_key="vk-a")
+    first = client.responses.create(model="m", input="Hi")
+    message, call = first.output
+    said: Any = {"role": "user", "content": "Hi"}
+    for reference in ({"type": "item_reference", "id": message.id}, {"id": message.id}):
+        items: Any = [said, reference, call.model_dump(exclude_none=True), RESULT]
+        client.responses.create(model="m", input=items)
+        assert sent(upstream) == [("user", "Hi"), ("assistant", SAYS), ("tool", "42")]
+
+    with pytest.raises(openai.BadRequestError, match="store: false") as info:
+        client.responses.create(model="m", input=[said, {"type": "item_reference", "id": "msg_none"}])
+    assert info.value.param == "input[1].id"
+
+
+def test_answer_can_be_read_and_deleted(velox: VeloxProcess) -> None:
+    """By its maker, through any worker, until it is deleted."""
+    client = velox.openai(api_key="vk-a")
+    made = client.responses.create(model="m", input="Hi", metadata={"k": "v"})
+    for _ in range(4):
+        assert get(velox, f"/v1/responses/{made.id}").json() == json.loads(made.model_dump_json(exclude_unset=True))
+    read = client.responses.retrieve(made.id)
+    assert (read.output_text, read.metadata) == (SAYS, {"k": "v"})
+
+    (item,) = client.responses.input_items.list(made.id).data
+    assert (item.type, item.content, bool(item.id)) == ("message", "Hi", True)  # type: ignore[union-attr]
+
+    client.responses.delete(made.id)
+    for _ in range(4):
+        reply = get(velox, f"/v1/responses/{made.id}")
+        assert (reply.status, reply.error()["code"]) == (404, "unknown_object")
+    with pytest.raises(openai.BadRequestError, match="whole conversation"):
+        client.responses.create(model="m", input="And?", previous_response_id=made.id)
+
+
+def test_answer_is_no_other_callers(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """Another key finds neither the answer nor its items, and can't delete it; nothing goes up."""
+    made = velox.openai(api_key="vk-a").responses.create(model="m", input="Hi")
+    other = velox.openai(api_key="vk-b")
+    n_calls = len(upstream.calls)
+    for _ in range(4):
+        for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+            reply = get(velox, f"/v1/responses/{made.id}{path}", "vk-b", method)
+            assert (reply.status, reply.error()["code"]) == (404, "unknown_object")
+    with pytest.raises(openai.NotFoundError):
+        other.responses.create(model="m", input="And?", previous_response_id=made.id)
+    with pytest.raises(openai.BadRequestError):
+        other.responses.create(model="m", input=[{"type": "item_reference", "id": made.output[0].id or ""}])
+    assert len(upstream.calls) == n_calls
+    assert get(velox, f"/v1/responses/{made.id}").status == 200
+
+
+def test_nothing_is_kept_where_the_client_says_so(velox: VeloxProcess) -> None:
+    """`store: false`, as Codex sends."""
+    client = velox.openai(api_key="vk-a")
+    made = client.responses.create(model="m", input="Hi", store=False)
+    assert made.store is False
+    assert get(velox, f"/v1/responses/{made.id}").status == 404
+    with pytest.raises(openai.BadRequestError) as info:
+        client.responses.create(model="m", input="And?", previous_response_id=made.id)
+    assert info.value.param == "previous_response_id"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/cancel", 400),
+        ("GET", "?stream=true", 400),
+        ("GET", "/input_items?limit=0", 400),
+        ("GET", "/input_items?order=up", 400),
+        ("GET", "/input_items?after=x", 400),
+        ("GET", "/other", 404),
+        ("POST", "", 404),
+    ],
+)
+def test_what_a_kept_answer_can_t_give_is_refused(velox: VeloxProcess, method: str, path: str, status: int) -> None:
+    """In OpenAI's shape, and nothing goes up."""
+    made = velox.openai(api_key="vk-a").responses.create(model="m", input="Hi")
+    reply = get(velox, f"/v1/responses/{made.id}{path}", method=method)
+    assert (reply.status, bool(reply.error()["message"])) == (status, True)
+
+
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
+def test_websocket_goes_on_from_an_answer_of_another_connection(
+    velox: VeloxProcess, upstream: RecordingUpstream
+) -> None:
+    """One made by HTTP; and one of a socket that is closed. What is not known has the code that Codex looks for."""
+    client = velox.openai(api_key="vk-a")
+    previous = client.responses.create(model="m", input="Hi").id
+    for text in ("One", "Two"):
+        with client.responses.connect() as connection:
+            connection.response.create(model="m", input=[RESULT], previous_response_id=previous)
+            events = []
+            for event in connection:
+                events.append(event)
+                if event.type in ("response.completed", "error"):
+                    break
+            previous = events[-1].response.id  # type: ignore[union-attr]
+            assert sent(upstream)[:3] == [("user", "Hi"), ("assistant", SAYS), ("tool", "42")], text
+
+            connection.response.create(model="m", input="Hi", previous_response_id="resp_none")
+            error: Any = next(iter(connection))
+            assert (error.type, error.error.code) == ("error", "previous_response_not_found")

@@ -1,0 +1,145 @@
+"""Texts that several processes keep in one ring: what is found, what gives way, what another owner sees."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from velox.shm.answer_ring import AnswerMemory, AnswerRing, ring_bytes
+
+
+def rings(size: int = 4096, entries: int = 64, blocks: int = 2) -> list[AnswerRing]:
+    memory = AnswerMemory(size, entries, blocks, blocks)
+    return [AnswerRing(memory, block) for block in range(blocks)]
+
+
+def text_of(ring: AnswerRing, object_id: str, owner: str = "a", most_age_s: float = 60.0) -> bytes | None:
+    found = ring.get(owner, object_id, most_age_s)
+    return None if found is None else found.text
+
+
+def test_each_process_finds_what_any_has_kept() -> None:
+    """By each of its ids, and for its owner alone."""
+    one, other = rings()
+    assert not one.is_used
+    assert one.put("a", ("resp_1", "msg_1"), b"hello")
+
+    assert other.is_used
+    assert (text_of(other, "resp_1"), text_of(other, "msg_1")) == (b"hello", b"hello")
+    assert (text_of(other, "resp_1", owner="b"), text_of(other, "resp_2")) == (None, None)
+
+
+def test_one_id_may_have_a_text_for_each_owner() -> None:
+    """Nobody takes the place of another's by naming his ids."""
+    one, other = rings()
+    one.put("a", ("x",), b"of a")
+    other.put("b", ("x",), b"of b")
+    assert (text_of(one, "x", "a"), text_of(one, "x", "b")) == (b"of a", b"of b")
+
+
+def test_newest_text_takes_the_place_of_the_oldest() -> None:
+    """The ring has a bound in bytes; whatever is read is whole."""
+    one, other = rings()
+    for n in range(64):
+        (one, other)[n % 2].put("a", (f"x{n}",), bytes([n]) * 500)
+    found = [text_of(one, f"x{n}") for n in range(64)]
+
+    assert found[63] == bytes([63]) * 500
+    assert 6 <= sum(each is not None for each in found) <= 8
+    assert all(each in (None, bytes([n]) * 500) for n, each in enumerate(found))
+
+
+def test_text_of_half_a_ring_ago_is_old() -> None:
+    """Who is asked for is written again, before it is lost."""
+    one, _ = rings()
+    one.put("a", ("x",), b"x" * 100)
+    assert [one.get("a", "x", 60.0) and not one.get("a", "x", 60.0).is_old] == [True]  # type: ignore[union-attr]
+    for n in range(3):
+        one.put("a", (f"y{n}",), b"y" * 1000)
+    found = one.get("a", "x", 60.0)
+    assert found is not None
+    assert found.is_old
+
+
+def test_text_that_is_too_old_is_not_found() -> None:
+    """Its age is the reader's to bound."""
+    one, _ = rings()
+    one.put("a", ("x",), b"x")
+    assert text_of(one, "x", most_age_s=0.0) is None
+
+
+def test_text_that_is_too_long_is_not_kept() -> None:
+    """A fourth of the ring at most: one caller's answer must not drive out all others."""
+    one, _ = rings()
+    assert (one.put("a", ("x",), b"x" * 1025), one.put("a", ("x",), b"")) == (False, False)
+    assert one.put("a", ("x",), b"x" * 1024)
+
+
+def test_forgotten_text_is_found_by_nobody() -> None:
+    """Whichever process wrote its row. Another owner forgets nothing."""
+    one, other = rings()
+    one.put("a", ("x", "y"), b"x")
+    other.forget("b", "x")
+    assert text_of(one, "x") == b"x"
+    other.forget("a", "x")
+    assert (text_of(one, "x"), text_of(other, "x"), text_of(one, "y")) == (None, None, b"x")
+
+
+def test_rows_have_a_bound() -> None:
+    """The row of the oldest text gives way: many small texts fill no more memory than they have."""
+    one, _ = rings(size=1 << 20, entries=8)
+    for n in range(1000):
+        one.put("a", (f"x{n}",), b"x")
+    assert sum(text_of(one, f"x{n}") is not None for n in range(1000)) <= 32
+    assert text_of(one, "x999") == b"x"
+
+
+def test_process_that_was_killed_while_writing_leaves_nothing_that_is_read() -> None:
+    """It had taken a place, and wrote no row; another one's text is not touched."""
+    one, other = rings()
+    one.put("a", ("x",), b"x" * 100)
+    other._take(200)
+    one.put("a", ("y",), b"y" * 100)
+    assert (text_of(other, "x"), text_of(other, "y")) == (b"x" * 100, b"y" * 100)
+
+
+def test_text_that_a_late_process_wrote_over_is_not_read() -> None:
+    """It stood still for a whole turn of the ring: the checksum tells."""
+    one, _ = rings()
+    one.put("a", ("x",), b"x" * 100)
+    one._memory.ring[50:60] = b"y" * 10
+    assert text_of(one, "x") is None
+
+
+def test_children_see_what_is_kept() -> None:
+    """The memory is shared by fork."""
+    one, other = rings()
+    pid = os.fork()
+    if not pid:
+        other.put("a", ("x",), b"of a child")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert text_of(one, "x") == b"of a child"
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.binary(min_size=1, max_size=900)), max_size=40)
+
+
+@settings(max_examples=50)
+@given(steps=STEPS)
+def test_what_is_found_is_what_was_kept_last(steps: list[tuple[int, int, bytes]]) -> None:
+    """Or nothing, where it gave way; never a part, or an older one."""
+    made, latest = rings(), dict[str, bytes]()
+    for which, name, text in steps:
+        made[which].put("a", (f"x{name}",), text)
+        latest[f"x{name}"] = text
+        assert text_of(made[1 - which], f"x{name}") == text
+    for name, text in latest.items():
+        assert text_of(made[0], name) in (None, text)
+
+
+def test_bound_is_all_that_is_mapped() -> None:
+    memory = AnswerMemory(4096, 64, 2, 4)
+    assert ring_bytes(4096, 64, 2, 4) == len(memory.mapped)

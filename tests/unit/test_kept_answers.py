@@ -1,0 +1,139 @@
+"""Kept answers of one worker: which paths are theirs, what is written again, and what room a request takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.answers import Answers, Room, Unfolded, is_of_answer
+from velox.gateway.kept_answers import KeptAnswers
+from velox.heads import ReplyHead, RequestHead
+from velox.net.client.body_budget import BodyBudget
+from velox.shm.answer_ring import AnswerMemory, AnswerRing
+from velox.types import Caller
+
+A, B = Caller("a"), Caller("b")
+
+
+class Shared:
+    """A store of several gateways."""
+
+    def __init__(self) -> None:
+        self.texts: dict[tuple[str, str], bytes] = {}
+
+    async def get(self, owner: str, object_id: str) -> bytes | None:
+        return self.texts.get((owner, object_id))
+
+    def put(self, owner: str, ids: tuple[str, ...], text: bytes) -> None:
+        self.texts.update({(owner, each): text for each in ids})
+
+    async def forget(self, owner: str, ids: tuple[str, ...]) -> None:
+        for each in ids:
+            self.texts.pop((owner, each), None)
+
+
+def made(shared: Shared | None = None, size: int = 8192) -> tuple[Answers, AnswerRing]:
+    ring = AnswerRing(AnswerMemory(size, 64, 1, 1), 0)
+    kept = KeptAnswers(ring, 60.0, 10_000, shared)
+    return Answers(lambda: kept, lambda: ring.is_used or shared is not None), ring
+
+
+def keep(answers: Answers, name: str, caller: Caller = A, text: str = "hello") -> None:
+    item = {"id": f"msg_{name}", "type": "message", "role": "assistant", "content": text}
+    response = {"id": f"resp_{name}", "output": [item]}
+    answers.keeper(caller, None).keep(b'{"input":"Hi"}', json.dumps(response).encode())
+
+
+def unfold(answers: Answers, body: dict[str, Any], caller: Caller = A) -> Unfolded | None:
+    return asyncio.run(answers.unfold(json.dumps(body).encode(), caller))
+
+
+def served(answers: Answers, path: str, method: str = "GET", caller: Caller = A) -> Any:
+    found = asyncio.run(answers.serve(RequestHead.of(method.encode(), path.encode()), caller))
+    return None if found is None else json.loads(found[2])
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        (b"/v1/responses/resp_1", True),
+        (b"/responses/resp_1/input_items", True),
+        (b"/openai/v1/responses/resp_1/cancel", True),
+        (b"/v1/responses", False),
+        (b"/v1/responses/input_tokens", False),
+        (b"/v1/responses/compact", False),
+        (b"/v1/files/resp_1", False),
+    ],
+)
+def test_paths_of_answers(path: bytes, is_one: bool) -> None:
+    assert is_of_answer(path) is is_one
+
+
+def test_answer_is_found_by_its_maker_alone() -> None:
+    answers, _ = made()
+    assert unfold(answers, {"previous_response_id": "resp_1"}) is None
+    keep(answers, "1")
+
+    found = unfold(answers, {"input": "And?", "previous_response_id": "resp_1"})
+    assert found is not None
+    assert [item["content"] for item in json.loads(found.body)["input"]] == ["Hi", "hello", "And?"]
+    assert (found.previous, json.loads(found.own)["content"]) == ("resp_1", "And?")
+    assert unfold(answers, {"input": "And?", "previous_response_id": "resp_1"}, B) is None
+    assert (served(answers, "/v1/responses/resp_1")["id"], served(answers, "/v1/responses/resp_1", caller=B)) == (
+        "resp_1",
+        None,
+    )
+
+
+def test_id_that_only_velox_makes_never_goes_up() -> None:
+    """No provider has one that begins so; of any other one, it may."""
+    answers, _ = made()
+    assert served(answers, "/v1/responses/resp_0123") is None
+    with pytest.raises(VeloxError) as info:
+        served(answers, "/v1/responses/resp_vx0123")
+    assert info.value.reason is Reason.UNKNOWN_OBJECT
+
+
+def test_answer_that_is_asked_for_stays() -> None:
+    """It is written again before the ring has come round; the others give way."""
+    answers, _ = made()
+    keep(answers, "kept")
+    keep(answers, "left")
+    for n in range(60):
+        keep(answers, str(n), text="x" * 300)
+        assert served(answers, "/v1/responses/resp_kept") is not None
+    assert served(answers, "/v1/responses/resp_left") is None
+
+
+def test_gateways_have_the_same_answers_where_they_share_a_store() -> None:
+    """Found there, and forgotten there."""
+    shared = Shared()
+    one, other = made(shared)[0], made(shared)[0]
+    keep(one, "1")
+    assert served(other, "/v1/responses/resp_1")["id"] == "resp_1"
+    assert served(other, "/v1/responses/resp_1", caller=B) is None
+    assert served(one, "/v1/responses/resp_1", "DELETE")["deleted"] is True
+    assert (served(one, "/v1/responses/resp_1"), served(other, "/v1/responses/resp_1")) == (None, None)
+    assert shared.texts == {}
+
+
+def test_answer_that_is_too_long_is_not_kept() -> None:
+    answers, _ = made()
+    keep(answers, "1", text="x" * 5000)
+    assert served(answers, "/v1/responses/resp_1") is None
+
+
+def test_room_of_an_unfolded_request_is_given_back_once() -> None:
+    """With the end of its exchange, whether it had a reply or not."""
+    bodies = BodyBudget(100, 1.0, lambda: 0.0)
+    assert bodies.take_now(60)
+    room = Room(bodies, 60)
+    room.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    assert not room.reads_body
+    room.close()
+    room.close()
+    assert bodies.taken_bytes == 0

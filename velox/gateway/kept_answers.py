@@ -1,0 +1,175 @@
+"""The answers that are kept (answers.py): found, put into requests, told and forgotten.
+
+An answer belongs to the name of the key that it was made with: for others there is none. All workers of a gateway have
+the same ones (shm/answer_ring.py), and all gateways that have the same store beside it.
+
+Knows: whose an answer is, and where it is found. Does not know: what stands in one (dialects/responses/kept.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from velox.dialects.losses import BadRequestError
+from velox.dialects.responses.kept import KeptAnswer, Unfolding, input_items, input_page, refers, response_ids
+from velox.dialects.text import quoted
+from velox.errors import Reason, VeloxError
+from velox.gateway.answers import AnswerPlace, Unfolded
+from velox.heads import RequestHead
+from velox.shm.answer_ring import AnswerRing
+from velox.types import Caller
+
+__all__ = ["Keeper", "KeptAnswers", "SharedAnswers"]
+
+_READS: Final = frozenset({b"GET", b"HEAD"})
+
+
+class SharedAnswers(Protocol):
+    """A store that several gateways have in common. It never raises: what can't be reached has nothing."""
+
+    async def get(self, owner: str, object_id: str) -> bytes | None:
+        """Return a text that is kept; None: there is none, or it can't be asked."""
+
+    def put(self, owner: str, ids: tuple[str, ...], text: bytes) -> None:
+        """Keep a text; returns at once."""
+
+    async def forget(self, owner: str, ids: tuple[str, ...]) -> None:
+        """Let nobody find a text any more."""
+
+
+class KeptAnswers:
+    """Of one worker. kept_s: how long an answer is kept that nobody asks for. most_bytes: of a request."""
+
+    def __init__(self, ring: AnswerRing, kept_s: float, most_bytes: int, shared: SharedAnswers | None = None) -> None:
+        self._ring: Final = ring
+        self._kept_s: Final = kept_s
+        self._most_bytes: Final = most_bytes
+        self._shared: Final = shared
+
+    def __repr__(self) -> str:
+        return f"<KeptAnswers {self._ring!r}>"
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    async def unfold(self, body: bytes | bytearray, caller: Caller) -> Unfolded | None:
+        """Return a request with what it refers to; None: it refers to nothing that is kept. Raises VeloxError."""
+        if not refers(body):
+            return None
+        try:
+            unfolding = Unfolding(body, self._most_bytes)
+            while missing := unfolding.missing():
+                for each in missing:
+                    unfolding.know(each, await self._find(each, caller))
+            made = unfolding.body()
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return None  # whoever reads it says what is wrong
+        return None if made is None else Unfolded(made, unfolding.previous, unfolding.own)
+
+    def keeper(self, caller: Caller, unfolded: Unfolded | None) -> Keeper:
+        """Return who keeps the answer of a request."""
+        if unfolded is None:
+            return Keeper(self.keep, caller.name)
+        return Keeper(self.keep, caller.name, unfolded.previous, unfolded.own)
+
+    def keep(self, answer: KeptAnswer) -> None:
+        """Keep an answer; what is too long is not kept."""
+        try:
+            ids = response_ids(answer.response)
+        except msgspec.DecodeError:
+            return
+        text = answer.encoded()
+        self._ring.put(answer.owner, ids, text)
+        if self._shared is not None:
+            self._shared.put(answer.owner, ids, text)
+
+    # -- what is asked of an answer -----------------------------------------------------------------
+
+    async def serve(self, place: AnswerPlace, head: RequestHead, caller: Caller) -> bytes | None:
+        """Return what is told of an answer; None: it is not kept here. Raises VeloxError."""
+        kept = await self._find(place.answer_id, caller)
+        if kept is None or kept.id != place.answer_id:
+            return None
+        return await self._told(kept, place.rest, head)
+
+    async def _told(self, kept: KeptAnswer, rest: str, head: RequestHead) -> bytes:
+        query = dict(parse_qsl(head.query.decode("latin-1")))
+        if not rest and head.method in _READS:
+            if query.get("stream") == "true":
+                message = "an answer is kept here as a whole; ask for it without stream"
+                raise VeloxError(Reason.BAD_REQUEST, message, param="stream")
+            return kept.response
+        if not rest and head.method == b"DELETE":
+            ids = response_ids(kept.response)
+            for each in ids:
+                self._ring.forget(kept.owner, each)
+            if self._shared is not None:
+                await self._shared.forget(kept.owner, ids)
+            return b'{"id":%b,"object":"response","deleted":true}' % quoted(kept.id)
+        if rest == "input_items" and head.method in _READS:
+            try:
+                return input_page(kept, query)
+            except BadRequestError as exc:
+                raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
+        if rest == "cancel" and head.method == b"POST":
+            message = "this answer is whole; only one that is made in the background can be cancelled"
+            raise VeloxError(Reason.BAD_REQUEST, message)
+        raise VeloxError(Reason.UNKNOWN_ROUTE, "there is nothing at this path for an answer that is kept here")
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    async def _find(self, object_id: str, caller: Caller) -> KeptAnswer | None:
+        """Return the answer with this id, or with an item that has it. Who is asked for stays longer."""
+        owner = caller.name
+        found = self._ring.get(owner, object_id, self._kept_s)
+        if found is not None:
+            kept = _decoded(found.text, owner)
+            if kept is not None and (found.is_old or found.age_s > self._kept_s / 2):
+                self._ring.put(owner, response_ids(kept.response), found.text)
+            return kept
+        if self._shared is None:
+            return None
+        text = await self._shared.get(owner, object_id)
+        return None if text is None else _decoded(text, owner)
+
+
+class Keeper:
+    """Keeps the answer of one request; see AnswerKeeper. It knows nothing of the exchange, which would be a cycle."""
+
+    __slots__ = ("_input", "_keep", "_owner", "previous")
+
+    def __init__(
+        self,
+        keep: Callable[[KeptAnswer], None],
+        owner: str,
+        previous: str | None = None,
+        own_input: bytes | None = None,
+    ) -> None:
+        """own_input: what the client has sent, where that is not the body that is read."""
+        self._keep: Final = keep
+        self._owner: Final = owner
+        self._input: Final = own_input
+        self.previous: Final = previous
+
+    def keep(self, body: bytes, response: bytes) -> None:
+        """See AnswerKeeper."""
+        try:
+            given = input_items(body) if self._input is None else self._input
+        except msgspec.DecodeError:
+            return
+        answer_id = response_ids(response)[0]
+        self._keep(KeptAnswer(answer_id, self._owner, self.previous, given, response))
+
+
+def _decoded(text: bytes, owner: str) -> KeptAnswer | None:
+    """Read what was kept; None: it is another owner's, whose number is the same."""
+    try:
+        kept = KeptAnswer.decoded(text)
+    except msgspec.DecodeError:
+        return None
+    return kept if kept.owner == owner else None

@@ -1,0 +1,194 @@
+"""Texts that all workers keep together for a while: a ring of bytes, and a table of where each text stands.
+
+Knows: ids and owners as numbers, what is overwritten, how old a text is. Does not know: what a text is.
+
+The ring has one head, which each process moves on by an atomic addition: what it passes is the process' own to write.
+The newest text takes the place of the oldest. A row of the table says where the text of an id stands; each process
+writes only the rows of its own block and reads all of them, as in object_table.py. A reader copies a text, and takes it
+for whole only if nothing has come near its place meanwhile and its checksum is right: a process that stood still for a
+whole turn of the ring may write into another one's text.
+
+Processes lock nothing, and one that is killed leaves at most a place that nobody reads. The memory is bounded in bytes
+and in rows; age is the reader's to ask for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from atomicshm import AtomicView, fence
+
+from velox.shm.segment import CELL_BYTES, shared_memory
+
+__all__ = ["AnswerMemory", "AnswerRing", "Found", "ring_bytes"]
+
+_HEAD_CELLS: Final = 8  # the first is the ring's head: bytes that were ever taken
+_ROW: Final = 8  # cells
+_TAG, _OWNER, _POSITION, _LENGTH, _CHECK, _WRITTEN_NS, _GONE = range(7)
+_WAYS: Final = 8  # rows of a set
+_ROWS_EACH: Final = 4  # of a text: it has some ids beside its own
+_MOST_PART: Final = 4  # one text may take a fourth of the ring
+
+
+class Found(NamedTuple):
+    """A text. age_s: since it was written. is_old: half of the ring was written since then."""
+
+    text: bytes
+    age_s: float
+    is_old: bool
+
+
+def _sets(entries: int, writers: int) -> int:
+    """Return the sets of rows of one block."""
+    return max(1, -(-entries * _ROWS_EACH // (writers * _WAYS)))
+
+
+def ring_bytes(size: int, entries: int, writers: int, blocks: int) -> int:
+    """Return what all takes, once every byte was written. As for AnswerMemory."""
+    return size + (_sets(entries, writers) * _WAYS * _ROW * blocks + _HEAD_CELLS) * CELL_BYTES
+
+
+class AnswerMemory:
+    """Made by the supervisor before it forks.
+
+    size: bytes of the ring. entries: texts whose rows the processes of all worker slots have room for together.
+    writers: those slots. blocks: of all of them, spares included. Untouched pages take no memory.
+    """
+
+    __slots__ = ("blocks", "cells", "key", "mapped", "ring", "sets", "size")
+
+    def __init__(self, size: int, entries: int, writers: int, blocks: int) -> None:
+        self.size: Final = size - size % CELL_BYTES
+        self.blocks: Final = blocks
+        self.sets: Final = _sets(entries, writers)
+        self.key: Final = os.urandom(16)  # clients must not choose which ids share a set
+        n_cells = _HEAD_CELLS + self.sets * _WAYS * _ROW * blocks
+        self.mapped: Final = shared_memory("velox-answers", n_cells * CELL_BYTES + self.size)
+        memory = memoryview(self.mapped)
+        self.cells: Final[memoryview[int]] = memory[: n_cells * CELL_BYTES].cast("Q")
+        self.ring: Final = memory[n_cells * CELL_BYTES :]
+
+    def __repr__(self) -> str:
+        return f"<AnswerMemory {self.size} bytes, sets={self.sets} blocks={self.blocks}>"
+
+
+class AnswerRing:
+    """The texts as one process sees them, which writes the rows of `block`."""
+
+    __slots__ = ("_atomic", "_block", "_lock", "_memory")
+
+    def __init__(self, memory: AnswerMemory, block: int) -> None:
+        self._memory: Final = memory
+        self._block: Final = block
+        self._lock: Final = threading.Lock()
+        self._atomic: Final = AtomicView(memory.mapped)
+
+    def __repr__(self) -> str:
+        return f"<AnswerRing block={self._block} {self._memory!r}>"
+
+    @property
+    def is_used(self) -> bool:
+        """True once anything was kept."""
+        return self._memory.cells[0] != 0
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest text that is kept."""
+        return self._memory.size // _MOST_PART
+
+    def put(self, owner: str, ids: Iterable[str], text: bytes) -> bool:
+        """Keep a text under ids; False: it is too long. Who has it under one of them already keeps it in vain."""
+        n_bytes = len(text)
+        if not n_bytes or n_bytes > self.most_bytes:
+            return False
+        memory = self._memory
+        position = self._take(n_bytes)
+        at = position % memory.size
+        memory.ring[at : at + n_bytes] = text
+        check, owner_number, now_ns = zlib.crc32(text), self._number(owner), time.monotonic_ns()
+        with self._lock:  # large answers are translated in a thread of the worker
+            for each in ids:
+                self._write(self._number(each), (owner_number, position, n_bytes, check, now_ns))
+        return True
+
+    def get(self, owner: str, object_id: str, most_age_s: float) -> Found | None:
+        """Return the text that an owner has under an id; None: there is none any more."""
+        memory, now_ns = self._memory, time.monotonic_ns()
+        at = self._newest(self._number(owner), self._number(object_id))
+        if at is None:
+            return None
+        cells = memory.cells
+        position, n_bytes, check, written_ns = cells[at + _POSITION : at + _GONE]
+        age_s = (now_ns - written_ns) / 1e9
+        start = position % memory.size
+        if age_s > most_age_s or start + n_bytes > memory.size:
+            return None
+        text = bytes(memory.ring[start : start + n_bytes])
+        fence()
+        passed = cells[0] - position
+        if passed > memory.size or zlib.crc32(text) != check:
+            return None
+        return Found(text, age_s, passed > memory.size // 2)
+
+    def forget(self, owner: str, object_id: str) -> None:
+        """Let nobody find the text of an id any more."""
+        owner_number, tag, cells = self._number(owner), self._number(object_id), self._memory.cells
+        for at in self._rows_of(owner_number, tag):
+            # Of the id and not of the row, which its process may have given to another one meanwhile.
+            cells[at + _GONE] = tag
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _number(self, text: str) -> int:
+        """Return what stands for an id or an owner: never 0."""
+        digest = hashlib.blake2b(text.encode("utf-8", "replace"), key=self._memory.key, digest_size=8).digest()
+        return int.from_bytes(digest) | 1
+
+    def _take(self, n_bytes: int) -> int:
+        """Return the place of so many bytes in one piece, as the ring counts them."""
+        size = self._memory.size
+        while True:  # what would go over the ring's end stays unused, once in each turn of the ring
+            position = self._atomic.fetch_add_u64(0, n_bytes)
+            if position % size + n_bytes <= size:
+                return position
+
+    def _rows(self, tag: int, block: int) -> range:
+        memory = self._memory
+        first = _HEAD_CELLS + (block * memory.sets + (tag >> 8) % memory.sets) * _WAYS * _ROW
+        return range(first, first + _WAYS * _ROW, _ROW)
+
+    def _rows_of(self, owner: int, tag: int) -> list[int]:
+        """Return the rows of all blocks that an owner's text has under an id."""
+        cells, found = self._memory.cells, []
+        fence()
+        for block in range(self._memory.blocks):
+            for at in self._rows(tag, block):
+                if cells[at] == tag and cells[at + _OWNER] == owner and cells[at + _GONE] != tag:
+                    found.append(at)
+        return found
+
+    def _newest(self, owner: int, tag: int) -> int | None:
+        cells = self._memory.cells
+        return max(self._rows_of(owner, tag), key=lambda at: cells[at + _POSITION], default=None)
+
+    def _write(self, tag: int, row: tuple[int, int, int, int, int]) -> None:
+        """Note where a text stands: in the row of the id, an empty one, or the one whose text is the oldest."""
+        cells = self._memory.cells
+        rows = self._rows(tag, self._block)
+        same = (at for at in rows if cells[at] == tag and cells[at + _OWNER] == row[0])
+        at = next(same, None)
+        if at is None:
+            at = min(rows, key=lambda each: cells[each + _POSITION] + 1 if cells[each] else 0)
+        cells[at] = 0
+        fence()
+        for n, value in enumerate(row, _OWNER):
+            cells[at + n] = value
+        cells[at + _GONE] = 0
+        fence()
+        cells[at] = tag
