@@ -160,12 +160,16 @@ def test_check_tells_what_is_wrong_with_the_database(
     database = server.database()
     environ = {"VELOX_LEDGER": str(tmp_path), "VELOX_API_KEYS": KEY}
     assert main(["check"], {**environ, "VELOX_LEDGER_DATABASE": database}) == 0
+    # C31: what Prisma and others write into such a URL.
+    of_prisma = f"{database}?schema=public&connection_limit=5&pgbouncer=true&connect_timeout=10&channel_binding=prefer"
+    assert main(["check"], {**environ, "VELOX_LEDGER_DATABASE": of_prisma}) == 0
     assert main(["usage"], {**environ, "VELOX_LEDGER_DATABASE": database}) == 1
     assert "start its gateway once" in capsys.readouterr().err
     for wrong, told in (
         (database.replace("pw-of-the-ledger", "pw-of-somebody"), "password authentication failed"),
         (f"{database}x", "does not exist"),
         ("postgresql://host", "expected postgresql://USER:PASSWORD@HOST[:PORT]/NAME"),
+        (f"{database}?pool_mode=transaction", "expected no parameter `pool_mode`"),
     ):
         assert main(["check"], {**environ, "VELOX_LEDGER_DATABASE": wrong}) == 2
         shown = capsys.readouterr().err

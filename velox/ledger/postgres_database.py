@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -29,6 +30,7 @@ from urllib.parse import urlsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from velox.ledger.postgres_url import driver_url
 from velox.ledger.store import StoreError
 
 __all__ = ["PostgresDatabase", "Row", "Transaction", "reachable"]
@@ -91,7 +93,10 @@ class PostgresDatabase:
         is_reader: bool = False,
         connect_s: float = _CONNECT_S,
     ) -> None:
-        self._url: Final = url
+        try:
+            self._url: Final = driver_url(url, ssl.get_default_verify_paths().cafile or "")
+        except ValueError as exc:
+            raise StoreError(f"{_place(url)}: {exc}") from None
         self._connect_s: Final = connect_s
         self._part: Final = part
         self._migrations: Final = migrations

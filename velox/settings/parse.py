@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from velox.ledger.postgres_url import driver_url
 from velox.policy.routes import Delay, HashOn
 from velox.policy.spellings import KEY_NAME, MODEL_PATTERN, OWNER, TAG, Spelling
 from velox.types import Address, Origin, Secret, SocketOwner
@@ -458,6 +459,7 @@ def database_url(text: str) -> Secret:
     is_one = parts.scheme in {"postgres", "postgresql"} and len(parts.path) > 1
     if not is_one or not _VISIBLE.fullmatch(text) or "#" in text:
         raise ValueError(expected)
+    driver_url(text)
     return Secret(text)
 
 
