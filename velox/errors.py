@@ -164,6 +164,7 @@ class VeloxError(Exception):
     headers: more reply headers, for example the x-ratelimit-* of a 429.
     close: True when the client's connection can't carry another request after this.
     should_retry: as for the reason, unless more is known of this one failure.
+    details: JSON, for clients of Anthropic's API: what their SDK knows how to go on from; b"" for none.
     """
 
     def __init__(
@@ -176,9 +177,11 @@ class VeloxError(Exception):
         retry_after_s: float | None = None,
         headers: tuple[tuple[bytes, bytes], ...] = (),
         close: bool = False,
+        details: bytes = b"",
     ) -> None:
         super().__init__(message)
         self.reason: Final = reason
+        self.details: Final = details
         self.message: Final = message
         self.status: Final = reason.fact.status if status is None else status
         self.param: Final = param

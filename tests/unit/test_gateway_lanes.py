@@ -54,6 +54,7 @@ class Sent:
 
     worked = secret = None
     translation: Translation | None = None
+    left_out: tuple[str, ...] = ()
 
     def __init__(self, row: str, *added: tuple[bytes, bytes]) -> None:
         self.forwarder = Forwarder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from velox.dialects.facts import ModelFacts
@@ -327,6 +328,11 @@ BAD = {
     "  - {models: [a], refused: ['a b']}\n": "refused is 'a b': expected names of fields",
     "  - {models: [a], renamed: {a: 'b c'}}\n": "renamed: expected names of fields",
     "  - {models: [a], renamed: x}\n": "renamed: expected fields",
+    "  - {models: [a], beta_fields: {shine: 'by '}}\n": "beta_fields: expected fields, each with `taken`",
+    "  - {models: [a], beta_fields: {shine: ''}}\n": "beta_fields: expected fields, each with `taken`",
+    "  - {models: [a], beta_fields: {'a b': taken}}\n": "beta_fields: expected fields, each with `taken`",
+    "  - {models: [a], added_marks: sometimes}\n": "added_marks is 'sometimes': expected agents, always or never",
+    "  - {models: [a], family: 'a b'}\n": "family is 'a b': expected the name of a model",
 }
 
 
@@ -338,6 +344,42 @@ def test_rule_that_is_wrong_is_told(rules: str, tmp_path: Path) -> None:
 
     assert any(BAD[rules] in str(problem) for problem in raised.value.problems), raised.value.problems
     assert all("velox.yaml:" in str(problem) for problem in raised.value.problems)
+
+
+def test_users_add_fields_of_betas_to_those_of_the_table(tmp_path: Path) -> None:
+    """Field by field: a rule says what it has learned, and the table's others stay."""
+    (tmp_path / "velox.yaml").write_text(
+        "upstreams: [{provider: bedrock, region: eu-west-1, key: env:AWS_KEY}]\n"
+        "model_facts:\n"
+        "  - {models: ['*claude*'], beta_fields: {shine: shiny-2027-01-01 shiny-2027-02-01, speed: taken}}\n"
+        "  - {models: ['*claude*'], beta_fields: {tools.gleam: by gleam-2027, shine: refused}}\n"
+    )
+    (entry,) = load({"VELOX_CONFIG": str(tmp_path / "velox.yaml"), "AWS_KEY": "secret-of-aws"}).upstreams
+    fields = dict(facts_of(PROVIDERS["bedrock"], "anthropic.claude-x", entry.model_facts).beta_fields)
+
+    assert (fields["shine"], fields["speed"], fields["tools.gleam"]) == ("refused", "taken", "by gleam-2027")
+    assert fields["thread"] == "refused" and fields["tools.defer_loading"] == "tool-search-tool-2025-10-19"
+
+
+ARN = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc123"
+
+
+def test_family_says_what_an_arn_is(tmp_path: Path) -> None:
+    """C22: all that the table knows of that model is known of the ARN, and a rule of its own counts beside."""
+    (tmp_path / "velox.yaml").write_text(
+        "upstreams: [{provider: bedrock, region: us-east-1, key: env:AWS_KEY}]\n"
+        "model_facts:\n"
+        "  - {models: ['arn:*:application-inference-profile/abc*'], family: Anthropic.claude-haiku-4-5-20251001-v1:0}\n"
+        "  - {models: ['*anthropic.claude*'], max_output: 1234}\n"
+    )
+    (entry,) = load({"VELOX_CONFIG": str(tmp_path / "velox.yaml"), "AWS_KEY": "secret-of-aws"}).upstreams
+    row = PROVIDERS["bedrock"]
+    known = facts_of(row, ARN, entry.model_facts)
+    other = facts_of(row, "anthropic.claude-haiku-4-5-20251001-v1:0", entry.model_facts)
+
+    assert known.thinking == "budget" and known.cache_marks and known.betas and known.max_output == 1234
+    assert msgspec.structs.replace(known, family="") == other
+    assert facts_of(row, ARN, ()).thinking == "none"
 
 
 def test_every_fact_can_be_said() -> None:

@@ -136,3 +136,23 @@ def test_empty_variable_that_something_else_sets_is_not_warned_of(tmp_path: Path
     for name in ("a", "b"):
         environ = {"VELOX_CONFIG": str(tmp_path / name), "VELOX_UPSTREAM_ORIGIN": ""}
         assert load(environ).empty_variables == ()
+
+
+@pytest.mark.parametrize("kind", ["application-inference-profile", "provisioned-model", "imported-model"])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_arn_that_does_not_tell_its_model_is_warned_of(tmp_path: Path, kind: str, is_told: bool) -> None:
+    """C22: it says what to set; an ARN with the model's name is none of these."""
+    arn = f"arn:aws:bedrock:us-east-1:123456789012:{kind}/abc123"
+    named = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-opus-4-8"
+    facts = f'model_facts: [{{models: ["{arn}"], family: anthropic.claude-opus-4-8}}]\n' if is_told else ""
+    (tmp_path / "aws").write_text("secret-of-aws")
+    lines = told(
+        tmp_path,
+        f"upstreams: [{{name: aws, provider: bedrock, region: us-east-1, key: 'file:{tmp_path}/aws'}}]\n"
+        f"routes: [{{name: a, match: {{models: [a]}}, to: {{upstream: aws, model: '{arn}'}}}},"
+        f" {{name: b, match: {{models: [b]}}, to: {{upstream: aws, model: '{named}'}}}}]\n" + facts,
+    )
+
+    assert len(lines) == (not is_told)
+    for line in lines:
+        assert f'`model_facts: [{{models: ["{arn}"], family: anthropic.claude-opus-4-8}}]`' in line

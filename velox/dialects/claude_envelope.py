@@ -12,14 +12,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
 
+from velox.dialects.claude_fields import object_of
 from velox.dialects.converse.frames import Frame, Frames
 from velox.dialects.converse.meaning import api_error, message_of
-from velox.dialects.decoding import decoded_reply, decoded_request
+from velox.dialects.decoding import decoded_reply
 from velox.dialects.form import (
     Answer,
     ApiError,
@@ -34,7 +35,6 @@ from velox.dialects.form import (
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.messages.wire import BILLING
 from velox.dialects.text import quoted
-from velox.policy.patterns import matches
 from velox.protocol.body_edit import STRING, Field
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "InvokeStream",
     "bedrock_body",
     "bedrock_error",
-    "taken_betas",
     "vertex_body",
     "without_billing",
     "without_scopes",
@@ -55,15 +54,12 @@ _MODEL: Final = Field("model")
 _STREAM: Final = Field("stream")
 _VERSION: Final = Field("anthropic_version")
 _BETAS: Final = Field("anthropic_beta")
-_CACHE: Final = Field("cache_control")
 # A value of these fields: a string, a flat list or object, or a word.
 _VALUE: Final = re.compile(STRING + rb"|\[[^\[\]]*+\]|\{[^{}]*+\}|[^,}\s]++", re.DOTALL)
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
 _SCOPE: Final = b'"scope"'
 _MARK: Final = re.compile(rb'("cache_control"\s*+:\s*+)(\{[^{}]*+\})')  # in a text its quotes would be escaped
-# What has no cache mark.
-_UNMARKED: Final = (b'"thinking"', b'"redacted_thinking"')
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -80,18 +76,11 @@ def vertex_body(body: bytes | bytearray) -> bytes:
 def bedrock_body(body: bytes | bytearray, betas: Collection[str] = ()) -> bytes:
     """Return a request as Bedrock's invoke wants it.
 
-    betas: of the header, those that Bedrock takes. A cache mark on the whole request goes to its last block. Raises
-    BadRequestError for a body that can't be read, VeloxError for one of over 512 KiB that hides a field.
+    betas: of the header, those that Bedrock takes. Raises VeloxError for a body of over 512 KiB that hides a field.
     """
     text = bytes(body)
     for name in (_MODEL, _STREAM, _VERSION):
         text = _without(text, name)
-    at = _CACHE.find(text)
-    if at >= 0:
-        mark = _VALUE.match(text, at)
-        text = _without(text, _CACHE)
-        if mark is not None and mark[0] != b"null":
-            text = _with_last_marked(text, mark[0])
     fields = b'"anthropic_version":"%b"' % _BEDROCK_VERSION
     if betas:
         text = _without(text, _BETAS)
@@ -122,7 +111,7 @@ def without_billing(body: bytes | bytearray) -> bytes | bytearray:
     fields["system"] = msgspec.Raw(b"[" + b",".join(map(bytes, kept)) + b"]")
     if not kept:
         del fields["system"]
-    return _object(fields)
+    return object_of(fields)
 
 
 def _is_billing(block: msgspec.Raw) -> bool:
@@ -134,17 +123,7 @@ def _without_scope(mark: re.Match[bytes]) -> bytes:
         fields = _FIELDS.decode(mark[2])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return mark[0]
-    return mark[0] if fields.pop("scope", None) is None else mark[1] + _object(fields)
-
-
-def taken_betas(headers: Iterable[str], known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the betas that a model takes, and the others; each once, in their order.
-
-    headers: the values of anthropic-beta: a client may send several. known: patterns.
-    """
-    names = dict.fromkeys(name for header in headers for part in header.split(",") if (name := part.strip()))
-    taken = tuple(name for name in names if any(matches(pattern, name) for pattern in known))
-    return taken, tuple(name for name in names if name not in taken)
+    return mark[0] if fields.pop("scope", None) is None else mark[1] + object_of(fields)
 
 
 def _without(body: bytes, field: Field) -> bytes:
@@ -169,38 +148,6 @@ def _with(body: bytes, fields: bytes) -> bytes:
     begin = body.index(b"{") + 1
     rest = body[begin:].lstrip(_SPACE)
     return b"{" + fields + (rest if rest.startswith(b"}") else b"," + rest)
-
-
-def _with_last_marked(body: bytes, mark: bytes) -> bytes:
-    """Put the mark on the last block that can have one; without one where none can."""
-    fields = decoded_request(_FIELDS, body)
-    if "messages" not in fields:
-        return body
-    messages = decoded_request(_ITEMS, fields["messages"], "messages")
-    if not messages:
-        return body
-    message = decoded_request(_FIELDS, messages[-1], "messages")
-    content = bytes(message.get("content", msgspec.Raw(b"")))
-    if content[:1] == b'"':
-        content = b'[{"type":"text","text":%b,"cache_control":%b}]' % (content, mark)
-    else:
-        blocks = [bytes(block) for block in decoded_request(_ITEMS, content, "messages")]
-        for at in range(len(blocks) - 1, -1, -1):
-            block = decoded_request(_FIELDS, blocks[at], "messages")
-            if bytes(block.get("type", msgspec.Raw(b""))) in _UNMARKED:
-                continue
-            if "cache_control" not in block:
-                blocks[at] = blocks[at][:-1] + b',"cache_control":%b}' % mark
-            break
-        content = b"[" + b",".join(blocks) + b"]"
-    message["content"] = msgspec.Raw(content)
-    messages[-1] = msgspec.Raw(_object(message))
-    fields["messages"] = msgspec.Raw(b"[" + b",".join(map(bytes, messages)) + b"]")
-    return _object(fields)
-
-
-def _object(fields: Mapping[str, msgspec.Raw]) -> bytes:
-    return b"{" + b",".join(quoted(name) + b":" + bytes(value) for name, value in fields.items()) + b"}"
 
 
 # -- replies ----------------------------------------------------------------------------------------

@@ -11,10 +11,15 @@ import msgspec
 
 from velox.dialects.efforts import EFFORTS
 
-__all__ = ["ALWAYS_THINKING", "UNKNOWN_MODEL", "ModelFacts"]
+__all__ = ["ALWAYS_THINKING", "BY", "REFUSED", "TAKEN", "UNKNOWN_MODEL", "ModelFacts"]
 
 # Of `thinking`: Claude's models that can't be told not to.
 ALWAYS_THINKING: Final = ("always", "between_tools")
+
+# Of `beta_fields`.
+REFUSED: Final = "refused"
+TAKEN: Final = "taken"
+BY: Final = "by "
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -47,6 +52,14 @@ class ModelFacts(msgspec.Struct, frozen=True):
     verbosity: it takes OpenAI's field of that name.
     betas: patterns of names in the header anthropic-beta that Claude takes by Bedrock's invoke and at Vertex: others
     are a 400 there. None: all go up, but to Bedrock.
+    beta_fields: fields of Claude's Messages that not every service has (claude_fields.py), each with what the service
+    says to it: "refused"; "taken"; the betas of which it wants one there, the first where the client sends none; or
+    "by BETA": it has that beta in the field's place. A field that is not named is taken.
+    fetches_urls: pictures and documents may be named by their URL.
+    added_marks: cache marks for a client of another dialect that sends none: "agents" (only with tools), "always",
+    "never".
+    family: the name by which a model is known that its own does not tell, as an ARN of an inference profile: the table
+    is asked by it, and so are the APIs that it has.
     allowed_tools: Chat Completions' tool_choice of that type is known there; else the other tools are not sent.
     text_parts: a message's content may be a list of texts; else they are joined.
     later_system: there may be several system messages, and later ones; else the first ones are one, and the user says
@@ -92,6 +105,10 @@ class ModelFacts(msgspec.Struct, frozen=True):
     most_tools: int = 0
     image_details: tuple[str, ...] = ("auto", "low", "high")
     web_search: str = ""
+    beta_fields: tuple[tuple[str, str], ...] = ()
+    fetches_urls: bool = True
+    added_marks: str = "never"
+    family: str = ""
 
 
 UNKNOWN_MODEL: Final = ModelFacts()

@@ -19,13 +19,15 @@ class BadRequestError(Exception):
     """A client's request that can't be read, or can't be said in the model's dialect: a 400.
 
     param: the path of the field, as its client would write it: "messages[2].content[0].text"; "" for the whole body.
-    message: for the client: what is wrong with it and what to do, without its value.
+    message: for the client: what is wrong with it and what to do, without its value. details: JSON, for clients of
+    Messages: what their SDK knows how to go on from; b"" for none.
     """
 
-    def __init__(self, message: str, param: str = "") -> None:
+    def __init__(self, message: str, param: str = "", details: bytes = b"") -> None:
         super().__init__(message)
         self.message: Final = message
         self.param: Final = param
+        self.details: Final = details
 
 
 class BrokenReplyError(Exception):

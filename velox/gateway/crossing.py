@@ -102,7 +102,7 @@ class Dialogue:
         try:
             self._written = self._model.write(request, model)
         except BadRequestError as exc:
-            raise BadRequestError(exc.message, self._client.own_path(exc.param)) from exc
+            raise BadRequestError(exc.message, self._client.own_path(exc.param), exc.details) from exc
         return self._written.body
 
     def answer(self, body: bytes) -> bytes:

@@ -559,7 +559,7 @@ class Exchange(HedgingHost):
                 self._meter.forget()
             told = self.attempt_fields()
         if shape.query and (dropped := attempt.forwarder.dropped_parameters(shape)):
-            told = told.beside([(b"x-velox-dropped", ",".join(dropped).encode("ascii"))])
+            told = told.leaving_out(dropped)
         return told
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:

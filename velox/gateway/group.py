@@ -435,8 +435,8 @@ class Attempt(ReplyListener):
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
         *("_key_told", "_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
-        *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
-        *("proof", "worked"),
+        *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "left_out", "may_have_worked", "member"),
+        *("n", "observer", "proof", "worked"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -452,6 +452,7 @@ class Attempt(ReplyListener):
         self.late_s = math.inf
         self.observer: AttemptObserver | None = None
         self.translation: Translation | None = None  # of the reply into the client's dialect, if that is another one
+        self.left_out: tuple[str, ...] = ()  # of a request in its own dialect: what the upstream does not take
         self.is_sent = False
         self.may_have_worked = False
         self.worked: Callable[[], TokenUsage | None] | None = None
@@ -520,7 +521,7 @@ class Attempt(ReplyListener):
                 connection = await host.lease(member)
             host.phase = "ttfb"
             self.is_sent = True
-            reply.begin(self, told)
+            reply.begin(self, told.leaving_out(self.left_out) if self.left_out else told)
             try:
                 # No await before give_back(): the stream that was leased is taken.
                 try:

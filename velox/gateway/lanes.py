@@ -15,15 +15,16 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from velox.dialects.added_marks import MarkingModel, adds_marks
 from velox.dialects.claude_envelope import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
     bedrock_body,
-    taken_betas,
     vertex_body,
     without_billing,
     without_scopes,
 )
+from velox.dialects.claude_fields import fitted, names_of
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
 from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
 from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
@@ -82,7 +83,8 @@ _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a que
 _OF_CLAUDE: Final = frozenset({Surface.MESSAGES, Surface.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
 _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`
-_BILLED: Final = frozenset({"anthropic", "openai-compatible"})  # the latter may be another way to Anthropic
+_ANTHROPIC: Final = "anthropic"
+_BILLED: Final = frozenset({_ANTHROPIC, "openai-compatible"})  # the latter may be another way to Anthropic
 _NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
@@ -97,11 +99,12 @@ class Sides(NamedTuple):
 class LaneAttempt(Protocol):
     """What is asked of the attempt that a call is made for.
 
-    translation: is set where its reply is to be changed. worked: where it is several calls. secret: the key that goes
-    up; None: none.
+    translation: is set where its reply is to be changed. left_out: where a request in its own dialect has lost fields.
+    worked: where it is several calls. secret: the key that goes up; None: none.
     """
 
     translation: Translation | None
+    left_out: tuple[str, ...]
     worked: Callable[[], TokenUsage | None] | None
 
     @property
@@ -179,7 +182,8 @@ class Lanes:
         if found is None:
             try:
                 place = (self._row, self._parameters, surface, model)
-                found = (target_call(*place, stream=stream, apis=self._apis, query=query),)
+                known_as = self._facts_of(model).family
+                found = (target_call(*place, stream=stream, apis=self._apis, query=query, known_as=known_as),)
             except TargetError as exc:
                 raise VeloxError(Reason.BAD_REQUEST, str(exc), param="model") from exc
             if len(model) + len(query) <= _KEPT_BYTES:
@@ -202,12 +206,12 @@ class Lanes:
                 asked = asked._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:
             return self._invoke(call, attempt, asked)
-        body, model = asked.body, asked.model
-        is_renamed = (
-            model is not None
-            and (asked.fields.model != model or asked.fields.is_model_in_path)
-            and call.envelope not in _IN_PATH
-        )
+        model, rules = asked.model, asked.rules
+        is_another = model is not None and (asked.fields.model != model or asked.fields.is_model_in_path)
+        if asked.surface in _OF_CLAUDE and asked.body and (is_another or self._row.name != _ANTHROPIC):
+            asked, rules = self._for_service(attempt, asked)
+        body = asked.body
+        is_renamed = is_another and call.envelope not in _IN_PATH
         if body and asked.surface in _OF_GOOGLE:
             body = self._for_google(body, asked, is_renamed=is_renamed)
         elif is_renamed and body:
@@ -219,7 +223,6 @@ class Lanes:
             body = vertex_body(body)
         elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
             body = _vertex_count(body, model or "")
-        rules = asked.rules if asked.surface not in _OF_CLAUDE else self._with_own_betas(attempt, asked)
         return attempt.forwarder.build(
             asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
         )
@@ -233,26 +236,36 @@ class Lanes:
         if not asked.body or takes_types(asked.body, self._facts_of(model)):
             return None
         place = (self._row, self._parameters, Surface.RESPONSES, model)
-        return target_call(*place, stream=asked.fields.stream, apis=self._apis, crosses=True)
+        return target_call(
+            *place, stream=asked.fields.stream, apis=self._apis, crosses=True, known_as=self._facts_of(model).family
+        )
 
-    def _with_own_betas(self, attempt: LaneAttempt, asked: Asked) -> HeaderRules:
-        """Return the rules for a client's headers, with those of its betas that the model takes where not all are.
+    def _for_service(self, attempt: LaneAttempt, asked: Asked) -> tuple[Asked, HeaderRules]:
+        """Return a request of Messages as its service takes it, and the rules for its headers, with its betas.
 
-        What a route or an upstream sets is sent as it says.
+        What a route or an upstream sets as betas is sent as it says.
         """
-        rules = asked.rules
-        known = self._facts_of(asked.model or "").betas
-        if not known or _BETA in rules.names or attempt.forwarder.sets(_BETA) or asked.head.header(_BETA) is None:
-            return rules
+        facts, rules = self._facts_of(asked.model or ""), asked.rules
+        if not facts.beta_fields and not facts.betas and facts.fetches_urls and not facts.most_output:
+            return asked, rules
+        given, losses = self._betas_of(asked), Losses(strict=asked.strict)
         try:
-            betas = self._betas(asked, Losses(strict=asked.strict))
+            body, betas = fitted(asked.body or b"", given, facts, losses)
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
-        if asked.surface is Surface.COUNT_MESSAGES:
+            raise _refusal(exc) from exc
+        attempt.left_out = losses.dropped
+        asked = asked._replace(body=body)
+        if asked.surface is Surface.COUNT_MESSAGES and self._row.name == "vertex":
             betas = tuple(beta for beta in betas if beta not in _NOT_COUNTED)
+        is_same = betas == given and (bool(given) or asked.head.header(_BETA) is None)
+        if is_same or _BETA in rules.names or attempt.forwarder.sets(_BETA):
+            return asked, rules
         if not betas:
-            return HeaderRules(rules.set, (*rules.remove, _BETA))
-        return HeaderRules((*rules.set, (_BETA, ",".join(betas).encode("latin-1"))), rules.remove)
+            return asked, HeaderRules(rules.set, (*rules.remove, _BETA))
+        return asked, HeaderRules((*rules.set, (_BETA, ",".join(betas).encode("latin-1"))), rules.remove)
+
+    def _betas_of(self, asked: Asked) -> tuple[str, ...]:
+        return names_of(value.decode("latin-1") for name, value in asked.head.headers if name == _BETA)
 
     def _for_google(self, body: bytes | bytearray, asked: Asked, *, is_renamed: bool) -> bytes | bytearray:
         """Return a body of Gemini's own, whose path names the model, with the names of it inside changed as well."""
@@ -263,27 +276,24 @@ class Lanes:
             if asked.surface in _EMBEDS_OF_GOOGLE and is_renamed:
                 return with_embedding_model(body, model)
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+            raise _refusal(exc) from exc
         return body
 
     def _invoke(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Ask Claude on Bedrock for a client of Messages."""
         losses = Losses(strict=asked.strict)
         try:
-            body = bedrock_body(asked.body or b"", self._betas(asked, losses))
+            body = self._invoked(asked, losses)
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+            raise _refusal(exc) from exc
         client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
         self._translate(Invoked(client, model, losses.dropped), attempt, asked._replace(on_tokens=None))
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
 
-    def _betas(self, asked: Asked, losses: Losses) -> tuple[str, ...]:
-        """Return the betas of a client's header that the model takes there. Raises BadRequestError."""
-        given = (value.decode("latin-1") for name, value in asked.head.headers if name == _BETA)
-        betas, unknown = taken_betas(given, self._facts_of(asked.model or "").betas)
-        if unknown:
-            losses.drop("anthropic-beta")
-        return betas
+    def _invoked(self, asked: Asked, losses: Losses) -> bytes:
+        """Return the body of a client of Messages as Bedrock's invoke wants it. Raises BadRequestError."""
+        facts = self._facts_of(asked.model or "")
+        return bedrock_body(*fitted(asked.body or b"", self._betas_of(asked), facts, losses))
 
     def _both(
         self, asked: Asked, client_api: Surface, model_api: Surface, losses: Losses
@@ -339,7 +349,7 @@ class Lanes:
         try:
             body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+            raise _refusal(exc) from exc
         return AnsweredHereError([_JSON], body, [ESTIMATED])
 
     def _count(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
@@ -354,13 +364,13 @@ class Lanes:
         counting = Counting(client, asked.surface, model, call.api, losses, is_vertex=is_vertex)
         try:
             if call.envelope is Envelope.CLAUDE_BEDROCK and asked.surface is Surface.COUNT_MESSAGES:
-                body = invoke_count_request(bedrock_body(asked.body or b"", self._betas(asked, losses)))
+                body = invoke_count_request(self._invoked(asked, losses))
             else:
                 body = counting.request(asked.body or b"", model_name)
             if call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
                 body = _vertex_count(body, model_name)
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+            raise _refusal(exc) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         instead = partial(self._estimate_instead, counting, asked) if call.api is Surface.COUNT_CONVERSE else None
         self._translate(Plain(counting), attempt, asked._replace(on_tokens=None), instead=instead)
@@ -396,7 +406,7 @@ class Lanes:
             else:
                 bodies, on_head = [made.request(asked_body, model)], None
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+            raise _refusal(exc) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
         self._translate(Plain(made, lambda: made.tokens, n_held), attempt, asked, on_head)
@@ -418,6 +428,8 @@ class Lanes:
             return self._embed(call, attempt, asked)
         losses = Losses(strict=asked.strict, on_lost=partial(asked.on_lost, asked.surface, call.api))
         client, model = self._both(asked, asked.surface, call.api, losses)
+        if asked.surface is not Surface.MESSAGES and adds_marks(self._facts_of(asked.model or "")):
+            model = MarkingModel(model, self._facts_of(asked.model or ""))
         if call.envelope is Envelope.CLAUDE_VERTEX:
             model = ClaudeOnVertex(model)
         elif call.envelope is Envelope.CLAUDE_BEDROCK:
@@ -426,12 +438,16 @@ class Lanes:
         try:
             body = crossing.request(asked.body or b"", asked.model or "")
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+            raise _refusal(exc) from exc
         if call.fields:
             body = bytes(instead_of_model(body, call.fields))
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         self._translate(crossing, attempt, asked)
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
+
+def _refusal(error: BadRequestError) -> VeloxError:
+    return VeloxError(Reason.BAD_REQUEST, error.message, param=error.param or None, details=error.details)
 
 
 def _check_size(asked: Asked) -> None:

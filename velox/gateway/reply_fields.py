@@ -68,6 +68,10 @@ class AttemptFields(NamedTuple):
         """Return these, and other fields of Velox's own."""
         return AttemptFields([*self.headers, *own], self.lines + field_lines(own))
 
+    def leaving_out(self, names: Sequence[str]) -> AttemptFields:
+        """Return these, and what was left out of the request."""
+        return self.beside([(b"x-velox-dropped", ",".join(names).encode("ascii"))])
+
 
 NO_ATTEMPTS: Final = AttemptFields([], b"")
 

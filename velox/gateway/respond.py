@@ -30,7 +30,10 @@ def error_body(error: VeloxError, dialect: Dialect = Dialect.OPENAI, request_id:
     """
     status, code = error.status, error.reason.code
     if dialect is Dialect.ANTHROPIC:
-        inner = {"type": anthropic_type(status), "message": error.message, "code": code, "param": error.param}
+        inner: dict[str, object] = {"type": anthropic_type(status), "message": error.message}
+        inner |= {"code": code, "param": error.param}
+        if error.details:
+            inner["details"] = orjson.Fragment(error.details)
         return orjson.dumps({"type": "error", "error": inner, "request_id": request_id.decode("ascii")})
     if dialect is Dialect.GOOGLE:
         return orjson.dumps(

@@ -5,12 +5,15 @@ Knows: patterns. Does not know: which facts there are (dialects/facts.py), or an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from velox.policy.patterns import matches
 
-__all__ = ["Fact", "ModelRule"]
+__all__ = ["Fact", "ModelRule", "told_family"]
+
+_FAMILY: Final = "family"
 
 Fact: TypeAlias = int | bool | str | tuple[str, ...] | tuple[tuple[str, str], ...]
 
@@ -34,3 +37,14 @@ class ModelRule:
     def concerns(self, provider: str) -> bool:
         """True for a provider of whose models it may say something."""
         return not self.providers or provider in self.providers
+
+
+def told_family(provider: str, model: str, rules: Iterable[ModelRule]) -> str:
+    """Return the name by which rules know a model whose own does not tell, as an ARN; "" for none. The last counts."""
+    name, found = model.lower(), ""
+    for rule in rules:
+        if rule.is_for(provider, name):
+            for of, fact in rule.facts:
+                if of == _FAMILY and isinstance(fact, str):
+                    found = fact
+    return found

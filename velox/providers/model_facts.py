@@ -17,7 +17,8 @@ from typing import Final
 import msgspec
 
 from velox.dialects.facts import ModelFacts
-from velox.policy.model_rule import Fact, ModelRule
+from velox.policy.model_rule import Fact, ModelRule, told_family
+from velox.providers.claude_services import SERVICES
 from velox.providers.provider import Provider
 
 __all__ = ["RULES", "facts_of"]
@@ -45,50 +46,12 @@ _WITHOUT_SCHEMAS: Final = (
 )
 _OPENAIS: Final = ("openai", "azure", "foundry")
 
-# Of the header anthropic-beta, what Bedrock takes by its invoke.
-_BEDROCK_BETAS: Final = (
-    "compact-2026-01-12",
-    "computer-use-2024-10-22",
-    "computer-use-2025-01-24",
-    "computer-use-2025-11-24",
-    "context-1m-2025-08-07",
-    "context-management-2025-06-27",
-    "dev-full-thinking-2025-05-14",
-    "effort-2025-11-24",
-    "fine-grained-tool-streaming-2025-05-14",
-    "interleaved-thinking-2025-05-14",
-    "output-128k-2025-02-19",
-    "token-efficient-tools-2025-02-19",
-    "tool-examples-2025-10-29",
-    "tool-search-tool-2025-10-19",
-)
-# Only models that check what stands before their reasoning take it; others answer 400.
-_BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
-_WITH_BINDING: Final = (
-    *("*claude-opus-5-5*", "*claude-sonnet-5-5*", "*claude-haiku-5-5*"),
-    *("*claude-fable-5-1*", "*claude-fable-5-2*", "*claude-mythos-5-1*", "*claude-mythos-5-2*"),
-)
 _SCOPE: Final = "cache_control.scope"
 # Of the schemas of tools; the sources are in dialects/tool_fit.py.
 _TOP_OF_CLAUDE: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf", "properties.keys", "malformed")
 # "parameters schema should be of type OBJECT" (Google); of Nova only type, properties and required are documented.
 _TOP_COMBINED: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf")
 _TOP_OF_OPENAI: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf", "top.enum", "top.not")
-# And what Vertex takes.
-_VERTEX_BETAS: Final = (
-    "compact-2026-01-12",
-    "compact-2026-09-04",
-    "computer-use-2025-01-24",
-    "computer-use-2025-11-24",
-    "context-1m-2025-08-07",
-    "context-management-2025-06-27",
-    "interleaved-thinking-2025-05-14",
-    "per-turn-control-2026-07-01",
-    _BINDING_BETA,
-    "thinking-display-updates-2026-08-18",
-    "tool-search-tool-2025-10-19",
-    "web-search-2025-03-05",
-)
 # Their names, as of each version; those before 4.6 take a budget.
 _CLAUDE_EFFORTS: Final = ("none", "low", "medium", "high", "xhigh", "max")
 _CLAUDE_4_6_EFFORTS: Final = ("none", "low", "medium", "high", "max")
@@ -187,12 +150,12 @@ RULES: Final[tuple[ModelRule, ...]] = (
         json_schema=True,
         refused=(),
         schemas_refuse=_TOP_OF_CLAUDE,
+        added_marks="agents",
     ),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
     # Converse passes strict tools on in a form that Claude's own API refuses, but for these versions.
-    _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS, refused=("tools.strict", _SCOPE)),
+    _rule("*claude*", providers=("bedrock",), refused=("tools.strict", _SCOPE)),
     _rule(*_STRICT_BY_CONVERSE, providers=("bedrock",), refused=(_SCOPE,)),
-    _rule(*_WITH_BINDING, providers=("bedrock",), betas=(*_BEDROCK_BETAS, _BINDING_BETA)),
     # Of Claude Code; of Anthropic's own API alone.
     _rule("*claude*", providers=("bedrock-mantle", "foundry", "vertex"), refused=(_SCOPE,)),
     # They answer 400 to thinking of type "disabled", and to a forced choice.
@@ -212,7 +175,8 @@ RULES: Final[tuple[ModelRule, ...]] = (
         most_output=4096,
     ),
     # Structured output is off by the default policy of an organization there.
-    _rule("*claude*", providers=("vertex",), json_schema=False, betas=_VERTEX_BETAS),
+    _rule("*claude*", providers=("vertex",), json_schema=False),
+    *SERVICES,
     # Google. Of stop strings it takes 5 (continuedev/continue#7849).
     _rule("*gemini*", "*gemma*", "*learnlm*", schemas_refuse=_TOP_COMBINED),
     _rule("*gemini*", "*gemma*", "*learnlm*", providers=("gemini", "vertex"), most_stops=5),
@@ -373,8 +337,15 @@ RULES: Final[tuple[ModelRule, ...]] = (
 def facts_of(row: Provider, model: str, own: Iterable[ModelRule] = ()) -> ModelFacts:
     """Return what is known of a model at a provider. own: rules of the settings. The caller keeps it."""
     name = model.lower()
+    own = tuple(own)
+    known = told_family(row.name, name, own).lower() or name
     changes: dict[str, Fact] = {}
+    fields: dict[str, str] = {}
     for rule in (*RULES, *own):
-        if rule.is_for(row.name, name):
+        if rule.is_for(row.name, name) or (known != name and rule.is_for(row.name, known)):
             changes.update(rule.facts)
+            for pairs in (fact for field, fact in rule.facts if field == "beta_fields" and isinstance(fact, tuple)):
+                fields.update(pair for pair in pairs if isinstance(pair, tuple))
+    if fields:
+        changes["beta_fields"] = tuple(fields.items())
     return msgspec.structs.replace(row.facts, **changes) if changes else row.facts

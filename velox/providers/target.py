@@ -139,14 +139,16 @@ def target_call(
     apis: Collection[Surface] = (),
     query: bytes = b"",
     crosses: bool = False,
+    known_as: str = "",
 ) -> TargetCall | None:
     """Return where a request goes that asks `surface` for `model`; None: as it came, under its own path.
 
     apis: as for native_of. query: the client's own, which goes with a request whose body goes as it is, but for its
-    credentials and the version of an API. crosses: it is written anew, also where the model has the API. Raises
-    TargetError.
+    credentials and the version of an API. crosses: it is written anew, also where the model has the API. known_as: the
+    name that says what the model is, where its own does not. Raises TargetError.
     """
-    family = family_of(row, parameters, model)
+    known_as = known_as or model
+    family = family_of(row, parameters, known_as)
     native = native_of(family, apis)
     api = surface if surface in native and not crosses else _crossing(family, native, surface)
     if api is None:
@@ -156,7 +158,7 @@ def target_call(
     more = path.query
     if api is not surface and stream:
         more += path.sse
-    named = model[max(model.find(path.model_from), 0) :] if path.model_from else model
+    named = known_as[max(known_as.find(path.model_from), 0) :] if path.model_from else model
     values = {**parameters, "model": _segment(row, named)} if "{model}" in template else parameters
     fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
     is_as_sent = api is surface and path.envelope is Envelope.NONE and not crosses

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from velox.policy.budget_rules import BudgetRule, rules_of
+from velox.policy.model_rule import told_family
 from velox.policy.patterns import is_exact, matches, overlap
 from velox.policy.routes import UpstreamEntry
 from velox.prices.book import PriceBook, Seller
@@ -49,16 +50,24 @@ def call_prices(settings: Settings) -> Callable[[str, str, str, str, int], Price
     """
     book = price_book(settings)
     sellers = {entry.name: seller_of(entry, book.table) for entry in settings.upstreams}
+    rules = {entry.name: entry.model_facts for entry in settings.upstreams if entry.model_facts}
 
     def find(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
         seller = sellers.get(upstream)
         if seller is None:
             return None
-        if seller.provider in _BY_REGION and asked:
-            asked, answered = answered, asked
-        return book.find(seller, asked, answered, tier, now_s)
+        price = _found(book, seller, asked, answered, tier, now_s)
+        own = rules.get(upstream) if price is None else None
+        family = told_family(seller.provider, asked, own) if own is not None else ""
+        return _found(book, seller, family, answered, tier, now_s) if family else price
 
     return find
+
+
+def _found(book: PriceBook, seller: Seller, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
+    if seller.provider in _BY_REGION and asked:
+        asked, answered = answered, asked
+    return book.find(seller, asked, answered, tier, now_s)
 
 
 def price_answers(
@@ -134,6 +143,7 @@ def check_price_lines(settings: Settings, now_s: int) -> Iterator[str]:
     Where a budget in dollars counts requests for these, they are refused: that is a warning.
     """
     book = price_book(settings)
+    find = call_prices(settings)
     table = book.table
     own = f", and {len(settings.own_prices)} of your own in {settings.prices}" if settings.own_prices else ""
     yield f"prices: {table.n_models} models of {table.source} {table.source_version}, as of {table.date}{own}"
@@ -150,7 +160,7 @@ def check_price_lines(settings: Settings, now_s: int) -> Iterator[str]:
                 )
                 continue
         for model, name in models:
-            price = book.find(seller, model, "", "", now_s) if is_exact(model) else None
+            price = find(entry.name, model, "", "", now_s) if is_exact(model) else None
             if is_exact(model) and (price is None or not price.bands):
                 called = f"{model} at {entry.name}"
                 missing[called] = missing.get(called, False) or any(_counts(each, name) for each in budgets)

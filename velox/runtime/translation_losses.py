@@ -229,13 +229,13 @@ def _of_target(
     row = PROVIDERS[entry.provider]
     model = _model(route, target)
     called = f"{target.upstream}, model {model}"
-    call = target_call(row, dict(entry.parameters), surface, model, apis=entry.apis)
+    facts = facts_of(row, model, entry.model_facts)
+    call = target_call(row, dict(entry.parameters), surface, model, apis=entry.apis, known_as=facts.family)
     if call is None or call.api is surface:
         how = "as sent: it has this API" if call is not None else "as sent: nothing is known of its APIs"
         yield f"{called}: {how}"
         return
     yield f"{called}: translated to {call.api.name.lower()}"
-    facts = facts_of(row, model, entry.model_facts)
     dropped, refused = [], []
     for name, lost, why in field_losses(known, surface, call.api, (row.name, facts, model)):
         if why:

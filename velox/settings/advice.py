@@ -6,10 +6,12 @@ prices (runtime/priced.py), or the machine (runtime/check.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
 from velox.policy.budget_rules import BudgetRule
+from velox.policy.model_rule import told_family
 from velox.policy.patterns import overlap
 from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.settings.model import Settings
@@ -17,6 +19,14 @@ from velox.settings.model import Settings
 __all__ = ["advice"]
 
 _MOST_NAMED: Final = 5
+_BEDROCK: Final = "bedrock"
+# ARNs with an id of the account's own, where others have the model's name.
+_OPAQUE: Final = re.compile(
+    r"arn:aws[a-z0-9-]*:bedrock:[^/]*:"
+    r"(?:application-inference-profile|provisioned-model|custom-model-deployment|custom-model|imported-model"
+    r"|default-prompt-router|prompt-router)/.+",
+    re.DOTALL,
+)
 
 
 def advice(settings: Settings, *, sim: bool = False) -> Iterator[str]:
@@ -29,6 +39,7 @@ def advice(settings: Settings, *, sim: bool = False) -> Iterator[str]:
         yield f"{name} is set, but empty, so the default is used: {default}"
     if not sim:
         yield from _doubled_bases(settings)
+        yield from _opaque_models(settings)
     yield from _budgets(settings)
 
 
@@ -45,6 +56,23 @@ def _doubled_bases(settings: Settings) -> Iterator[str]:
                     f" without /{first}, too"
                 )
                 return
+
+
+def _opaque_models(settings: Settings) -> Iterator[str]:
+    """Tell of models at Bedrock whose ARN does not say what they are: then nothing is known of what they take."""
+    for entry in settings.upstreams:
+        if entry.provider != _BEDROCK:
+            continue
+        targets = [target for route in settings.routes for target in (*route.to, *route.fallback)]
+        named = [target.model for target in targets if target.upstream == entry.name and target.model]
+        named += [each for route in settings.routes for each in route.match.models]
+        for model in dict.fromkeys([*named, *entry.models]):
+            if _OPAQUE.fullmatch(model) and not told_family(entry.provider, model, entry.model_facts):
+                yield (
+                    f"upstream {entry.name}: the name of {model} does not tell which model it is, so it is asked by"
+                    " Converse, as one without cache marks and reasoning, whose tokens have no price; say it:"
+                    f' `model_facts: [{{models: ["{model}"], family: anthropic.claude-opus-4-8}}]`, with its own model'
+                )
 
 
 def _budgets(settings: Settings) -> Iterator[str]:

@@ -5,6 +5,7 @@ Knows: which facts there are, and how each is written. Does not know: any model,
     model_facts:
       - {models: ["claude-next-*"], thinking: adaptive, max_output: 64000, sampling: false}
       - {models: ["glm-*"], providers: [zai], renamed: {seed: random_seed}, refused: [logit_bias]}
+      - {models: ["*claude*"], providers: [vertex], beta_fields: {shine: shiny-2027-01-01, tools.dull: refused}}
 """
 
 from __future__ import annotations
@@ -37,12 +38,16 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "max_tokens_name": ("max_tokens", "max_completion_tokens"),
         "call_ids": ("any", "mistral", "bedrock", "none"),
+        "added_marks": ("agents", "always", "never"),
     }
 )
 _LISTS: Final = ("refused", "schemas_refuse", "image_details")
 _BETA: Final = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
 _FIELD: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
 _TYPE: Final = re.compile(r"[A-Za-z0-9_.:*-]{1,64}")
+_NAME: Final = r"[A-Za-z0-9_.-]{1,128}"
+_SAID: Final = re.compile(rf"taken|refused|by {_NAME}|{_NAME}(?: {_NAME})*")
+_FAMILY: Final = re.compile(r"[A-Za-z0-9_.:@/-]{1,256}")
 
 
 def parse_model_facts(tree: Tree) -> tuple[tuple[ModelRule, ...], list[Problem]]:
@@ -85,6 +90,15 @@ def _fact(section: Section, name: str) -> Fact | None:
             return tuple(pairs)
         section.refuse(name, "expected names of fields, such as `renamed: {seed: random_seed}`")
         return None
+    if name == "beta_fields":
+        fields = [(field, said) for field, said, _ in section.pairs(name, "shine: shiny-2027-01-01")]
+        if all(_FIELD.fullmatch(field) and _SAID.fullmatch(said) for field, said in fields):
+            return tuple(fields)
+        section.refuse(
+            name,
+            "expected fields, each with `taken`, `refused`, the names of betas that it needs, or `by` and one beta",
+        )
+        return None
     if name in _LISTS:
         return section.many(name, _field)
     if name == "betas":
@@ -99,6 +113,8 @@ def _fact(section: Section, name: str) -> Fact | None:
         read = parse.switch
     elif kind is int:
         read = parse.integer(1, _MOST_OUTPUT)
+    elif name == "family":
+        read = _family
     else:
         read = parse.one_of(*_WORDS[name]) if name in _WORDS else _field_or_none
     found: Fact | None = section.one(name, read, None)
@@ -126,6 +142,12 @@ def _beta(text: str) -> str:
 def _type(text: str) -> str:
     if not _TYPE.fullmatch(text):
         raise ValueError("expected types of tools or items, such as function, or patterns of them")
+    return text
+
+
+def _family(text: str) -> str:
+    if not _FAMILY.fullmatch(text):
+        raise ValueError("expected the name of a model as its provider has it, such as anthropic.claude-opus-4-8")
     return text
 
 

@@ -21,7 +21,6 @@ from velox.dialects.claude_envelope import (
     InvokeStream,
     bedrock_body,
     bedrock_error,
-    taken_betas,
     vertex_body,
     without_billing,
     without_scopes,
@@ -32,8 +31,6 @@ from velox.dialects.losses import BrokenReplyError, Losses
 from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.sse_events import SseEvents
-from velox.providers.model_facts import facts_of
-from velox.providers.rows import PROVIDERS
 
 _ALL = [each for each in recorded("anthropic", "/v1/messages", status=200) if "count" not in each.path]
 _STREAMS = [each for each in _ALL if each.is_stream]
@@ -56,16 +53,12 @@ def test_body_for_bedrock_has_neither_model_nor_stream(each: Exchange) -> None:
     """No model and no stream, the version, the betas as a list."""
     found = json.loads(bedrock_body(each.body, ("effort-2025-11-24",)))
 
-    gone = ("model", "stream", "cache_control", "messages")
-    expected = {name: value for name, value in each.json.items() if name not in gone}
-    messages = found.pop("messages")
+    expected = {name: value for name, value in each.json.items() if name not in ("model", "stream")}
     assert found == {
         **expected,
         "anthropic_version": "bedrock-2023-05-31",
         "anthropic_beta": ["effort-2025-11-24"],
     }
-    if "cache_control" not in each.json:
-        assert messages == each.json["messages"]
 
 
 @given(
@@ -101,36 +94,6 @@ def test_escaped_key_is_found() -> None:
         vertex_body(b'{"mod\\u0065l":"m","messages":[]}') == b'{"anthropic_version":"vertex-2023-10-16","messages":[]}'
     )
     assert vertex_body(b"{}") == b'{"anthropic_version":"vertex-2023-10-16"}'
-
-
-def _bedrock(body: dict[str, Any]) -> Any:
-    return json.loads(bedrock_body(json.dumps(body).encode()))
-
-
-def test_pitfall_20_cache_mark_of_the_request_goes_to_its_last_block() -> None:
-    """Bedrock refuses one at the top level."""
-    text = _bedrock({"cache_control": _MARK, "messages": [{"role": "user", "content": "hi"}]})
-    blocks = _bedrock(
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "a"}]},
-                {
-                    "role": "assistant",
-                    "content": [{"type": "text", "text": "b"}, {"type": "thinking", "thinking": "c"}],
-                },
-            ],
-            "cache_control": {"type": "ephemeral", "ttl": "1h"},
-        }
-    )
-    null = _bedrock({"cache_control": None, "messages": [{"role": "user", "content": "hi"}]})
-
-    assert text["messages"][0]["content"] == [{"type": "text", "text": "hi", "cache_control": _MARK}]
-    assert blocks["messages"][1]["content"] == [
-        {"type": "text", "text": "b", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
-        {"type": "thinking", "thinking": "c"},
-    ]
-    assert "cache_control" not in {**text, **blocks, **null}
-    assert null["messages"][0]["content"] == "hi"
 
 
 def test_marks_lose_their_scope_and_nothing_else() -> None:
@@ -180,23 +143,6 @@ def test_note_of_claude_code_for_anthropic_is_left_out_and_nothing_else() -> Non
         b'{"system":[]}',
     ):
         assert without_billing(text) is text
-
-
-def test_pitfall_41_only_betas_that_bedrock_takes_go_there() -> None:
-    """An unknown one would be a 400."""
-    betas = facts_of(PROVIDERS["bedrock"], "anthropic.claude-x").betas
-    given = [
-        "context-1m-2025-08-07, oauth-2025-04-20",
-        "context-1m-2025-08-07,effort-2025-11-24",
-        "claude-code-20250219",
-    ]
-
-    known, others = taken_betas(given, betas)
-
-    assert known == ("context-1m-2025-08-07", "effort-2025-11-24")
-    assert others == ("oauth-2025-04-20", "claude-code-20250219")
-    assert taken_betas([""], betas) == ((), ())
-    assert taken_betas(["mine-2026"], ["mine-*"]) == (("mine-2026",), ())
 
 
 # -- frames ----------------------------------------------------------------------------------------

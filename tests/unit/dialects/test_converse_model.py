@@ -537,21 +537,44 @@ def test_pitfall_19_cache_marks_are_the_next_sibling() -> None:
         user(text("a", long), text("", mark)),
         assistant(ToolUse("t", "f", b"{}", cache=mark)),
         user(ToolResult("t", [text("r", mark)]), text("b", mark)),
-        tools=[Tool("f", cache=mark), Tool("g", cache=long)],
     )
+    tools = written(user("a"), tools=[Tool("f", cache=mark), Tool("g", cache=long)])[0]["toolConfig"]["tools"]
 
     point, long_point = {"cachePoint": {"type": "default"}}, {"cachePoint": {"type": "default", "ttl": "1h"}}
     first, second, third = (message["content"] for message in body["messages"])
     assert first == [{"text": "a"}, long_point]
     assert second[1:] == [point]
     assert third == [{"toolResult": {"toolUseId": "t", "content": [{"text": "r"}]}}, point, {"text": "b"}, point]
-    tools = body["toolConfig"]["tools"]
     assert [next(iter(tool)) for tool in tools] == ["toolSpec", "cachePoint", "toolSpec", "cachePoint"]
     assert tools[3] == long_point
 
     losses = Losses()
     body, _ = written(user(text("a", mark)), facts=ModelFacts(cache_marks=False), losses=losses)
     assert body["messages"][0]["content"] == [{"text": "a"}] and losses.dropped == ("cache_control",)
+
+
+def test_last_four_cache_marks_are_those_that_stay() -> None:
+    """C26: "A maximum of 4 blocks with cache_control may be provided": tools come first, the system, then messages."""
+    mark, long = CacheMark(), CacheMark("1h")
+    losses = Losses()
+    body, _ = written(
+        system(text("s", mark)),
+        user(text("a", mark), text("b", mark)),
+        assistant(text("c", mark)),
+        user(text("d", mark)),
+        tools=[Tool("f", cache=long), Tool("g", cache=mark)],
+        cache=long,
+        losses=losses,
+    )
+
+    assert "cachePoint" not in json.dumps(body["toolConfig"]) + json.dumps(body["system"])
+    assert [json.dumps(message).count("cachePoint") for message in body["messages"]] == [2, 1, 1]
+    assert losses.dropped == ("cache_control",)
+
+    body, _ = written(user(text("a", mark)), tools=[Tool(name, cache=mark) for name in ("f", "g", "h", "i")])
+    tools = [next(iter(tool)) for tool in body["toolConfig"]["tools"]]
+    assert tools == ["toolSpec", *["toolSpec", "cachePoint"] * 3]
+    assert json.dumps(body["messages"]).count("cachePoint") == 1
 
 
 def test_cache_marks_are_left_out_where_the_model_refuses_them() -> None:

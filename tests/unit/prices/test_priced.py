@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.runtime.priced import call_prices
+from velox.runtime.priced import call_prices, check_price_lines
 from velox.settings import load
 
 NOW = 1_795_401_000
@@ -48,3 +48,19 @@ def test_model_that_answered_counts_before_the_one_that_was_asked_for(
 
     assert (None if price is None else price.source) == (None if other is None else other.source)
     assert (price is None) == (same_as is None)
+
+
+def test_family_of_an_arn_has_its_price(tmp_path: Path) -> None:
+    """C22: before a call, too, when no reply tells the model: a budget in dollars needs it."""
+    config = tmp_path / "velox.yaml"
+    config.write_text(
+        "upstreams: [{name: aws, provider: bedrock, region: us-east-1, key: env:MODEL_KEY}]\n"
+        f"model_facts: [{{models: ['{ARN}'], family: {GLOBAL}}}]\n"
+    )
+    settings = load({"VELOX_CONFIG": str(config), "MODEL_KEY": "sk-0123456789abcdef"})
+    find = call_prices(settings)
+
+    price = find("aws", ARN, "", "", NOW)
+    assert price is not None and price == find("aws", GLOBAL, "", "", NOW)
+    assert not [line for line in check_price_lines(settings, NOW) if ARN in line]
+    assert find("aws", f"{ARN}x", "", "", NOW) is None

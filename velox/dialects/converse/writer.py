@@ -75,7 +75,8 @@ _ASSISTANT_TURN: Final = b'{"role":"assistant","content":[%b]}'
 _REASONING: Final = b'{"reasoningContent":'
 _ANY_OBJECT: Final = b'{"type":"object"}'
 _STRICT: Final = "tools.strict"  # among the facts' `refused`
-_MOST_MARKS: Final = 4  # Claude's; the top-level one is left out where there are as many
+_MOST_MARKS: Final = 4  # Claude's, and Nova's
+_MARK: Final = b'{"cachePoint"'
 
 _TIERS: Final = {"default": b"default", "flex": b"flex", "priority": b"priority"}
 _BUDGETS: Final = {"minimal": 1024, "low": 1024, "medium": 2048, "high": 4096, "xhigh": 8192, "max": 16384}
@@ -161,8 +162,9 @@ class RequestWriter:
         more, is_thinking = self._reasoning()
         limits = self._limits(more, is_thinking=is_thinking)
         output, format_tool = self._format(is_thinking=is_thinking)
-        tools = self._tools(format_tool, is_thinking=is_thinking)
         self._mark_all()
+        tools = self._tools(format_tool, is_thinking=is_thinking)
+        self._drop_first_marks([])
 
         fields = [b'"messages":[' + b",".join([self._written(turn) for turn in self._turns]) + b"]"]
         if self._system:
@@ -355,6 +357,7 @@ class RequestWriter:
             written = [_tool(quoted(name), None, None) for name in self._used]
         if not written:
             return b""
+        self._drop_first_marks(written)
         inside = b'"tools":[' + b",".join(written) + b"]"
         if choice is None:
             return inside
@@ -556,17 +559,32 @@ class RequestWriter:
             turn.parts += self._mark(cache, place)
             turn.marked = True
 
+    def _drop_first_marks(self, tools: list[bytes]) -> None:
+        """Take the first marks off where there are too many. A prompt begins with the tools, then the system."""
+        n_over = self._n_marks - _MOST_MARKS
+        if n_over <= 0:
+            return
+        self._losses.drop("cache_control")
+        self._n_marks = _MOST_MARKS
+        turns = [part for turn in self._turns for part in (turn.results, turn.parts)]
+        for place in (tools, self._system, *turns):
+            kept = []
+            for part in place:
+                if n_over and part.startswith(_MARK):
+                    n_over -= 1
+                else:
+                    kept.append(part)
+            place[:] = kept
+
     def _mark_all(self) -> None:
         """Put the mark on all of the request on its last block: the service has none for all."""
         cache = self._request.cache
         if cache is None:
             return
         last = self._turns[-1]
-        if self._n_marks >= _MOST_MARKS:
-            self._losses.drop("cache_control")
-        elif last.parts:
+        if last.parts:
             self._mark_part(last, cache)
-        elif not last.results[-1].startswith(b'{"cachePoint"'):
+        elif not last.results[-1].startswith(_MARK):
             last.results += self._mark(cache, "tool_results")
 
     def _written(self, turn: _Turn) -> bytes:

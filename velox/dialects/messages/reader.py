@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw
 
+from velox.dialects.claude_fields import needed
 from velox.dialects.decoding import checked_text, decoded_request
 from velox.dialects.file_types import pictured, typed
 from velox.dialects.form import (
@@ -67,12 +68,11 @@ _CHOICES: Final = MappingProxyType(
     {"auto": Choice.AUTO, "any": Choice.REQUIRED, "tool": Choice.TOOL, "none": Choice.NONE}
 )
 _TIERS: Final = MappingProxyType({"auto": "auto", "standard_only": "default"})
-# They change what is answered: the state of a conversation elsewhere.
-_REFUSED: Final = ("container", "thread")
+# They change what is answered (claude_fields.py).
+_REFUSED: Final = ("container", "thread", "compaction")
 _DROPPED: Final = (
     "mcp_servers",
     "context_management",
-    "compaction",
     "speed",
     "inference_geo",
     "diagnostics",
@@ -130,8 +130,9 @@ def _request(body: bytes, losses: Losses) -> Request:
 def _check_rare(found: RequestIn, losses: Losses) -> None:
     for name in _REFUSED:
         value = getattr(found, name)
-        if value and bytes(value) not in _EMPTY:
-            raise BadRequestError(f"{name} is kept by Anthropic, and the model of this route is not there", name)
+        refusal = needed(name) if value and bytes(value) not in _EMPTY else None
+        if refusal is not None:
+            raise refusal
     for name in _DROPPED:
         value = getattr(found, name)
         if value and bytes(value) not in _EMPTY:

@@ -33,7 +33,7 @@ from velox.dialects.names import UniqueIds
 from velox.dialects.open_calls import OpenCalls
 from velox.dialects.text import is_blank, quoted
 
-__all__ = ["PROVIDER", "Turn", "system_texts", "turns_of"]
+__all__ = ["PROVIDER", "Turn", "has_foreign", "mark_last", "system_texts", "turns_of"]
 
 PROVIDER: Final = "anthropic"
 # Looking a member of an enum up costs more than most of what is done with it.
@@ -116,6 +116,15 @@ def _add(to: list[Block], block: Block, losses: Losses) -> None:
                 to.append(Text(text))
         case _:
             to.append(block)
+
+
+def mark_last(turn: Turn, cache: CacheMark) -> None:
+    """Put a mark on the last block that can have one: what a mark on the whole request says."""
+    for block in reversed(turn.blocks):
+        if isinstance(block, _Marked):
+            if block.cache is None:
+                block.cache, turn.plain = cache, None
+            return
 
 
 def _mark(block: Block, cache: CacheMark) -> None:

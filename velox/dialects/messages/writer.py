@@ -16,7 +16,7 @@ import msgspec
 from velox.dialects.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.counts import taken_stops
 from velox.dialects.efforts import budget_of, effort_of, taken_effort
-from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
+from velox.dialects.facts import ALWAYS_THINKING, REFUSED, ModelFacts
 from velox.dialects.file_types import PDF, file_text, is_text
 from velox.dialects.form import (
     Audio,
@@ -38,7 +38,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.turns import Turn, has_foreign, system_texts, turns_of
+from velox.dialects.messages.turns import Turn, has_foreign, mark_last, system_texts, turns_of
 from velox.dialects.names import FittedNames
 from velox.dialects.output_limit import taken_max_tokens, usual_max_tokens
 from velox.dialects.text import decoded, is_blank, joined, quoted
@@ -117,6 +117,10 @@ class RequestWriter:
         if not turns[-1].is_user and not self._facts.prefill:
             message = "the model does not go on with a message of the assistant; let the last one be the user's"
             raise BadRequestError(message, "messages")
+        whole = request.cache
+        if whole is not None and ("cache_control", REFUSED) in self._facts.beta_fields:
+            mark_last(turns[-1], whole)
+            whole = None
         asked = taken_max_tokens(request.max_tokens, self._facts, self._losses)
         max_tokens = asked if asked is not None else usual_max_tokens(self._facts)
         out.append(b'{"model":%b,"max_tokens":%d' % (quoted(model), max_tokens))
@@ -125,8 +129,8 @@ class RequestWriter:
         if system:
             self._write_system(system)
         self._write_turns(turns)
-        if request.cache is not None:
-            self._mark(request.cache)
+        if whole is not None:
+            self._mark(whole)
         out.append(b',"stream":true}' if request.stream else b"}")
         for at in self._marks[:-_MOST_MARKS]:
             out[at] = b""
@@ -503,17 +507,24 @@ class RequestWriter:
     def _write_image(self, block: Image) -> None:
         if block.detail not in (None, "auto"):
             self._losses.drop("detail", "messages")
+        self._check_url(block.source)
         self._out.append(b'{"type":"image","source":')
         self._out.append(_image_source(block.source))
         if block.cache is not None:
             self._mark(block.cache)
         self._out.append(b"}")
 
+    def _check_url(self, source: Media) -> None:
+        """Raise BadRequestError for a URL where the service reads none: another one of the route may."""
+        if source.kind is MediaKind.URL and not self._facts.fetches_urls:
+            raise BadRequestError("this model's provider reads no URLs; send the data in base64", "messages")
+
     def _write_document(self, block: Document) -> None:
         out, source = self._out, block.source
         if source.kind is MediaKind.DATA and (source.type or "").startswith("image/"):
             self._write_image(Image(source, cache=block.cache))
             return
+        self._check_url(source)
         out.append(b'{"type":"document","source":')
         out.append(_document_source(source))
         if block.name is not None:

@@ -1,0 +1,147 @@
+"""K1: what a client of Messages sends to any service of Claude goes up as the service takes it, or is refused here.
+
+Each service is played by a fake that is as strict as it is (tests/vendors/), and knows nothing of our tables.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.claude_features import ASKED, BETAS, EXAMPLES, TOOL, example
+from tests.unit.test_gateway_lanes import Sent, asked_of
+from tests.vendors import bedrock, foundry, mantle, vertex
+from tests.vendors.claude import BETAS as KNOWN
+from tests.vendors.vendor import Reply, Vendor, VendorRequest, as_request
+from velox.errors import Reason, VeloxError
+from velox.gateway.lanes import LaneAttempt, Lanes
+from velox.heads import RequestHead
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
+from velox.runtime.dialects import sides
+from velox.types import BodyFields, Surface
+
+VENDORS = {each.row: each for each in (bedrock.VENDOR, mantle.VENDOR, vertex.VENDOR, foundry.VENDOR)}
+PARAMETERS = {"project": "p", "location": "eu", "region": "eu-west-1", "resource": "r"}
+MODEL = "anthropic.claude-opus-4-8"
+
+
+def went_up(
+    row: str, body: dict[str, Any], betas: list[str], surface: Surface = Surface.MESSAGES
+) -> tuple[VendorRequest, Sent]:
+    """Return what the service gets of a request, and its attempt. Raises VeloxError."""
+    lanes = Lanes(sides(), PROVIDERS[row], PARAMETERS, lambda model: facts_of(PROVIDERS[row], model))
+    stream = bool(body.get("stream"))
+    call = lanes.call(surface, MODEL, stream=stream, query=b"")
+    assert call is not None
+    headers = [(b"anthropic-version", b"2023-06-01")]
+    if betas:
+        headers.append((b"anthropic-beta", ",".join(betas).encode()))
+    head = RequestHead.of(b"POST", b"/v1/messages", headers)
+    asked = asked_of(surface, head, MODEL)._replace(
+        fields=BodyFields(MODEL, stream=stream), body=json.dumps({**body, "model": MODEL}).encode()
+    )
+    attempt = Sent(row)
+    sent = lanes.request(call, cast(LaneAttempt, attempt), asked)
+    fields = [(name.decode(), value.decode()) for name, value in sent.headers]
+    return as_request("POST", sent.target.decode(), fields, bytes(sent.body or b"")), attempt
+
+
+def refusal(vendor: Vendor, body: dict[str, Any], betas: list[str]) -> Reply | None:
+    """Return what the service refuses; None: it answers, or Velox has refused the request with its field."""
+    try:
+        return vendor.refuse(went_up(vendor.row, body, betas)[0])
+    except VeloxError as exc:
+        assert exc.reason is Reason.BAD_REQUEST and exc.param
+        return None
+
+
+@pytest.mark.parametrize("row", VENDORS)
+@pytest.mark.parametrize("path", sorted(EXAMPLES))
+@pytest.mark.parametrize("has_betas", [True, False])
+def test_each_field_is_taken_with_its_beta_or_comes_off_with_it(row: str, path: str, has_betas: bool) -> None:
+    """C6, C7, C8, N1: for every beta, field and cloud of the table."""
+    body, betas = example({path})
+
+    assert refusal(VENDORS[row], body, betas if has_betas else []) is None
+
+
+@pytest.mark.parametrize("row", VENDORS)
+@pytest.mark.parametrize("beta", sorted(KNOWN))
+def test_each_beta_is_taken_or_comes_off(row: str, beta: str) -> None:
+    """C8, N8: whatever a client names; one that only the service has is the operator's to add."""
+    assert refusal(VENDORS[row], ASKED, [beta]) is None
+
+
+@given(
+    st.sampled_from(sorted(VENDORS)),
+    st.sets(st.sampled_from(sorted(EXAMPLES)), max_size=8),
+    st.sets(st.sampled_from(sorted(KNOWN)), max_size=8),
+    st.booleans(),
+)
+def test_any_of_them_together_are_taken(row: str, paths: set[str], more: set[str], is_marked: bool) -> None:
+    """As agents send them: many at once."""
+    body, betas = example(paths)
+    if is_marked:
+        body["cache_control"] = {"type": "ephemeral", "scope": "global"}
+    refused = refusal(VENDORS[row], body, [*betas, *more])
+
+    assert refused is None, refused.body
+
+
+@pytest.mark.parametrize("row", ["bedrock", "vertex", "bedrock-mantle"])
+def test_counts_are_fitted_as_requests_are(row: str) -> None:
+    """C7: `count_tokens` has the same body."""
+    body, betas = example({"messages.system", "speed", "tools.defer_loading"})
+    del body["max_tokens"]
+    request, _ = went_up(row, body, betas, Surface.COUNT_MESSAGES)
+
+    assert VENDORS[row].refuse(request) is None
+
+
+@pytest.mark.parametrize("row", ["vertex", "bedrock-mantle", "foundry"])
+def test_what_was_left_out_of_a_request_as_sent_is_told(row: str) -> None:
+    """N8: in x-velox-dropped, as of a translated one."""
+    _, attempt = went_up(row, {**ASKED, "speed": "fast"}, ["fast-mode-2026-02-01"])
+
+    assert attempt.left_out == ("speed", "anthropic-beta")
+
+
+def test_claude_code_as_it_is_passes_each_cloud() -> None:
+    """C6 to C8: its default betas, and all that it sends for current models."""
+    betas = [
+        *("claude-code-20250219", "interleaved-thinking-2025-05-14", "context-management-2025-06-27"),
+        *("prompt-caching-scope-2026-01-05", "mid-conversation-system-2026-04-07", "effort-2025-11-24"),
+        "advanced-tool-use-2025-11-20",
+    ]
+    mark = {"type": "ephemeral", "scope": "global", "ttl": "1h"}
+    body = {
+        **ASKED,
+        "stream": True,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1;"},
+            {"type": "text", "text": "You are Claude Code", "cache_control": mark},
+        ],
+        "tools": [{**TOOL, "eager_input_streaming": True, "defer_loading": True, "cache_control": mark}],
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "metadata": {"user_id": "user_1"},
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": mark}]},
+            {"role": "system", "content": "<system-reminder>"},
+        ],
+    }
+    for row, vendor in VENDORS.items():
+        refused = vendor.refuse(went_up(row, body, betas)[0])
+        assert refused is None, (row, refused)
+
+
+def test_fields_without_which_there_is_nothing_to_test_are_in_the_table() -> None:
+    """Each field of the table has an example, and each beta of an example is one that Anthropic knows."""
+    assert set(EXAMPLES) == set(BETAS) | {"inference_geo"}
+    assert {beta for betas in BETAS.values() for beta in betas} <= KNOWN
