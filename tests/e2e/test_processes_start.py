@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from tests.e2e.harness import REPOSITORY, VeloxProcess, until
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import covers, free_port, reason, run_velox
+from velox.settings.machine import has_own_cores
 
 START_TO_READY_S = 10.0
 
@@ -99,14 +101,29 @@ def test_start_that_fails_leaves_no_unix_socket(tmp_path: Path) -> None:
 
 @covers("VELOX_PIN_CPUS", "VELOX_WORKERS")
 def test_workers_are_pinned_one_to_a_core_unless_told_otherwise() -> None:
-    """Worker n is on core n modulo the cores there are; with `off` each may run on all of them."""
+    """C32: worker n is on core n modulo the cores; `off`: on all; `auto`: a single one shares no core with others'."""
     cores = sorted(os.sched_getaffinity(0))
-    for pin in ("on", "off"):
-        with VeloxProcess({"VELOX_WORKERS": "3", "VELOX_PIN_CPUS": pin}, ("serve", "--sim"), by_exec=True) as velox:
+    for pin, n_workers in (("on", 3), ("off", 3), ("auto", 1)):
+        env = {"VELOX_WORKERS": str(n_workers), "VELOX_PIN_CPUS": pin}
+        with VeloxProcess(env, ("serve", "--sim"), by_exec=True) as velox:
             found = sorted(sorted(os.sched_getaffinity(pid)) for pid in velox.worker_pids())
-            pinned = sorted([cores[slot % len(cores)]] for slot in range(3))
-            assert found == (pinned if pin == "on" else [cores] * 3)
+            pinned = sorted([cores[slot % len(cores)]] for slot in range(n_workers))
+            is_pinned = pin == "on" or (pin == "auto" and has_own_cores(n_workers, cores))
+            assert found == (pinned if is_pinned else [cores] * n_workers)
             assert os.sched_getaffinity(velox.pid) == set(cores), "the supervisor is free"
+
+
+def test_signals_of_users_end_nothing() -> None:
+    """U5: SIGUSR1 and SIGUSR2, of logrotate and others, to all processes: each of them is the same one as before."""
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim"), by_exec=True) as velox:
+        processes = [velox.pid, *velox.child_pids()]
+        assert len(processes) == 5  # the supervisor, two workers, admin, the simulator
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            for pid in processes:
+                os.kill(pid, number)
+        velox.request("GET", "/v1/models")
+        assert [velox.pid, *velox.child_pids()] == processes
+    assert velox.process.returncode == 0
 
 
 def test_start_without_upstream_serves_502_until_it_is_there() -> None:

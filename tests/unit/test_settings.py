@@ -13,7 +13,7 @@ import trustme
 from msgspec.structs import replace
 
 from velox.settings import Settings, SettingsError, load
-from velox.settings.machine import available_cores
+from velox.settings.machine import available_cores, has_own_cores
 from velox.settings.model import VARIABLES
 from velox.types import Address, KeyEntry, Origin, Secret
 
@@ -57,6 +57,7 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_ADMIN_LISTEN", "off", "admin_listen", None),
         ("VELOX_WORKERS", "7", "workers", 7),
         ("VELOX_PIN_CPUS", "off", "pin_cpus", False),
+        ("VELOX_PIN_CPUS", "auto", "pin_cpus", None),
         ("VELOX_UPSTREAM_ORIGIN", "http://h:1/b", "upstream_origins", (Origin("http", "h", 1, "/b", b"h:1"),)),
         ("VELOX_UPSTREAM_REQUEST_PATH", "/v1/x", "upstream_request_path", "/v1/x"),
         ("VELOX_PATHS", "/v1", "paths", ("/v1",)),
@@ -318,6 +319,25 @@ def test_ca_file_must_hold_certificates(tmp_path: Path) -> None:
     assert load({"VELOX_UPSTREAM_CA_FILE": str(good)}, cores=2).upstream_ca_file == str(good)
     for path in (bad, tmp_path / "absent", tmp_path):
         assert "PEM" in problems({"VELOX_UPSTREAM_CA_FILE": str(path)})[0]
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "all_cores", "available", "pins"),
+    [
+        (2, 2, 2, 2, True),  # the default on a whole machine
+        (3, 2, 2, 2, True),
+        (1, 2, 2, 2, False),  # sidecars on a node
+        (4, 64, 64, 64, False),
+        (2, 4, 64, 4, True),  # a cpuset
+        (2, 64, 64, 2, False),  # a quota of time
+        (4, 4, 64, 3, False),
+    ],
+)
+def test_worker_has_a_core_of_its_own_where_nobody_else_is_bound_to_it(
+    workers: int, cores: int, all_cores: int, available: int, pins: bool
+) -> None:
+    """C32: gateways with one worker each must not all be bound to the first core of the machine."""
+    assert has_own_cores(workers, range(cores), all_cores, available) is pins
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ FILES: dict[str, tuple[str | bytes, list[str]]] = {
             )
         ],
     ),
-    "bad switch": ("pin_cpus: maybe\n", ["velox.yaml:1: pin_cpus is 'maybe': expected on or off"]),
+    "bad switch": ("pin_cpus: maybe\n", ["velox.yaml:1: pin_cpus is 'maybe': expected on, off or auto"]),
     "bad word": ("access_log: some\n", ["velox.yaml:1: access_log is 'some': expected off, errors or all"]),
     "list for one": ("workers: [1, 2]\n", ["velox.yaml:1: workers: expected one value, not a list"]),
     "fields for one": (

@@ -36,6 +36,7 @@ from velox.runtime.process import pin_to_core, wake
 from velox.runtime.watchdog import LEDGER_STUCK_AFTER_S
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
+from velox.settings.machine import has_own_cores
 from velox.shm.budget_table import BudgetMemory
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RecordRing
@@ -267,7 +268,11 @@ def reader(read: Callable[[], int], listeners: Listeners) -> int:
 
 def worker(context: WorkerContext) -> int:
     """Serve clients on the slot's sockets until SIGTERM."""
-    if context.settings.pin_cpus:
+    settings = context.settings
+    pins = settings.pin_cpus
+    if pins is None:
+        pins = has_own_cores(settings.workers, os.sched_getaffinity(0))
+    if pins:
         pin_to_core(context.slot)
     return run_worker(context)
 

@@ -32,8 +32,10 @@ def begin() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
-    # It means a reload, and what begins reads all there is anyway.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # It means a reload, and what begins reads all there is anyway. The others mean nothing here, and would end a
+    # process at once: logrotate and other tools send them to whatever writes a log. All processes are forks of this.
+    for ignored in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(ignored, signal.SIG_IGN)
 
 
 def spawn(work: Callable[[], int]) -> int:

@@ -10,11 +10,18 @@ worker dies the whole container; a worker that stops before it refuses new reque
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["available_cores", "container_memory", "hard_default", "most_watched_workers", "soft_default"]
+__all__ = [
+    "available_cores",
+    "container_memory",
+    "hard_default",
+    "has_own_cores",
+    "most_watched_workers",
+    "soft_default",
+]
 
 _CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 # cgroup v1; -1 is no quota.
@@ -66,6 +73,21 @@ def _quota(*paths: Path) -> int:
         return max(0, -(-int(quota) // int(period)))
     except (OSError, ValueError, ZeroDivisionError):
         return 0
+
+
+def has_own_cores(
+    n_workers: int, cores: Collection[int], all_cores: int | None = None, available: int | None = None
+) -> bool:
+    """Say whether a worker may stay on one core: nobody else is likely to be bound to it, or each core has one.
+
+    cores: the affinity mask. all_cores, available: of the machine, and what a quota leaves; None: ask the system.
+
+    Gateways with fewer workers than there are cores, as sidecars on a node are, would all be bound to the first ones.
+    A quota is used up by whoever runs, wherever: a worker that is bound waits for its core while others idle.
+    """
+    if (available_cores() if available is None else available) < len(cores):
+        return False
+    return n_workers >= len(cores) or len(cores) < (all_cores or os.cpu_count() or 1)
 
 
 def container_memory(limits: tuple[Path, ...] = _LIMITS, own: Path = _OWN) -> int:

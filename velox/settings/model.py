@@ -135,7 +135,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- Processes --
     workers: int = setting(CORES, "worker processes", parse.integer(1, 512))
-    pin_cpus: bool = setting("on", "pin each worker to one core: `on` or `off`")
+    # None: where the cores are this gateway's (machine.py)
+    pin_cpus: bool | None = setting(
+        "auto",
+        "pin each worker to one core: `on`, `off` or `auto`, which pins where there is a worker for each core, or the"
+        " container or service has cores of its own, and no quota of their time"
+        " ([where](docs/processes.md#cores))",
+        parse.switch_or_auto,
+    )
 
     # -- Upstreams --
     # The first one is used while it works; the others, in their order, when it does not.

@@ -163,6 +163,16 @@ def size(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def switch_or_auto(text: str) -> bool | None:
+    """Parse on, off or auto; None: auto."""
+    if text.lower() == "auto":
+        return None
+    try:
+        return switch(text)
+    except ValueError:
+        raise ValueError("expected on, off or auto") from None
+
+
 def switch(text: str) -> bool:
     """Parse on or off."""
     match text.lower():

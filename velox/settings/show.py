@@ -41,6 +41,7 @@ __all__ = [
 
 # What None means to these.
 _OFF: Final = frozenset({"admin_listen", "memory_soft_bytes", "memory_hard_bytes"})
+_AUTO: Final = frozenset({"pin_cpus"})
 # More would push everything else out of sight.
 _MOST_KEYS: Final = 20
 _MOST_ROUTES: Final = 100
@@ -218,7 +219,7 @@ def _shown(field: str, value: object) -> str:
         case bool():
             return "on" if value else "off"
         case None:
-            return "off" if field in _OFF else "none"
+            return "off" if field in _OFF else "auto" if field in _AUTO else "none"
         case Secret():
             return "hidden"
         case tuple() if field in ("limits", "budgets") and value:
