@@ -83,11 +83,11 @@ _FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "seed": dict.fromkeys(("chat", "generate"), ("seed",)),
     "several answers": {"chat": ("n: 2",), "generate": ("candidateCount: 2",)},
     "logprobs": {"chat": ("logprobs: true",), "responses": ("top_logprobs",), "generate": ("responseLogprobs: true",)},
-    "tools that the provider runs": {
+    "a search of the web by the provider": {
         "chat": ("web_search_options",),
         "responses": ("tools: web_search",),
         "messages": ("web_search tool",),
-        "generate": ("googleSearch", "codeExecution"),
+        "generate": ("googleSearch",),
     },
     "what the provider keeps": {
         "chat": ("file by id",),

@@ -39,9 +39,7 @@ def test_losses_are_said_for_each_target(tmp_path: Path, capsys: pytest.CaptureF
 
     assert lines[0] == "anthropic, model claude-opus-4-7: as sent: it has this API"
     assert lines[1] == "openai, model gpt-5.2: translated to responses"
-    assert (
-        lines[2].startswith("  left out: temperature, top_p, top_k, ") and "web_search tool (server_tools)" in lines[2]
-    )
+    assert lines[2].startswith("  left out: temperature, top_p, top_k, ") and "mcp_servers" in lines[2]
     assert any(line.startswith("  refused: stop_sequences (") for line in lines[3:])
     assert "plain, model any-model: as sent: nothing is known of its APIs" in lines
     assert "bedrock, model amazon.nova-pro-v1:0: translated to converse" in lines

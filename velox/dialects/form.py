@@ -73,6 +73,7 @@ __all__ = [
     "ToolUse",
     "Usage",
     "Used",
+    "WebSearch",
     "Work",
     "Written",
 ]
@@ -218,7 +219,7 @@ class Message(msgspec.Struct, gc=False):
 class Tool(msgspec.Struct, gc=False):
     """A function that the model may call. parameters: a JSON schema; None: it takes nothing.
 
-    Tools that a provider runs itself are none: a reader drops them (losses.py).
+    Tools that a provider runs itself are none (hosted.py).
     """
 
     name: str
@@ -226,6 +227,21 @@ class Tool(msgspec.Struct, gc=False):
     parameters: JsonValue | None = None
     strict: bool | None = None
     cache: CacheMark | None = None
+
+
+class WebSearch(msgspec.Struct, frozen=True, gc=False):
+    """A search of the web by the model's provider; see hosted.py. is_forced: it must be called.
+
+    location: of the user, a JSON object that Anthropic and OpenAI have alike. most: calls of it. lost: the name of the
+    loss, where it is left out.
+    """
+
+    is_forced: bool = False
+    allowed_domains: tuple[str, ...] = ()
+    blocked_domains: tuple[str, ...] = ()
+    most: int | None = None
+    location: JsonValue | None = None
+    lost: str = "tools.hosted"
 
 
 class Choice(enum.Enum):
@@ -281,6 +297,7 @@ class Request(msgspec.Struct, gc=False):
     stream: bool = False
     tools: list[Tool] = []
     tool_choice: ToolChoice | None = None
+    web_search: WebSearch | None = None
     parallel_tools: bool | None = None
     max_tokens: int | None = None
     temperature: float | None = None

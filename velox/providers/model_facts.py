@@ -152,6 +152,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
         schemas_refuse=_TOP_OF_CLAUDE,
         added_marks="agents",
     ),
+    # "Web search tool": not on Bedrock, and of older models only since 3.5.
+    _rule("*claude*", providers=("anthropic", "vertex"), web_search="web_search_20250305"),
+    _rule("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-2*", "*claude-instant*", web_search=""),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
     # Converse passes strict tools on in a form that Claude's own API refuses, but for these versions.
     _rule("*claude*", providers=("bedrock",), refused=("tools.strict", _SCOPE)),
@@ -180,6 +183,8 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Google. Of stop strings it takes 5 (continuedev/continue#7849).
     _rule("*gemini*", "*gemma*", "*learnlm*", schemas_refuse=_TOP_COMBINED),
     _rule("*gemini*", "*gemma*", "*learnlm*", providers=("gemini", "vertex"), most_stops=5),
+    _rule("*gemini*", providers=("gemini", "vertex"), web_search="googleSearch"),  # "Grounding with Google Search"
+    _rule("*gemini-1*", providers=("gemini", "vertex"), web_search=""),  # it had another name
     _rule("*gemini-3-pro*", refused=("thinking_level.minimal", "thinking_level.medium")),
     _rule("*gemini-3.*-pro*", refused=("thinking_level.minimal",)),
     # Vertex knows ids of calls, too, since the models match results by them; 2 and 1 refuse them there.
@@ -246,6 +251,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
     ),
     # "original" is newer than Chat Completions' own list, and came with 5.4 (OpenAI's guide to images, "detail").
     _rule("gpt-5.4*", *_WITH_BREAKPOINTS, "gpt-5.5*", providers=_OPENAIS, image_details=_WITH_ORIGINAL),
+    # OpenAI's guide "Web search", of Responses.
+    _rule(*("gpt-4o*", "gpt-4.1*", "gpt-5*", "gpt-6*", "o3*", "o4*"), providers=("openai",), web_search="web_search"),
+    _rule("gpt-4.1-nano*", "*-chat*", "*-codex*", providers=("openai",), web_search=""),
     # The same models at AWS, by its names.
     _rule(
         *("openai.gpt-5*", "openai.gpt-6*", "openai.gpt-daybreak*"),

@@ -48,6 +48,7 @@ from velox.dialects.form import (
     ToolUse,
     Written,
 )
+from velox.dialects.hosted import taken_search
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
@@ -93,6 +94,7 @@ class ChatModel:
         """See ModelSide."""
         facts, losses = self._facts, self._losses
         keys = fit_tools(request, facts.schemas_refuse)
+        taken_search(request, None, losses)
         messages = MessageWriter(facts, losses, self._provider, self._names)
         wanted = request.format
         note = None if wanted is None or wanted.schema is None or facts.json_schema else _note(wanted.schema)

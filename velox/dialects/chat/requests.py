@@ -41,7 +41,9 @@ from velox.dialects.form import (
     ToolChoice,
     ToolResult,
     ToolUse,
+    WebSearch,
 )
+from velox.dialects.hosted import HostedTools
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, decoded, is_blank, raw_text
@@ -62,6 +64,7 @@ _CHOICES: Final = {
     "required": Choice.REQUIRED,
     "any": Choice.REQUIRED,  # Mistral's word
 }
+_WEB_SEARCH: Final = "web_search"  # Mistral's, and others'
 _USER: Final = Role.USER  # an enum's member costs more to look up than a message to make
 _ASSISTANT: Final = Role.ASSISTANT
 _ROLES: Final = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
@@ -97,6 +100,7 @@ class RequestReader:
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
+        self._hosted: Final = HostedTools(losses, "tools.hosted")
         self.custom: Final[set[str]] = set()
         self.include_usage = False
 
@@ -132,6 +136,8 @@ class RequestReader:
             request.tools = [tool for n, each in enumerate(given.tools) if (tool := self._tool(each, n)) is not None]
         if given.tool_choice is not wire.ABSENT:
             request.tool_choice = self._tool_choice(given.tool_choice)
+        if not self._hosted.is_empty:
+            self._hosted.settle(request, "tool_choice")
         request.parallel_tools = given.parallel_tool_calls
         request.max_tokens = given.max_tokens if max_tokens is None else max_tokens
         request.temperature = given.temperature
@@ -332,7 +338,10 @@ class RequestReader:
             return Tool(tool.custom.name, raw_text(tool.custom.description), CUSTOM_SCHEMA)
         if tool.type in ("function", "custom"):
             raise BadRequestError(f"a tool of type {tool.type} has a field {tool.type}", f"tools[{n}].{tool.type}")
-        self._losses.drop("tools.hosted", f"tools[{n}]")
+        if tool.type.startswith(_WEB_SEARCH):
+            self._hosted.add_search(WebSearch(), f"tools[{n}]")
+        else:
+            self._hosted.add_other(f"tools[{n}]")
         return None
 
     def _tool_choice(self, raw: Raw) -> ToolChoice | None:
@@ -348,6 +357,9 @@ class RequestReader:
         named = given.function or given.custom
         if given.type in ("function", "custom") and named is not None:
             return ToolChoice(Choice.TOOL, named.name)
+        if given.type.startswith(_WEB_SEARCH):
+            self._hosted.must_call(given.type, is_search=True)
+            return None
         if given.type == "allowed_tools" and given.allowed_tools is not None:
             tools = given.allowed_tools
             names = tuple(each.name for tool in tools.tools if (each := tool.function or tool.custom) is not None)

@@ -26,6 +26,7 @@ from velox.dialects.form import (
     ToolUse,
     Written,
 )
+from velox.dialects.hosted import taken_search
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
 from velox.dialects.surrogates import reply_keeping_surrogates
 from velox.dialects.text import EMPTY, joined, quoted
@@ -55,6 +56,7 @@ class ConverseModel:
     def write(self, request: Request, model: str) -> Written:
         """Write the request. model: stands in the path. Raises BadRequestError."""
         keys = fit_tools(request, self._facts.schemas_refuse)
+        taken_search(request, None, self._losses)
         writer = RequestWriter(request, self._facts, self._losses)
         body = writer.write()
         self._unwrapped = writer.unwrapped

@@ -50,6 +50,7 @@ from velox.dialects.form import (
 from velox.dialects.generate.replies import GOOGLE
 from velox.dialects.generate.schema import Inlining, SchemaError, SubsetSchemas
 from velox.dialects.generate.wire import as_object
+from velox.dialects.hosted import taken_search
 from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
@@ -127,6 +128,8 @@ class RequestWriter:
         if request.tools:
             tools = b",".join([self._declaration(tool) for tool in request.tools])
             fields.append(b'"tools":[{"functionDeclarations":[' + tools + b"]}]")
+        if request.web_search is not None:
+            fields += self._search(request)
         fields.append(b'"contents":[' + b",".join(self._contents(request.messages[n_system:])) + b"]")
         if request.tool_choice is not None or request.parallel_tools is False:
             fields += self._tool_config(request)
@@ -338,6 +341,23 @@ class RequestWriter:
             return written + b',"parametersJsonSchema":' + object_schema(tool.parameters) + b"}"
         schema = self._subset(tool.parameters, "tools")
         return written + (b',"parameters":' + schema + b"}" if schema is not None else b"}")
+
+    def _search(self, request: Request) -> list[bytes]:
+        """Write a search of the web, which can't be forced, and can't stand beside functions."""
+        search = taken_search(request, None if request.tools else self._facts, self._losses)
+        if search is None:
+            return []
+        if search.is_forced:
+            self._losses.drop("tool_choice", problem="a search of the web can't be forced at this model")
+        for name, value in (
+            ("allowed_domains", search.allowed_domains),
+            ("blocked_domains", search.blocked_domains),
+            ("max_uses", search.most),
+            ("user_location", search.location),
+        ):
+            if value:
+                self._losses.drop(f"web_search.{name}", "tools")
+        return [b'"tools":[{"%b":{}}]' % self._facts.web_search.encode()]
 
     def _subset(self, schema: JsonValue, param: str) -> JsonValue | None:
         try:

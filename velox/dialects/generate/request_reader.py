@@ -38,6 +38,7 @@ from velox.dialects.form import (
     ToolChoice,
     ToolResult,
     ToolUse,
+    WebSearch,
 )
 from velox.dialects.form import Thinking as ThinkingBlock
 from velox.dialects.generate.replies import GOOGLE
@@ -55,6 +56,7 @@ from velox.dialects.generate.wire import (
     ToolConfig,
     is_absent,
 )
+from velox.dialects.hosted import HostedTools
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.open_calls import OpenCalls
 from velox.dialects.signatures import NOBODY, is_redacted, untagged
@@ -90,6 +92,8 @@ _AUDIO: Final = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "a
 _TIERS: Final = {"standard": "default", "flex": "flex", "priority": "priority"}
 _MODES: Final = {"AUTO": Choice.AUTO, "VALIDATED": Choice.AUTO, "ANY": Choice.REQUIRED, "NONE": Choice.NONE}
 
+_SEARCH: Final = "googleSearch"
+_MODE: Final = "toolConfig.functionCallingConfig.mode"
 # Fields that only Gemini has. Those that an answer depends on are refused.
 _DROPPED: Final = {
     "safetySettings": "safety_settings",
@@ -126,10 +130,11 @@ def camel(name: str) -> str:
 class RequestReader:
     """Reads one request. model, stream: of its path."""
 
-    __slots__ = ("_grown", "_losses", "_n_calls", "_open", "_pieces")
+    __slots__ = ("_grown", "_hosted", "_losses", "_n_calls", "_open", "_pieces")
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
+        self._hosted = HostedTools(losses, "tools.hosted")
         self._n_calls = 0
         self._open: Final = OpenCalls[str]()  # ids of calls without a response
         self._grown: Text | ThinkingBlock | None = None  # a block whose text comes in pieces
@@ -139,6 +144,7 @@ class RequestReader:
         """Read the request. Raises BadRequestError."""
 
         def read(text: bytes) -> Request:
+            self._hosted = HostedTools(self._losses, "tools.hosted")
             self._n_calls = 0
             self._open.clear()
             self._grown = None
@@ -166,6 +172,8 @@ class RequestReader:
                 raise BadRequestError(f"{name} has no counterpart at this model's provider; leave it out", name)
             elif name != "model":
                 self._losses.drop(_DROPPED.get(name, "unknown"), name)
+        if not self._hosted.is_empty:
+            self._hosted.settle(request, _MODE)
         if is_absent(fields.get("contents", Raw())):
             raise BadRequestError("contents is missing", "contents")
         messages = request.messages
@@ -314,8 +322,12 @@ class RequestReader:
                     place = f"tools[{n}].functionDeclarations"
                     declarations = decoded_request(_DECLARATIONS, _as_list(value), place) or ()
                     tools += [_tool(found, f"{place}[{at}]") for at, found in enumerate(declarations)]
-                elif not is_absent(value):
-                    self._losses.drop("tools.hosted", f"tools[{n}].{name}")
+                elif is_absent(value):
+                    continue
+                elif name == _SEARCH:
+                    self._hosted.add_search(WebSearch(), f"tools[{n}].{name}")
+                else:
+                    self._hosted.add_other(f"tools[{n}].{name}")
         return tools
 
     def _choice(self, raw: Raw) -> ToolChoice | None:
@@ -325,7 +337,7 @@ class RequestReader:
             return None
         choice = _MODES.get(calling.mode.upper())
         if choice is None:
-            raise BadRequestError("expected AUTO, ANY, NONE or VALIDATED", "toolConfig.functionCallingConfig.mode")
+            raise BadRequestError("expected AUTO, ANY, NONE or VALIDATED", _MODE)
         allowed = tuple(calling.allowed_function_names or calling.allowed_function_names_ or ())
         if choice is Choice.REQUIRED and len(allowed) == 1:
             return ToolChoice(Choice.TOOL, allowed[0])

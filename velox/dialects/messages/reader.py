@@ -35,7 +35,9 @@ from velox.dialects.form import (
     ToolChoice,
     ToolResult,
     ToolUse,
+    WebSearch,
 )
+from velox.dialects.hosted import HostedTools
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.messages.call_ids import given_id
 from velox.dialects.messages.client_tools import client_tool
@@ -83,6 +85,7 @@ _DROPPED: Final = (
 # The fields of both, asked for in one call: few requests have any of them.
 _RARE: Final = attrgetter(*_REFUSED, *_DROPPED)
 _NO_RARE: Final = _RARE(RequestIn("", []))
+_WEB_SEARCH: Final = "web_search_"
 _OF_SERVER_TOOLS: Final = "server_tools"
 # Blocks of tools that Anthropic runs, or that Claude alone is trained for.
 _SERVER_TOOLS: Final = frozenset({"server_tool_use", "mcp_tool_use", "mcp_tool_listing", "browser_state"})
@@ -100,14 +103,15 @@ def _request(body: bytes, losses: Losses) -> Request:
     if _RARE(found) != _NO_RARE:
         _check_rare(found, losses)
     messages = _messages(found, losses)
-    tools = _tools(found.tools or [], losses)
-    choice, is_parallel = _choice(found.tool_choice, tools, losses)
+    hosted = HostedTools(losses, _OF_SERVER_TOOLS)
+    tools = _tools(found.tools or [], losses, hosted)
+    choice, is_parallel = _choice(found.tool_choice, tools, found.tools or [], hosted)
     tier = None
     if found.service_tier is not None:
         tier = _TIERS.get(found.service_tier)
         if tier is None:
             losses.drop("tier", "service_tier")
-    return Request(
+    request = Request(
         found.model,
         messages,
         stream=bool(found.stream),
@@ -125,6 +129,9 @@ def _request(body: bytes, losses: Losses) -> Request:
         tier=tier,
         cache=found.cache_control,
     )
+    if len(tools) < len(found.tools or ()):
+        hosted.settle(request, "tool_choice")
+    return request
 
 
 def _check_rare(found: RequestIn, losses: Losses) -> None:
@@ -368,14 +375,17 @@ def _document(block: BlockIn, losses: Losses) -> Document:
 # -- tools --------------------------------------------------------------------------------------------
 
 
-def _tools(found: list[ToolIn], losses: Losses) -> list[Tool]:
+def _tools(found: list[ToolIn], losses: Losses, hosted: HostedTools) -> list[Tool]:
     tools: list[Tool] = []
     for at, tool in enumerate(found):
         schema, description = b"" + tool.input_schema, b"" + tool.description
         if tool.type not in (None, "custom"):
             known = client_tool(tool.type)
             if known is None:
-                losses.drop(_OF_SERVER_TOOLS, f"tools[{at}]")
+                if tool.type.startswith(_WEB_SEARCH):
+                    hosted.add_search(_search(tool), f"tools[{at}]")
+                else:
+                    hosted.add_other(f"tools[{at}]")
                 continue
             description, schema = known
         if not tool.name:
@@ -391,8 +401,21 @@ def _tools(found: list[ToolIn], losses: Losses) -> list[Tool]:
     return tools
 
 
-def _choice(found: ToolChoiceIn | None, tools: list[Tool], losses: Losses) -> tuple[ToolChoice | None, bool | None]:
-    """Return the choice, and whether calls may be parallel."""
+def _search(tool: ToolIn) -> WebSearch:
+    location = bytes(tool.user_location)
+    return WebSearch(
+        allowed_domains=tuple(tool.allowed_domains or ()),
+        blocked_domains=tuple(tool.blocked_domains or ()),
+        most=tool.max_uses,
+        location=location if location[:1] == b"{" else None,
+        lost=_OF_SERVER_TOOLS,
+    )
+
+
+def _choice(
+    found: ToolChoiceIn | None, tools: list[Tool], given: list[ToolIn], hosted: HostedTools
+) -> tuple[ToolChoice | None, bool | None]:
+    """Return the choice, and whether calls may be parallel. given: all tools, also those that Anthropic runs."""
     if found is None:
         return None, None
     choice = _CHOICES.get(found.type)
@@ -403,9 +426,12 @@ def _choice(found: ToolChoiceIn | None, tools: list[Tool], losses: Losses) -> tu
     if choice is Choice.TOOL:
         name = _needed(found.name, "tool_choice.name")
         if name not in {tool.name for tool in tools}:
-            losses.drop("tool_choice")  # a tool that Anthropic runs
+            kind = next((tool.type or "" for tool in given if tool.name == name), None)
+            if kind is None:
+                raise BadRequestError("the tool that must be called is not among the tools", "tool_choice.name")
+            hosted.must_call(name, is_search=kind.startswith(_WEB_SEARCH))
             return None, is_parallel
-    if not tools:
+    if not tools and not given:
         return None, None
     return ToolChoice(choice, name), is_parallel
 

@@ -120,6 +120,11 @@ class ToolIn(Struct, gc=False):
     defer_loading: bool | None = None
     input_examples: Raw = NO_RAW
     max_characters: Raw = NO_RAW
+    # web_search
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+    max_uses: int | None = None
+    user_location: Raw = NO_RAW
 
 
 class ToolChoiceIn(Struct, gc=False):

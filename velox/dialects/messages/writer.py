@@ -35,8 +35,10 @@ from velox.dialects.form import (
     ToolChoice,
     ToolResult,
     ToolUse,
+    WebSearch,
     Written,
 )
+from velox.dialects.hosted import taken_search
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.messages.turns import Turn, has_foreign, mark_last, system_texts, turns_of
 from velox.dialects.names import FittedNames
@@ -72,6 +74,7 @@ _CHOICES: Final = {Choice.AUTO: b'{"type":"auto"', Choice.NONE: b'{"type":"none"
 _USER_TEXT: Final = b'{"role":"user","content":[{"type":"text","text":%b}]}'
 _ASSISTANT_TEXT: Final = b'{"role":"assistant","content":[{"type":"text","text":%b}]}'
 _ANY_OBJECT: Final = b'{"type":"object","additionalProperties":true}'
+_SEARCH: Final = "web_search"  # as Anthropic wants it to be called
 _JSON_TOOL: Final = "json_answer"
 _JSON_TOOL_TEXT: Final = b'"Give your whole answer as the input of this tool."'
 
@@ -298,7 +301,10 @@ class RequestWriter:
         tools = request.tools
         if choice.allowed:
             tools = [tool for tool in tools if tool.name in choice.allowed]
-        if not tools and self.json_tool is None:
+        search = taken_search(request, self._facts, self._losses)
+        if search is not None and any(self._names.fit(tool.name) == _SEARCH for tool in tools):
+            raise BadRequestError(f"a tool of the name {_SEARCH} can't stand beside Anthropic's own", "tools")
+        if not tools and self.json_tool is None and search is None:
             # A conversation with calls needs tools: those that it used, of which none may be called.
             names = {block.name: None for turn in turns for block in turn.blocks if isinstance(block, ToolUse)}
             tools = [Tool(name) for name in names]
@@ -313,8 +319,12 @@ class RequestWriter:
             self._write_tool(tool, takes_strict=takes_strict)
         if self.json_tool is not None:
             self._write_json_tool(is_first=not tools)
+        if search is not None:
+            self._write_search(search, is_first=not tools and self.json_tool is None)
         out.append(b"]")
-        if choice.choice is _TOOL and choice.name not in {tool.name for tool in tools}:
+        if search is not None and search.is_forced:
+            choice = ToolChoice(_TOOL, _SEARCH)
+        elif choice.choice is _TOOL and choice.name not in {tool.name for tool in tools}:
             raise BadRequestError("the tool that must be called is not among the tools", "tool_choice")
         self._write_choice(choice, n_tools=len(tools), is_reasoning=is_reasoning)
 
@@ -343,6 +353,19 @@ class RequestWriter:
         if tool.cache is not None:
             self._mark(tool.cache)
         out.append(b"}")
+
+    def _write_search(self, search: WebSearch, *, is_first: bool) -> None:
+        form = b'%b{"type":%b,"name":"%b"'
+        self._out.append(form % (b"" if is_first else b",", quoted(self._facts.web_search), _SEARCH.encode()))
+        if search.allowed_domains:
+            self._out.append(b',"allowed_domains":' + msgspec.json.encode(search.allowed_domains))
+        elif search.blocked_domains:  # either is taken, not both
+            self._out.append(b',"blocked_domains":' + msgspec.json.encode(search.blocked_domains))
+        if search.most is not None:
+            self._out.append(b',"max_uses":%d' % search.most)
+        if search.location is not None:
+            self._out.append(b',"user_location":' + search.location)
+        self._out.append(b"}")
 
     def _write_json_tool(self, *, is_first: bool) -> None:
         form = self._request.format

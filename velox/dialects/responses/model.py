@@ -28,8 +28,10 @@ from velox.dialects.form import (
     StreamReader,
     Tool,
     ToolChoice,
+    WebSearch,
     Written,
 )
+from velox.dialects.hosted import taken_search
 from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames, short_key
@@ -96,10 +98,15 @@ class ResponsesModel:
         fields += [b',"input":[', written, b"]"]
         if request.stream:
             fields.append(b',"stream":true')
-        if request.tools:
-            tools = checked_tools(self._sent(request), self._facts)
-            fields += [b',"tools":[', b",".join([self._tool(tool) for tool in tools]), b"]"]
-            if request.tool_choice is not None:
+        search = taken_search(request, self._facts, self._losses)
+        if request.tools or search is not None:
+            tools = [self._tool(tool) for tool in checked_tools(self._sent(request), self._facts)]
+            if search is not None:
+                tools.append(self._search(search))
+            fields += [b',"tools":[', b",".join(tools), b"]"]
+            if search is not None and search.is_forced:
+                self._add(fields, "tool_choice", b'{"type":%b}' % quoted(self._facts.web_search))
+            elif request.tool_choice is not None:
                 self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
             if request.parallel_tools is not None:
                 self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
@@ -213,6 +220,18 @@ class ResponsesModel:
             schema,
             b"true" if strict else b"false",
         )
+
+    def _search(self, search: WebSearch) -> bytes:
+        fields = [b'{"type":', quoted(self._facts.web_search)]
+        if search.allowed_domains:
+            fields += [b',"filters":{"allowed_domains":', msgspec.json.encode(search.allowed_domains), b"}"]
+        if search.location is not None:
+            fields += [b',"user_location":', search.location]
+        if search.blocked_domains:
+            self._losses.drop("web_search.blocked_domains", "tools")
+        if search.most is not None:
+            self._losses.drop("web_search.max_uses", "tools")
+        return b"".join([*fields, b"}"])
 
     def _tool_choice(self, choice: ToolChoice) -> bytes:
         form = b'{"type":"function","name":%b}'

@@ -43,7 +43,15 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses import wire
 from velox.dialects.responses.compaction import COMPACTED_TYPES, PROMPT, TRIGGER, summary_message
-from velox.dialects.responses.tools import APPLY_PATCH, LOCAL_SHELL, SHELL, TOOL_SEARCH, ClientTools, ToolKind
+from velox.dialects.responses.tools import (
+    APPLY_PATCH,
+    LOCAL_SHELL,
+    SHELL,
+    TOOL_SEARCH,
+    WEB_SEARCH,
+    ClientTools,
+    ToolKind,
+)
 from velox.dialects.signatures import is_redacted, untagged
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, decoded, joined, quoted, raw_text
@@ -175,6 +183,8 @@ class RequestReader:
             cache_key=given.prompt_cache_key,
             verbosity=None if given.text is None else given.text.verbosity,
         )
+        if not self.compacts and not self.tools.hosted.is_empty:
+            self.tools.hosted.settle(request, "tool_choice")
         return request, given
 
     def _lenient(self, text: bytes) -> wire.RequestBody:
@@ -402,14 +412,24 @@ class RequestReader:
             return ToolChoice(Choice.TOOL, self.tools.function(given.name, given.namespace))
         if given.type == "allowed_tools":
             choice = Choice.REQUIRED if given.mode == "required" else Choice.AUTO
+            if given.tools and not any(each.name for each in given.tools):
+                return self._only_hosted([each.type or "" for each in given.tools], choice)
             names = [self.tools.function(each.name, each.namespace) for each in given.tools or () if each.name]
             return ToolChoice(choice, allowed=tuple(names))
         if given.type in _CHOSEN_BY_TYPE:
             function = self.tools.function(given.type, kind=ToolKind(given.type))
             if any(tool.name == function for tool in self.tools.tools):
                 return ToolChoice(Choice.TOOL, function)
-        self._losses.drop("tool_choice")
+        self.tools.hosted.must_call(given.type, is_search=given.type.startswith(WEB_SEARCH))
         return None
+
+    def _only_hosted(self, kinds: list[str], choice: Choice) -> ToolChoice | None:
+        """Read a choice among tools of the provider's own alone."""
+        searches = [kind for kind in kinds if kind.startswith(WEB_SEARCH)]
+        if choice is Choice.REQUIRED:
+            self.tools.hosted.must_call((searches or kinds)[0], is_search=bool(searches))
+            return None
+        return ToolChoice(Choice.NONE) if self.tools.tools else None
 
 
 # -- parts --------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ import msgspec
 
 from velox.dialects.arguments import CUSTOM_SCHEMA
 from velox.dialects.decoding import is_given
-from velox.dialects.form import JsonText, JsonValue, Tool
+from velox.dialects.form import JsonText, JsonValue, Tool, WebSearch
+from velox.dialects.hosted import HostedTools
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses import wire
 from velox.dialects.text import joined, quoted, raw_text
@@ -32,6 +33,8 @@ LOCAL_SHELL: Final = "local_shell"
 SHELL: Final = "shell"
 APPLY_PATCH: Final = "apply_patch"
 TOOL_SEARCH: Final = "tool_search"
+# How the types of its searches begin: "web_search", "web_search_preview", with dates.
+WEB_SEARCH: Final = "web_search"
 _BETWEEN: Final = "__"
 _SHELL_DESCRIPTION: Final = quoted("Runs a command in the user's shell and returns its output.")
 _SHELL_SCHEMA: Final = (
@@ -84,10 +87,11 @@ class Origin(msgspec.Struct, frozen=True):
 class ClientTools:
     """The tools of one request."""
 
-    __slots__ = ("_functions", "_losses", "_named", "_origins", "_plain", "_taken", "tools")
+    __slots__ = ("_functions", "_losses", "_named", "_origins", "_plain", "_taken", "hosted", "tools")
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
+        self.hosted: Final = HostedTools(losses, "tools.hosted")
         self.tools: Final[list[Tool]] = []
         self._origins: Final[dict[str, Origin]] = {}  # of those that are more than a function without a namespace
         self._plain: Final[set[str]] = set()  # functions that stand for themselves
@@ -179,8 +183,10 @@ class ClientTools:
                 description = raw_text(tool.description) or _SEARCH_DESCRIPTION
                 schema = _schema(tool.parameters) or _SEARCH_SCHEMA
                 self._add(ToolKind.TOOL_SEARCH, search, None, path, description, schema)
+            case kind if kind.startswith(WEB_SEARCH) and tool.external_web_access is not False:
+                self.hosted.add_search(_web_search(tool), path)
             case _:
-                self._losses.drop("tools.hosted", path)
+                self.hosted.add_other(path)  # a search of what OpenAI has kept is none of the web
 
     def _add(
         self,
@@ -202,6 +208,15 @@ class ClientTools:
 def _schema(raw: msgspec.Raw) -> JsonValue | None:
     parameters = bytes(raw)
     return parameters if parameters[:1] == b"{" else None
+
+
+def _web_search(tool: wire.Tool) -> WebSearch:
+    filters, location = tool.filters, bytes(tool.user_location)
+    return WebSearch(
+        allowed_domains=() if filters is None else tuple(filters.allowed_domains or ()),
+        blocked_domains=() if filters is None else tuple(filters.blocked_domains or ()),
+        location=location if location[:1] == b"{" else None,
+    )
 
 
 def _custom_description(tool: wire.Tool) -> JsonText:

@@ -103,6 +103,11 @@ class _Environment(msgspec.Struct, gc=False):
     type: str | None = None
 
 
+class _Filters(msgspec.Struct, gc=False):
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+
+
 class Tool(msgspec.Struct, gc=False):
     """A tool. tools: of a namespace. format: of a custom tool. execution: of a tool search: "server", "client".
 
@@ -118,6 +123,10 @@ class Tool(msgspec.Struct, gc=False):
     tools: list[Tool] | None = None
     execution: str | None = None
     environment: _Environment | None = None
+    # web_search
+    filters: _Filters | None = None
+    user_location: Raw = ABSENT
+    external_web_access: bool | None = None
 
 
 class _ChosenTool(msgspec.Struct, gc=False):
