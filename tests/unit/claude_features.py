@@ -87,6 +87,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "tools.defer_loading": {"tools": [{**TOOL, "defer_loading": True}]},
     "tools.eager_input_streaming": {"tools": [{**TOOL, "eager_input_streaming": True}]},
     "tools.input_examples": {"tools": [{**TOOL, "input_examples": [{}]}]},
+    "tools.strict": {"tools": [{**TOOL, "strict": True}]},
     "tools.tool_search_tool": {
         "tools": [{"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}]
     },

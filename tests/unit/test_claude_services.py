@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import Any, cast
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from tests.vendors.vendor import Reply, Vendor, VendorRequest, as_request
 from velox.errors import Reason, VeloxError
 from velox.gateway.lanes import LaneAttempt, Lanes
 from velox.heads import RequestHead
+from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
@@ -145,3 +147,34 @@ def test_fields_without_which_there_is_nothing_to_test_are_in_the_table() -> Non
     """Each field of the table has an example, and each beta of an example is one that Anthropic knows."""
     assert set(EXAMPLES) == set(BETAS) | {"inference_geo"}
     assert {beta for betas in BETAS.values() for beta in betas} <= KNOWN
+
+
+ARN = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc123"
+
+
+@pytest.mark.parametrize("surface", [Surface.MESSAGES, Surface.COUNT_MESSAGES])
+def test_arn_with_a_family_is_asked_as_that_model(surface: Surface) -> None:
+    """C22: by invoke, with marks and thinking; counted by the model's own id, as AWS counts for no profile."""
+    rule = ModelRule((ARN.lower(),), (("family", "anthropic.claude-sonnet-4-5-20250929-v1:0"),))
+    row = PROVIDERS["bedrock"]
+    lanes = Lanes(sides(), row, PARAMETERS, lambda model: facts_of(row, model, [rule]))
+    call = lanes.call(surface, ARN, stream=False, query=b"")
+    assert call is not None
+    path = call.target.decode()
+    if surface is Surface.COUNT_MESSAGES:
+        assert path == "/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/count-tokens"
+        return
+    assert path == f"/model/{quote(ARN, safe='')}/invoke"
+
+    mark = {"type": "ephemeral"}
+    body = {
+        **ASKED,
+        "system": [{"type": "text", "text": "You", "cache_control": mark}],
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    }
+    asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(body=json.dumps(body).encode())
+    sent = lanes.request(call, cast(LaneAttempt, Sent("bedrock")), asked)
+    assert json.loads(sent.body or b"") == {
+        **{name: value for name, value in body.items() if name != "model"},
+        "anthropic_version": "bedrock-2023-05-31",
+    }

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from velox.dialects.facts import ModelFacts
+from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import RULES, facts_of
 from velox.providers.rows import PROVIDERS
 from velox.settings import SettingsError, load
@@ -380,6 +381,34 @@ def test_family_says_what_an_arn_is(tmp_path: Path) -> None:
     assert known.thinking == "budget" and known.cache_marks and known.betas and known.max_output == 1234
     assert msgspec.structs.replace(known, family="") == other
     assert facts_of(row, ARN, ()).thinking == "none"
+
+
+@pytest.mark.parametrize(
+    ("model", "most"),
+    [
+        ("meta.llama3-1-70b-instruct-v1:0", 4096),
+        ("us.meta.llama3-3-70b-instruct-v1:0", 4096),
+        ("us.meta.llama4-maverick-17b-instruct-v1:0", 8192),
+        ("mistral.mistral-large-2407-v1:0", 8192),
+        ("mistral.mixtral-8x7b-instruct-v0:1", 4096),
+        ("us.deepseek.r1-v1:0", 8192),
+        ("cohere.command-r-plus-v1:0", 4096),
+        ("ai21.jamba-1-5-large-v1:0", 4096),
+        ("qwen.qwen3-32b-v1:0", 16_384),
+        ("us.amazon.nova-pro-v1:0", 10_000),
+        ("us.amazon.nova-premier-v1:0", 10_000),
+        ("us.amazon.nova-2-lite-v1:0", 0),
+        ("anthropic.claude-3-5-sonnet-20240620-v1:0", 4096),
+        ("anthropic.claude-3-5-haiku-20241022-v1:0", 8192),
+        ("anthropic.claude-opus-4-8", 0),
+        ("openai.gpt-oss-120b-1:0", 0),
+    ],
+)
+def test_most_tokens_of_models_on_bedrock_are_known(model: str, most: int) -> None:
+    """C27: Claude Code asks for 32,000 of every model, and Bedrock answers 400 to more than a model has."""
+    assert facts("bedrock", model).most_output == most
+    own = ModelRule((model,), (("most_output", 77),))
+    assert facts_of(PROVIDERS["bedrock"], model, [own]).most_output == 77
 
 
 def test_every_fact_can_be_said() -> None:

@@ -36,6 +36,7 @@ PLACE: Final = claude.Place(
         # `allowed_callers` needs code execution, which it has not. vercel/ai#17179: nor is `eager_input_streaming`
         # taken, with the beta or without it; the beta alone is.
     },
+    strict=False,  # of Opus 4.8 (BerriAI/litellm#33193): some other versions take it
     urls=False,  # "Vision": only base64 on Amazon Bedrock
 )
 

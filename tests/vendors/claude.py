@@ -93,8 +93,8 @@ class Place(NamedTuple):
 
     own: it has all that Anthropic's own API has. tool_fields: of tools, that it takes beside the usual ones, each with
     the betas of which one must be there; () where it needs none. server_tools: types that it runs itself, as prefixes.
-    fields: of the body, that it takes beside those of betas it knows. urls: it fetches pictures and documents.
-    system_role: a message may be of the system. scope: a cache mark may have one.
+    fields: of the body, that it takes beside those of betas it knows. strict: tools may be.
+    urls: it fetches pictures and documents. system_role: a message may be of the system. scope: of a cache mark.
     """
 
     betas: frozenset[str]
@@ -103,6 +103,7 @@ class Place(NamedTuple):
     tool_fields: Mapping[str, tuple[str, ...]] = {}
     server_tools: tuple[str, ...] = ()
     fields: frozenset[str] = frozenset()
+    strict: bool = True
     urls: bool = True
     system_role: bool = False
     scope: bool = False
@@ -168,7 +169,7 @@ def _tool_problems(path: str, tool: Mapping[str, Any], betas: frozenset[str], pl
     if needed is None or (needed and betas.isdisjoint(needed)):
         yield f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
     for name in tool:
-        if kind == "custom" and name not in _TOOL_FIELDS | _ADVANCED:
+        if kind == "custom" and (name not in _TOOL_FIELDS | _ADVANCED or (name == "strict" and not place.strict)):
             yield f"{path}.{kind}.{name}: {_EXTRA}"
         if name in _ADVANCED:
             one_of = place.tool_fields.get(name)

@@ -28,6 +28,7 @@ PLACE: Final = claude.Place(
     "docs.anthropic.com or try again without the header.",
     tool_fields={"defer_loading": ("tool-search-tool-2025-10-19",)},
     server_tools=("web_search_20250305",),  # "Web search tool": the basic one, without dynamic filtering
+    strict=False,  # mindroom-ai/mindroom#782
     urls=False,  # "Vision": only base64 on Google Cloud
     # `cache_control` at the top: "Extra inputs are not permitted" (vercel/ai#13986, langchain-google#1612).
 )

@@ -65,6 +65,7 @@ BETAS_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "tools.defer_loading": ("advanced-tool-use-*", "tool-search-tool-*"),
         "tools.eager_input_streaming": ("fine-grained-tool-streaming-*",),
         "tools.input_examples": ("advanced-tool-use-*", "tool-examples-*"),
+        "tools.strict": ("structured-outputs-*",),
         "tools.tool_search_tool": ("advanced-tool-use-*", "tool-search-tool-*"),
         "tools.web_fetch": ("web-fetch-*",),
         "tools.web_search": ("web-search-*",),
@@ -85,7 +86,7 @@ _DETAILS: Final = MappingProxyType({"thread": b'{"error_code":"thread_unsupporte
 # In the body, below a field of its own.
 _TOOLS, _MESSAGES, _EDITS = "tools.", "messages.", "context_management."
 _ELSEWHERE: Final = (_TOOLS, _MESSAGES, _EDITS, "source.")
-_TOOL_FIELDS: Final = ("defer_loading", "allowed_callers", "input_examples", "eager_input_streaming")
+_TOOL_FIELDS: Final = ("defer_loading", "allowed_callers", "input_examples", "eager_input_streaming", "strict")
 _SERVER_TOOLS: Final = "server_tools"  # the loss, as in a translation
 # Of the messages: without any of these texts nothing in them is looked at.
 _SYSTEM: Final = b'"system"'

@@ -24,7 +24,7 @@ from typing import Final
 from velox.dialects.facts import BY, REFUSED, TAKEN
 from velox.policy.model_rule import Fact, ModelRule
 
-__all__ = ["SERVICES"]
+__all__ = ["SERVICES", "STRICT_AT_BEDROCK"]
 
 _SEARCHES: Final = "tool-search-tool-2025-10-19"
 _EXAMPLES: Final = "tool-examples-2025-10-29"
@@ -80,6 +80,11 @@ _WITH_BINDING: Final = (
     *("*claude-opus-5-5*", "*claude-sonnet-5-5*", "*claude-haiku-5-5*"),
     *("*claude-fable-5-1*", "*claude-fable-5-2*", "*claude-mythos-5-1*", "*claude-mythos-5-2*"),
 )
+# Others answer 400 to tools with `strict`, by Converse, too. Which do goes neither by family nor by version
+# (BerriAI/litellm#33193, lobehub/lobehub#19876): of newer ones that take it `model_facts` may say so.
+STRICT_AT_BEDROCK: Final = (
+    *("*claude-opus-4-5*", "*claude-opus-4-6*", "*claude-sonnet-4-5*", "*claude-sonnet-4-6*", "*claude-haiku-4-5*"),
+)
 # By Anthropic's page these know no messages of the system between others; all newer ones do.
 _WITHOUT_SYSTEM: Final = (
     *("*claude-2*", "*claude-v2*", "*claude-instant*", "*claude-3*", "*claude-opus-4*", "*claude-sonnet-4*"),
@@ -109,7 +114,8 @@ _CLOUD: Final[Mapping[str, str]] = {
             *("inference_geo", "mcp_servers", "output_config.task_budget", "output_format", "service_tier"),
             *("source.file", "speed", "thinking.block_binding", "user_profile_id"),
             *("tools.advisor", "tools.allowed_callers", "tools.code_execution", "tools.input_examples"),
-            *("tools.mcp_toolset", "tools.web_fetch", "tools.web_search"),
+            # Vertex: mindroom-ai/mindroom#782.
+            *("tools.mcp_toolset", "tools.strict", "tools.web_fetch", "tools.web_search"),
         ),
         REFUSED,
     ),
@@ -159,6 +165,7 @@ SERVICES: Final[tuple[ModelRule, ...]] = (
     _rule(*_WITHOUT_SYSTEM, providers=("anthropic",), beta_fields={"messages.system": REFUSED}),
     _rule(*_WITH_SYSTEM, providers=("anthropic",), beta_fields={"messages.system": TAKEN}),
     _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS, beta_fields=_AWS, fetches_urls=False),
+    _rule(*STRICT_AT_BEDROCK, providers=("bedrock",), beta_fields={"tools.strict": TAKEN}),
     _rule(
         *_WITH_BINDING,
         providers=("bedrock",),
@@ -173,6 +180,7 @@ SERVICES: Final[tuple[ModelRule, ...]] = (
             **_AWS,
             "inference_geo": TAKEN,
             "service_tier": TAKEN,
+            "tools.strict": TAKEN,
             "thinking.block_binding": _BINDING,
             "tools.web_search_20250305": _WEB_SEARCH,
         },

@@ -18,7 +18,8 @@ import msgspec
 
 from velox.dialects.facts import ModelFacts
 from velox.policy.model_rule import Fact, ModelRule, told_family
-from velox.providers.claude_services import SERVICES
+from velox.providers.bedrock_limits import LIMITS
+from velox.providers.claude_services import SERVICES, STRICT_AT_BEDROCK
 from velox.providers.provider import Provider
 
 __all__ = ["RULES", "facts_of"]
@@ -35,9 +36,6 @@ _WITH_BUDGET: Final = (
     *("*claude-opus-4-1*", "*claude-opus-4.1*", "*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*"),
     *("*claude-sonnet-4-0*", "*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-opus-4", "*claude-sonnet-4"),
     *("*claude-3-7*", "*claude-3.7*"),
-)
-_STRICT_BY_CONVERSE: Final = (
-    *("*claude-opus-4-5*", "*claude-opus-4-6*", "*claude-sonnet-4-5*", "*claude-sonnet-4-6*", "*claude-haiku-4-5*"),
 )
 _OPUS_4: Final = ("*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*", "*claude-opus-4")
 _WITHOUT_SCHEMAS: Final = (
@@ -156,9 +154,8 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*claude*", providers=("anthropic", "vertex"), web_search="web_search_20250305"),
     _rule("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-2*", "*claude-instant*", web_search=""),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
-    # Converse passes strict tools on in a form that Claude's own API refuses, but for these versions.
     _rule("*claude*", providers=("bedrock",), refused=("tools.strict", _SCOPE)),
-    _rule(*_STRICT_BY_CONVERSE, providers=("bedrock",), refused=(_SCOPE,)),
+    _rule(*STRICT_AT_BEDROCK, providers=("bedrock",), refused=(_SCOPE,)),
     # Of Claude Code; of Anthropic's own API alone.
     _rule("*claude*", providers=("bedrock-mantle", "foundry", "vertex"), refused=(_SCOPE,)),
     # They answer 400 to thinking of type "disabled", and to a forced choice.
@@ -290,7 +287,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         cache_marks=True,  # recorded behind texts and system blocks
         refused=("top_k", "tools.cache_control", "tool_calls.cache_control", "tool_results.cache_control"),
     ),
-    _rule("*amazon.nova-micro*", "*amazon.nova-lite*", "*amazon.nova-pro*", providers=("bedrock",), most_output=10_000),
+    *LIMITS,
     # Recorded with a schema.
     _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
     # As their references say.
