@@ -338,8 +338,8 @@ def test_responses_over_a_socket_leave_nothing(accounted: Ground, fault: str) ->
     for model in ("claude-x", "gemini-x", "qwen-x"):
         asked = {"type": "response.create", "model": f"{model}-soak-{fault}" if fault else model, "input": LONG}
         with websockets.sync.client.connect(url, additional_headers=accounted.headers) as ws:
-            for _ in range(2):
-                ws.send(json.dumps(asked))
+            for text in (LONG, LONG * 300):  # the latter is read beside the loop
+                ws.send(json.dumps(asked | {"input": text}))
                 while json.loads(ws.recv(timeout=20))["type"] not in ended:
                     pass
             ws.send(json.dumps(asked))

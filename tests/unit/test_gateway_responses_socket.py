@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -42,6 +44,22 @@ class Wire(Transport):
         self.is_closed = True
 
 
+class AtOnce:
+    """Work beside the loop, done at once."""
+
+    async def run(self, work: Callable[[], object]) -> object:
+        return work()
+
+
+class AtOnceLoop(Loop):
+    """Has no turns: a task is done when it is made."""
+
+    def create_task(self, task: Coroutine[None, None, None], name: str) -> None:
+        with contextlib.suppress(StopIteration):
+            while True:
+                task.send(None)
+
+
 class Recorder:
     """Counts refusals."""
 
@@ -72,7 +90,8 @@ class Gateway:
     refusal: VeloxError | None = None  # of all heads
 
     def __init__(self, tunnels: Tunnels) -> None:
-        self.loop: Final = Loop()
+        self.loop: Final = AtOnceLoop()
+        self.apart: Final = AtOnce()
         self.parts: Final = self
         self.auth: Final = Authenticator(())
         self.answers: Final = None
@@ -517,3 +536,121 @@ def test_request_that_finds_no_room_is_refused_and_the_connection_stays() -> Non
     assert bodies.budget.taken_bytes == MIB - 100 * KIB
     stand.send_all(sent(asking(10)))
     assert len(stand.gateway.submitted) == 1
+
+
+# -- large messages, which are read beside the loop --------------------------------------------------------------------
+
+
+class LaterTask:
+    """A task that is done when the test says so."""
+
+    def __init__(self, work: Coroutine[None, None, None]) -> None:
+        self._work: Final = work
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._work.close()
+
+    def run(self) -> None:
+        with contextlib.suppress(StopIteration):
+            while True:
+                self._work.send(None)
+
+
+class LaterLoop(AtOnceLoop):
+    """Keeps the tasks that are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: Final[list[LaterTask]] = []
+
+    def create_task(self, task: Coroutine[None, None, None], name: str) -> Any:
+        self.tasks.append(LaterTask(task))
+        return self.tasks[-1]
+
+
+def later() -> tuple[Stand, list[LaterTask]]:
+    stand = Stand()
+    loop = LaterLoop()
+    stand.gateway.loop = loop  # type: ignore[misc]
+    return stand, loop.tasks
+
+
+LARGE: Final = 300 * KIB
+
+
+def test_large_message_is_read_beside_the_loop() -> None:
+    """16 MiB were decoded three times in one turn. What came behind it waits, unread; then all goes on in order."""
+    stand, tasks = later()
+    stand.send_all(sent(asking(LARGE)) + sent(b"a", PING) + sent(asking(1, stream_id="b")))
+    (task,) = tasks
+    assert not stand.gateway.submitted and not stand.wire.is_reading() and not stand.wire.take()
+
+    task.run()
+    assert [len(body) > LARGE for _, body in stand.gateway.submitted] == [True, False]
+    assert stand.wire.take() == frame(b"a", PONG) and stand.wire.is_reading()
+
+
+def test_short_message_with_a_long_conversation_is_read_beside_the_loop() -> None:
+    """Their sum is what is copied, sent and checked."""
+    stand, tasks = later()
+    stand.socket.messages._kept["resp_1"] = b'{"type":"message"}' + b" " * LARGE
+    stand.send_all(sent(asking(1, previous_response_id="resp_1")))
+    (task,) = tasks
+
+    task.run()
+    assert len(stand.gateway.submitted[0][1]) > LARGE
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"previous_response_id": "resp_none"}, 400),
+        ({"type": "response.cancel"}, 400),
+        ({"stream_id": 5}, 400),
+    ],
+)
+def test_large_message_that_is_refused_is_read_once(more: dict[str, Any], status: int) -> None:
+    """As a short one, and never in the loop's thread."""
+    stand, tasks = later()
+    stand.send_all(sent(asking(LARGE, **more)))
+    tasks.pop().run()
+
+    assert [told["status"] for told in messages(stand)] == [status]
+    assert not stand.gateway.submitted and not tasks and stand.wire.is_reading()
+
+
+def test_field_that_stands_twice_in_a_large_message_is_refused() -> None:
+    stand, tasks = later()
+    twice = asking(LARGE)[:-1] + b',"model":"b"}'
+    stand.send_all(sent(twice))
+    tasks.pop().run()
+    assert stand.gateway.refused == [Reason.DUPLICATE_KEY] and not stand.gateway.submitted
+
+
+def test_large_message_that_goes_on_with_a_running_answer_finds_it() -> None:
+    """It waits for it in its lane: when it was read the answer was not there yet."""
+    stand, tasks = later()
+    stand.send_all(sent(asking(1)) + sent(asking(LARGE, previous_response_id="resp_1")))
+    tasks.pop().run()
+    assert len(stand.gateway.submitted) == 1
+    stand.socket.messages._kept["resp_1"] = b'{"type":"message"}'
+    turn = stand.gateway.submitted[0][0]
+    turn.begin_reply(200, [(b"content-type", b"text/event-stream")], None, b"", False, has_body=True)
+    turn.finish()
+    stand.gateway.loop.turn()
+    assert b'{"type":"message"}' in stand.gateway.submitted[1][1]
+
+
+@pytest.mark.parametrize("end", ["lost", "closed"])
+def test_client_that_leaves_while_its_message_is_read(end: str) -> None:
+    """Nothing is asked for it, and nothing of it is held."""
+    stand, tasks = later()
+    stand.send_all(sent(asking(LARGE)))
+    if end == "lost":
+        stand.socket.connection_lost(None)
+    else:
+        stand.socket.close(1001, "bye")
+    assert tasks.pop().is_cancelled
+    assert not stand.gateway.submitted and stand.socket._n_held == 0

@@ -1,6 +1,7 @@
 """One WebSocket of the Responses API that Velox answers itself: each message of the client is a request like any other.
 
-    ResponsesSocket   frames in, messages out; one answer at a time in each lane (`stream_id`)
+    ResponsesSocket   frames in, messages out; one answer at a time in each lane (`stream_id`). A large message is read
+                      beside the loop (apart.py); what follows it waits
       Turn            a `response.create` as POST to the same path: the whole way of a request (exchange.py), whose
                       events are messages
 
@@ -11,19 +12,33 @@ is in its events (dialects/responses/socket.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from functools import partial
+from typing import Final, NamedTuple, Protocol, cast
 
 from velox.dialects.form import ApiError, Call
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 from velox.dialects.openai_errors import kind_of, read_error
-from velox.dialects.responses.socket import Asked, SocketMessages, is_last, lane_of, prepared_messages, type_of
+from velox.dialects.responses.socket import (
+    Asked,
+    MessageHead,
+    SocketMessages,
+    check_prepared,
+    head_of,
+    is_last,
+    looked_at,
+    prepared_messages,
+    type_of,
+)
 from velox.dialects.sse_events import SseEvents
-from velox.errors import Reason, VeloxError
+from velox.errors import Reason, VeloxError, untraced
+from velox.gateway.apart import LARGE_BYTES, Apart, is_large
 from velox.gateway.parts import Parts
 from velox.gateway.routing import Routing
+from velox.gateway.steps import in_steps
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import Backlog
@@ -82,6 +97,7 @@ class SocketOwner(Protocol):
     parts: Parts
     routing: Routing
     loop: asyncio.AbstractEventLoop
+    apart: Apart
     draining: bool
 
     def check_head(self, head: RequestHead) -> Caller:
@@ -94,6 +110,20 @@ class SocketOwner(Protocol):
 
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that never became an exchange."""
+
+
+class _Message(NamedTuple):
+    """One that waits. n_sent: its bytes. asked, problem: of one that was read beside the loop; its text is let go."""
+
+    head: MessageHead
+    n_sent: int
+    text: bytes | bytearray
+    asked: Asked | None = None
+    problem: BadRequestError | VeloxError | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.text) + (0 if self.asked is None else len(self.asked.body))
 
 
 class _TlsTransport(Protocol):
@@ -127,7 +157,9 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._reader = FrameReader(self._most_bytes)
         self.messages = SocketMessages(passes_unknown=owner.parts.answers is not None)
         self._turns: Final[dict[str | None, Turn]] = {}  # that run, by their lanes
-        self._waiting: Final[deque[tuple[str | None, bytes]]] = deque()
+        self._waiting: Final[deque[_Message]] = deque()
+        self._looking: asyncio.Task[None] | None = None  # at a large message; meanwhile nothing is read
+        self._n_looked_at = 0  # its bytes
         self._transport: asyncio.Transport | None = None
         self._on_lost: Callable[[BaseException | None], None] | None = None
         self._is_gone = False
@@ -155,6 +187,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         if self._is_gone:
             return
         self._is_gone = True
+        self._stop_looking()
         self._waiting.clear()
         self.messages.forget()
         for turn in tuple(self._turns.values()):
@@ -253,7 +286,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
     def _n_held(self) -> int:
         """Bytes of messages: of one that has begun, of those that wait, of those that are answered."""
         n_bytes = self._reader.held_bytes + sum(turn.n_bytes for turn in self._turns.values())
-        return n_bytes + sum(len(message) for _, message in self._waiting)
+        return n_bytes + self._n_looked_at + sum(each.n_bytes for each in self._waiting)
 
     def _settle(self) -> None:
         """Have room for what is held, or wait for it."""
@@ -283,7 +316,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         if self._is_in_line:
             return
         try:
-            while not (self.is_write_paused or self._is_deaf):
+            while not (self.is_write_paused or self._is_deaf or self._looking is not None):
                 if not self._budget.has_time():
                     self._is_in_line = True
                     self._budget.wait(self)
@@ -315,7 +348,8 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def _steer_reading(self) -> None:
         """Read from the client, or not."""
-        transport, may_read = self._transport, not (self.is_write_paused or self._room.waits or self._is_in_line)
+        waits = self.is_write_paused or self._room.waits or self._is_in_line or self._looking is not None
+        transport, may_read = self._transport, not waits
         if transport is None or transport.is_closing() or may_read is self._is_reading:
             return
         self._is_reading = may_read
@@ -326,28 +360,82 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             transport.pause_reading()
             self._room.stand_still()
 
-    def _take_frame(self, opcode: int, payload: bytes) -> None:
+    def _take_frame(self, opcode: int, payload: bytes | bytearray) -> None:
         if opcode == PING:
-            self._pongs += frame(payload, PONG)
+            self._pongs += frame(bytes(payload), PONG)
         elif opcode == CLOSE:
             if not self._is_closing:
-                self._write(frame(close_code_of(payload).to_bytes(2), CLOSE))
+                self._write(frame(close_code_of(bytes(payload)).to_bytes(2), CLOSE))
             self._end()
         elif opcode in (TEXT, BINARY) and not self._is_closing:
             self._take_message(payload)
 
-    def _take_message(self, message: bytes) -> None:
+    def _take_message(self, text: bytes | bytearray) -> None:
+        if is_large((text,)):
+            self._look_at(text)
+            return
         try:
-            lane = lane_of(message)
+            head = head_of(text)
         except BadRequestError as exc:
             self._refuse(exc, None)
             return
-        n_bytes = len(message) + sum(len(each) for _, each in self._waiting)
+        if (self.messages.n_kept_before(head) or 0) > LARGE_BYTES:
+            self._look_at(text)
+        else:
+            self._wait(_Message(head, len(text), text))
+
+    def _wait(self, message: _Message) -> None:
+        n_bytes = message.n_sent + sum(each.n_sent for each in self._waiting)
         if len(self._waiting) >= _MOST_WAITING or n_bytes > self._most_bytes:
             self.close(POLICY, "too many messages wait for their answers")
             return
-        self._waiting.append((lane, message))
+        self._waiting.append(message)
         self._go_on()
+
+    def _look_at(self, text: bytes | bytearray) -> None:
+        """Read a message, beside the loop."""
+        self._n_looked_at = len(text)
+        self._looking = self._owner.loop.create_task(self._look(text), name="look at a message")
+
+    def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking, self._n_looked_at = None, 0
+
+    async def _look(self, text: bytes | bytearray) -> None:
+        # A task that ends as cancelled keeps the error, whose traceback leads to what it ran, and that to the task.
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                message = await self._looked_at(text)
+            except BadRequestError as exc:
+                self._stopped_looking()
+                self._refuse(exc, None)
+            except Exception as exc:
+                self._owner.parts.recorder.crashed(exc)
+                self._stopped_looking()
+                self.close(TRY_LATER, "an error inside Velox; it was recorded")
+            else:
+                self._stopped_looking()
+                self._wait(message)
+            self._read()
+            self._settle()
+
+    def _stopped_looking(self) -> None:
+        self._looking, self._n_looked_at = None, 0
+
+    async def _looked_at(self, text: bytes | bytearray) -> _Message:
+        """Read a message. Raises BadRequestError for one that has no head."""
+        owner = self._owner
+        looked = await owner.apart.run(partial(looked_at, self.messages, text))
+        problem: BadRequestError | VeloxError | None = looked.problem
+        try:
+            await in_steps(owner.parts.reader.read_in_steps(text))  # as in _ask()
+        except VeloxError as exc:
+            problem = untraced(exc)
+        # What goes on with an answer that is not there yet is read again when it is.
+        is_early = problem is looked.problem and problem is not None and looked.head.before is not None
+        kept = text if is_early else b""
+        return _Message(looked.head, len(text), kept, looked.asked if problem is None else None, problem)
 
     def _go_on(self) -> None:
         """Begin what waits and may begin: one answer at a time in each lane, in the order of the messages.
@@ -362,24 +450,29 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         for _ in range(len(self._waiting)):
             if self._is_gone or self._is_closing:
                 return
-            lane, message = self._waiting.popleft()
+            message = self._waiting.popleft()
+            lane = message.head.stream_id
             if lane in held or len(self._turns) >= _MOST_TURNS:
                 held.add(lane)
-                self._waiting.append((lane, message))
+                self._waiting.append(message)
                 continue
             self._ask(lane, message)
             if lane in self._turns:
                 held.add(lane)
         self._settle()
 
-    def _ask(self, lane: str | None, message: bytes) -> None:
+    def _ask(self, lane: str | None, message: _Message) -> None:
         """Make a request of a message."""
-        owner = self._owner
+        owner, asked, problem = self._owner, message.asked, message.problem
+        is_looked_at = asked is not None
         try:
-            owner.parts.reader.read(message)  # as the body of a request: what stands twice there is refused
-            asked = self.messages.asked(message)
+            if problem is not None and (not message.text or self.messages.n_kept_before(message.head) is None):
+                raise problem
+            if asked is None:
+                owner.parts.reader.read(message.text)  # as the body of a request: what stands twice there is refused
+                asked = self.messages.asked(message.text)
         except (BadRequestError, VeloxError) as exc:
-            self._refuse(exc, lane)
+            self._refuse(untraced(exc), lane)
             return
         head = RequestHead.of(b"POST", self._head.target, self._fields, len(asked.body))
         turn = Turn(self, asked, lane)
@@ -391,20 +484,23 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             owner.refuse(turn, head, error)
             return
         if not asked.generate:
-            self._prepare(asked)
+            self._prepare(asked, is_checked=is_looked_at)
             return
         self._turns[lane] = turn
         turn.begin(owner.submit(turn, head, asked.body, caller))
 
-    def _prepare(self, asked: Asked) -> None:
+    def _prepare(self, asked: Asked, *, is_checked: bool) -> None:
         """Keep a conversation that no model is asked for."""
         number = self._owner.parts.recorder.next_id().decode("ascii").replace("-", "")
         call = Call(number, int(time.time()), "", stream=True)
         try:
-            for told in prepared_messages(self.messages, asked, call):
-                self.send(told)
+            if not is_checked:
+                check_prepared(asked)
         except BadRequestError as exc:
             self._refuse(exc, asked.stream_id)
+            return
+        for told in prepared_messages(self.messages, asked, call):
+            self.send(told)
 
     def _check_body(self, turn: Turn) -> None:
         """Take room for a request; with the conversation before it, it may be longer than its message."""
@@ -502,6 +598,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._is_closing = True
         self._closing_s = self._owner.loop.time()
         self._reader.skip_messages()
+        self._stop_looking()
         self._waiting.clear()
         for turn in tuple(self._turns.values()):
             turn.client_gone()
@@ -514,6 +611,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._is_closing = True
         self._closing_s = self._owner.loop.time()
         self._go_deaf()
+        self._stop_looking()
         self._waiting.clear()
         if self._transport is not None:
             self._transport.close()

@@ -30,6 +30,7 @@ CLOSE: Final = 0x8
 PING: Final = 0x9
 PONG: Final = 0xA
 MOST_BYTES: Final = 16 * 1024 * 1024  # of a message
+_LONG_BYTES: Final = 256 * 1024
 PART: Final = (_CONTINUATION, b"")  # a frame with nothing to act on
 _FIN: Final = 0x80
 _RESERVED: Final = 0x70
@@ -96,7 +97,7 @@ class FrameReader:
         """Of the message that has begun, as far as it has come."""
         return len(self._message)
 
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+    def feed(self, data: bytes) -> list[tuple[int, bytes | bytearray]]:
         """Return what is whole with these bytes. Raises as take()."""
         self.add(data)
         return [taken for taken in iter(self.take, None) if taken is not PART]
@@ -111,9 +112,10 @@ class FrameReader:
         self._keeps = False
         self._message.clear()
 
-    def take(self) -> tuple[int, bytes] | None:
+    def take(self) -> tuple[int, bytes | bytearray] | None:
         """Read the next frame; None: it is not whole. Return what is whole with it, or PART for a fragment.
 
+        A long message is not copied once more: to do so takes a millisecond for each two megabytes.
         Raises ValueError for what no client may send.
         """
         if not self._mask and not self._begin():
@@ -132,9 +134,13 @@ class FrameReader:
         opcode, self._opcode = self._opcode, _CONTINUATION
         if not self._keeps:
             return PART
-        message = bytes(self._message)
-        self._message.clear()
-        return opcode, message
+        message = self._message
+        if len(message) > _LONG_BYTES:
+            self._message = bytearray()
+            return opcode, message
+        text = bytes(message)
+        message.clear()
+        return opcode, text
 
     def _begin(self) -> bool:
         """Read the head of a frame; False: it is not whole."""

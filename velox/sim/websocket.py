@@ -110,12 +110,12 @@ class SocketSession:
             self._loop.call_soon(self._go_on)
         return not self.is_full
 
-    def _take(self, opcode: int, payload: bytes) -> None:
+    def _take(self, opcode: int, payload: bytes | bytearray) -> None:
         if opcode == PING:
-            self._transport.write(frame(payload, PONG))
+            self._transport.write(frame(bytes(payload), PONG))
         elif opcode == CLOSE:
             self.stop()
-            self._transport.write(frame(payload[:2], CLOSE))
+            self._transport.write(frame(bytes(payload)[:2], CLOSE))
             self._transport.close()
         elif opcode in (TEXT, BINARY):
             event = orjson.loads(payload)

@@ -11,7 +11,7 @@ from velox.dialects.events import events_of
 from velox.dialects.form import Answer, ApiError, Call, ErrorKind, Message, Role, Stop, StopReason, Text, ToolUse
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.socket import Asked, SocketMessages, prepared, prepared_messages
+from velox.dialects.responses.socket import Asked, SocketMessages, check_prepared, prepared
 
 
 def _message(**fields: Any) -> bytes:
@@ -84,7 +84,7 @@ def test_message_of_too_many_values_is_refused() -> None:
     asked = SocketMessages().asked(_message(input=many, generate=False))
     longer = Asked(asked.body.replace(b'"input":[', b'"input":[' + asked.items + b","), 2 * asked.n_items_bytes + 1)
     with pytest.raises(BadRequestError, match="200,000"):
-        prepared_messages(SocketMessages(), longer, Call("1", 0, "m", stream=True))
+        check_prepared(longer)
 
 
 def test_lanes_are_told_in_each_event() -> None:

@@ -25,9 +25,22 @@ from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.stream_writer import Events
+from velox.errors import untraced
 from velox.protocol.value_count import MOST_VALUES, has_over
 
-__all__ = ["Asked", "SocketMessages", "is_last", "lane_of", "prepared", "prepared_messages", "type_of"]
+__all__ = [
+    "Asked",
+    "Looked",
+    "MessageHead",
+    "SocketMessages",
+    "check_prepared",
+    "head_of",
+    "is_last",
+    "looked_at",
+    "prepared",
+    "prepared_messages",
+    "type_of",
+]
 
 _MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
 _CREATE: Final = "response.create"
@@ -83,6 +96,21 @@ class Asked(msgspec.Struct, frozen=True):
         return self.body[len(_BEFORE_ITEMS) : len(_BEFORE_ITEMS) + self.n_items_bytes]
 
 
+class MessageHead(msgspec.Struct, frozen=True):
+    """What a message says of itself. before: the answer that it goes on with."""
+
+    stream_id: str | None = None
+    before: str | None = None
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a message asks for, or why it can't be asked."""
+
+    head: MessageHead
+    asked: Asked | None = None
+    problem: BadRequestError | None = None
+
+
 class SocketMessages:
     """The messages of one connection. most_kept_bytes: of the conversations that can be gone on with.
 
@@ -103,8 +131,15 @@ class SocketMessages:
         """Of all conversations."""
         return self._kept_bytes
 
-    def asked(self, message: bytes) -> Asked:
-        """Read a client's message. Raises BadRequestError."""
+    def n_kept_before(self, head: MessageHead) -> int | None:
+        """Return the bytes of the conversation that a message goes on with; None: it is not known."""
+        if head.before is None:
+            return 0
+        kept = self._kept.get(head.before)
+        return None if kept is None else len(kept)
+
+    def asked(self, message: bytes | bytearray) -> Asked:
+        """Read a client's message. Raises BadRequestError. May be called in another thread than the other methods."""
         _check_size(message)
         text = checked_text(message)
         given = decoded_request(_MESSAGE, text)
@@ -172,9 +207,25 @@ class SocketMessages:
             self._kept_bytes -= len(self._kept.pop(oldest))
 
 
-def lane_of(message: bytes) -> str | None:
-    """Return the lane of a client's message. Raises BadRequestError."""
-    return decoded_request(_MESSAGE, checked_text(message)).stream_id
+def head_of(message: bytes | bytearray) -> MessageHead:
+    """Return what a client's message says of itself. Raises BadRequestError."""
+    given = decoded_request(_MESSAGE, checked_text(message))
+    return MessageHead(given.stream_id, given.previous_response_id)
+
+
+def looked_at(messages: SocketMessages, message: bytes | bytearray) -> Looked:
+    """Read a client's message, in another thread than that of `messages`; also what is not to be answered is checked.
+
+    Raises BadRequestError if it says nothing of itself.
+    """
+    head = head_of(message)
+    try:
+        asked = messages.asked(message)
+        if not asked.generate:
+            check_prepared(asked)
+    except BadRequestError as exc:
+        return Looked(head, problem=untraced(exc))
+    return Looked(head, asked)
 
 
 def type_of(event: bytes) -> str:
@@ -190,12 +241,15 @@ def is_last(event_type: str) -> bool:
     return event_type in _LAST_TYPES
 
 
-def prepared_messages(messages: SocketMessages, asked: Asked, call: Call) -> list[bytes]:
-    """Return the messages for a request that is not to be answered. Raises BadRequestError."""
+def check_prepared(asked: Asked) -> None:
+    """Look whether a request that is not to be answered could be. Raises BadRequestError."""
     _check_size(asked.body)  # of the whole conversation
-    client = ResponsesClient(call, Losses())
-    client.read(asked.body)
-    return messages.messages(asked, prepared(client.events()))
+    ResponsesClient(Call("", 0, "", True), Losses()).read(asked.body)
+
+
+def prepared_messages(messages: SocketMessages, asked: Asked, call: Call) -> list[bytes]:
+    """Return the messages for a request that is not to be answered, and keep its conversation."""
+    return messages.messages(asked, prepared(ResponsesClient(call, Losses()).events()))
 
 
 def prepared(events: Events) -> list[bytes]:
@@ -218,6 +272,6 @@ def _items(raw: Raw) -> bytes:
     return text[1:-1].strip()
 
 
-def _check_size(text: bytes) -> None:
+def _check_size(text: bytes | bytearray) -> None:
     if has_over(text, MOST_VALUES):
         raise BadRequestError(f"the message, or its conversation, has over {MOST_VALUES:,} fields and values")
