@@ -1,0 +1,122 @@
+"""A gateway that says on a signal what the longest turn of its worker's loop has been since it was last asked.
+
+    VeloxProcess(env, launcher=timed(folder))
+    longest(pid, folder)        its milliseconds of the loop's own thread, and where it was seen
+
+What another thread does meanwhile is not counted, nor what other programs do. The loop is asyncio's: uvloop can't be
+looked into, and steps are the same.
+
+Knows: a signal, turns, stacks. Does not know: what was asked of the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import uvloop
+
+from tests.e2e.watching import until
+
+__all__ = ["Longest", "longest", "timed"]
+
+_SIGNAL: Final = signal.SIGRTMIN + 6  # one that neither Velox nor Python has a use for
+_LONG_S: Final = 0.005
+_SAMPLE_S: Final = 0.001
+_FRAMES: Final = 6
+
+
+class Longest(NamedTuple):
+    """seen: the innermost functions of most samples in turns that were long."""
+
+    ms: float
+    seen: str
+
+
+def timed(folder: str) -> tuple[str, ...]:
+    """Return what the command line of such a gateway begins with (VeloxProcess.launcher). folder: of its answers."""
+    return (sys.executable, "-m", "tests.canary.turns", folder)
+
+
+def longest(pid: int, folder: str) -> Longest:
+    """Ask its worker, which forgets it."""
+    path = Path(folder, str(pid))
+    path.unlink(missing_ok=True)
+    os.kill(pid, _SIGNAL)
+    until(path.exists, f"process {pid} tells its longest turn")
+    ms, seen = json.loads(path.read_text())
+    return Longest(ms, seen)
+
+
+class _Selector(selectors.DefaultSelector):
+    """Takes the time between two waits of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread: Final = threading.get_ident()
+        self.began_s = 0.0  # a monotonic time; 0: the loop waits
+        self._began_cpu_s = 0.0
+        self.longest_s = 0.0
+        self.seen: collections.Counter[str] = collections.Counter()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.began_s:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._began_cpu_s)
+        self.began_s = 0.0
+        found = super().select(timeout)
+        self.began_s, self._began_cpu_s = time.monotonic(), time.thread_time()
+        return found
+
+    def watch(self) -> None:
+        """Look where the loop is, in turns that are long by now."""
+        while True:
+            time.sleep(_SAMPLE_S)
+            began_s = self.began_s
+            if began_s and time.monotonic() - began_s > _LONG_S:
+                frame = sys._current_frames().get(self.thread)
+                names = []
+                while frame is not None and len(names) < _FRAMES:
+                    names.append(frame.f_code.co_qualname)
+                    frame = frame.f_back
+                self.seen[" < ".join(names)] += 1
+
+
+def _loop(folder: str) -> asyncio.AbstractEventLoop:
+    selector = _Selector()
+
+    def tell() -> None:
+        (seen, _), *_ = [*selector.seen.most_common(1), ("", 0)]
+        path = Path(folder, str(os.getpid()))
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps([selector.longest_s * 1000, seen]))
+        selector.longest_s = 0.0
+        selector.seen.clear()
+        new.rename(path)
+
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.add_signal_handler(_SIGNAL, tell)
+    threading.Thread(target=selector.watch, daemon=True).start()
+    return loop
+
+
+def main() -> int:
+    """Be `velox WORDS`, on such a loop."""
+    folder, *command = sys.argv[1:]
+    uvloop.new_event_loop = lambda: _loop(folder)  # type: ignore[assignment,return-value]
+    sys.argv[1:] = command[command.index("velox") + 1 :]
+    from velox.cli import main as velox
+
+    return velox()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
