@@ -88,7 +88,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
 
     began_ns = time.time_ns()
     try:
-        settings = load(variables, overrides, sim=arguments.command == "serve" and arguments.sim)
+        serves = arguments.command == "serve"
+        settings = load(variables, overrides, sim=serves and arguments.sim, needs_keys=serves)
     except SettingsError as exc:
         n = len(exc.problems)
         print(f"velox: {n} problem{'s' * (n > 1)} in the settings, nothing was started:", file=sys.stderr)

@@ -287,3 +287,41 @@ def test_usage_of_calls_tells_that_it_is_not_by_anything(tmp_path: Path, capsys:
     assert main(["usage", "--calls"], {"VELOX_LEDGER": str(tmp_path)}) == 0
     assert main(["usage", "--by", "key"], {"VELOX_LEDGER": str(tmp_path)}) == 0
     assert capsys.readouterr().err == ""
+
+
+WITHOUT_SECRETS = """
+ledger: LEDGER
+api_keys: [{name: web, key: vk-of-the-web-0123456789, models: [gpt-4o]}]
+upstreams:
+  - {name: openai, provider: openai, keys: [env:OPENAI_OF_ROOT, file:/nowhere/of-root]}
+  - {name: claude, provider: anthropic, key: env:ANTHROPIC_OF_ROOT}
+"""
+
+
+def test_commands_need_no_providers_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """U4: what asks nothing of providers works for who may not read their keys; `check` says what `serve` needs."""
+    file = tmp_path / "velox.yaml"
+    file.write_text(WITHOUT_SECRETS.replace("LEDGER", str(tmp_path / "ledger")))
+    environ = {"VELOX_CONFIG": str(file)}
+
+    assert main(["check"], environ) == 0
+    told = capsys.readouterr().out
+    for missing in ("variable OPENAI_OF_ROOT", "file '/nowhere/of-root'", "variable ANTHROPIC_OF_ROOT"):
+        assert f"`velox serve` would not start, and nothing else needs it: expected a key in the {missing}" in told
+    assert main(["check", "--model", "gpt-4o", "--key", "web"], environ) == 0
+    assert main(["prices", "gpt-4o"], environ) == 0
+    for command in (["usage"], ["key", "list"], ["audit"]):
+        main(command, environ)
+        assert "expected a key" not in capsys.readouterr().err
+
+    assert main(["serve"], environ) == 2
+    assert "expected a key in the variable OPENAI_OF_ROOT, which is not set" in capsys.readouterr().err
+
+
+def test_key_that_is_no_reference_is_wrong_for_all_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """U4: what is wrong with the file itself is no missing secret."""
+    file = tmp_path / "velox.yaml"
+    file.write_text(WITHOUT_SECRETS.replace("env:ANTHROPIC_OF_ROOT", "sk-ant-in-the-file"))
+    assert main(["check"], {"VELOX_CONFIG": str(file)}) == 2
+    shown = capsys.readouterr().err
+    assert "never a key itself" in shown and "sk-ant-in-the-file" not in shown

@@ -127,7 +127,16 @@ def test_variable_sets_its_field(name: str, text: str, field: str, value: object
 
 
 OF_NO_VARIABLE = (
-    *("origins", "upstreams", "routes", "file_end", "key_file_end", "unusable_variables", "empty_variables"),
+    *(
+        "origins",
+        "upstreams",
+        "routes",
+        "file_end",
+        "key_file_end",
+        "unusable_variables",
+        "missing_keys",
+        "empty_variables",
+    ),
     *("own_prices", "prices_version"),
 )
 

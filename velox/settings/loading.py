@@ -91,12 +91,14 @@ def load(
     cores: int | None = None,
     memory_bytes: int | None = None,
     sim: bool = False,
+    needs_keys: bool = True,
 ) -> Settings:
     """Return the settings. Precedence: command line (`overrides`), environment, file, default.
 
     overrides: variable -> text, as in the environment.  cores, memory_bytes: what to count on (None: ask the system);
     no memory_bytes, 0, is no limit. sim: the upstream will be the built-in simulator, and no provider's key in the
-    environment makes another one. A variable that is empty counts as not set. Raises SettingsError with every problem
+    environment makes another one. needs_keys: a provider's key that the file names must be here: not for who asks
+    nothing of providers. A variable that is empty counts as not set. Raises SettingsError with every problem
     found.
     """
     reading = _Reading()
@@ -113,7 +115,7 @@ def load(
     problems += add_token_file(values)
     problems += add_prices(values)
     problems += contradictions(values, reading.given)
-    problems += add_routing(values, reading.trees, environ, finds_providers=not sim)
+    problems += add_routing(values, reading.trees, environ, finds_providers=not sim, needs_keys=needs_keys)
     problems += reading.conflicts_with_upstreams()
     values["empty_variables"] = reading.empty_variables()
     if problems:

@@ -592,6 +592,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[RouteEntry, ...]
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]
+    # What is wrong with providers' keys, where none is needed now (upstreams.py).
+    missing_keys: tuple[str, ...] = ()
     # Variables of providers that are set, and of no use (found.py).
     unusable_variables: tuple[str, ...] = ()
     # Variables that are set to nothing, as they are called where they stand, each with the default that is used.

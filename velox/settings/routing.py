@@ -29,20 +29,26 @@ NESTED: Final = ("upstreams", "routes", "model_facts")
 
 
 def add_routing(
-    values: dict[str, object], trees: Mapping[str, Tree], environ: Mapping[str, str], *, finds_providers: bool = True
+    values: dict[str, object],
+    trees: Mapping[str, Tree],
+    environ: Mapping[str, str],
+    *,
+    finds_providers: bool = True,
+    needs_keys: bool = True,
 ) -> list[Problem]:
     """Add `upstreams` and `routes` to the values; return what is wrong with them.
 
     values: of the variables, by field; those that were wrong are missing. trees: what the file has under NESTED.
-    finds_providers: variables of providers make upstreams (found.py).
+    finds_providers: variables of providers make upstreams (found.py). needs_keys: without a key that an upstream names,
+    the settings are wrong; else it is told in `missing_keys`.
     """
     problems: list[Problem] = []
     upstreams: tuple[UpstreamEntry, ...]
     routes: tuple[RouteEntry, ...]
-    found = Found()
+    found, missing = Found(), list[str]()
     rules: Sequence[ModelRule] = ()
     if "upstreams" in trees:
-        upstreams, problems = parse_upstreams(trees["upstreams"], values, environ)
+        upstreams, problems = parse_upstreams(trees["upstreams"], values, environ, None if needs_keys else missing)
     else:
         upstreams = implicit_upstreams(values)
         if finds_providers and "routes" not in trees and upstreams:
@@ -64,7 +70,7 @@ def add_routing(
     if not problems and upstreams:
         problems += route_problems(routes, upstreams)
     values["upstreams"], values["routes"] = with_tls_digests(upstreams), routes
-    values["unusable_variables"] = found.unusable
+    values["unusable_variables"], values["missing_keys"] = found.unusable, tuple(dict.fromkeys(missing))
     return problems
 
 

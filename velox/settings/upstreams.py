@@ -18,6 +18,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
@@ -133,16 +134,19 @@ def implicit_upstreams(values: Mapping[str, Any]) -> tuple[UpstreamEntry, ...]:
 
 
 def parse_upstreams(
-    tree: Tree, values: Mapping[str, Any], environ: Mapping[str, str]
+    tree: Tree, values: Mapping[str, Any], environ: Mapping[str, str], missing: list[str] | None = None
 ) -> tuple[tuple[UpstreamEntry, ...], list[Problem]]:
     """Return the upstreams of the list, and everything that is wrong with it. values: as for implicit_upstreams.
 
-    environ: where `env:NAME` is looked up.
+    environ: where `env:NAME` is looked up. missing: gets what is wrong with a key, which then is no problem: for who
+    asks nothing of upstreams. None: it is one.
     """
     (usual,) = implicit_upstreams({**values, "upstream_origins": (parse.origin("http://unused"),)})
     read_concurrency = _concurrency_reader(values.get("workers", 1))
     problems: list[Problem] = []
-    return _LIST.read(tree, lambda section: _upstream(section, usual, environ, read_concurrency), problems), problems
+    read_key = _key_reader(environ, missing)
+    read = partial(_upstream, usual=usual, environ=environ, read_concurrency=read_concurrency, read_key=read_key)
+    return _LIST.read(tree, read, problems), problems
 
 
 def files_of(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
@@ -202,12 +206,13 @@ def _upstream(
     usual: UpstreamEntry,
     environ: Mapping[str, str],
     read_concurrency: Callable[[str], int | Literal["auto"]],
+    read_key: Callable[[str], KeyRef],
 ) -> UpstreamEntry:
     if "provider" not in section:
         section.needs(name="openai")
     chosen = choose(section, environ)
     origins = _origins(section, chosen)
-    keys = _keys(section, chosen, environ)
+    keys = _keys(section, chosen, environ, read_key)
     if len({key.digest for key in keys}) < len(set(keys)):
         section.refuse("keys", "expected each key once: two of these lead to the same one")
     for name, found, most in (("origin", origins, _MOST_ORIGINS), ("keys", keys, _MOST_KEYS)):
@@ -250,11 +255,12 @@ def _origins(section: Section, chosen: Chosen) -> tuple[Origin, ...]:
     return origins
 
 
-def _keys(section: Section, chosen: Chosen, environ: Mapping[str, str]) -> tuple[KeyRef, ...]:
+def _keys(
+    section: Section, chosen: Chosen, environ: Mapping[str, str], read: Callable[[str], KeyRef]
+) -> tuple[KeyRef, ...]:
     """Return the keys; where an upstream names its provider and no key, the one in the provider's own variable."""
     if "key" in section and "keys" in section:
         section.refuse("key", "expected this or `keys`, not both")
-    read = _key_reader(environ)
     if "key" in section:
         return section.one("key", lambda text: () if text == _NO_KEY else (read(text),), (), shown=False)
     if "keys" in section or "provider" not in section:
@@ -334,16 +340,24 @@ def _check_files(section: Section, entry: UpstreamEntry) -> None:
         section.refuse("cert_file", "expected an https origin with it: no other one is shown a certificate")
 
 
-def _key_reader(environ: Mapping[str, str]) -> Callable[[str], KeyRef]:
-    """Return a parser of references, which reads what they point to. Its messages never contain what may be a key."""
+def _key_reader(environ: Mapping[str, str], missing: list[str] | None) -> Callable[[str], KeyRef]:
+    """Return a parser of references, which reads what they point to. Its messages never contain what may be a key.
+
+    missing: as for parse_upstreams().
+    """
 
     def read(text: str) -> KeyRef:
         kind, _, rest = text.partition(":")
-        if kind == "env" and _NAME.fullmatch(rest):
-            return _found(text, _from_environment(rest, environ))
-        if kind == "file" and rest and "\0" not in rest:
-            return _found(text, _from_file(rest))
-        raise ValueError(_FORMS)
+        is_variable = kind == "env" and bool(_NAME.fullmatch(rest))
+        if not is_variable and (kind != "file" or not rest or "\0" in rest):
+            raise ValueError(_FORMS)
+        try:
+            return _found(text, _from_environment(rest, environ) if is_variable else _from_file(rest))
+        except ValueError as exc:
+            if missing is None:
+                raise
+            missing.append(str(exc))
+            return KeyRef(text, hashlib.sha256(text.encode()).digest(), Secret(""))
 
     return read
 
