@@ -11,6 +11,7 @@ from velox.gateway.early_error import EarlyErrorGate, may_be_error
 from velox.gateway.filters import ErrorJudge, FilterChain
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.types import Dialect
 
 SSE = ReplyHead.of(200, [(b"content-type", b"text/event-stream"), (b"x-request-id", b"r")], None)
 JSON = ReplyHead.of(200, [(b"content-type", b"application/json"), (b"etag", b"e")], None)
@@ -43,10 +44,10 @@ class Judge(ErrorJudge):
 
 
 def gate(
-    head: ReplyHead, judge: Judge | None = None, *, secret: bytes | None = None, knows_529: bool = True
+    head: ReplyHead, judge: Judge | None = None, *, secret: bytes | None = None, dialect: Dialect = Dialect.ANTHROPIC
 ) -> tuple[EarlyErrorGate, FilterChain]:
     """Return a gate, and the chain that it stands in, which has taken the head."""
-    made = EarlyErrorGate(judge or Judge(), secret, knows_529=knows_529)
+    made = EarlyErrorGate(judge or Judge(), secret, dialect)
     chain = FilterChain([made], is_sse=head is SSE, is_plain=True)
     assert chain.begin(head) is None
     return made, chain
@@ -71,7 +72,7 @@ def test_stream_is_held_until_its_first_event_however_it_is_cut(prelude: bytes, 
 
 
 def test_compressed_reply_passes_unread() -> None:
-    made = EarlyErrorGate(Judge(), None, knows_529=True)
+    made = EarlyErrorGate(Judge(), None, Dialect.OPENAI)
     chain = FilterChain([made], is_sse=True, is_plain=False)
     assert chain.begin(SSE) == SSE and not chain.reads_body
 
@@ -176,7 +177,7 @@ def test_error_gets_the_status_that_it_names(
 
 
 def test_overload_is_503_for_clients_that_do_not_know_529() -> None:
-    _, chain = gate(SSE, knows_529=False)
+    _, chain = gate(SSE, dialect=Dialect.OPENAI)
     chain.feed(b"data: %b\n\n" % json.dumps(MESSAGES).encode(), False)
     assert chain.head is not None and chain.head.status == 503
 

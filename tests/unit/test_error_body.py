@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from velox.gateway.error_body import ErrorRedaction
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.types import Dialect
 
 KEY = b"sk-ours-0123456789"
 JSON: Header = (b"content-type", b"application/json")
@@ -141,10 +142,38 @@ def test_header_that_shows_the_key_is_dropped_though_the_body_does_not() -> None
     assert error.released is not None and error.released.headers == [(b"x-other", b"1")]
 
 
-def test_compressed_error_is_not_inflated() -> None:
-    """F-32: a bomb costs nothing, and the bytes pass as they came."""
-    body = gzip.compress(KEY + b"0" * 100_000)
+@pytest.mark.parametrize("fields", [[(b"content-encoding", b"gzip")], []])
+def test_compressed_error_is_searched_as_its_text(fields: list[Header]) -> None:
+    """Servers compress errors though they were asked not to; some say nothing of it."""
+    body = gzip.compress(b'{"error":"' + KEY + b'"}')
 
+    error, passed, whole = feed(body, [3, 20], *fields)
+
+    assert not whole and passed == b"" and error.released is not None
+    assert not [value for name, value in error.released.headers if name == b"content-encoding"]
+
+
+@pytest.mark.parametrize("n_bytes", [5, 100 * 1024 * 1024])
+def test_compressed_error_without_the_key_passes_as_it_came(n_bytes: int) -> None:
+    """F-32: a bomb costs no more than some megabytes."""
+    body = gzip.compress(b"0" * n_bytes)
     _, passed, whole = feed(body, [], (b"content-encoding", b"gzip"))
 
     assert whole and passed == body
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_withheld_error_has_the_shape_of_the_client(dialect: Dialect) -> None:
+    """N2: its SDK reads no other one."""
+    error = ErrorRedaction(KEY, dialect)
+    error.begin(ReplyHead.of(401, [JSON], None), is_sse=False, is_plain=True)
+
+    told = json.loads(error.feed(KEY, True))
+
+    match dialect:
+        case Dialect.ANTHROPIC:
+            assert told["type"] == "error" and told["error"]["type"] == "authentication_error"
+        case Dialect.GOOGLE:
+            assert told["error"]["status"] == "UNAUTHENTICATED"
+        case _:
+            assert told["error"]["code"] == "upstream_status"

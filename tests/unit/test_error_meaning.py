@@ -58,14 +58,16 @@ def test_what_is_no_json_says_nothing(body: bytes) -> None:
 
 @pytest.mark.slow
 def test_compressed_body_is_read() -> None:
-    """As SDKs ask for it; a coding that is not known leaves nothing to read."""
+    """As SDKs ask for it; a coding that is not known leaves nothing to read. A wrong label is none."""
     body = b'{"error":{"code":"model_not_found"}}'
     assert plain_body([(b"content-encoding", b"gzip")], gzip.compress(body)) == body
     assert plain_body([(b"content-encoding", b"Deflate")], zlib.compress(body)) == body
     assert plain_body([(b"content-encoding", b"identity")], body) == body
     assert plain_body([], body) == body
-    assert plain_body([(b"content-encoding", b"br")], body) == b""
-    assert plain_body([(b"content-encoding", b"gzip")], body) == b""
+    assert plain_body([(b"content-encoding", b"br")], b"\x8b\x0f\x80" + body) == b""
+    assert plain_body([(b"content-encoding", b"gzip")], gzip.compress(body)[:1] + body) == b""
+    assert plain_body([(b"content-encoding", b"gzip")], body) == body
+    assert plain_body([], gzip.compress(body)) == body
     bomb = zlib.compress(b"x" * 50_000_000)
     assert len(plain_body([(b"content-encoding", b"deflate")], bomb)) <= 64 * 1024
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import pytest
+import zstandard
 
 from tests.sockets.test_reply import Listener
 from tests.unit import virtual_time
@@ -155,7 +158,8 @@ def test_usage_of_a_stream_that_ends_in_an_error_is_its_events(padding: str) -> 
         (WHOLE, False, Usage(None, None, False)),
         (b'{"usage":{"prompt_tokens":8,"total_tokens":8}}', True, Usage(8, 0, True)),
         (b'{"data":[]}', True, Usage(None, None, False)),
-        (b'data: {"x', False, Usage(None, None, False)),
+        (b"data of a text", True, Usage(None, None, False)),
+        (b'{"x', False, Usage(None, None, False)),
     ],
 )
 def test_usage_of_one_object_is_read_from_it(body: bytes, is_whole: bool, wanted: Usage) -> None:
@@ -185,12 +189,40 @@ def test_error_of_the_upstream_cost_nothing() -> None:
     assert meter.usage(is_whole=True) == Usage(0, 0, False)
 
 
-def test_compressed_reply_is_not_read() -> None:
-    meter = Meter(is_stream=True)
+@pytest.mark.parametrize("coded", [gzip.compress, zlib.compress, zstandard.compress, bytes])
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("size", [7, 10_000])
+def test_compressed_reply_is_read_and_passes_as_it_came(
+    coded: Callable[[bytes], bytes], is_stream: bool, size: int
+) -> None:
+    """C40: an upstream that compresses though it was asked not to is paid, too. Its label may be wrong."""
+    meter = Meter(is_stream=is_stream)
+    chain = FilterChain((meter, UsageFilter()), is_sse=False, is_plain=False)
+    body = coded(SENT + SENT + USAGE + DONE if is_stream else WHOLE)
+    chain.begin(head(200, (b"content-encoding", b"deflate")))
 
-    assert read(meter, UsageFilter(), pieces=[WHOLE], plain=False, sse=False) == WHOLE
+    out = b"".join(chain.feed(body[at : at + size], False) for at in range(0, len(body), size)) + chain.feed(b"", True)
+
+    assert out == body
+    assert meter.usage(is_whole=True) == Usage(5, 7, True)
+
+
+@pytest.mark.parametrize(("label", "body"), [(True, "WHOLE"), (False, "STREAM")])
+def test_reply_is_read_for_what_it_is(label: bool, body: str) -> None:
+    """C24: JSON with the label of events, and the other way round."""
+    meter = Meter()
+    read(meter, pieces=[WHOLE] if body == "WHOLE" else [SENT, USAGE, DONE], sse=label)
+
+    assert meter.usage(is_whole=True) == Usage(5, 7, True)
+
+
+def test_reply_in_a_coding_that_nobody_knows_tells_nothing() -> None:
+    meter = Meter()
+    chain = FilterChain((meter,), is_sse=False, is_plain=False)
+    chain.begin(head(200, (b"content-encoding", b"br")))
+
+    assert chain.feed(b"\x8b\x0f\x80\x01\x02", True) == b"\x8b\x0f\x80\x01\x02"
     assert meter.usage(is_whole=True) == Usage(None, None, False)
-    assert meter.usage(is_whole=False) == Usage(None, None, False)
 
 
 def test_no_reply_is_no_event_of_a_stream_and_nothing_known_of_another() -> None:

@@ -69,9 +69,12 @@ class Made:
             raise ZeroDivisionError
         if body.strip() == b"bomb":
             return bytes(128 * 1024 * 1024 + 1)
-        if body.strip() == b"error":
+        if body.strip() == b"{error":
             raise ReplyError(OVERLOADED)
         return b"{%b}" % body
+
+    def answer_of_stream(self, body: bytes) -> bytes:
+        return b"{of %b}" % body
 
     def whole_stream(self, body: bytes) -> bytes:
         return b"<%b>" % body
@@ -309,7 +312,7 @@ def test_error_inside_a_whole_answer_of_200_is_one() -> None:
     play = Play(is_stream=False)
     play.begin(200, JSON)
 
-    assert play.chain.feed(b"error", True) == b"[529 busy]"
+    assert play.chain.feed(b"{error", True) == b"[529 busy]"
     assert play.chain.head is not None and play.chain.head.status == 503  # 529 is Anthropic's alone
 
 
@@ -362,10 +365,10 @@ def test_answer_of_too_many_values_is_not_translated(is_stream: bool, value: byt
     """As of requests: a million blocks held the loop for up to ten seconds."""
     play = Play(is_stream=is_stream)
     play.begin(200, JSON)
-    play.chain.feed(b"[" + value * 200_001, False)
+    play.chain.feed(b'{"a":[' + value * 200_001, False)
 
     with pytest.raises(UpstreamFailure, match="over 200,000 fields and values") as raised:
-        play.feed(b"1]", True)
+        play.feed(b"1]}", True)
 
     assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
     assert play.chain.head is None and play.bugs == []
@@ -426,7 +429,7 @@ def test_error_in_a_large_answer_is_judged_by_the_loop(refuses: bool) -> None:
     """Its padding makes it large; who decides on another attempt is asked where the work is over."""
     play = Play(is_stream=False, refuses=refuses)
     play.begin(200, JSON)
-    play.chain.feed(b" " * LARGE + b"error", True)
+    play.chain.feed(b"{error" + b" " * LARGE, True)
     play.chain.work()
     assert play.asked == []
 
@@ -441,7 +444,7 @@ def test_error_in_a_large_answer_is_judged_by_the_loop(refuses: bool) -> None:
 def test_bug_in_a_large_answer_is_recorded_by_the_loop() -> None:
     play = Play(is_stream=False)
     play.begin(200, JSON)
-    play.chain.feed(b" " * LARGE + b"bug", True)
+    play.chain.feed(b"bug" + b" " * LARGE, True)
     play.chain.work()
     assert play.bugs == []
 

@@ -5,6 +5,7 @@ Knows: msgspec's errors. Does not know: any dialect's fields.
 
 from __future__ import annotations
 
+import json
 from typing import Final, TypeVar
 
 import msgspec
@@ -12,10 +13,20 @@ import msgspec
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 from velox.protocol.token_usage import Bill, bill_of
 
-__all__ = ["BOM", "bill_in", "checked_text", "decoded_reply", "decoded_request", "is_given", "reply_text"]
+__all__ = [
+    "BOM",
+    "bill_in",
+    "checked_text",
+    "decoded_reply",
+    "decoded_request",
+    "first_document",
+    "is_given",
+    "reply_text",
+]
 
 _T = TypeVar("_T")
 BOM: Final = b"\xef\xbb\xbf"
+_SCANNER: Final = json.JSONDecoder()
 _PLACE: Final = " - at `$"
 
 
@@ -65,6 +76,16 @@ def reply_text(data: bytes) -> bytes:
     except UnicodeDecodeError:
         return data.decode("utf-8", "replace").encode()
     return data
+
+
+def first_document(body: bytes) -> bytes | None:
+    """Return the JSON that a body begins with; None: it begins with none, or nothing follows on it."""
+    text = body.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+    try:
+        _, end = _SCANNER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return text[:end].encode() if text[end:].strip() else None
 
 
 def is_given(raw: msgspec.Raw) -> bool:

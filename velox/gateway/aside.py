@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.filters import form_of
 from velox.gateway.first_event import FirstEventWatch
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool
 from velox.outcomes import Retry
+from velox.protocol.reply_body import label_of
 
 __all__ = ["Answer", "Askable", "Listener", "ask", "ask_status"]
 
@@ -237,7 +237,7 @@ class _Sink:
                 self._deadline.reschedule(self._until_s)
             if self._listener is not None:
                 self._listener.on_head(head)
-                self._first = FirstEventWatch() if form_of(head) == (True, True) else None
+                self._first = FirstEventWatch() if label_of(head.headers) == (True, True) else None
         if data:
             self._take(data)
         if self._listener is not None:

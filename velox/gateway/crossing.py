@@ -17,7 +17,8 @@ import msgspec
 
 from velox.dialects.argument_keys import ArgumentKeys, with_keys
 from velox.dialects.claude_envelope import InvokeStream, bedrock_error
-from velox.dialects.events import events_of
+from velox.dialects.decoding import first_document
+from velox.dialects.events import answer_of, events_of
 from velox.dialects.form import (
     Answer,
     ApiError,
@@ -54,6 +55,7 @@ __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 _TOO_LONG: Final = "context_length_exceeded"
 _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
 _NOTHING: Final = Written(b"")
+_EVENTS: Final = "it is an event stream, where no API has one"
 _TEXT_ONLY: Final = Modalities()
 # Of an answer that is written as the events of a stream.
 _MOST_EVENTS_BYTES: Final = 128 * 1024 * 1024
@@ -109,6 +111,12 @@ class Dialogue:
         """Put a plain answer into the client's dialect. Raises BrokenReplyError, ReplyError."""
         return self._client.answer(self._read(body))
 
+    def answer_of_stream(self, body: bytes) -> bytes:
+        """Put a whole stream into a plain answer. Raises BrokenReplyError, ReplyError."""
+        reader = self._model.stream()
+        events = reader.feed(body)
+        return self._client.answer(self._shown(answer_of([*events, *reader.end()])))
+
     def whole_stream(self, body: bytes) -> bytes:
         """Put a plain answer into the events of a stream. Raises as answer()."""
         return _events(self._client.stream(), events_of(self._read(body)))
@@ -129,7 +137,19 @@ class Dialogue:
         return self._client.error(error)
 
     def _read(self, body: bytes) -> Answer:
-        answer, written = self._model.answer(body), self._written
+        """Read an answer. What follows on its JSON is none of it: some servers end it as a stream."""
+        try:
+            answer = self._model.answer(body)
+        except BrokenReplyError:
+            first = first_document(body)
+            if first is None:
+                raise
+            answer = self._model.answer(first)
+        return self._shown(answer)
+
+    def _shown(self, answer: Answer) -> Answer:
+        """Return an answer as the client knows its tools; note what it tells."""
+        written, self._stream = self._written, None
         for field in answer.lost:
             self._losses.lose(field)
         if answer.stop.unknown is not None:
@@ -311,6 +331,10 @@ class Invoked:
         self._model.answer(body)
         return body
 
+    def answer_of_stream(self, body: bytes) -> bytes:
+        """Never the case: Bedrock's streams are frames. Raises BrokenReplyError."""
+        raise BrokenReplyError(_EVENTS)
+
     def whole_stream(self, body: bytes) -> bytes:
         """Put a plain answer into the events of a stream. Raises as answer()."""
         return _events(self._client.stream(), events_of(self._model.answer(body)))
@@ -425,6 +449,10 @@ class Plain:
     def n_held(self) -> int:
         """Bytes of the answer that are not in its body."""
         return self._n_held()
+
+    def answer_of_stream(self, body: bytes) -> bytes:
+        """Raise BrokenReplyError: there is no stream of this."""
+        raise BrokenReplyError(_EVENTS)
 
     def whole_stream(self, body: bytes) -> bytes:
         """Not called: no client asks for a stream of this."""

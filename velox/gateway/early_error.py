@@ -24,6 +24,7 @@ from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch, is_prelude
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.types import Dialect
 
 __all__ = [
     "BEGIN_BYTES",
@@ -74,30 +75,30 @@ _NO_ERROR: Final = _Error(0, b"")
 class EarlyErrorGate(ReplyFilter):
     """Of one reply of status 200 to a request whose answer is JSON or an event stream.
 
-    judge: decides what follows. secret: the key that went up, which no error may show; None: none. knows_529: the
-    client takes Anthropic's own status for an overload. feed() raises UpstreamFailure: another attempt follows, or the
-    reply is none.
+    judge: decides what follows. secret: the key that went up, which no error may show; None: none. dialect: of the
+    client, who may know Anthropic's own status for an overload. feed() raises UpstreamFailure: another attempt follows,
+    or the reply is none.
     """
 
     __slots__ = (
+        "_dialect",
         "_events",
         "_has_expired",
         "_head",
         "_held",
         "_is_html",
         "_judge",
-        "_knows_529",
         "_n_before",
         "_n_held",
         "_secret",
         "_watch",
     )
 
-    def __init__(self, judge: ErrorJudge, secret: bytes | None, *, knows_529: bool) -> None:
+    def __init__(self, judge: ErrorJudge, secret: bytes | None, dialect: Dialect) -> None:
         super().__init__()
         self._secret: Final = secret
         self._judge: ErrorJudge | None = judge
-        self._knows_529: Final = knows_529
+        self._dialect: Final = dialect
         self._head: ReplyHead | None = None
         self._held: list[bytes] = []
         self._n_held = 0
@@ -187,7 +188,7 @@ class EarlyErrorGate(ReplyFilter):
         head, judge = self._head, self._judge
         assert head is not None and judge is not None, "an error is found once, after the head"
         status, body = error
-        if status == _OVERLOADED and not self._knows_529:
+        if status == _OVERLOADED and self._dialect is not Dialect.ANTHROPIC:
             status = _UNAVAILABLE
         headers = [field for field in head.headers if field[0] not in OF_THE_BODY]
         made = ReplyHead.of(status, [*headers, JSON], len(body))
@@ -197,7 +198,7 @@ class EarlyErrorGate(ReplyFilter):
         self._held = []
         self.is_over = True
         if self._secret:
-            redaction = ErrorRedaction(self._secret)
+            redaction = ErrorRedaction(self._secret, self._dialect)
             redaction.begin(made, is_sse=False, is_plain=True)
             body = redaction.feed(body, True)
             assert redaction.released is not None, "the whole error is there"

@@ -1,8 +1,8 @@
 """An upstream's error on its way to the client, held back until it is known not to show the key that Velox sent (F-26).
 
 Knows: how far to look, and what stands in for an error that shows the key. Does not know: connections, or framing.
-Some servers echo the credential that they refuse, as it is or with its slashes escaped, as PHP's JSON has them. A body
-is not inflated for this: a compressed one passes unread.
+Some servers echo the credential that they refuse, as it is or with its slashes escaped, as PHP's JSON has them. A
+compressed body is searched as its text; where that can't be read, or is longer than errors are, it passes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from velox.gateway.filters import ReplyFilter
 from velox.gateway.respond import error_body
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.protocol.error_meaning import plain_body
+from velox.types import Dialect
 
 __all__ = ["JSON", "OF_THE_BODY", "ErrorRedaction"]
 
@@ -27,12 +29,16 @@ JSON: Final = (b"content-type", b"application/json")
 
 
 class ErrorRedaction(ReplyFilter):
-    """Of one error reply. secret: our credential, not empty. The head waits for the first of the body that may pass."""
+    """Of one error reply. secret: our credential, not empty. dialect: in which the client reads errors.
 
-    __slots__ = ("_forms", "_head", "_held", "_longest", "_passing", "_secret")
+    The head waits for the first of the body that may pass.
+    """
 
-    def __init__(self, secret: bytes) -> None:
+    __slots__ = ("_dialect", "_forms", "_head", "_held", "_longest", "_passing", "_secret")
+
+    def __init__(self, secret: bytes, dialect: Dialect = Dialect.OPENAI) -> None:
         super().__init__()
+        self._dialect: Final = dialect
         self._secret: Final = secret
         escaped = secret.replace(b"/", b"\\/")
         self._forms: Final = (secret,) if escaped == secret else (secret, escaped)
@@ -53,6 +59,10 @@ class ErrorRedaction(ReplyFilter):
         if self._shows(text):
             return self._replaced()
         if end:
+            assert self._head is not None, "a body comes after its head"
+            plain = plain_body(self._head.headers, text)
+            if plain is not text and self._shows(plain):
+                return self._replaced()
             self._held = b""
             self.released = self._head
             return text
@@ -76,7 +86,7 @@ class ErrorRedaction(ReplyFilter):
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message)
         assert self._head is not None, "a body comes after its head"
         message = "the upstream's error showed the key that the gateway had sent; its text was replaced"
-        body = error_body(VeloxError(Reason.UPSTREAM_STATUS, message, status=self._head.status))
+        body = error_body(VeloxError(Reason.UPSTREAM_STATUS, message, status=self._head.status), self._dialect)
         headers = [header for header in self._head.headers if header[0] not in OF_THE_BODY]
         self.released = ReplyHead.of(self._head.status, [JSON, *headers], len(body))
         self.is_over = True

@@ -19,10 +19,9 @@ from typing import ClassVar, Final, TypeAlias
 
 from velox.errors import VeloxError
 from velox.heads import ReplyHead
+from velox.protocol.reply_body import label_of
 
-__all__ = ["ErrorJudge", "FilterChain", "ReplyFilter", "Translation", "form_of"]
-
-_SSE: Final = b"text/event-stream"
+__all__ = ["ErrorJudge", "FilterChain", "ReplyFilter", "Translation"]
 
 
 class ReplyFilter:
@@ -179,7 +178,7 @@ class FilterChain:
             if self.head is None and place == self._held_at:
                 if each.released is None:
                     return b""
-                self._is_sse, self._is_plain = form_of(each.released)
+                self._is_sse, self._is_plain = label_of(each.released.headers)
                 if self.begin(each.released, place + 1) is None and self._held_at == place:
                     return b""
         return data if self.head is not None else b""
@@ -206,14 +205,3 @@ class FilterChain:
         """Nothing more comes."""
         for each in self._filters:
             each.close()
-
-
-def form_of(head: ReplyHead) -> tuple[bool, bool]:
-    """Say whether a body is an event stream, and whether it is not compressed."""
-    is_sse, is_plain = False, True
-    for name, value in head.headers:
-        if name == b"content-type":
-            is_sse = value.lower().startswith(_SSE)
-        elif name == b"content-encoding":
-            is_plain = value.lower() == b"identity"
-    return is_sse, is_plain

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.filters import form_of
 from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch
 from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import AttemptFields
 from velox.heads import ReplyHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
+from velox.protocol.reply_body import label_of
 
 __all__ = ["HeldReply"]
 
@@ -221,7 +221,7 @@ class HeldReply:
 
     def _take_head(self, head: ReplyHead) -> None:
         self.head = head
-        self._watch = FirstEventWatch() if form_of(head) == (True, True) else None
+        self._watch = FirstEventWatch() if label_of(head.headers) == (True, True) else None
         if self._on_head is not None:
             self._on_head(head)
 

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from velox.gateway.filters import ReplyFilter
 from velox.heads import ReplyHead
 from velox.protocol.body_edit import ask_for_usage
+from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
 from velox.protocol.usage import GOOGLE_KEY, ArrayUsage, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
 from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Dialect, Endpoint
@@ -21,6 +22,7 @@ __all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ERRORS_FROM: Final = 400
 _KEY: Final = b'"usage"'
+_MOST_BEGUN: Final = 64  # more than blanks before a body, and the name of an event's first field
 _NOTHING: Final = Usage(None, None, False)
 _NO_EVENT: Final = Usage(None, 0, False)
 _FAILED: Final = Usage(0, 0, False)
@@ -30,6 +32,8 @@ class Meter(ReplyFilter):
     """Reads the usage of one reply. is_stream: the client asked for a stream. key: what the usage is called there."""
 
     __slots__ = (
+        "_begun",
+        "_body",
         "_has_begun",
         "_has_ended",
         "_is_failed",
@@ -48,6 +52,8 @@ class Meter(ReplyFilter):
         self._has_begun = False
         self._has_ended = False
         self._is_failed = False
+        self._body: BodyReader | None = None  # of one that is compressed, though nobody asked for that
+        self._begun: bytes | None = None  # of its text, while that does not say what it is
         self._reader: BodyUsage | StreamUsage | ArrayUsage | None = None
         self._lines: DataLines | None = None  # of an event stream
         self._noted: TokenUsage | None = None
@@ -67,7 +73,8 @@ class Meter(ReplyFilter):
         """Note the head that the client gets."""
         self._has_begun, self._has_ended = True, False
         self._is_failed = head.status >= _ERRORS_FROM
-        if self._is_failed or not is_plain:
+        self._body, self._begun = None if is_plain else BodyReader(head.headers), b""
+        if self._is_failed:
             self._reader = None
         elif self._is_stream and not is_sse and self._key == GOOGLE_KEY:
             self._reader = ArrayUsage()
@@ -81,10 +88,35 @@ class Meter(ReplyFilter):
         """Read what came of the body."""
         self._has_ended = end
         if data and self._reader is not None:
-            self._reader.feed(data)
-            if self._lines is not None:
-                self._lines.feed(data)
+            text = data if self._body is None else self._decoded(self._body, data, end)
+            if self._begun is not None:
+                text = self._begin(self._begun + text, end)
+            if text and self._reader is not None:
+                self._reader.feed(text)
+                if self._lines is not None:
+                    self._lines.feed(text)
         return data
+
+    def _decoded(self, body: BodyReader, data: bytes, end: bool) -> bytes:
+        """Return what there is to read of a compressed reply, which passes as it came."""
+        try:
+            return body.feed(data, end)
+        except CodingError:
+            self._reader = None  # nothing is known of it
+            return b""
+
+    def _begin(self, text: bytes, end: bool) -> bytes:
+        """Take a reply for what its first bytes say, where its label says something else; return what is to be read."""
+        kind = kind_of(text)
+        if kind is None and not end and len(text) < _MOST_BEGUN:
+            self._begun = text
+            return b""
+        self._begun = None
+        if kind is BodyKind.OBJECT and self._lines is not None:
+            self._reader, self._lines = BodyUsage(self._key), None
+        elif kind is BodyKind.EVENTS and self._lines is None:
+            self._reader, self._lines = StreamUsage(self._key), DataLines()
+        return text
 
     def kinds(self) -> TokenUsage:
         """Return what the reply tells of each kind of tokens, after its last byte. All None: it tells nothing."""

@@ -38,6 +38,7 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.routes import asked_model
 from velox.policy.split import MirrorGate
+from velox.protocol.reply_body import label_of
 from velox.protocol.token_usage import TokenUsage
 from velox.types import BodyFields
 
@@ -53,7 +54,6 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 # Of one answer, that waits until a part before it has been read beside the loop.
 _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 _TOTAL_S: Final = 300.0  # longer than nearly all answers take
-_SSE: Final = b"text/event-stream"
 
 
 class Mirrors:
@@ -301,10 +301,9 @@ class _Copy:
 
     def on_head(self, head: ReplyHead) -> None:
         self._status = head.status
-        self._is_sse = any(name == b"content-type" and value.startswith(_SSE) for name, value in head.headers)
+        self._is_sse, is_plain = label_of(head.headers)
         self._attempt.answers(head, self._loop.time())
         if self._meter is not None:
-            is_plain = not any(name == b"content-encoding" for name, _ in head.headers)
             translation = self._attempt.translation
             # What is in another API than the client's is read by who would have to translate it.
             filters: tuple[ReplyFilter, ...] = (self._meter,)

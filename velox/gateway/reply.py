@@ -30,7 +30,7 @@ from velox.gateway.early_error import (
 )
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
-from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation, form_of
+from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation
 from velox.gateway.first_event import FirstEventWatch, has_whole_event
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
@@ -40,6 +40,7 @@ from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
+from velox.protocol.reply_body import label_of
 from velox.types import Answers, Dialect
 
 __all__ = ["Reply", "ReplyListener"]
@@ -380,7 +381,7 @@ class Reply:
         """Let the head of an event stream go, though no event has come that says more."""
         chain, early = self._chain, self._early
         if early is not None:
-            if form_of(early[0])[0]:
+            if label_of(early[0].headers)[0]:
                 self.release_head()
         elif self._gate is not None:
             if self._watch is not None:
@@ -444,7 +445,7 @@ class Reply:
             if status >= _ERRORS_FROM:
                 self._needs_first = False
                 if listener.secret:
-                    filters = (ErrorRedaction(listener.secret), *filters)
+                    filters = (ErrorRedaction(listener.secret, self.dialect), *filters)
                 if listener.reads_error(head):
                     filters = (ErrorReading(listener.refuses_error), *filters)
         began_ns = time.monotonic_ns()
@@ -487,8 +488,7 @@ class Reply:
                 self._has_first, self._first, self._watch = False, None, None
                 return
             if is_held and self._may_hold and has_body and passed.is_plain:
-                knows_529 = self.dialect is Dialect.ANTHROPIC
-                gate = self._gate = EarlyErrorGate(listener, listener.secret, knows_529=knows_529)
+                gate = self._gate = EarlyErrorGate(listener, listener.secret, self.dialect)
                 filters = (gate, *filters)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length

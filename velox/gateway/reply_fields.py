@@ -16,6 +16,7 @@ from velox.memo import Memo
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_template import HeadTemplate
 from velox.protocol.http1_write import field_lines
+from velox.protocol.reply_body import is_coded, is_events
 
 __all__ = [
     "DROPPED",
@@ -44,7 +45,6 @@ DROPPED: Final = frozenset(
 OWN: Final = b"x-velox-"
 
 _KEPT_HEADS: Final = 512
-_SSE: Final = b"text/event-stream"
 _HTML: Final = b"text/html"
 _JSON: Final = b"application/json"
 _Asked: TypeAlias = tuple[ReplyShape, frozenset[bytes]]
@@ -127,11 +127,11 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
         name, value = field
         if name not in dropped and not name.startswith(OWN):
             if name == b"content-type" and value is not None:
-                is_sse = value.lower().startswith(_SSE)
+                is_sse = is_events(value)
                 is_html = value.lower().startswith(_HTML)
                 is_json = value.lower().startswith(_JSON)
             elif name == b"content-encoding" and value is not None:
-                is_plain = value.lower() == b"identity"
+                is_plain = not is_coded(value)
             elif name == b"date":
                 is_dated = True
             elif name == REQUEST_ID:

@@ -46,6 +46,7 @@ from velox.net.client.refusals import no_room
 from velox.net.message_room import MessageRoom
 from velox.net.tunnel import UNSENT_BYTES
 from velox.net.turn_budget import TurnBudget
+from velox.protocol.reply_body import is_events
 from velox.protocol.websocket import GOING_AWAY, POLICY, TOO_LARGE, TRY_LATER, accept_value, close_frame
 from velox.protocol.websocket_frames import (
     BINARY,
@@ -694,7 +695,7 @@ class Turn(PairsOnly):
         media = next((value for name, value in headers if name == b"content-type"), b"")
         if status < _ERRORS_FROM:
             self._socket.answered()
-            if media.lower().startswith(b"text/event-stream"):
+            if is_events(media):
                 self._events = SseEvents(_MOST_EVENT_BYTES)
         self.body(data, end)
 

@@ -8,6 +8,9 @@ Knows: when the client may get the head, what of it passes, how the end of a str
     a plain answer               read whole, written anew; beside the loop where it is large, as is a large event
     a stream                     each event is written as it comes. The head waits for the first event that tells of the
                                  model's work: an error before it has the error's own status, and may be tried again
+
+What a reply is its bytes tell, not its label (protocol/reply_body.py): one that is compressed is decoded, events may
+answer a plain request, and a whole answer one for a stream.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
-from velox.protocol.error_meaning import plain_body
+from velox.protocol.reply_body import BodyKind, BodyReader, CodingError
 from velox.protocol.token_usage import TokenUsage
 from velox.protocol.value_count import has_over
 
@@ -113,6 +116,9 @@ class Crossing(Protocol):
 
     def answer(self, body: bytes) -> bytes:
         """Put a plain answer into the client's dialect. Raises BrokenReplyError, ReplyError."""
+
+    def answer_of_stream(self, body: bytes) -> bytes:
+        """Put a whole stream into a plain answer, for a client that asked for one. Raises as answer()."""
 
     def whole_stream(self, body: bytes) -> bytes:
         """Put a plain answer into the events of a stream, for a client that asked for one. Raises as answer()."""
@@ -213,8 +219,8 @@ class TranslatedReply(ReplyFilter):
         "_heads",
         "_instead",
         "_is_array",
-        "_is_compressed",
         "_is_error",
+        "_is_events",
         "_is_last",
         "_is_stream",
         "_judge",
@@ -225,6 +231,7 @@ class TranslatedReply(ReplyFilter):
         "_on_bug",
         "_on_head",
         "_on_tokens",
+        "_reader",
         "_secret",
         "_stream",
         "_work",
@@ -251,7 +258,8 @@ class TranslatedReply(ReplyFilter):
         self._instead: Final = instead
         self._heads: Final = heads or TranslatedHeads()
         self._secret: Final = None if secret is None else secret.decode("latin-1")
-        self._is_compressed = False
+        self._reader: BodyReader | None = None  # until it is known what the body is; of a coded one to its end
+        self._is_events = False  # in answer to a plain request
         self._on_bug: Final = on_bug
         self._on_head: Final = on_head
         self._on_tokens: Final = on_tokens
@@ -281,9 +289,7 @@ class TranslatedReply(ReplyFilter):
         """Hold the head back. Raises nothing: what can't be read is said by feed()."""
         self._head = head
         self._is_error = head.status >= _ERRORS_FROM
-        self._is_compressed = not is_plain and not self._is_error
-        if self._is_compressed:
-            return None  # feed() fails
+        self._reader = BodyReader(head.headers)
         if self._is_stream and not self._is_error and (is_sse or not _is_json(head)):
             self._stream = self._crossing.stream()
         return None
@@ -298,8 +304,8 @@ class TranslatedReply(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came. Raises UpstreamFailure."""
         try:
-            if self._is_compressed:
-                raise BrokenReplyError("it is compressed, and Velox asked for one that is not")
+            if self._reader is not None:
+                data = self._plain(self._reader, data, end)
             stream = self._stream
             if stream is None:
                 return self._feed_whole(data, end)
@@ -346,6 +352,32 @@ class TranslatedReply(ReplyFilter):
         if self._left:  # the client is inside an event
             return None if self._is_array else b"\n\n" + said
         return b"".join(self._written) + said
+
+    def _plain(self, reader: BodyReader, data: bytes, end: bool) -> bytes:
+        """Return the text of what came, and see what the body is. Raises BrokenReplyError."""
+        is_known = reader.kind is not None
+        try:
+            data = reader.feed(data, end)
+        except CodingError as exc:
+            if self._is_error:
+                return b""  # its status tells
+            raise BrokenReplyError(str(exc)) from exc
+        if not is_known and reader.kind is not None and not self._is_error:
+            self._choose(reader.kind)
+        if reader.kind is not None and not reader.decodes:
+            self._reader = None
+        return data
+
+    def _choose(self, kind: BodyKind) -> None:
+        """Choose how the body is read, by what it is. Raises BrokenReplyError."""
+        if kind is BodyKind.HTML:
+            raise BrokenReplyError("it is a page of HTML")
+        if not self._is_stream:
+            self._is_events = kind is BodyKind.EVENTS
+        elif kind is BodyKind.OBJECT and self.released is None:
+            self._stream = None
+        elif kind in (BodyKind.EVENTS, BodyKind.ARRAY) and self._stream is None:
+            self._stream = self._crossing.stream()
 
     def _begin_work(self, work: Callable[[], bytes], end: bool) -> bytes:
         self._work, self._ends = work, end
@@ -417,8 +449,7 @@ class TranslatedReply(ReplyFilter):
         head = self._head
         assert head is not None, "a body comes after its head"
         if self._is_error:
-            body = plain_body(head.headers, b"".join(pieces))
-            error = self._crossing.read_error(head.status, head.headers, body)
+            error = self._crossing.read_error(head.status, head.headers, b"".join(pieces))
             instead = None if self._instead is None else self._instead(error)
             if instead is not None:
                 self._release(200, _JSON, *instead.fields)
@@ -427,7 +458,7 @@ class TranslatedReply(ReplyFilter):
         if self._on_head is not None:
             self._on_head(head.headers)
         crossing = self._crossing
-        work = partial(_anew, crossing, pieces, is_stream=self._is_stream)
+        work = partial(_anew, crossing, pieces, is_stream=self._is_stream, is_events=self._is_events)
         if is_large(pieces) or crossing.n_held > LARGE_BYTES:
             return self._begin_work(work, end)
         return self._take(_made(work))
@@ -489,14 +520,17 @@ def _is_json(head: ReplyHead) -> bool:
     return any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
 
 
-def _anew(crossing: Crossing, pieces: list[bytes], *, is_stream: bool) -> bytes:
-    """Return a plain answer in the client's dialect. pieces: of its body; they are let go."""
+def _anew(crossing: Crossing, pieces: list[bytes], *, is_stream: bool, is_events: bool) -> bytes:
+    """Return a whole answer in the client's dialect. pieces: of its body, let go. is_events: it is a stream."""
     body = b"".join(pieces)
     pieces.clear()
     most = crossing.most_values
     if has_over(body, most):
         raise BrokenReplyError(f"it has over {most:,} fields and values")
-    written = crossing.whole_stream(body) if is_stream else crossing.answer(body)
+    if is_events:
+        written = crossing.answer_of_stream(body)
+    else:
+        written = crossing.whole_stream(body) if is_stream else crossing.answer(body)
     if len(written) > _MOST_WRITTEN_BYTES:
         raise BrokenReplyError(f"it would have over {_MOST_WRITTEN_BYTES} bytes for this client")
     return written

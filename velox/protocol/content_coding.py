@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from velox.errors import Reason, VeloxError
 from velox.heads import Header
 
-__all__ = ["ACCEPTED", "coding_of", "decoding"]
+__all__ = ["ACCEPTED", "Decoder", "Inflater", "coding_of", "decoding", "zstd_decoder"]
 
 # RFC 9110 §12.5.3: a 415 says what would be taken.
 ACCEPTED: Final = b"zstd, gzip, deflate"
@@ -39,7 +39,7 @@ _WINDOW_LOG: Final = 23
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 
-class _Decoder(Protocol):
+class Decoder(Protocol):
     """One frame, as Python's modules have it."""
 
     @property
@@ -58,8 +58,8 @@ class _Decoder(Protocol):
         """Return at most so much of the frame."""
 
 
-class _Inflater:
-    """zlib's, with the attributes of the others."""
+class Inflater:
+    """A Decoder of zlib's formats. window_bits: as zlib.decompressobj() has it."""
 
     def __init__(self, window_bits: int) -> None:
         self._inner: Final = zlib.decompressobj(window_bits)
@@ -130,17 +130,18 @@ def decoding(
         yield
 
 
-def _decoder(coding: bytes, body: bytes | bytearray) -> _Decoder:
+def _decoder(coding: bytes, body: bytes | bytearray) -> Decoder:
     if coding == b"zstd":
-        return _zstd_decoder()
+        return zstd_decoder()
     if coding == b"gzip":
-        return _Inflater(_GZIP_BITS)
+        return Inflater(_GZIP_BITS)
     # RFC 9110 §8.4.1.2: in zlib's format, but some send it without (RFC 1950 §2.2 says how that begins).
     is_zlib = len(body) > 1 and body[0] & 0x0F == zlib.DEFLATED and int.from_bytes(body[:2], "big") % 31 == 0
-    return _Inflater(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+    return Inflater(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
 
 
-def _zstd_decoder() -> _Decoder:
+def zstd_decoder() -> Decoder:
+    """Return what decodes one frame."""
     # Here, not above: most gateways never meet such a body.
     if sys.version_info >= (3, 14):
         from compression import zstd

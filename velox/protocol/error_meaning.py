@@ -16,13 +16,13 @@ filter that stops an answer under way is a finish reason inside a 200, and no er
 from __future__ import annotations
 
 import re
-import zlib
 from typing import Any, Final
 
 import orjson
 
 from velox.heads import Headers
 from velox.outcomes import Refusal
+from velox.protocol.reply_body import BodyReader, CodingError
 
 __all__ = [
     "ERROR_BYTES",
@@ -78,22 +78,16 @@ _LACKING: Final = re.compile(
     r"|does not match any of the expected tags|(?:tool|item|content|input) types? .{0,80}\bnot supported\b",
     re.IGNORECASE,
 )
-# gzip and zlib alike.
-_INFLATED: Final = frozenset({b"gzip", b"x-gzip", b"deflate"})
-_ANY_WRAPPER: Final = 32 + zlib.MAX_WBITS
 
 
 def plain_body(headers: Headers, body: bytes) -> bytes:
     """Return the body of an error as it was before it was compressed; empty if that can't be known."""
-    codings = {value.strip().lower() for name, value in headers if name == b"content-encoding"} - {b"identity", b""}
-    if not codings:
-        return body
-    if not codings <= _INFLATED:
-        return b""
+    reader = BodyReader(headers)
     try:
-        return zlib.decompressobj(_ANY_WRAPPER).decompress(body, ERROR_BYTES)
-    except zlib.error:
+        text = reader.feed(body, True)
+    except CodingError:
         return b""
+    return text[:ERROR_BYTES] if reader.decodes else body
 
 
 def names_no_model(body: bytes) -> bool:
