@@ -71,7 +71,7 @@ def test_row_that_is_being_changed_has_no_owner() -> None:
 def test_memory_is_what_its_rows_take() -> None:
     memory = ObjectMemory(1024, 2, 2)
 
-    assert memory.cells.nbytes == object_bytes(1024, 2, 2) == 24 * 1024
+    assert memory.cells.nbytes == object_bytes(1024, 2, 2) == 32 * 1024
 
 
 def test_spare_blocks_take_no_rows_from_the_workers() -> None:
@@ -83,7 +83,7 @@ def test_spare_blocks_take_no_rows_from_the_workers() -> None:
         tables[n % 2].remember(f"file-{n}", 3)
 
     assert all(tables[0].owner_of(f"file-{n}") == 3 for n in range(1024))
-    assert memory.cells.nbytes == object_bytes(4096, 2, 4) == 2 * 4096 * 24
+    assert memory.cells.nbytes == object_bytes(4096, 2, 4) == 2 * 4096 * 32
 
 
 @settings(max_examples=100, deadline=None)
@@ -100,3 +100,14 @@ def test_known_owner_is_who_made_it_first(made: list[tuple[int, int, int]]) -> N
         assert both[1 - block].owner_of(object_id) == (before or owner)
     for object_id, known in owners.items():
         assert both[0].owner_of(object_id) in known | {UNKNOWN}
+
+
+def test_place_is_kept_beside_the_owner() -> None:
+    """W2: also of an object that is nobody's own; what is known of it stays so."""
+    first, second = tables()
+    first.remember("file-1", first.number("a"), 7)
+    first.remember("file-2", UNKNOWN, 9)
+    second.remember("file-2", second.number("b"), 8)
+
+    assert second.find("file-1") == (first.number("a"), 7)
+    assert (second.find("file-2"), second.place_of("file-3")) == ((UNKNOWN, 9), UNKNOWN)

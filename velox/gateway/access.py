@@ -10,7 +10,7 @@ made once for all requests that are alike (plan.py); a request without one is no
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
@@ -18,8 +18,9 @@ from velox.gateway.auth import Authenticator
 from velox.gateway.batch_files import BatchFiles
 from velox.gateway.dropped_fields import OVERRIDING
 from velox.gateway.filters import ReplyFilter
-from velox.gateway.ownership import IdWatch, OwnedCall, owned_call
+from velox.gateway.ownership import IdWatch, OwnedCall, nowhere, owned_call
 from velox.gateway.permission import may_use
+from velox.gateway.places import Places
 from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.policy.api_table import (
@@ -51,7 +52,7 @@ from velox.protocol.named_models import (
     response_models,
 )
 from velox.protocol.websocket_messages import MOST_BYTES, MessageGate
-from velox.shm.object_table import ObjectTable
+from velox.shm.object_table import UNKNOWN, ObjectTable
 from velox.types import BodyFields, Caller
 
 __all__ = ["Access", "Guard", "check_model"]
@@ -115,6 +116,8 @@ class Access:
         refuses_unknown: of objects that are not in the table.
         """
         self._refuses_unknown: Final = refuses_unknown
+        self.keeps_places = False  # objects may be kept at more than one place
+        self.places: Final = None if table is None else Places(table)
         self._scan: Final = JsonScan()
         self._places: Final[Memo[tuple[bytes, bytes, bool], _Place]] = Memo(_KEPT_PLACES)
         self._table: Final = table
@@ -129,8 +132,15 @@ class Access:
         is_shared = self._auth is not None and self._auth.has_several
         guard = self._of_models(head, caller, place, is_shared=is_shared)
         table = self._table
-        if table is None or not is_shared:
+        if table is None:
             return guard
+        if not is_shared:
+            owned = self._placed(table, head, place)
+            if owned is None:
+                return guard
+            if guard is None:
+                return Guard(caller, None, self._scan, owned)
+            return Guard(caller, guard.call, self._scan, owned, guard.files)
         sees_all = Group.ORGANIZATION.value in caller.endpoints
         if place.names_objects and not sees_all:
             message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
@@ -143,6 +153,18 @@ class Access:
         if guard is None:
             return Guard(caller, None, self._scan, owned)
         return Guard(caller, guard.call, self._scan, owned, self._batch_files(caller, guard.call))
+
+    def keeper(self, head: RequestHead, caller: Caller) -> Guard | None:
+        """Return what looks where objects are kept, for a gateway that asks for no keys; None: nobody asks that."""
+        table = self._table
+        owned = None if table is None else self._placed(table, head, self._place(head))
+        return None if owned is None else Guard(caller, None, self._scan, owned)
+
+    def _placed(self, table: ObjectTable, head: RequestHead, place: _Place) -> OwnedCall | None:
+        """Return what looks where objects are kept that are nobody's own; None: there is one place for all."""
+        if not self.keeps_places:
+            return None
+        return owned_call(head, place.call, UNKNOWN, table, sees_all=True)
 
     def addresses(self, head: RequestHead) -> tuple[bool, bool]:
         """Say whether a reply may hold addresses of the upstream's, and whether they may stand in its JSON, too."""
@@ -262,6 +284,16 @@ class Guard:
         return f"<Guard {self._caller.name} {self.call and self.call.place.name}>"
 
     @property
+    def files(self) -> BatchFiles | None:
+        """Which files may be run as a batch."""
+        return self._files
+
+    @property
+    def owned(self) -> OwnedCall | None:
+        """What looks which objects are named."""
+        return self._owned
+
+    @property
     def needs_model(self) -> bool:
         """True when the body must name a model, because the path does not."""
         call = self.call
@@ -298,9 +330,16 @@ class Guard:
         return self._named[0] != 0 and watched.may_concern(body)
 
     def steps(
-        self, head: RequestHead, body: bytes | bytearray, fields: BodyFields = _NO_FIELDS
+        self,
+        head: RequestHead,
+        body: bytes | bytearray,
+        fields: BodyFields = _NO_FIELDS,
+        place: Callable[[], int] = nowhere,
     ) -> Generator[None, None, Sequence[ReplyFilter]]:
-        """Look at a body; yields between slices of the work. Raises VeloxError. Return the filters of the reply."""
+        """Look at a body; yields between slices of the work. Raises VeloxError. Return the filters of the reply.
+
+        place: returns where the reply comes from that they read.
+        """
         filters: Sequence[ReplyFilter] = ()
         if self.call is not None:
             try:
@@ -311,7 +350,7 @@ class Guard:
         if owned is None:
             return filters
         yield from owned.check(head, body)
-        return (*filters, *owned.filters(head, stores=fields.stores))
+        return (*filters, *owned.filters(head, stores=fields.stores, place=place))
 
     def gate(self, most_bytes: int = MOST_BYTES) -> MessageGate:
         """Return what looks at the messages of a client's WebSocket. most_bytes: of one."""

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
+from velox.gateway.access import Guard
 from velox.gateway.addresses import AddressFilter
 from velox.gateway.answers import Answers, Room, Unfolded
 from velox.gateway.apart import Apart, is_large
@@ -45,6 +46,7 @@ from velox.gateway.member import Member
 from velox.gateway.metering import Meter, Usage, metered, usage_of
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import GatewayLimits, Parts
+from velox.gateway.places import NOWHERE, PlaceNote
 from velox.gateway.plan import RequestPlan
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
@@ -137,6 +139,8 @@ class Exchange(HedgingHost):
             "_filters",
             "_forward_s",
             "_is_unsealed",
+            "_note",
+            "_places",
         ),
         "_gone",
         *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
@@ -192,6 +196,8 @@ class Exchange(HedgingHost):
         self._routing: Routing | None = None  # while a configuration is held by it
         self._running = False
         self._retries: RetryPolicy | None = None  # most requests need none
+        self._note: PlaceNote | None = None  # where its reply comes from, if that tells of objects that are kept there
+        self._places: set[int] = set()  # where the objects are kept that it names
         self._is_unsealed = False  # it goes without the reasoning that only its maker can read
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
@@ -260,7 +266,17 @@ class Exchange(HedgingHost):
             self.fields = plan.named
         guard = plan.guard
         if guard is not None and guard.concerns(self.body, self.fields):
-            self._filters = finished(guard.steps(self.head, self.body or b"", self.fields))
+            body, note = self.body or b"", self._noting(guard)
+            self._filters = finished(guard.steps(self.head, body, self.fields, note.place))
+            if guard.owned is not None and self._note is not None:
+                self._places = finished(guard.owned.places(self.head, body))
+
+    def _noting(self, guard: Guard) -> PlaceNote:
+        """Return where it is noted where the reply comes from; kept only if objects may be kept at several places."""
+        note = PlaceNote()
+        if guard.owned is not None and self.gateway.parts.access.keeps_places and self.head.offer is None:
+            self._note = note
+        return note
 
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
@@ -295,6 +311,8 @@ class Exchange(HedgingHost):
                     way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
                 routing.n_open += 1
                 self._routing = routing
+                if self._note is not None:
+                    way = self._way = self._kept_way(way, routing)
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
                     self._calls = await self._record_calls(self.gateway.parts.calls, way)
                 attempt: Attempt | None = self._choose(way)
@@ -390,7 +408,10 @@ class Exchange(HedgingHost):
             self.fields = plan.named
         guard = plan.guard
         if guard is not None and guard.concerns(None, self.fields):
-            self._filters = await in_steps(guard.steps(self.head, body, self.fields))
+            note = self._noting(guard)
+            self._filters = await in_steps(guard.steps(self.head, body, self.fields, note.place))
+            if guard.owned is not None and self._note is not None:
+                self._places = await in_steps(guard.owned.places(self.head, body))
 
     async def _wait_for_turn(self, wait_ns: int) -> None:
         self.phase = "limit"
@@ -450,7 +471,7 @@ class Exchange(HedgingHost):
             if self._calls is not None and self.plan.terms.wants_cost:
                 self._tell_cost(self._calls, self._meter)
         if way.only is None:
-            cursor = self._cursor = self._make_cursor(way)
+            cursor = self.cursor
             if cursor.is_canary:
                 parts.recorder.canary()
             attempt = cursor.first(now_s)
@@ -464,6 +485,35 @@ class Exchange(HedgingHost):
             if way.parts.mirror is not None:
                 self._mirror(way.parts.mirror, routing)
         return attempt
+
+    def _kept_way(self, way: Way, routing: Routing) -> Way:
+        """Return the way to where the objects are kept that it names, and lead there alone. Raises VeloxError."""
+        guard, places = self.plan.guard, self.gateway.parts.access.places
+        assert guard is not None and guard.owned is not None and places is not None, "else nothing is noted"
+        if len(self._places) > 1:
+            message = "this request names objects that are kept at different upstreams, or with different keys of one"
+            raise VeloxError(Reason.BAD_REQUEST, message)
+        if not self._places:
+            if guard.owned.keeps and self.fields.model is None:
+                home = places.home(way.stages[0].group.members, self.plan.caller.id, self.loop.time())
+                if home is not None:
+                    self.cursor.prefer(*home)
+            return way
+        place = places.find(routing.members, next(iter(self._places)))
+        if place is None:
+            message = "the upstream that keeps this object, or its key, is not configured any more"
+            raise VeloxError(Reason.UNKNOWN_OBJECT, message)
+        if self.cursor.keep_to(*place):
+            return way
+        if self.fields.model is not None:
+            message = (
+                f"this request names an object that is kept at {place.upstream}, where no route of its model leads"
+            )
+            raise VeloxError(Reason.BAD_REQUEST, message, param="model")
+        way = self._way = routing.way_to(place.upstream)
+        self._cursor = None
+        self.cursor.keep_to(*place)
+        return way
 
     async def _wait_for_capacity(self) -> Attempt:
         """Wait in line for one of those that could take it. Raises VeloxError."""
@@ -547,6 +597,7 @@ class Exchange(HedgingHost):
         self.n_attempts += 1
         self.upstream = member.name
         self._answering = attempt
+        self._note_place(attempt)
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
         shape = self.head.shape
@@ -628,7 +679,10 @@ class Exchange(HedgingHost):
                     answers = self.gateway.parts.answers
                     if keeps and answers is not None and surface is Surface.RESPONSES:
                         asked = asked._replace(keeper=answers.keeper(self.plan.caller, self._unfolded))
-                    return lanes.request(call, attempt, asked)
+                    request = lanes.request(call, attempt, asked)
+                    if attempt.translation is not None:
+                        self._note_place(attempt)
+                    return request
                 if surface in COUNTS:
                     raise lanes.estimate(self._asked(surface, model, attempt, None))
             lanes.check_passes(of_google=self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE)
@@ -723,10 +777,18 @@ class Exchange(HedgingHost):
         """Note which of two attempts is left."""
         self.upstream = attempt.member.name
         self._answering = attempt
+        self._note_place(attempt)
         if self._addresses is not None:
             self._addresses.upstream = attempt.member.addresses
         if self._calls is not None:
             self._calls.answering = attempt
+
+    def _note_place(self, attempt: Attempt) -> None:
+        """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
+        places = self.gateway.parts.access.places
+        if self._note is not None and places is not None:
+            is_own = attempt.translation is None
+            self._note.number = places.number(attempt.member, attempt.key) if is_own else NOWHERE
 
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""

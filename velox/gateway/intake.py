@@ -54,6 +54,7 @@ class Gateway(ExchangeOwner):
         self.parts = parts
         self.queue = queue
         self.routing = routing
+        parts.access.keeps_places = routing.has_places
         self.loop = loop
         self.draining = False  # set by the worker: nothing that lasts is begun any more
         self._refuses = False
@@ -146,15 +147,26 @@ class Gateway(ExchangeOwner):
             shapes.add(key[0])
         self._plans.put(key, plan)
 
+    def route_by(self, routing: Routing) -> None:
+        """Send what comes from now on by another configuration."""
+        self.routing = routing
+        access = self.parts.access
+        if access.keeps_places is not routing.has_places:
+            access.keeps_places = routing.has_places
+            self._forget_plans()
+
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._shapes.clear()
+        self._latest = None
+
     def change_keys(self, update: KeyUpdate) -> None:
         """Accept keys as this says.
 
         It counts on connections that are open, too; what has passed goes on.
         """
         self.parts.auth.change(update)
-        self._plans.clear()
-        self._shapes.clear()
-        self._latest = None
+        self._forget_plans()
 
     def submit(
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller

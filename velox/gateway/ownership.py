@@ -1,6 +1,7 @@
 """Whose the objects are that callers make in a shared account: files, responses, batches, threads, ...
 
-Knows: where a request names an object, and where a reply tells the id of a new one. Does not know: models (access.py),
+Knows: where a request names an object, where a reply tells the id of a new one, and that it is kept where that came
+from (places.py). Does not know: models (access.py),
 or which fields of a body hold ids (protocol/named_objects.py).
 
 What was made through a key belongs to its caller. Another caller gets 404, as for an object that is not there; lists
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import ClassVar, Final
 from urllib.parse import parse_qs, parse_qsl
 
@@ -45,6 +46,8 @@ from velox.shm.object_table import UNKNOWN, ObjectTable
 __all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
+# What is made there follows a model, whose route says where it goes.
+_OF_MODELS: Final = frozenset({Group.INFERENCE, Group.ORGANIZATION})
 # Over a WebSocket objects are made and named in messages here only.
 _SOCKET: Final = "responses"
 # What is made here is stored only if the request asks for that.
@@ -90,6 +93,11 @@ _CONTINUATION: Final = 0x0
 _CONTROL: Final = 0x8
 _RESERVED: Final = 0x70
 _MASKED: Final = 0x80
+
+
+def nowhere() -> int:
+    """Return the place of a reply about which nobody asks that."""
+    return UNKNOWN
 
 
 class OwnedCall:
@@ -215,19 +223,57 @@ class OwnedCall:
             if not n % _IDS_PER_STEP:
                 yield
 
-    def filters(self, head: RequestHead, *, stores: bool) -> tuple[ReplyFilter, ...]:
-        """Return what reads the reply. stores: the body asks for that."""
+    def places(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, set[int]]:
+        """Return where the objects are kept that the path or the body names; yields between slices.
+
+        What can't be read names none: check() has refused it where somebody's objects are to be kept from others.
+        """
+        found: set[int] = set()
+        call, table = self._call, self._table
+        if call is not None and call.kind is not None and call.object_id:
+            found.add(table.place_of(call.object_id))
+            found.add(table.place_of(f"{call.kind.path[-1]}/{call.object_id}".lower()))
+            found.update(table.place_of(name) for name in google_names("/".join(call.words)))
+        for name, value in parse_qsl(head.query.decode("latin-1"), keep_blank_values=True):
+            if is_id_field(name):
+                found.add(table.place_of(value))
+        media = (head.header(b"content-type") or b"").lower()
+        if body and not self._is_content(head, media):
+            try:
+                if media.startswith(b"multipart/"):
+                    found.update(map(table.place_of, (yield from form_ids(body))))
+                elif media.startswith(b"application/x-www-form-urlencoded"):
+                    found.update(map(table.place_of, (yield from query_ids(body))))
+                else:
+                    if len(body) >= LARGE_BYTES:
+                        body = (yield from skim(body, _passes)).data
+                    if (yield from looking_for_mentions(body)):
+                        found.update([table.place_of(each.text) for each in (yield from named_ids(body))])
+            except DoubtError:
+                pass
+        return found - {UNKNOWN}
+
+    @property
+    def keeps(self) -> bool:
+        """True for requests about what is kept whatever model is asked: files, batches, stores, and lists of them."""
+        call = self._call
+        return call is not None and call.kind is not None and call.kind.group not in _OF_MODELS
+
+    def filters(
+        self, head: RequestHead, *, stores: bool, place: Callable[[], int] = nowhere
+    ) -> tuple[ReplyFilter, ...]:
+        """Return what reads the reply. stores: the body asks for that. place: as for recording()."""
         call = self._call
         if call is None or call.kind is None or head.offer is not None:
             return ()
         kind = call.kind
         if call.object_id:
             fields = (*kind.made_of, *kind.told) if self._makes else kind.told
-            return (recording(self._table, self._owner, kind, fields),) if fields else ()
+            return (recording(self._table, self._owner, fields, place),) if fields else ()
         if head.method in _READS:
             return () if self._sees_all else (ListFilter(self._table, self._owner, kind),)
         is_made = self._makes and (call.collection != _CHAT or stores)
-        return (recording(self._table, self._owner, kind, kind.made),) if is_made else ()
+        return (recording(self._table, self._owner, kind.made, place),) if is_made else ()
 
     def _check(self, object_id: str, param: str | None = None) -> None:
         if self._table.owner_of(object_id) not in self._allowed:
@@ -277,19 +323,24 @@ def _passes(_data: bytes, _offset: int) -> None:
     """Check nothing: who reads the body checks it."""
 
 
-def recording(table: ObjectTable, owner: int, kind: ObjectKind, fields: tuple[str, ...]) -> ReplyFilter:
-    """Return what reads the ids of new objects in a reply. fields: where it tells them, as in ObjectKind."""
+def recording(table: ObjectTable, owner: int, fields: tuple[str, ...], place: Callable[[], int]) -> ReplyFilter:
+    """Return what reads the ids of new objects in a reply. fields: where it tells them, as in ObjectKind.
+
+    place: returns where the reply comes from.
+    """
     is_deep = any("[]" in field for field in fields)
-    return DeepRecording(table, owner, fields) if is_deep else Recording(table, owner, fields=fields)
+    return (
+        DeepRecording(table, owner, fields, place) if is_deep else Recording(table, owner, fields=fields, place=place)
+    )
 
 
-def noted(table: ObjectTable, owner: int, field: str, text: str) -> None:
+def noted(table: ObjectTable, owner: int, place: int, field: str, text: str) -> None:
     """Note who made what a field of a reply names. Google's names stand in `name` and in addresses."""
     names = google_names(text) if "/" in text else ()
     if names:
-        table.remember(names[0], owner)
+        table.remember(names[0], owner, place)
     elif field.endswith(("id", "[]")):
-        table.remember(text, owner)
+        table.remember(text, owner, place)
 
 
 class Recording(ReplyFilter):
@@ -299,10 +350,18 @@ class Recording(ReplyFilter):
     looks like a name of Google's: OpenAI's objects have names that their makers choose.
     """
 
-    __slots__ = ("_fields", "_is_sse", "_mark", "_of_object", "_owner", "_table")
+    __slots__ = ("_fields", "_is_sse", "_mark", "_of_object", "_owner", "_place", "_table")
 
-    def __init__(self, table: ObjectTable, owner: int, mark: str = "", fields: tuple[str, ...] = _OF_FILE) -> None:
+    def __init__(
+        self,
+        table: ObjectTable,
+        owner: int,
+        mark: str = "",
+        fields: tuple[str, ...] = _OF_FILE,
+        place: Callable[[], int] = nowhere,
+    ) -> None:
         super().__init__()
+        self._place: Final = place
         self._of_object: Final = fields
         self._mark: Final = mark
         self._table: Final = table
@@ -316,7 +375,7 @@ class Recording(ReplyFilter):
         self._is_sse = is_sse
         self.reads_body = is_plain and head.status < 300
         if self.reads_body and not self._mark:
-            note_head(head, self._table, self._owner)
+            note_head(head, self._table, self._owner, self._place())
         return head
 
     def feed(self, data: bytes, end: bool) -> bytes:
@@ -341,19 +400,19 @@ class Recording(ReplyFilter):
         if self._mark:
             self._table.remember(self._mark + found, self._owner)
         else:
-            noted(self._table, self._owner, field, found)
+            noted(self._table, self._owner, self._place(), field, found)
         return True
 
 
-def note_head(head: ReplyHead, table: ObjectTable, owner: int) -> None:
+def note_head(head: ReplyHead, table: ObjectTable, owner: int, place: int) -> None:
     """Note who made what the fields of a reply tell of: where the new object stands, or where its upload goes on."""
     for name, value in head.headers:
         address, _, query = value.decode("latin-1").partition("?")
         if name == b"location" and head.status == _CREATED:
-            table.remember(address.rstrip("/").rpartition("/")[2], owner)
+            table.remember(address.rstrip("/").rpartition("/")[2], owner, place)
         elif name == _UPLOAD_URL:
             for upload_id in parse_qs(query).get("upload_id", ()):
-                table.remember(upload_id, owner)
+                table.remember(upload_id, owner, place)
 
 
 class IdWatch:
@@ -469,10 +528,11 @@ class WholeReply(ReplyFilter):
 class DeepRecording(WholeReply):
     """Reads ids that stand in lists of a reply. fields: as in ObjectKind."""
 
-    __slots__ = ("_fields", "_owner", "_table")
+    __slots__ = ("_fields", "_owner", "_place", "_table")
 
-    def __init__(self, table: ObjectTable, owner: int, fields: tuple[str, ...]) -> None:
+    def __init__(self, table: ObjectTable, owner: int, fields: tuple[str, ...], place: Callable[[], int]) -> None:
         super().__init__()
+        self._place: Final = place
         self._table: Final = table
         self._owner: Final = owner
         self._fields: Final = fields
@@ -480,14 +540,14 @@ class DeepRecording(WholeReply):
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
         """Read the head, and hold it back."""
         if head.status < 300:
-            note_head(head, self._table, self._owner)
+            note_head(head, self._table, self._owner, self._place())
         return super().begin(head, is_sse=is_sse, is_plain=is_plain)
 
     def changed(self, page: dict[str, object]) -> bool:
         """Note who owns what the reply names."""
         for field in self._fields:
             for text in texts_at(page, field.replace("[]", ".[]").split(".")):
-                noted(self._table, self._owner, field, text)
+                noted(self._table, self._owner, self._place(), field, text)
         return False
 
 

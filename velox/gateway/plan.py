@@ -118,7 +118,7 @@ def plan_of(
         _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
         _priority(caller, terms, asks_for_keys=asks_for_keys),
         estimator.at_first(path.route, 0),
-        access.guard(head, caller) if asks_for_keys else None,
+        access.guard(head, caller) if asks_for_keys else access.keeper(head, caller),
         path.surface if is_post else None,
         named,
         path_model,

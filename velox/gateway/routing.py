@@ -125,6 +125,7 @@ class Routing:
 
     __slots__ = (
         *("_alike", "_build", "_is_limited", "_parts", "_stages", "_table", "_ways", "has_always_room"),
+        "has_places",
         *("lines", "members", "n_open", "retired"),
     )
 
@@ -150,6 +151,8 @@ class Routing:
         # Requests may leave the queue whatever runs: their upstreams have no limits, or each has to look by itself.
         self.has_always_room: Final = not self._is_limited or (has_unlimited and table.only is None)
         self.lines: Final = lines or CapacityWaiters(_ANY)
+        # An upstream's key: what is made with one, another one does not see.
+        self.has_places: Final = len({(each.name, n) for each in members for n in range(len(each.forwarders))}) > 1
 
     def __repr__(self) -> str:
         return f"<Routing {self._table!r} {' '.join(map(repr, self.members))}>"
@@ -288,7 +291,18 @@ class Routing:
 class RouteCursor:
     """The way of one request through the stages of its route: who comes first, and who next after a failure."""
 
-    __slots__ = ("_key", "_model", "_n_passed", "_tried", "_tried_keys", "is_canary", "parts", "stages")
+    __slots__ = (
+        "_home",
+        "_key",
+        "_key_at",
+        "_model",
+        "_n_passed",
+        "_tried",
+        "_tried_keys",
+        "is_canary",
+        "parts",
+        "stages",
+    )
 
     def __init__(
         self, parts: RouteParts, stages: tuple[Stage, ...], key: bytes, caller: Caller, model: str | None
@@ -300,6 +314,8 @@ class RouteCursor:
         self._tried: Final[dict[Group, set[int]]] = {}
         self._tried_keys: Final[dict[Member, set[int]]] = {}
         self._n_passed = 0  # stages, up to the last one in which somebody was tried
+        self._key_at: int | None = None  # of the one upstream that it may go to
+        self._home: tuple[str, int] | None = None  # the upstream and the key that it begins with
         self.is_canary = False
         if parts.canary is not None:
             split, group = parts.canary
@@ -315,6 +331,39 @@ class RouteCursor:
     def __repr__(self) -> str:
         return f"<RouteCursor {self.parts.entry.name} of {len(self.stages)} stages>"
 
+    def keep_to(self, upstream: str, key: int) -> bool:
+        """Lead to one upstream, with one of its keys, and nowhere else; False if its way does not lead there."""
+        found = []
+        for group, closed in self.stages:
+            others = {n for n, member in enumerate(group.members) if member.name != upstream}
+            stage = Stage(group, closed | others)
+            if stage.is_open:
+                found.append(stage)
+        if found:
+            self.stages, self._key_at, self.is_canary = (found[0],), key, False
+        return bool(found)
+
+    def prefer(self, upstream: str, key: int) -> None:
+        """Begin at one upstream, with one of its keys, as long as that is well; all else is as for any request."""
+        self._home = upstream, key
+
+    def _at_home(self, now_s: float) -> Attempt | None:
+        """Return the choice that is preferred; None: there is none, or it is not well, or has no room."""
+        if self._home is None:
+            return None
+        upstream, key = self._home
+        for group, closed in self.stages:
+            others = {n for n, member in enumerate(group.members) if member.name != upstream}
+            attempt = group.pick(now_s, self._key, closed | others, within_limits=True)
+            if attempt is not None:
+                return Attempt(group, attempt.n, key)
+        return None
+
+    def _kept(self, attempt: Attempt) -> Attempt:
+        """Return a choice with the key that it is kept to."""
+        key = self._key_at
+        return attempt if key is None or attempt.key == key else Attempt(attempt.group, attempt.n, key)
+
     @property
     def has_others(self) -> bool:
         """True if more than one member could be asked."""
@@ -328,6 +377,9 @@ class RouteCursor:
         only = self.stages[0].group
         if only.is_simple and len(self.stages) == 1:
             return _begun(only.take(0, now_s), now_s) if only.has_capacity else None
+        attempt = self._at_home(now_s)
+        if attempt is not None:
+            return _begun(attempt, now_s)
         may_probe = self.has_others
         for anyhow in (False, True):
             for group, closed in self.stages:
@@ -340,12 +392,12 @@ class RouteCursor:
                     within_limits=True,
                 )
                 if attempt is not None:
-                    return _begun(attempt, now_s)
+                    return _begun(self._kept(attempt), now_s)
                 if group.is_limited and group.has_room(now_s, closed, anyhow=anyhow) is False:
                     return None
             attempt = self._with_lone_key(self.stages, now_s, within_limits=True, anyhow=anyhow)
             if attempt is not None:
-                return _begun(attempt, now_s)
+                return _begun(self._kept(attempt), now_s)
         if self._has_lone_key and any(group.is_limited for group, _ in self.stages):
             return None  # else it would have been used
         raise self._all_rest(now_s)
@@ -370,21 +422,21 @@ class RouteCursor:
         for group, closed in stages:
             attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, within_limits=within_limits)
             if attempt is not None:
-                return attempt
+                return self._kept(attempt)
         if not within_limits:
             attempt = self._with_lone_key(stages, now_s)
             if attempt is not None:
-                return attempt
+                return self._kept(attempt)
         if may_probe or anyhow:
             for group, closed in stages:
                 attempt = group.probe(now_s, self._passed(group, closed))
                 if attempt is not None:
-                    return attempt
+                    return self._kept(attempt)
         if anyhow:
             for group, closed in stages:
                 attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, anyhow=True)
                 if attempt is not None:
-                    return attempt
+                    return self._kept(attempt)
         return None
 
     def next_for(self, refusal: Refusal, now_s: float) -> Attempt | None:
@@ -401,6 +453,8 @@ class RouteCursor:
 
     def other_key(self, attempt: Attempt, now_s: float) -> Attempt | None:
         """Return the same member with another key, that was not tried and may be used; None if there is none."""
+        if self._key_at is not None:
+            return None
         tried = self._tried_keys.setdefault(attempt.member, set())
         if attempt.keys is None or attempt.keys.pick(now_s, 0.0, tried) is None:
             return None
@@ -408,7 +462,7 @@ class RouteCursor:
 
     def same(self, attempt: Attempt, now_s: float) -> Attempt:
         """Return the same member once more; with the same key if none may be used, as that is the one to wait for."""
-        if attempt.keys is None or attempt.keys.is_usable(now_s):
+        if self._key_at is None and (attempt.keys is None or attempt.keys.is_usable(now_s)):
             return attempt.group.take(attempt.n, now_s)
         return Attempt(attempt.group, attempt.n, attempt.key)
 

@@ -303,7 +303,8 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     )
     rows.append(MemoryRow("authorities that upstreams are checked by", _AUTHORITIES, n_trusting))
     rows.append(MemoryRow("keys of clients", _KEY, len(settings.api_keys)))
-    if len({key.caller_name for key in settings.api_keys}) > 1:
+    has_places = sum(max(1, len(entry.keys)) for entry in settings.upstreams) > 1
+    if has_places or len({key.caller_name for key in settings.api_keys}) > 1:
         # Two blocks a worker: a process that replaces another one writes its own.
         n_bytes = object_bytes(settings.object_rows, settings.workers, 2 * settings.workers)
         rows.append(MemoryRow("the table of objects", n_bytes, 1))

@@ -524,7 +524,7 @@ class Worker:
         """Work with other settings from the last step on: with what of them can change while a worker runs."""
         yield from importing(settings)
         routing = yield from self._fleet.replacing(settings)
-        self._gateway.routing = routing
+        self._gateway.route_by(routing)
         self._upkeep.replace(routing.members)
         self._gateway.parts.limiter.replace(settings.limit_rules)
         calls = self._gateway.parts.calls

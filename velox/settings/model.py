@@ -299,7 +299,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     object_rows: int = setting(
         "1048576",
-        "objects whose owner is remembered, in a table that all workers share; 24 bytes each once used",
+        "objects whose owner and place are remembered, in a table that all workers share; 32 bytes each once used",
         parse.integer(1024, 67_108_864),
     )
     kept_bytes: int = setting(

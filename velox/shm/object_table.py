@@ -1,6 +1,7 @@
-"""Which caller made which object of the shared account: a table over all workers.
+"""Which caller made which object of the shared account, and where it is kept: a table over all workers.
 
-Knows: ids and owners as numbers, where each stands, which row gives way when a set is full. Does not know: requests.
+Knows: ids, owners and places as numbers, where each stands, which row gives way when a set is full. Does not know:
+requests.
 
 Each process writes only its own block and reads all of them, so no lock is needed. A row is taken out before it is
 changed: who reads it meanwhile finds nothing, and the owner of another id never. The memory is bounded: of a full set
@@ -22,7 +23,7 @@ from velox.shm.segment import CELL_BYTES, shared_memory
 __all__ = ["UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
 
 _WAYS: Final = 16  # rows of a set
-_ROW: Final = 3  # cells: the id, its owner, when it was written
+_ROW: Final = 4  # cells: the id, its owner, when it was written, where the object is kept
 # Replies that are kept: only the endpoints that make them name them.
 _OF_REPLIES: Final = ("resp_", "chatcmpl-")
 UNKNOWN: Final = 0  # the owner of an object that is not in the table
@@ -84,20 +85,30 @@ class ObjectTable:
 
     def owner_of(self, object_id: str) -> int:
         """Return the number of the owner, or UNKNOWN."""
+        found = self.find(object_id)
+        return UNKNOWN if found is None else found[0]
+
+    def place_of(self, object_id: str) -> int:
+        """Return the number of where an object is kept, or UNKNOWN."""
+        found = self.find(object_id)
+        return UNKNOWN if found is None else found[1]
+
+    def find(self, object_id: str) -> tuple[int, int] | None:
+        """Return the owner of an object and where it is kept, each may be UNKNOWN; None: nothing is known of it."""
         tag, cells = self.number(object_id), self._memory.cells
         fence()
         for block in range(self._memory.blocks):
             for at in self._rows(tag, block):
                 if cells[at] == tag:
-                    owner = cells[at + 1]
+                    owner, place = cells[at + 1], cells[at + 3]
                     fence()
                     if cells[at] == tag:
-                        return owner
-        return UNKNOWN
+                        return owner, place
+        return None
 
-    def remember(self, object_id: str, owner: int) -> None:
-        """Note who made an object. Who is known as its owner stays it."""
-        if self.owner_of(object_id):
+    def remember(self, object_id: str, owner: int, place: int = UNKNOWN) -> None:
+        """Note who made an object, and where it is kept. What is known of it stays so."""
+        if self.find(object_id) is not None:
             return
         if not object_id.startswith(_OF_REPLIES):
             self.named[0] = 1
@@ -113,7 +124,7 @@ class ObjectTable:
             )
         cells[at] = 0
         fence()
-        cells[at + 1], cells[at + 2] = owner, time.monotonic_ns()
+        cells[at + 1], cells[at + 2], cells[at + 3] = owner, time.monotonic_ns(), place
         fence()
         cells[at] = tag
 

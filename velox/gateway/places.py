@@ -1,0 +1,101 @@
+"""Where objects are kept: at which upstream, and with which of its keys. Requests that name one go back there.
+
+A file, a response, a batch, a vector store is kept by the organisation of the key that made it: another key gets 404,
+and so does another upstream of the same API. The table of objects (shm/object_table.py) has the place beside the owner.
+
+    Places.number()   what stands for an upstream and a key
+    Places.find()     the upstream and the key that a number stands for, of those that there are now
+    Places.home()     where a caller keeps what follows no model, so that a file and the store it is put in meet
+    PlaceNote         where the reply comes from that is being read
+
+Keys count by what they are and not by their order, so a place is the same after a reload that adds one.
+
+Knows: places as numbers. Does not know: which requests name objects (ownership.py), or how one is sent to a place
+(routing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from velox.gateway.member import Member
+from velox.policy.health.member import State
+from velox.shm.object_table import ObjectTable
+
+__all__ = ["NOWHERE", "Place", "PlaceNote", "Places"]
+
+NOWHERE: Final = 0
+
+
+class Place(NamedTuple):
+    """An upstream by its name, and the number of its key."""
+
+    upstream: str
+    key: int
+
+
+class Places:
+    """Of one worker."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: ObjectTable) -> None:
+        self._table: Final = table
+
+    def __repr__(self) -> str:
+        return "<Places>"
+
+    def number(self, member: Member, key: int) -> int:
+        """Return what stands for an upstream and one of its keys: never 0."""
+        secret = member.forwarders[key].secret or b""
+        return self._table.number(f"{member.name}\0{secret.decode('latin-1')}")
+
+    def find(self, members: Iterable[Member], number: int) -> Place | None:
+        """Return what a number stands for; None: the upstream, or the key, is not there any more."""
+        return next((Place(each.name, key) for each, key in _each(members) if self.number(each, key) == number), None)
+
+    def home(self, members: Iterable[Member], caller: bytes, now_s: float) -> Place | None:
+        """Return where a caller keeps what follows no model: the same place each time, as long as it is well.
+
+        members: of one stage. None: none of them is well.
+        """
+        usable = [(each, key) for each, key in _each(members) if _is_usable(each, key, now_s)]
+        if not usable:
+            return None
+        name = caller.hex()
+        found, key = max(usable, key=lambda each: self._table.number(f"{name}\0{self.number(*each)}"))
+        return Place(found.name, key)
+
+
+class PlaceNote:
+    """Where the reply comes from that is being read; NOWHERE: not known, or what is made here keeps no upstream."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = NOWHERE
+
+    def __repr__(self) -> str:
+        return f"<PlaceNote {self.number}>"
+
+    def place(self) -> int:
+        """Return its number."""
+        return self.number
+
+
+def _each(members: Iterable[Member]) -> Iterator[tuple[Member, int]]:
+    """Yield each upstream once, with each of its keys."""
+    seen: set[str] = set()
+    for member in members:
+        if member.name not in seen:
+            seen.add(member.name)
+            for key in range(len(member.forwarders)):
+                yield member, key
+
+
+def _is_usable(member: Member, key: int, now_s: float) -> bool:
+    keys = member.health.keys
+    others = [each for each in range(len(member.forwarders)) if each != key]
+    is_key = keys is None or keys.pick(now_s, 0.0, others) is not None
+    return is_key and member.health.state(now_s) is State.IN
