@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -191,3 +195,44 @@ def test_websocket_goes_on_from_an_answer_of_another_connection(
             connection.response.create(model="m", input="Hi", previous_response_id="resp_none")
             error: Any = next(iter(connection))
             assert (error.type, error.error.code) == ("error", "previous_response_not_found")
+
+
+NODE = Path(__file__).parent / "node"
+
+
+async def looking(call: Call) -> None:
+    """As model(), and answer with a text where the last message has the result."""
+    if json.loads(call.body)["messages"][-1]["role"] != "tool":
+        await model(call)
+        return
+    message = {"role": "assistant", "content": "It is 42."}
+    base = {"id": "chatcmpl-2", "created": 1, "model": "m"}
+    if not json.loads(call.body).get("stream"):
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
+        await call.reply(200, JSON, json.dumps({**base, "object": "chat.completion", "choices": [choice]}).encode())
+        return
+    choice = {"index": 0, "delta": message, "finish_reason": "stop"}
+    chunk = json.dumps({**base, "object": "chat.completion.chunk", "choices": [choice]})
+    await call.reply(200, SSE, f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (NODE / "node_modules/ai").is_dir(),
+    reason="no Node with its SDKs: tests/install-tools.sh",
+)
+def test_rc3_ai_sdk_goes_on_by_its_default(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """RC3: a tool loop, and a second turn, with no option set: the real SDK refers to what the assistant said."""
+    words = ["node", str(NODE / "references.mjs"), velox.base_url, "vk-a", "m"]
+    n_before = len(upstream.calls)
+    with upstream.playing(looking):
+        env = {"PATH": os.environ["PATH"]}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["errors"] for each in found] == [[], []]
+    assert [each["texts"] for each in found] == [["It is 42.", "It is 42."]] * 2
+    assert len(upstream.calls) - n_before == 8
+    assert sent(upstream) == [
+        *(("user", "Hi"), ("assistant", SAYS), ("tool", "42"), ("assistant", "It is 42.")),
+        *(("user", "Again"), ("assistant", SAYS), ("tool", "42")),
+    ]
