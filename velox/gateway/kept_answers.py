@@ -77,12 +77,8 @@ class KeptAnswers:
             return Keeper(self.keep, caller.name)
         return Keeper(self.keep, caller.name, unfolded.previous, unfolded.own)
 
-    def keep(self, answer: KeptAnswer) -> None:
-        """Keep an answer; what is too long is not kept."""
-        try:
-            ids = response_ids(answer.response)
-        except msgspec.DecodeError:
-            return
+    def keep(self, answer: KeptAnswer, ids: tuple[str, ...]) -> None:
+        """Keep an answer; what is too long is not kept. ids: its own, and those of its items."""
         text = answer.encoded()
         self._ring.put(answer.owner, ids, text)
         if self._shared is not None:
@@ -145,7 +141,7 @@ class Keeper:
 
     def __init__(
         self,
-        keep: Callable[[KeptAnswer], None],
+        keep: Callable[[KeptAnswer, tuple[str, ...]], None],
         owner: str,
         previous: str | None = None,
         own_input: bytes | None = None,
@@ -160,10 +156,10 @@ class Keeper:
         """See AnswerKeeper."""
         try:
             given = input_items(body) if self._input is None else self._input
+            ids = response_ids(response)
         except msgspec.DecodeError:
             return
-        answer_id = response_ids(response)[0]
-        self._keep(KeptAnswer(answer_id, self._owner, self.previous, given, response))
+        self._keep(KeptAnswer(ids[0], self._owner, self.previous, given, response), ids)
 
 
 def _decoded(text: bytes, owner: str) -> KeptAnswer | None:

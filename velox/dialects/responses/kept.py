@@ -78,6 +78,11 @@ class _Item(msgspec.Struct):
     role: str | None = None
 
 
+class _Ids(msgspec.Struct):
+    id: str = ""
+    output: list[_Item] = []
+
+
 class _Body(msgspec.Struct):
     input: Raw = Raw()
 
@@ -85,6 +90,7 @@ class _Body(msgspec.Struct):
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _KEPT: Final = msgspec.msgpack.Decoder(KeptAnswer)
 _OUTPUT: Final = msgspec.json.Decoder(_Output)
+_IDS: Final = msgspec.json.Decoder(_Ids)
 _ITEM: Final = msgspec.json.Decoder(_Item)
 _BODY: Final = msgspec.json.Decoder(_Body)
 
@@ -96,9 +102,8 @@ def refers(body: bytes | bytearray) -> bool:
 
 def response_ids(response: bytes) -> tuple[str, ...]:
     """Return the ids of an answer and of its items."""
-    found = _OUTPUT.decode(response)
-    items = (_ITEM.decode(each).id for each in found.output)
-    return (found.id, *(each for each in items if each))
+    found = _IDS.decode(response)
+    return (found.id, *(each.id for each in found.output if each.id))
 
 
 def input_items(body: bytes | bytearray) -> bytes:
