@@ -85,6 +85,7 @@ STEPS: Final = (
         ("By model, path, header, key; then, by health and", "load, an upstream, a server, an upstream key."),
         "RouteCursor.first(), gateway/group.py",
         (
+            "kept answers: 503 answers_unavailable",
             "404 unknown_model, unknown_route",
             "429 rate_limited: all keys rest",
             "budgets: 429 insufficient_quota,",

@@ -73,6 +73,7 @@ class Reason(enum.Enum):
     DRAINING = ("draining", 503, _G, True)
     OVERLOAD_MEMORY = ("overload_memory", 503, _G, True)
     LIMITS_UNAVAILABLE = ("limits_unavailable", 503, _G, True)
+    ANSWERS_UNAVAILABLE = ("answers_unavailable", 503, _G, True)
     LEDGER_FULL = ("ledger_full", 503, _G, True)
     INTERNAL = ("internal", 500, _G, False)
     UPSTREAM_DNS = ("upstream_dns", 502, _U, True)

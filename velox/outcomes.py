@@ -190,6 +190,7 @@ SHED_REASONS: Final = (
     Reason.DRAINING,
     Reason.OVERLOAD_MEMORY,
     Reason.LIMITS_UNAVAILABLE,
+    Reason.ANSWERS_UNAVAILABLE,
     Reason.LEDGER_FULL,
 )
 

@@ -19,7 +19,7 @@ from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
 from velox.types import AnswerKeeper, Caller, Surface
 
-__all__ = ["REFERRING", "AnswerPlace", "AnswerStore", "Answers", "Room", "Unfolded", "is_of_answer"]
+__all__ = ["REFERRING", "AnswerPlace", "AnswerStore", "Answers", "AnswersDownError", "Room", "Unfolded", "is_of_answer"]
 
 # Whose requests may refer to what is kept.
 REFERRING: Final = frozenset({Surface.RESPONSES, Surface.COMPACT, Surface.COUNT_RESPONSES})
@@ -55,6 +55,10 @@ class AnswerStore(Protocol):
 
     async def serve(self, place: AnswerPlace, head: RequestHead, caller: Caller) -> bytes | None:
         """Return what is told of an answer; None: it is not kept here. Raises VeloxError."""
+
+
+class AnswersDownError(Exception):
+    """The store that several gateways share can't be asked."""
 
 
 class Answers:

@@ -18,7 +18,7 @@ from velox.dialects.losses import BadRequestError
 from velox.dialects.responses.kept import KeptAnswer, Unfolding, input_items, input_page, refers, response_ids
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
-from velox.gateway.answers import AnswerPlace, Unfolded
+from velox.gateway.answers import AnswerPlace, AnswersDownError, Unfolded
 from velox.heads import RequestHead
 from velox.shm.answer_ring import AnswerRing
 from velox.types import Caller
@@ -29,10 +29,10 @@ _READS: Final = frozenset({b"GET", b"HEAD"})
 
 
 class SharedAnswers(Protocol):
-    """A store that several gateways have in common. It never raises: what can't be reached has nothing."""
+    """A store that several gateways have in common. What waits for it raises AnswersDownError."""
 
     async def get(self, owner: str, object_id: str) -> bytes | None:
-        """Return a text that is kept; None: there is none, or it can't be asked."""
+        """Return a text that is kept; None: there is none; b"": it was forgotten, whoever else has it."""
 
     def put(self, owner: str, ids: tuple[str, ...], text: bytes) -> None:
         """Keep a text; returns at once."""
@@ -102,10 +102,10 @@ class KeptAnswers:
             return kept.response
         if not rest and head.method == b"DELETE":
             ids = response_ids(kept.response)
+            if self._shared is not None:
+                await self._forget_shared(self._shared, kept.owner, ids)
             for each in ids:
                 self._ring.forget(kept.owner, each)
-            if self._shared is not None:
-                await self._shared.forget(kept.owner, ids)
             return b'{"id":%b,"object":"response","deleted":true}' % quoted(kept.id)
         if rest == "input_items" and head.method in _READS:
             try:
@@ -117,21 +117,37 @@ class KeptAnswers:
             raise VeloxError(Reason.BAD_REQUEST, message)
         raise VeloxError(Reason.UNKNOWN_ROUTE, "there is nothing at this path for an answer that is kept here")
 
+    async def _forget_shared(self, shared: SharedAnswers, owner: str, ids: tuple[str, ...]) -> None:
+        try:
+            await shared.forget(owner, ids)
+        except AnswersDownError:
+            message = "this answer can't be deleted now: Redis is down, and other gateways may have it; try again"
+            raise VeloxError(Reason.ANSWERS_UNAVAILABLE, message, retry_after_s=1.0) from None
+
     # -- inside -------------------------------------------------------------------------------------
 
     async def _find(self, object_id: str, caller: Caller) -> KeptAnswer | None:
         """Return the answer with this id, or with an item that has it. Who is asked for stays longer."""
         owner = caller.name
+        is_down = False
+        if self._shared is not None:
+            try:
+                text = await self._shared.get(owner, object_id)
+            except AnswersDownError:
+                is_down = True
+            else:
+                if text is not None:
+                    return _decoded(text, owner) if text else None
         found = self._ring.get(owner, object_id, self._kept_s)
         if found is not None:
             kept = _decoded(found.text, owner)
             if kept is not None and (found.is_old or found.age_s > self._kept_s / 2):
                 self._ring.put(owner, response_ids(kept.response), found.text)
             return kept
-        if self._shared is None:
-            return None
-        text = await self._shared.get(owner, object_id)
-        return None if text is None else _decoded(text, owner)
+        if is_down:
+            message = "kept answers can't be read now: Redis is down; send the whole conversation, or try again"
+            raise VeloxError(Reason.ANSWERS_UNAVAILABLE, message, retry_after_s=1.0)
+        return None
 
 
 class Keeper:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -75,7 +75,7 @@ from velox.runtime.key_follower import KeyFollower
 from velox.runtime.leases import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
-from velox.runtime.on_demand import importing
+from velox.runtime.on_demand import has_lanes, importing
 from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.runtime.takeover import ListenerTakeover
@@ -92,6 +92,9 @@ from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
+
+if TYPE_CHECKING:  # loads a library, which most gateways don't need
+    from velox.runtime.answers_redis import RedisAnswers
 
 __all__ = ["Worker", "WorkerContext", "gateway_parts", "queue_of", "run_worker"]
 
@@ -302,6 +305,7 @@ class Worker:
         self._settings: Final = settings
         self._loop: Final = loop
         self._status: Final = WorkerStatus(context.segment, block)
+        self._shared: RedisAnswers | None = None  # once it is needed
         self._takeover: ListenerTakeover | None = None  # once it accepts itself
         self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
@@ -388,13 +392,25 @@ class Worker:
         if memory is None:
             return None
         ring = AnswerRing(memory, self._context.block)
+        asks_others = settings.redis_url is not None and any(map(has_lanes, settings.upstreams))
 
         def make() -> AnswerStore:
             from velox.gateway.kept_answers import KeptAnswers
 
-            return KeptAnswers(ring, settings.kept_for_s, settings.max_body_bytes)
+            self._shared = self._shared_answers()
+            return KeptAnswers(ring, settings.kept_for_s, settings.max_body_bytes, self._shared)
 
-        return Answers(make, lambda: ring.is_used)
+        return Answers(make, lambda: asks_others or ring.is_used)
+
+    def _shared_answers(self) -> RedisAnswers | None:
+        """Return where other gateways have the same answers; None: nowhere."""
+        settings = self._settings
+        if settings.redis_url is None:
+            return None
+        from velox.runtime.answers_redis import RedisAnswers
+
+        where = (settings.redis_url.reveal(), settings.redis_prefix)
+        return RedisAnswers(*where, settings.kept_for_s, settings.redis_timeout_s, self._loop, self._logger)
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings
@@ -479,6 +495,8 @@ class Worker:
         if self._gateway.parts.models is not None:
             self._gateway.parts.models.close()
         self._fleet.close()
+        if self._shared is not None:
+            await self._shared.close()
         # The last lines tell what was cut: a reader that is slow just now has a moment for them.
         for _ in range(round(_LOG_S / _LOOK_S)):
             if self._log.flush():
