@@ -117,6 +117,23 @@ BAD = {
         "origin is 'https://x.test/openai': expected it without /openai"
     ],
     "provider: groq, origin: https://x.test/v1": ["origin is 'https://x.test/v1': expected it without /v1 at its end"],
+    # W10: as vendors print their base URLs, of several segments; and whole endpoints.
+    **{
+        f"provider: {provider}, origin: https://x.test{base}{end}": [
+            f"origin is 'https://x.test{base}{end}': expected it without {end} at its end"
+        ]
+        for provider, base, end in (
+            ("azure", "", "/openai/v1"),
+            ("foundry", "", "/openai/v1"),
+            ("foundry", "", "/anthropic/v1"),
+            ("gemini", "", "/v1beta/openai"),
+            ("zai", "/api", "/paas/v4"),
+            ("groq", "/openai", "/v1/chat/completions"),
+            ("anthropic", "", "/v1/messages"),
+            ("openai-compatible", "/base", "/v1/chat/completions"),
+            ("openai-compatible", "/base", "/responses"),
+        )
+    },
     "type: azure, name: a, origin: http://h": ["type: expected `provider`, such as `provider: anthropic`"],
 }
 

@@ -244,6 +244,13 @@ BAD = {
         "headers: expected no authorization: a key is given in `keys`"
     ],
     f"{{{A}, headers: {{x-velox-a: b}}}}": ["headers: expected no x-velox-...: Velox itself"],
+    # W11: as `keys` have it, or not at all.
+    f"{{{A}, headers: {{x-a: env:NOT_SET}}}}": ["headers: expected a value in the variable NOT_SET, which is not set"],
+    f"{{{A}, headers: {{x-a: env:EMPTY_KEY}}}}": [
+        "headers: expected a value in the variable EMPTY_KEY, which is empty"
+    ],
+    f"{{{A}, headers: {{x-a: env:very-secret}}}}": ["headers: expected env:NAME with the name of a variable"],
+    f"{{{A}, headers: {{x-a: file:/very-secret}}}}": ["headers: expected a text; in `headers` of an upstream also"],
     f"{{{A}, keys: {KEY}}}": ["keys: expected env:NAME or file:PATH, and never a key itself"],
     f"{{{A}, keys: [env:{KEY}]}}": ["keys: expected env:NAME or file:PATH, and never a key itself"],
     f"{{{A}, keys: ['env:']}}": ["keys: expected env:NAME or file:PATH"],
@@ -461,3 +468,22 @@ def test_wait_for_a_model_that_thinks_is_as_long_as_sdks_wait_unless_another_was
     for fields, environ, wanted in cases:
         (entry,) = of_file(tmp_path, content % fields, **environ).upstreams
         assert (entry.timeouts.first_byte_s, entry.timeouts.thinking_s) == wanted, (fields, environ)
+
+
+def test_header_of_a_variable_is_what_it_holds(tmp_path: Path) -> None:
+    """W11: the text `env:NAME` itself never goes up; a route's rules, whose values anybody may see, take none."""
+    content = "upstreams: [{name: a, origin: http://h, headers: {x-tenant: env:TENANT, x-b: a:b}}]"
+    (entry,) = of_file(tmp_path, content, TENANT="acme 1").upstreams
+    assert entry.headers == ((b"x-tenant", b"acme 1"), (b"x-b", b"a:b"))
+
+    routes = "\nroutes: [{name: r, to: a, request_headers: {set: {x-tenant: env:TENANT}}}]"
+    (told,) = problems(tmp_path, content + routes, TENANT="acme")
+    assert "in `headers` of an upstream also env:NAME" in told
+
+
+@pytest.mark.parametrize("end", ["/v1/chat/completions", "/completions", "/v1/messages", "/responses"])
+def test_origin_of_the_variable_is_no_endpoint(end: str) -> None:
+    """W10: the paths of requests have that already."""
+    with pytest.raises(SettingsError) as refused:
+        load({"VELOX_UPSTREAM_ORIGIN": f"https://h.test/base{end}"}, cores=2)
+    assert f"expected it without {end} at its end" in str(refused.value)

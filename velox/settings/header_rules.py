@@ -6,7 +6,7 @@ Knows: what a field's name and value may be, and which are not the settings' to 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from velox.heads import Header
@@ -48,10 +48,16 @@ def header_rules(section: Section, name: str) -> HeaderRules:
     return HeaderRules(added, removed)
 
 
-def plain_headers(section: Section, name: str, refused: Collection[str] = CREDENTIALS) -> tuple[Header, ...]:
+def plain_headers(
+    section: Section,
+    name: str,
+    refused: Collection[str] = CREDENTIALS,
+    read_variable: Callable[[str], str] | None = None,
+) -> tuple[Header, ...]:
     """Return the fields that stand in a field `name`. No value is ever shown: it may be a secret all the same.
 
-    refused: names besides those that are never set.
+    refused: names besides those that are never set. read_variable: returns what `env:NAME` stands for, raises
+    ValueError; None: it stands for nothing here.
     """
     found: dict[str, str] = {}
     for key, text, where in section.pairs(name, "x-team: a"):
@@ -59,12 +65,22 @@ def plain_headers(section: Section, name: str, refused: Collection[str] = CREDEN
             lower = _settable(key, refused)
             if lower in found:
                 raise ValueError("expected each name once; upper and lower case are the same")
-            found[lower] = header_value(text)
+            found[lower] = header_value(_value(text, read_variable))
         except ValueError as exc:
             section.refuse(name, str(exc), where=where)
     if len(found) > _MOST_RULES:
         section.refuse(name, f"expected at most {_MOST_RULES} headers")
     return tuple((key.encode("ascii"), value.encode("ascii")) for key, value in found.items())
+
+
+def _value(text: str, read_variable: Callable[[str], str] | None) -> str:
+    """Return the value that a text stands for. As a text of its own, a reference would go up in place of a secret."""
+    kind, colon, name = text.partition(":")
+    if not colon or kind not in ("env", "file"):
+        return text
+    if kind == "file" or read_variable is None:
+        raise ValueError("expected a text; in `headers` of an upstream also env:NAME, for what a variable holds")
+    return read_variable(name)
 
 
 def _settable(text: str, refused: Collection[str]) -> str:

@@ -83,6 +83,7 @@ _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*")
 # RFC 6454 §6.2: scheme, host and port; here with `*` for any text.
 _WEB_ORIGIN: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9*._-]+|\[[0-9a-f:.]+\])(?::([0-9*]{1,5}))?")
 _USUAL_PORTS: Final[Mapping[str, str]] = MappingProxyType({"http": "80", "https": "443"})
+_ENDPOINT: Final = re.compile(r"(?:/v1)?/(?:(?:chat/)?completions|messages|responses|embeddings)$")
 _HOST: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 _VISIBLE: Final = re.compile(r"[!-~]+")
 _PERCENT: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%?")
@@ -353,11 +354,20 @@ def public_url(text: str) -> Origin | None:
     return found
 
 
+def endpoint_problem(origin: Origin) -> str:
+    """Return what is wrong with an origin that ends with an endpoint, to which requests' own paths are added; or ""."""
+    found = _ENDPOINT.search(origin.base_path)
+    return "" if found is None else f"expected it without {found[0]} at its end: the paths of requests have that"
+
+
 def origins(text: str) -> tuple[Origin, ...]:
     """Parse origins with commas between them: where requests go first, and where next when it fails."""
     found = tuple(origin(item.strip()) for item in text.split(","))
     if len(set(map(str, found))) != len(found):
         raise ValueError("expected each origin once")
+    for each in found:
+        if expected := endpoint_problem(each):
+            raise ValueError(expected)
     return found
 
 

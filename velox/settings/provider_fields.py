@@ -129,13 +129,19 @@ def choose(section: Section, environ: Mapping[str, str]) -> Chosen:
 
 
 def base_problem(row: Provider, origin: Origin) -> str:
-    """Return what is wrong with an origin that has already what the paths of its provider begin with; "" if nothing."""
-    last = f"/{origin.base_path.rpartition('/')[2]}"
-    if row is COMPATIBLE or last == "/":
-        return ""
-    if any(f"{path.path}/".startswith(f"{last}/") for family in row.families for path in family.native.values()):
-        return f"expected it without {last} at its end: the paths of {row.name} begin with that"
-    return ""
+    """Return what is wrong with an origin that has already what the paths of its provider begin with; "" if nothing.
+
+    That may be several segments, as vendors print their base URLs, and a whole endpoint at any server.
+    """
+    segments = origin.base_path.split("/")[1:]
+    families = row.families
+    paths = [path.path for family in families for path in (*family.native.values(), *family.optional.values())]
+    paths.append(row.model_list)
+    for n in range(len(segments)):
+        end = "/" + "/".join(segments[n:])
+        if row is not COMPATIBLE and any(f"{path}/".startswith(f"{end}/") for path in paths):
+            return f"expected it without {end} at its end: the paths of {row.name} begin with that"
+    return parse.endpoint_problem(origin)
 
 
 def apis_of(row: Provider) -> tuple[Surface, ...]:

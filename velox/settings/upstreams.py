@@ -145,7 +145,15 @@ def parse_upstreams(
     read_concurrency = _concurrency_reader(values.get("workers", 1))
     problems: list[Problem] = []
     read_key = _key_reader(environ, missing)
-    read = partial(_upstream, usual=usual, environ=environ, read_concurrency=read_concurrency, read_key=read_key)
+    read_header = _header_reader(environ, missing)
+    read = partial(
+        _upstream,
+        usual=usual,
+        environ=environ,
+        read_concurrency=read_concurrency,
+        read_key=read_key,
+        read_header=read_header,
+    )
     return _LIST.read(tree, read, problems), problems
 
 
@@ -207,6 +215,7 @@ def _upstream(
     environ: Mapping[str, str],
     read_concurrency: Callable[[str], int | Literal["auto"]],
     read_key: Callable[[str], KeyRef],
+    read_header: Callable[[str], str],
 ) -> UpstreamEntry:
     if "provider" not in section:
         section.needs(name="openai")
@@ -232,7 +241,7 @@ def _upstream(
         section.one("weight", parse.integer(1, _MOST_WEIGHT), 1),
         section.one("concurrency", read_concurrency, usual.concurrency),
         section.many("models", parse.model_pattern, shown=False),
-        plain_headers(section, "headers"),
+        plain_headers(section, "headers", read_variable=read_header),
         section.one("load", parse.one_of(*get_args(LoadSource)), "off"),
         _probe(section),
         section.where,
@@ -362,6 +371,28 @@ def _key_reader(environ: Mapping[str, str], missing: list[str] | None) -> Callab
     return read
 
 
+def _header_reader(environ: Mapping[str, str], missing: list[str] | None) -> Callable[[str], str]:
+    """Return what reads the variable of a header. missing: as for parse_upstreams()."""
+
+    def read(name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError("expected env:NAME with the name of a variable")
+        text = environ.get(name, "")
+        if not text:
+            expected = _not_set(name, environ, "a value")
+            if missing is None:
+                raise ValueError(expected)
+            missing.append(expected)
+        return text or "-"
+
+    return read
+
+
+def _not_set(name: str, environ: Mapping[str, str], what: str) -> str:
+    shown = name if _USUAL_NAME.fullmatch(name) else "that is named here"
+    return f"expected {what} in the variable {shown}, which is {'empty' if name in environ else 'not set'}"
+
+
 def _found(ref: str, secret: Secret) -> KeyRef:
     return KeyRef(ref, hashlib.sha256(secret.reveal().encode("ascii")).digest(), secret)
 
@@ -370,9 +401,7 @@ def _from_environment(name: str, environ: Mapping[str, str]) -> Secret:
     shown = name if _USUAL_NAME.fullmatch(name) else "that is named here"
     text = environ.get(name, "")
     if not text:
-        raise ValueError(
-            f"expected a key in the variable {shown}, which is {'empty' if name in environ else 'not set'}"
-        )
+        raise ValueError(_not_set(name, environ, "a key"))
     try:
         return parse.secret(text)
     except ValueError as exc:
