@@ -25,6 +25,7 @@ __all__ = [
     "Caller",
     "Dialect",
     "Endpoint",
+    "FormFields",
     "KeyEntry",
     "KeyUpdate",
     "Origin",
@@ -64,6 +65,21 @@ class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a d
     include_usage: bool | None = None
     stores: bool = False
     is_model_in_path: bool = False
+
+
+class FormFields(BodyFields, gc=False):
+    """The same of a multipart form.
+
+    model_at, model_end: where the part of its model stands, from its head on; 0: it has none. n_text, n_file: bytes of
+    its texts, and of its files. tells: the reply that it asks for has a place for what is billed.
+    """
+
+    boundary: bytes = b""
+    model_at: int = 0
+    model_end: int = 0
+    n_text: int = 0
+    n_file: int = 0
+    tells: bool = True
 
 
 class Scope(enum.IntEnum):
@@ -199,6 +215,9 @@ class Endpoint(enum.IntEnum):
     MESSAGES = 12
     REALTIME = 13
     GENERATE = 14
+    RERANK = 15
+    VIDEOS = 16
+    TOKENIZE = 17
 
 
 @dataclass(frozen=True, slots=True)

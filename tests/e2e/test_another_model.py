@@ -67,18 +67,18 @@ def test_model_that_a_long_body_hides_is_refused(velox: VeloxProcess, upstream: 
     assert len(upstream.calls) == n_calls + 1
 
 
-def test_form_goes_up_as_it_came(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
-    """Its model is not read, so it can't be replaced."""
+def test_model_of_a_form_is_replaced(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """C4: and nothing else of it."""
     form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--b--\r\n'
     media = {"content-type": "multipart/form-data; boundary=b"}
 
     assert velox.request("POST", "/v1/audio/transcriptions", form, media).status == 200
-    assert upstream.calls[-1].body == form
+    assert upstream.calls[-1].body == form.replace(b"whisper-1", b"theirs")
 
 
-def test_body_that_names_none_gets_none(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
-    """What it then runs is the upstream's choice."""
+def test_body_that_names_none_gets_that_of_the_route(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """C38: it is asked for what the route says, whatever the client's body has elsewhere."""
     body = b'{"input":"x","metadata":{"model":"ours"}}'
 
     assert velox.request("POST", "/v1/responses", body).status == 200
-    assert upstream.calls[-1].body == body
+    assert upstream.calls[-1].body == b'{"model":"theirs",' + body[1:]

@@ -30,10 +30,10 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "/v1/moderations": (CHAT, "m"),
     "/v1/embeddings": (CHAT, "m"),
     "/v1/audio/speech": (INPUT_OUTPUT, "m"),
-    "/v1/audio/transcriptions": (INPUT_OUTPUT, ""),
-    "/v1/images/edits": (INPUT_OUTPUT, ""),
-    "/v1/rerank": (INPUT_OUTPUT, ""),
-    "/v1beta/models/imagen:predict": (INPUT_OUTPUT, ""),
+    "/v1/audio/transcriptions": (INPUT_OUTPUT, "whisper-1"),
+    "/v1/images/edits": (INPUT_OUTPUT, "whisper-1"),
+    "/v1/rerank": (INPUT_OUTPUT, "m"),
+    "/v1beta/models/imagen:predict": (INPUT_OUTPUT, "imagen"),
     "/v1/models/m/infer": (INPUT_OUTPUT, ""),
 }
 FORMS = ("/v1/audio/transcriptions", "/v1/images/edits")

@@ -29,7 +29,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.gateway.tunnel import TunnelExchange
-from velox.heads import Header, ReplyHead, WebSocketOffer
+from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.outcomes import Retry
 from velox.policy.estimate import Estimator
@@ -321,16 +321,16 @@ def test_body_that_is_read_in_steps_comes_to_the_gate_by_itself() -> None:
     run(main)
 
 
-def test_form_where_json_belongs_costs_tokens_too() -> None:
-    """It passes unread, and a server may read it as JSON: then its answer would cost nothing."""
+def test_form_where_json_belongs_is_refused() -> None:
+    """A server may read it as JSON: then its answer would cost nothing."""
 
     async def main() -> None:
         with limited(ScriptedUpstream(whole(200, USAGE, JSON)).dial) as made:
-            client = FakeClient()
-            head = request_head(media=(b"content-type", b"multipart/form-data; boundary=x"))
-            made.submit(client, head, BODY, made.check_head(head))
-            await client.finished.wait()
-            assert status_of(client) == 200 and used(made) == (1, 50, 0)
+            media = (b"content-type", b"multipart/form-data; boundary=x")
+            head = RequestHead.of(b"POST", b"/v1/chat/completions", [media], len(BODY))
+            with pytest.raises(VeloxError) as refused:
+                made.check_head(head)
+            assert refused.value.reason is Reason.UNSUPPORTED_MEDIA and used(made) == (0, 0, 0)
 
     run(main)
 

@@ -295,7 +295,7 @@ def test_model_of_a_form_is_read() -> None:
     refused(ONE, b"POST", path, b"preamble\r\n" + body, headers)
     refused(ONE, b"POST", path, body[:-6], headers)
     refused(ONE, b"POST", path, body + b"--b\r\n", headers)
-    refused(ONE, b"POST", path, MINI)
+    refused(ONE, b"POST", path, b'{"model": "gpt-4o"}')
     refused(ONE, b"POST", b"/v1/chat/completions", body, headers)
 
 

@@ -37,9 +37,9 @@ from velox.policy.api_table import (
 from velox.policy.patterns import matches
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
+from velox.protocol.forms import FormPart
 from velox.protocol.named_models import (
     DoubtError,
-    FormField,
     JsonScan,
     folded,
     form_fields,
@@ -375,11 +375,11 @@ class Guard:
         media = types[0] if types else b"application/json"
         kind = media.partition(b";")[0].strip().lower()
         if kind == b"multipart/form-data":
-            if place not in (ModelPlace.FORM, ModelPlace.BODY_OR_FORM, ModelPlace.FILE):
+            if place not in (ModelPlace.BODY_OR_FORM, ModelPlace.FILE):
                 raise _unread()
             may_run = yield from self._look_at_form(call, media, body)
             return (self._files.recording(),) if may_run and self._files is not None else ()
-        if kind == b"application/json" and place not in (ModelPlace.FORM, ModelPlace.FILE):
+        if kind == b"application/json" and place is not ModelPlace.FILE:
             if len(body) >= LARGE_BYTES:
                 skimmed = yield from skim(body, _passes)
                 body = skimmed.data
@@ -403,7 +403,7 @@ class Guard:
 
     def _look_at_form(self, call: ApiCall, media: bytes, body: bytes | bytearray) -> Generator[None, None, bool]:
         """Look at a form; return True for a file that may be run as a batch."""
-        parts = form_fields(media, body)
+        parts = yield from form_fields(media, body)
         models = form_models(parts, body)
         self._allow(models)
         if call.place is ModelPlace.FILE:
@@ -412,7 +412,7 @@ class Guard:
             raise _unread()
         return False
 
-    def _look_at_file(self, parts: Sequence[FormField], body: bytes | bytearray) -> Generator[None, None, bool]:
+    def _look_at_file(self, parts: Sequence[FormPart], body: bytes | bytearray) -> Generator[None, None, bool]:
         """Look at each line of a file that is about to be run or learnt from; return True if it may be run."""
         purpose = form_text(parts, body, "purpose")
         if purpose in _FILES:

@@ -29,9 +29,12 @@ from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
 from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget
-from velox.types import BodyFields, Caller
+from velox.types import BodyFields, Caller, Endpoint, FormFields
 
-__all__ = ["BudgetGate", "BudgetHold", "CallPrices", "Destinations", "Unread"]
+__all__ = ["BOUNDED", "BudgetGate", "BudgetHold", "CallPrices", "Destinations", "Unread", "bound_of"]
+
+# Endpoints whose request tells little of the tokens that are paid for.
+BOUNDED: Final = frozenset({Endpoint.IMAGES, Endpoint.AUDIO})
 
 # The price of a call, by the name of its upstream, the model that it was asked for, model and tier that its reply
 # tells, and Unix time in seconds.
@@ -41,6 +44,13 @@ CallPrices: TypeAlias = Callable[[str, str, str, str, int], Price | None]
 Unread: TypeAlias = Literal["strict", "refuse", "allow"]
 
 _KEPT_SETS: Final = 4096
+_TEXT_BYTES: Final = 4  # of a token
+# OpenAI counts ten tokens for a second of sound, of which the leanest format that it takes has some 2,000 bytes; its
+# largest picture has 6,240, and speech 20 a second, in which 15 letters are spoken.
+# https://platform.openai.com/docs/guides/image-generation#cost-and-latency, https://platform.openai.com/docs/pricing
+_FILE_BYTES: Final = 200
+_PICTURE_TOKENS: Final = 6_240
+_SPOKEN_TOKENS: Final = 2  # of a byte of text
 # No amount is larger: a thousand million dollars.
 _MOST: Final = 10**18
 _WHOSE: Final = {
@@ -118,11 +128,19 @@ class BudgetGate:
             self._rules = tuple(rules)
             self._sets.clear()
 
-    def hold(self, caller: Caller, way: Destinations, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:
+    def hold(
+        self,
+        caller: Caller,
+        way: Destinations,
+        fields: BodyFields,
+        estimate: Estimate,
+        bound: TokenUsage | None = None,
+    ) -> BudgetHold | None:
         """Hold what a request may cost, of all budgets that count it; None: none does.
 
-        estimate: NO_TOKENS: it is not read, as forms are not. Raises VeloxError(INSUFFICIENT_QUOTA) or
-        VeloxError(UNPRICED_MODEL), or NotYetError where Redis must be asked first, and holds nothing.
+        estimate: NO_TOKENS: nothing is known of its tokens. bound: what dollars are held for in its place. Raises
+        VeloxError(INSUFFICIENT_QUOTA) or VeloxError(UNPRICED_MODEL), or NotYetError where Redis must be asked first,
+        and holds nothing.
         """
         if not self._rules and not has_budgets(caller):
             return None
@@ -140,9 +158,11 @@ class BudgetGate:
                 if each.is_lacking and self._refuses_lacking(each):
                     raise _lacking(each)
                 if each.rule.budget.strict:
-                    amounts = strict = strict or self._amounts(way, fields, estimate, now_s, longest_answer(fields))
+                    amounts = strict = strict or self._amounts(
+                        way, fields, estimate, now_s, longest_answer(fields), bound
+                    )
                 else:
-                    usual = usual or self._amounts(way, fields, estimate, now_s, self._usual(caller, fields))
+                    usual = usual or self._amounts(way, fields, estimate, now_s, self._usual(caller, fields), bound)
                     amounts = usual
                 amount = self._amount(each, amounts)
                 hold = each.hold(amount, now_s)
@@ -167,15 +187,21 @@ class BudgetGate:
         return guess if fields.max_tokens is None else min(guess, longest_answer(fields))
 
     def _amounts(
-        self, way: Destinations, fields: BodyFields, estimate: Estimate, now_s: float, answer: int
+        self,
+        way: Destinations,
+        fields: BodyFields,
+        estimate: Estimate,
+        now_s: float,
+        answer: int,
+        bound: TokenUsage | None,
     ) -> _Amounts:
         """Return what a request may cost, at the dearest of the upstreams that may get it."""
         if not estimate.answer and not fields.max_tokens:
             answer = 0  # its answer is not made of tokens
         tokens = min(estimate.prompt + answer, _MOST)
-        if estimate is NO_TOKENS:
+        if estimate is NO_TOKENS and bound is None:
             return _Amounts(tokens, None)
-        usage = TokenUsage(estimate.prompt, answer)
+        usage = TokenUsage(estimate.prompt, answer) if bound is None else bound
         most = 0
         for upstream, model in way.destinations(fields.model):
             price = self.prices(upstream, model, "", "", int(now_s))
@@ -269,6 +295,27 @@ def _lacking(kept: SharedBudget) -> VeloxError:
         " read yet, so nobody knows what is left (VELOX_BUDGETS_UNREAD)"
     )
     return VeloxError(Reason.LIMITS_UNAVAILABLE, message, retry_after_s=_LACKING_RETRY_S)
+
+
+def bound_of(endpoint: Endpoint, fields: BodyFields, n_bytes: int) -> TokenUsage | None:
+    """Return the most that sound and pictures are likely to be counted as; None: their reply will not tell what it was.
+
+    n_bytes: of the body. What a call whose reply tells nothing counts as is what it held, so this is no low guess.
+    """
+    text = n_bytes
+    files = 0
+    if isinstance(fields, FormFields):
+        if not fields.tells:
+            return None
+        text, files = fields.n_text, fields.n_file // _FILE_BYTES
+    prompt = -(-text // _TEXT_BYTES) + files
+    if endpoint is Endpoint.IMAGES:
+        made = n_answers(fields) * _PICTURE_TOKENS
+        return TokenUsage(prompt, made, image_input=files or None, image_output=made)
+    if isinstance(fields, FormFields):
+        return TokenUsage(prompt, prompt, audio_input=files or None)
+    made = text * _SPOKEN_TOKENS
+    return TokenUsage(prompt, made, audio_output=made)
 
 
 class BudgetHold:

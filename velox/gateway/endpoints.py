@@ -13,44 +13,14 @@ from urllib.parse import unquote_to_bytes
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.memo import Memo
+from velox.policy.api_rows import WORDS, ApiRow, names_lines, row_at
 from velox.policy.api_table import endpoint_length, google_call
 from velox.protocol.content_coding import coding_of
 from velox.types import BodyFields, Dialect, Endpoint, Surface
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "dialect_of", "has_content"]
 
-# The last segments of the endpoints whose body names a model. Longest first within a first word.
-_MODEL_ENDPOINTS: Final[dict[bytes, Endpoint]] = {
-    b"chat/completions": Endpoint.CHAT,
-    b"responses": Endpoint.RESPONSES,
-    b"responses/compact": Endpoint.RESPONSES,
-    b"responses/input_tokens": Endpoint.RESPONSES,
-    b"completions": Endpoint.COMPLETIONS,
-    b"embeddings": Endpoint.EMBEDDINGS,
-    b"moderations": Endpoint.MODERATIONS,
-    b"images/generations": Endpoint.IMAGES,
-    b"images/edits": Endpoint.IMAGES,
-    b"images/variations": Endpoint.IMAGES,
-    b"audio/speech": Endpoint.AUDIO,
-    b"messages": Endpoint.MESSAGES,
-    b"messages/count_tokens": Endpoint.MESSAGES,
-}
-_WORDS: Final[dict[bytes, Endpoint]] = {
-    b"chat": Endpoint.CHAT,
-    b"responses": Endpoint.RESPONSES,
-    b"completions": Endpoint.COMPLETIONS,
-    b"embeddings": Endpoint.EMBEDDINGS,
-    b"models": Endpoint.MODELS,
-    b"moderations": Endpoint.MODERATIONS,
-    b"images": Endpoint.IMAGES,
-    b"audio": Endpoint.AUDIO,
-    b"files": Endpoint.FILES,
-    b"uploads": Endpoint.FILES,
-    b"batches": Endpoint.BATCHES,
-    b"vector_stores": Endpoint.VECTOR_STORES,
-    b"messages": Endpoint.MESSAGES,
-    b"realtime": Endpoint.REALTIME,
-}
+_LABELS: Final = {word.encode("ascii"): label for word, (_, label) in WORDS.items() if label is not Endpoint.OTHER}
 # How the paths end at which the API takes a WebSocket, `*` for any one segment.
 _WEBSOCKETS: Final[tuple[tuple[bytes, ...], ...]] = (
     (b"realtime",),
@@ -101,11 +71,12 @@ WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 
 class PathFacts(NamedTuple):
-    """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket.
+    """What is known of a path. reads_body: its body names a model. upgrades: it may become a WebSocket.
 
     dialect: which API's clients ask there. surface: which API it is, of those that can be put into
     another dialect. named: model and stream, where the path names them and not the body. path_model: the model alone,
-    whatever the body names. family: the path with `*` for ids and names, for records.
+    whatever the body names. family: the path with `*` for ids and names, for records. row: of the table of endpoints,
+    where its body names a model. names_lines: its body may be the lines of a batch, each of which names one.
     """
 
     route: Endpoint
@@ -117,6 +88,8 @@ class PathFacts(NamedTuple):
     named: BodyFields | None = None
     path_model: str | None = None
     family: str = ""
+    row: ApiRow | None = None
+    names_lines: bool = False
 
 
 def dialect_of(head: RequestHead, facts: PathFacts) -> Dialect:
@@ -160,8 +133,8 @@ class Routes:
         if head.content_length and head.method in WITHOUT_CONTENT:
             raise has_content()
         coding_of(head.headers)  # which refuses those that are not decoded here
-        if facts.reads_body and head.method == b"POST":
-            _check_media(head)
+        if facts.row is not None and head.method == b"POST":
+            _check_media(head, facts.row)
         return facts
 
     def _look_at(self, path: bytes) -> PathFacts:
@@ -169,10 +142,11 @@ class Routes:
         words = unquote_to_bytes(path).strip(b"/").split(b"/")
         # Some take letters of either case, or several slashes for one: what they run is read, and counted.
         known = [word.lower() for word in words if word] or [b""]
-        route = next((_WORDS[word] for word in known if word in _WORDS), Endpoint.OTHER)
-        endpoint = _MODEL_ENDPOINTS.get(b"/".join(known[-2:]))
-        if endpoint is None and (len(known) < 2 or known[-2] not in _WORDS):
-            endpoint = _MODEL_ENDPOINTS.get(known[-1])
+        texts = [word.decode("utf-8", "replace") for word in known]
+        row = row_at(texts)
+        route = (
+            next((_LABELS[word] for word in known if word in _LABELS), Endpoint.OTHER) if row is None else row.endpoint
+        )
         passes = words[0] not in _ADMIN_WORDS and (
             self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
         )
@@ -184,9 +158,10 @@ class Routes:
         if upgrades and route is Endpoint.OTHER:
             route = Endpoint.REALTIME
         surface, dialect = _surface_of(known)
-        found = PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, surface)
-        found = found._replace(path_model=_path_model(words), family=_family(path, words))
-        return _google_facts(path, found) or found
+        found = PathFacts(route, row is not None, passes, upgrades, dialect, surface)
+        found = found._replace(path_model=_path_model(words), family=_family(path, words), row=row)
+        found = found._replace(names_lines=names_lines(texts))
+        return _google_facts(path, found)
 
 
 def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:
@@ -205,7 +180,9 @@ def _family(path: bytes, words: list[bytes]) -> str:
     """
     asked, end = google_call(path), ""
     if asked is not None:
-        words, end = path[1 : path.index(b"/models/")].split(b"/"), f"/models/*:{asked[1].decode('ascii')}"
+        end = f":{asked[1].decode('ascii')}"
+        before = path[1 : len(path) - len(asked[0]) - len(end) - 1].removesuffix(b"/models")
+        words, end = before.split(b"/"), f"/models/*{end}"
     shown = []
     for at, word in enumerate(words[:_MOST_WORDS]):
         is_name = at > 0 and words[at - 1] in _BEFORE_NAMES
@@ -230,20 +207,22 @@ def _path_model(words: list[bytes]) -> str | None:
     return None
 
 
-def _google_facts(path: bytes, facts: PathFacts) -> PathFacts | None:
-    """Return the facts of a path that names a model as Gemini's clients do; None: it does not."""
+def _google_facts(path: bytes, facts: PathFacts) -> PathFacts:
+    """Return the facts of a path that may name a model as Gemini's clients do."""
     asked = google_call(path)
-    call = None if asked is None else _GOOGLE_CALLS.get(asked[1])
-    if asked is None or call is None:
-        return None
-    surface, is_stream = call
+    if asked is None:
+        return facts
     try:
         model = unquote_to_bytes(asked[0]).decode()
     except UnicodeDecodeError:
-        return None
+        return facts
+    call = _GOOGLE_CALLS.get(asked[1])
+    if call is None:  # `:predict` and others, whose bodies and answers pass as they came
+        return facts._replace(path_model=model)
+    surface, is_stream = call
     route = Endpoint.EMBEDDINGS if surface in _EMBEDS else Endpoint.GENERATE
     named = BodyFields(model=model, stream=is_stream)
-    return facts._replace(route=route, reads_body=False, dialect=Dialect.GOOGLE, surface=surface, named=named)
+    return facts._replace(route=route, reads_body=False, row=None, dialect=Dialect.GOOGLE, surface=surface, named=named)
 
 
 def _is_like(words: list[bytes], pattern: tuple[bytes, ...]) -> bool:
@@ -260,21 +239,28 @@ def has_content() -> VeloxError:
 
 
 def reads_body(facts: PathFacts, head: RequestHead) -> bool:
-    """True when the body of this request is JSON that names a model. Multipart bodies pass unread."""
-    if not facts.reads_body or head.method != b"POST":
-        return False
+    """True when the body of this request is JSON that names a model."""
+    return facts.reads_body and head.method == b"POST" and not _is_form(head)
+
+
+def reads_form(facts: PathFacts, head: RequestHead) -> bool:
+    """True when the body of this request is a form that names a model."""
+    return facts.row is not None and facts.row.reads_form and head.method == b"POST" and _is_form(head)
+
+
+def _is_form(head: RequestHead) -> bool:
     media = head.header(b"content-type")
-    return media is None or not media.lower().startswith(b"multipart/")
+    return media is not None and media.lower().startswith(b"multipart/")
 
 
-def _check_media(head: RequestHead) -> None:
-    """Refuse a body whose type is not one that is read, or passed unread (B-41)."""
+def _check_media(head: RequestHead, row: ApiRow) -> None:
+    """Refuse a body whose type is not one that is read (B-41)."""
     value = (head.header(b"content-type") or b"").lower()
     if value == b"application/json":
         return
     media, _, parameters = value.partition(b";")
     media = media.strip()
-    if media == b"multipart/form-data":
+    if media == b"multipart/form-data" and row.reads_form:
         return
     charset = parameters.partition(b"charset=")[2].strip(b' "')
     is_json = media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))

@@ -22,7 +22,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Final
 
@@ -32,7 +32,8 @@ from velox.gateway.addresses import AddressFilter
 from velox.gateway.answers import Answers, Room, Unfolded
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
-from velox.gateway.budgets import BudgetGate, BudgetHold
+from velox.gateway.batch_lines import check_lines
+from velox.gateway.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.capacity import Claim
 from velox.gateway.cost_filter import CostFilter
@@ -66,11 +67,13 @@ from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
 from velox.policy.split import MirrorGate
+from velox.protocol.body_edit import adding_model
+from velox.protocol.forms import adding_form_model, read_form
 from velox.protocol.google_limits import with_google_limits
 from velox.protocol.http1_head import METHODS
 from velox.protocol.http1_target import SERVER
 from velox.protocol.token_usage import TokenUsage
-from velox.types import BodyFields, Dialect, Endpoint, Surface
+from velox.types import BodyFields, Dialect, Endpoint, FormFields, Surface
 
 __all__ = ["Exchange", "ExchangeOwner"]
 
@@ -143,6 +146,7 @@ class Exchange(HedgingHost):
             "_places",
         ),
         "_gone",
+        "_is_unnamed",
         *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
         *("_unfolded", "taken_ns"),
     )
@@ -167,6 +171,7 @@ class Exchange(HedgingHost):
         self.plan = plan
         self.id = parts.recorder.next_id()
         self.fields = _NOT_READ
+        self._is_unnamed = False  # its model is that of its route
         self.phase = "queue"
         self.reply: Reply | None = None
         self.started_ns = time.monotonic_ns()
@@ -259,11 +264,16 @@ class Exchange(HedgingHost):
         """Look into the body, if its path names a model. Raises VeloxError."""
         plan = self.plan
         if plan.reads_body:
-            self.fields = self.gateway.parts.reader.read(self.body or b"")
-            if plan.path_model is not None:
-                _name_by_path(self.fields, plan.path_model)
+            fields = self.fields = self.gateway.parts.reader.read(self.body or b"")
+            if fields.model is None or plan.path_model is not None:
+                self._name_otherwise(fields)
         elif plan.named is not None:
             self.fields = plan.named
+        elif plan.reads_form:
+            self.fields = finished(self._form_reading())
+            self._name_otherwise(self.fields)
+        elif plan.names_lines and self._checks_lines:
+            finished(check_lines(self.head, self.body or b"", self.gateway.routing, plan.caller))
         guard = plan.guard
         if guard is not None and guard.concerns(self.body, self.fields):
             body, note = self.body or b"", self._noting(guard)
@@ -277,6 +287,30 @@ class Exchange(HedgingHost):
         if guard.owned is not None and self.gateway.parts.access.keeps_places and self.head.offer is None:
             self._note = note
         return note
+
+    @property
+    def _checks_lines(self) -> bool:
+        """True if a route may have a line of a batch run as another model than it names."""
+        return self.gateway.routing.table.renames and bool(self.body)
+
+    def _form_reading(self) -> Generator[None, None, BodyFields]:
+        return read_form(self.head.header(b"content-type") or b"", self.body or b"")
+
+    def _name_otherwise(self, fields: BodyFields) -> None:
+        """Put the model that the path names in the place of the body's; where neither names one, that of the route."""
+        plan = self.plan
+        if plan.path_model is not None:
+            # One is routed, counted, paid for and run.
+            fields.model = plan.path_model
+            fields.is_model_in_path = True
+        elif fields.model is None and plan.fills and self.body:
+            model = self.gateway.routing.model_of_unnamed(self.head, plan.caller)
+            if model is not None:
+                self._is_unnamed = True
+                if isinstance(fields, FormFields):
+                    self.body = adding_form_model(self.body, fields, model)
+                else:
+                    self.body, fields.model = adding_model(self.body, model), model
 
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
@@ -308,7 +342,9 @@ class Exchange(HedgingHost):
                 if self.plan.has_addresses and self.plan.passed is not None:
                     way = self._way = routing.way_to(self.plan.passed.upstream)
                 else:
-                    way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
+                    way = self._way = routing.way(
+                        self.head, None if self._is_unnamed else self.fields.model, self.plan.caller
+                    )
                 routing.n_open += 1
                 self._routing = routing
                 if self._note is not None:
@@ -402,13 +438,18 @@ class Exchange(HedgingHost):
         self.phase = "parse"
         if plan.reads_body:
             self.fields = await in_steps(self.gateway.parts.reader.read_in_steps(body))
-            if plan.path_model is not None:
-                _name_by_path(self.fields, plan.path_model)
+            self._name_otherwise(self.fields)
         elif plan.named is not None:
             self.fields = plan.named
+        elif plan.reads_form:
+            self.fields = await in_steps(self._form_reading())
+            self._name_otherwise(self.fields)
+        elif plan.names_lines and self._checks_lines:
+            await in_steps(check_lines(self.head, body, self.gateway.routing, plan.caller))
         guard = plan.guard
         if guard is not None and guard.concerns(None, self.fields):
             note = self._noting(guard)
+            body = self.body or b""  # it may have a model more
             self._filters = await in_steps(guard.steps(self.head, body, self.fields, note.place))
             if guard.owned is not None and self._note is not None:
                 self._places = await in_steps(guard.owned.places(self.head, body))
@@ -685,7 +726,8 @@ class Exchange(HedgingHost):
                     return request
                 if surface in COUNTS:
                     raise lanes.estimate(self._asked(surface, model, attempt, None))
-            lanes.check_passes(of_google=self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE)
+            of_google = self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE
+            lanes.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
         if self.plan.has_addresses:
             target = None if self.plan.passed is None else self.plan.passed.target
             is_read = bool(self._filters) or self.plan.reads_addresses
@@ -891,8 +933,10 @@ class Exchange(HedgingHost):
         plan, fields, estimate = self.plan, self.fields, self._grant.estimate
         if plan.endpoint is Endpoint.GENERATE and self.body is not None:
             fields = await in_steps(with_google_limits(fields, self.body))
-        if not plan.reads_body and (plan.named is None or plan.named.is_model_in_path):
-            estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
+        is_form = isinstance(fields, FormFields)  # the bytes of pictures and sounds tell nothing of tokens
+        is_unread = not plan.reads_body and (plan.named is None or plan.named.is_model_in_path)
+        if is_form or is_unread or not plan.names_model:
+            estimate = NO_TOKENS
         elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._unfolded is not None:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
@@ -913,10 +957,12 @@ class Exchange(HedgingHost):
     async def _hold(self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:
         """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
         hold: BudgetHold | None = None
+        plan, n_bytes = self.plan, 0 if self.body is None else len(self.body)
+        bound = bound_of(plan.endpoint, fields, n_bytes) if plan.names_model and plan.endpoint in BOUNDED else None
 
         def gate(_now_ns: int) -> None:
             nonlocal hold
-            hold = budgets.hold(self.plan.caller, way, fields, estimate)
+            hold = budgets.hold(plan.caller, way, fields, estimate, bound)
 
         try:
             gate(0)
@@ -1021,12 +1067,6 @@ class Exchange(HedgingHost):
                 reply.on_failure(failure)  # not fail(): another attempt may follow
             elif limits.sse_keepalive_s:
                 reply.keep_alive(now_s, limits.sse_keepalive_s)
-
-
-def _name_by_path(fields: BodyFields, model: str) -> None:
-    """Put the model that the path names in the place of the body's: one is routed, counted, paid for and run."""
-    fields.model = model
-    fields.is_model_in_path = True
 
 
 def _tell(

@@ -41,10 +41,11 @@ from velox.policy.health.member import State, Verdict, of_failure, of_giving_up,
 from velox.policy.retry import RetryRules, retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
+from velox.protocol.forms import with_form_model
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.authority import NO_PROOF, Authority
 from velox.providers.reasoning import reasons
-from velox.types import BodyFields, Endpoint
+from velox.types import BodyFields, Endpoint, FormFields
 
 __all__ = [
     "Attempt",
@@ -765,7 +766,10 @@ class Attempt(ReplyListener):
         if body and fields.model is not None and group.models[self.n] is not None and not fields.is_model_in_path:
             model = self.asked(fields.model)
             if model is not None and model != fields.model:
-                body = with_model(body, model)
+                if isinstance(fields, FormFields):
+                    body = with_form_model(body, fields, model)
+                else:
+                    body = with_model(body, model)
         rules = group.request_rules
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=rules, target=target)
 

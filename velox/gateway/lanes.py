@@ -44,13 +44,15 @@ from velox.gateway.translation import Crossing, Instead, TranslatedHeads, Transl
 from velox.heads import Headers
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
+from velox.policy.api_rows import is_management
 from velox.policy.routes import HeaderRules
 from velox.protocol.body_edit import Field, instead_of_model, naming_model, with_model
 from velox.protocol.token_usage import TokenUsage
 from velox.protocol.value_count import MOST_VALUES, has_over
 from velox.providers.provider import Envelope, Provider
+from velox.providers.rows import COMPATIBLE
 from velox.providers.target import TargetCall, TargetError, target_call
-from velox.types import Surface
+from velox.types import Endpoint, Surface
 
 __all__ = ["LaneAttempt", "Lanes", "Sides"]
 
@@ -167,16 +169,24 @@ class Lanes:
         """Return a client's body without it."""
         return without_sealed(body, surface)
 
-    def check_passes(self, *, of_google: bool = False) -> None:
+    def check_passes(self, endpoint: Endpoint = Endpoint.OTHER, path: bytes = b"", *, of_google: bool = False) -> None:
         """Raise VeloxError if the provider has nothing at paths of other APIs. of_google: of objects of Google's."""
-        if not self._row.passes or (of_google and not self._row.has_googles):
-            message = f"the provider of this upstream ({self._row.title}) has no API for this path, or for such a model"
+        row = self._row
+        if not row.passes or endpoint in row.lacks or (of_google and not row.has_googles):
+            message = f"the provider of this upstream ({row.title}) has no API for this path, or for such a model"
+            raise VeloxError(Reason.UNKNOWN_ROUTE, message)
+        if row is not COMPATIBLE and is_management(path):
+            message = "this is a path of LiteLLM's management, which the admin listener serves (VELOX_ADMIN_LISTEN)"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
 
     def call(self, surface: Surface, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
         """Return where a request goes; None: as it came. Raises VeloxError for a model that no path can name."""
         if model is None:
-            return None
+            if surface is not Surface.COUNT_RESPONSES:
+                return None
+            # What it counts may be of a conversation that has its model; others than OpenAI's API can't know it.
+            call = target_call(self._row, self._parameters, surface, "", apis=self._apis, query=query)
+            return call if call is not None and call.api is surface else None
         key = (surface, model, stream, query)
         found = self._known.get(key) or self._known.find(key)
         if found is None:

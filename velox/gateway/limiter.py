@@ -25,7 +25,7 @@ from velox.policy.limit_rules import LimitRule, called, rules_of
 from velox.policy.patterns import matches
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.token_bucket import BucketRate
-from velox.types import BodyFields, Caller, Scope
+from velox.types import BodyFields, Caller, FormFields, Scope
 
 __all__ = ["DecisionCounter", "Limiter", "QuotaTable"]
 
@@ -121,9 +121,10 @@ class Limiter:
         caller = plan.caller
         found = None if self._names_models else self._sets.get((caller.id, None))
         limits = found if found is not None and found.caller is caller else self.limits(caller, fields.model)
-        # Also of a form, which is not read: some servers look at no content-type.
         if limits.counts_tokens and body and plan.names_model:
-            return self.admit(limits, estimator.estimate(plan.endpoint, len(body), fields), now_ns)
+            # Of a form its texts: the bytes of pictures and sounds tell nothing of tokens.
+            n_bytes = fields.n_text if isinstance(fields, FormFields) else len(body)
+            return self.admit(limits, estimator.estimate(plan.endpoint, n_bytes, fields), now_ns)
         return self.admit(limits, NO_TOKENS, now_ns)
 
     def count_refused(self, caller: Caller, now_ns: int) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from velox.gateway.access import Access, Guard
 from velox.gateway.addresses import NO_PASS, AddressPass, Passed
 from velox.gateway.answers import REFERRING, is_of_answer
-from velox.gateway.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_of, reads_body
+from velox.gateway.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_of, reads_body, reads_form
 from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
@@ -28,7 +28,7 @@ _NEVER_NS: Final = 1 << 62
 _COUNTS: Final = frozenset({Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE})
 # At these, things are put down; what works with them is asked elsewhere, or reports later. Models are not among them:
 # what is posted to one, as to `models/imagen-4:predict` or `models/OWNER/NAME/predictions`, is for it to work on.
-_IDLE: Final = frozenset({Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES})
+_IDLE: Final = frozenset({Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES, Endpoint.TOKENIZE})
 # Beside the APIs that can be put into another dialect. Of the answers about sound some are files.
 _JSON_ANSWERS: Final = frozenset({Endpoint.COMPLETIONS, Endpoint.IMAGES, Endpoint.MODERATIONS})
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
@@ -38,14 +38,16 @@ _ASKING: Final = frozenset({b"GET", b"HEAD"})
 class RequestPlan:
     """One kind of request.
 
-    dialect: of the client. names_model: a body of this path names a model, or the path itself does. reads_body: and it
-    is JSON, which is read; forms pass unread. may_be_ours: it may ask for what there is, which the gateway may
-    answer itself, or refer to answers that are kept here. has_body: the head was checked as one that a body follows, of
-    which more is asked. forbids_body: no body may follow. terms: what the client says of time and tries. timeout_ns:
-    its time, in nanoseconds; some hundred years for none. priority: its class in the queue. least_cost: tokens that it
-    may cost beside those of its body, before that has been read. guard: looks at what its caller's key may not send;
-    None: nothing is looked at. surface: the API that it asks, of those that can be put into another dialect. named:
-    model and stream, where its path names them and not its body. path_model: the model alone, whatever its body names.
+    dialect: of the client. names_model: a body of this path names a model, or the path itself does, whose tokens can be
+    estimated. reads_body: its body is JSON that names one. reads_form: it is such a form. fills: where either names
+    none, that of the route is put in. names_lines: its body may be the lines of a batch, which name models.
+    may_be_ours: it may ask for what there is, which the gateway may answer itself, or refer to answers that are kept
+    here. has_body: the head was checked as one that a body follows, of which more is asked. forbids_body: no body may
+    follow. terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for
+    none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body, before that
+    has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. surface: the API that
+    it asks, of those that can be put into another dialect. named: model and stream, where its path names them and not
+    its body. path_model: the model alone, whatever its body names.
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
     the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
@@ -76,6 +78,9 @@ class RequestPlan:
     has_addresses: bool = False
     answers: Answers = Answers.ANYTHING
     is_coded: bool = False
+    reads_form: bool = False
+    fills: bool = False
+    names_lines: bool = False
 
 
 def plan_of(
@@ -95,11 +100,12 @@ def plan_of(
     path = endpoints.facts(head.path)
     terms = client_terms(head.headers)
     is_post = head.method == b"POST"
-    is_count = is_post and path.surface in _COUNTS
-    reads = reads_body(path, head)
+    is_count = is_post and (path.surface in _COUNTS or path.route is Endpoint.TOKENIZE)
+    reads, row = reads_body(path, head), path.row
+    is_form = reads_form(path, head)
     named = path.named if is_post else None
     path_model = path.path_model if is_post or head.offer is not None else None
-    if is_post and named is None and path_model is not None and not reads:
+    if is_post and named is None and path_model is not None and not reads and not is_form:
         named = BodyFields(path_model, is_model_in_path=True)
     dialect = dialect_of(head, path)
     passed = passes.opened(head.target) if passes is not None and NO_PASS in head.query else None
@@ -109,7 +115,7 @@ def plan_of(
         caller,
         path.route,
         dialect,
-        is_post and not is_count and (path.reads_body or path.named is not None),
+        is_post and not is_count and (path.named is not None or (row is not None and row.counts_tokens)),
         reads,
         _may_be_ours(head, path, is_post=is_post),
         head.has_body,
@@ -130,6 +136,9 @@ def plan_of(
         passed is not None or tells or dialect is Dialect.GOOGLE,
         _answers(path) if is_post else Answers.ANYTHING,
         head.has_body and coding_of(head.headers) != b"",
+        is_form,
+        row is not None and row.fills,
+        is_post and path.names_lines,
     )
 
 

@@ -24,6 +24,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.capacity import CapacityWaiters, Claim
@@ -34,6 +35,7 @@ from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.net.upstream.pool import PoolStatistics
 from velox.outcomes import Refusal
+from velox.policy.api_rows import row_at
 from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
@@ -176,6 +178,11 @@ class Routing:
             raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
         return way
 
+    def model_of_unnamed(self, head: RequestHead, caller: Caller) -> str | None:
+        """Return the model that the route of a request which names none has for it; None: it has none."""
+        entry = self._table.match(None, head.path, head.headers, caller.name)
+        return None if entry is None else entry.model_of_unnamed
+
     def way_to(self, upstream: str) -> Way:
         """Return the way to one upstream, at which something has begun. Raises VeloxError if there is none any more."""
         if all(member.name != upstream for member in self.members):
@@ -206,8 +213,7 @@ class Routing:
         if entry is not None:
             return self.parts(entry)
         if model is None:
-            message = "no route of this gateway is for a request of this path that names no model"
-            raise VeloxError(Reason.UNKNOWN_ROUTE, message)
+            raise VeloxError(Reason.UNKNOWN_ROUTE, _without_model(head))
         message = "no route of this gateway is for this model; GET /v1/models lists those that are served"
         raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
 
@@ -286,6 +292,20 @@ class Routing:
             sum(each.streams for each in found),
             sum(each.waiting for each in found),
         )
+
+
+def _without_model(head: RequestHead) -> str:
+    """Say why a request that names no model has no route."""
+    words = [word for word in unquote_to_bytes(head.path).decode("utf-8", "replace").lower().split("/") if word]
+    if not words or row_at(words) is None:
+        return (
+            "no route of this gateway is for this path: no model is read from its requests, so it needs a route by"
+            " `paths`, or one without `match`"
+        )
+    return (
+        "this request names no model, and each route of this gateway that is for its path is for some models; name one"
+        " of those that GET /v1/models lists"
+    )
 
 
 class RouteCursor:

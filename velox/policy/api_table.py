@@ -10,13 +10,13 @@ it. A limited key may use what the strict reading knows; what is refused to a ke
 
 from __future__ import annotations
 
-import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from velox.policy.api_rows import OTHER_PATHS, ROWS, WORDS, ModelPlace
 from velox.policy.endpoint_groups import ALL_ENDPOINTS, GROUPS, Group
 from velox.policy.object_kinds import CHAT, KINDS, ObjectKind, id_at, kind_at, without_verb
 
@@ -35,27 +35,6 @@ __all__ = [
     "may_name_objects",
     "plain_words",
 ]
-
-
-class ModelPlace(enum.IntEnum):
-    """Where an endpoint's model stands.
-
-    NONE: nothing runs, or what a caller made before. BODY: the field `model` of a JSON body. FORM: that of a multipart
-    form. BODY_OR_FORM: of either. QUERY: the parameter `model` of a WebSocket's URL, and each of its messages.
-    MESSAGES: each message of a WebSocket names its own. FILE: the lines of an uploaded file. BATCH: the lines of a file
-    that was uploaded before.
-    UNKNOWN: it can't be told from the request.
-    """
-
-    NONE = 0
-    BODY = 1
-    FORM = 2
-    BODY_OR_FORM = 3
-    QUERY = 4
-    FILE = 5
-    BATCH = 6
-    UNKNOWN = 7
-    MESSAGES = 8
 
 
 class ApiCall(NamedTuple):
@@ -85,6 +64,7 @@ _BASES: Final = tuple(
             for base in (
                 "",
                 "/v1",
+                "/v2",
                 "/openai",
                 "/openai/v1",
                 "/api/v1",
@@ -104,61 +84,7 @@ _BASES: Final = tuple(
         reverse=True,
     )
 )
-# Endpoints at which a model works: what is posted there, and where it says which one. `*` is any one word.
-_RUNS: Final = {
-    "chat/completions": ModelPlace.BODY,
-    "completions": ModelPlace.BODY,
-    "embeddings": ModelPlace.BODY,
-    "moderations": ModelPlace.BODY,
-    "responses": ModelPlace.BODY,
-    "responses/compact": ModelPlace.BODY,
-    "responses/input_tokens": ModelPlace.BODY,
-    "messages": ModelPlace.BODY,
-    "messages/count_tokens": ModelPlace.BODY,
-    "images/generations": ModelPlace.BODY,
-    "images/edits": ModelPlace.BODY_OR_FORM,
-    "images/variations": ModelPlace.FORM,
-    "audio/speech": ModelPlace.BODY,
-    "audio/transcriptions": ModelPlace.FORM,
-    "audio/translations": ModelPlace.FORM,
-    "rerank": ModelPlace.BODY,
-    "score": ModelPlace.BODY,
-    "classify": ModelPlace.BODY,
-    "pooling": ModelPlace.BODY,
-    "tokenize": ModelPlace.BODY,
-    "detokenize": ModelPlace.BODY,
-    "files": ModelPlace.FILE,
-    "batches": ModelPlace.BATCH,
-    "fine_tuning/jobs": ModelPlace.BODY,
-    "assistants": ModelPlace.BODY,
-    "threads": ModelPlace.NONE,
-    "threads/*": ModelPlace.NONE,
-    "threads/*/messages": ModelPlace.NONE,
-    "threads/*/messages/*": ModelPlace.NONE,
-    "threads/runs": ModelPlace.BODY,
-    "threads/*/runs": ModelPlace.BODY,
-    "threads/*/runs/*/cancel": ModelPlace.NONE,
-    "vector_stores": ModelPlace.NONE,
-    "vector_stores/*": ModelPlace.NONE,
-    "vector_stores/*/search": ModelPlace.NONE,
-    "vector_stores/*/files": ModelPlace.NONE,
-    "vector_stores/*/files/*": ModelPlace.NONE,
-    "vector_stores/*/file_batches": ModelPlace.NONE,
-    "vector_stores/*/file_batches/*/cancel": ModelPlace.NONE,
-    "conversations": ModelPlace.NONE,
-    "conversations/*": ModelPlace.NONE,
-    "conversations/*/items": ModelPlace.NONE,
-    "chat/completions/*": ModelPlace.NONE,
-    "responses/*/cancel": ModelPlace.NONE,
-    "batches/*/cancel": ModelPlace.NONE,
-    "fine_tuning/jobs/*/cancel": ModelPlace.NONE,
-    "fine_tuning/jobs/*/pause": ModelPlace.NONE,
-    "containers": ModelPlace.NONE,
-    "containers/*/files": ModelPlace.NONE,
-    "videos": ModelPlace.BODY_OR_FORM,
-}
-_ROWS: Final = tuple((tuple(path.split("/")), place) for path, place in _RUNS.items())
-_ENDS: Final = frozenset(words for words, place in _ROWS if place is not ModelPlace.NONE and "*" not in words)
+_ENDS: Final = frozenset(row.words for row in ROWS if row.place is not ModelPlace.NONE and "*" not in row.words)
 _LONGEST_END: Final = max(map(len, _ENDS))
 _SOCKETS: Final = {
     ("realtime",): ModelPlace.QUERY,
@@ -167,59 +93,13 @@ _SOCKETS: Final = {
 }
 # Where a POST to the collection itself is the usual request: the path of an object goes on behind these.
 _ENDS_ALL: Final = (b"", b";", b" ")
-_FIRST_WORDS: Final = {
-    "chat": Group.INFERENCE,
-    "completions": Group.INFERENCE,
-    "embeddings": Group.INFERENCE,
-    "moderations": Group.INFERENCE,
-    "messages": Group.INFERENCE,
-    "images": Group.INFERENCE,
-    "audio": Group.INFERENCE,
-    "models": Group.INFERENCE,
-    "realtime": Group.INFERENCE,
-    "rerank": Group.INFERENCE,
-    "score": Group.INFERENCE,
-    "classify": Group.INFERENCE,
-    "pooling": Group.INFERENCE,
-    "tokenize": Group.INFERENCE,
-    "detokenize": Group.INFERENCE,
-    "fine_tuning": Group.FINE_TUNING,
-    "fine-tunes": Group.FINE_TUNING,
-    "decisions": Group.INFERENCE,
-    "content_provenance_checks": Group.INFERENCE,
-    "auth_tokens": Group.INFERENCE,
-    "live": Group.INFERENCE,
-    "ocr": Group.INFERENCE,
-    "fim": Group.INFERENCE,
-    "engines": Group.INFERENCE,
-    "publishers": Group.INFERENCE,
-    "endpoints": Group.INFERENCE,
-    "ws": Group.INFERENCE,
-}
-# Paths below no base, or of one kind of server only, at which nothing is kept.
-_OTHER_PATHS: Final[Mapping[tuple[str, ...], Group]] = {
-    **{
-        (word,): Group.INFERENCE
-        for word in (
-            *("apply-template", "completion", "embedding", "health", "infill", "invocations", "load", "ping", "props"),
-            *("reranking", "slots", "version"),
-        )
-    },
-    **{
-        ("api", word): Group.INFERENCE
-        for word in ("chat", "embed", "embeddings", "generate", "ps", "show", "tags", "version")
-    },
-    ("agents", "completions"): Group.INFERENCE,
-    ("inference", "v1", "generate"): Group.INFERENCE,
-    ("v2", "rerank"): Group.INFERENCE,
-}
 _OF_ORGANIZATION: Final = frozenset({"organization", "organizations", "dashboard", "billing", "usage", "certificates"})
 # Words of which a server may know another spelling: in a plain path they are in lower case.
 _KNOWN: Final = frozenset(
-    {word for row, _ in _ROWS for word in row}
+    {word for row in ROWS for word in row.words}
     | {word for kind in KINDS for word in kind.path}
     | {word for base in _BASES for word in base}
-    | _FIRST_WORDS.keys()
+    | WORDS.keys()
     | _OF_ORGANIZATION
 ) - {"*", _NAME}
 _FOLDED: Final = frozenset(word.lower() for word in _KNOWN)
@@ -251,8 +131,15 @@ _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _MODELS: Final = "models"
 # What Gemini's clients ask of a model, as `models/NAME:VERB`.
 _VERBS: Final = frozenset(
-    {"generateContent", "streamGenerateContent", "countTokens", "embedContent", "batchEmbedContents"}
+    {b"generateContent", b"streamGenerateContent", b"countTokens", b"embedContent", b"batchEmbedContents"}
 )
+_NO_WORDS: Final = frozenset({b"", b".", b".."})
+# What may stand below a version there that is no model's name, in lower case.
+_COLLECTIONS: Final = frozenset(
+    {kind.path[0].lower().encode("ascii") for kind in KINDS}
+    | {b"models", b"publishers", b"locations", b"endpoints", b"dynamic"}
+)
+
 _DECODINGS: Final = 4
 _SEPARATORS: Final = re.compile(rb"[/\\]+")
 
@@ -302,7 +189,7 @@ def call_of(method: bytes, path: bytes, *, is_websocket: bool = False) -> ApiCal
     if not _OF_ORGANIZATION.isdisjoint(words) or (method not in _READS and _is_shared_model(method, rest, below)):
         group = Group.ORGANIZATION
     elif group is None:
-        group = _OTHER_PATHS.get(rest) or _FIRST_WORDS.get(rest[0]) or _FIRST_WORDS.get(below[0] if below else "")
+        group = OTHER_PATHS.get(rest) or _group(rest[0]) or (_group(below[0]) if below else None)
     place = _place(method, rest, group, is_websocket=is_websocket)
     return ApiCall(group, place, model, rest, found.collection if found else "", object_id, found)
 
@@ -371,7 +258,8 @@ def google_call(path: bytes) -> tuple[bytes, bytes] | None:
     """Return the model and the verb of `/v1beta/models/NAME:VERB`, as Gemini's clients ask; None: another path.
 
     A name may have slashes and colons, and is as the path spells it. Whoever asks what such a path names asks here: two
-    readings of one path would let a key have another model than its own.
+    readings of one path would let a key have another model than its own. Google's own SDK for JavaScript and
+    @ai-sdk/google leave `models/` away before a name with a slash, which they take for a whole path.
     """
     rest, _, verb = path.rpartition(b":")
     base = rest.find(b"/", 1)
@@ -379,13 +267,27 @@ def google_call(path: bytes) -> tuple[bytes, bytes] | None:
         return None
     # The last place before which no colon stands, and behind which a name does.
     at = rest.rfind(_BEFORE_NAME, base, len(rest.partition(b":")[0]) - 1)
-    return None if at < 0 else (rest[at + len(_BEFORE_NAME) :], verb)
+    if at >= 0:
+        return rest[at + len(_BEFORE_NAME) :], verb
+    name = rest[base + 1 :]
+    return (name, verb) if verb in _VERBS and _is_own_name(name) else None
+
+
+def _is_own_name(name: bytes) -> bool:
+    """Say of what stands below the version in one of Google's paths whether it is a model's name: `vllm/qwen3`.
+
+    What begins with one of Google's own collections is none, nor what a server may read as another path.
+    """
+    words = name.split(b"/")
+    if len(words) < 2 or words[0].lower() in _COLLECTIONS or b":" in words[0]:
+        return False
+    return not any(odd in name for odd in (b"%", b"/:", b"/models/")) and _NO_WORDS.isdisjoint(words)
 
 
 def _model_of_verb(path: bytes, words: tuple[str, ...]) -> str | None:
     """Return the model of a plainly written path of Gemini's; None: it is none, or could be read in two ways."""
     call = google_call(path)
-    if call is None or call[1].decode("ascii") not in _VERBS or words.count(_MODELS) != 1:
+    if call is None or call[1] not in _VERBS or words.count(_MODELS) != (b"/models/" in path):
         return None
     return call[0].decode("ascii")
 
@@ -424,8 +326,8 @@ def _below(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _found(words: tuple[str, ...], rest: tuple[str, ...]) -> tuple[ObjectKind | None, Group | None, str]:
     """Return the kind of object that a path names, its group and the object's id. rest: the words below the base."""
-    if rest in _OTHER_PATHS:
-        return None, _OTHER_PATHS[rest], ""
+    if rest in OTHER_PATHS:
+        return None, OTHER_PATHS[rest], ""
     where = _below_version(words) or rest
     where = where[_operation_at(where) :]
     found = kind_at(where)
@@ -446,13 +348,21 @@ def _is_shared_model(method: bytes, rest: tuple[str, ...], below: tuple[str, ...
     return words[:1] == (_MODELS,) and not is_asked and not _operation_at(words)
 
 
+def _group(word: str) -> Group | None:
+    """Return the group of paths that begin with a word."""
+    found = WORDS.get(word)
+    return None if found is None else found[0]
+
+
 def _place(method: bytes, words: tuple[str, ...], group: Group | None, *, is_websocket: bool) -> ModelPlace:
     if is_websocket:
         return _SOCKETS.get(words, ModelPlace.UNKNOWN)
     if method in _READS or (method == b"DELETE" and group not in (None, Group.ORGANIZATION)):
         return ModelPlace.NONE
     if method == b"POST":
-        for row, place in _ROWS:
-            if len(row) == len(words) and all(known in ("*", word) for known, word in zip(row, words, strict=True)):
-                return place
+        for row in ROWS:
+            if len(row.words) == len(words) and all(
+                known in ("*", word) for known, word in zip(row.words, words, strict=True)
+            ):
+                return row.place
     return ModelPlace.UNKNOWN

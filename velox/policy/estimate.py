@@ -21,7 +21,7 @@ _GENERATING: Final = frozenset(
     {Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.COMPLETIONS, Endpoint.MESSAGES, Endpoint.GENERATE}
 )
 # Those that make nothing, and so cost no more than their prompt.
-_READING: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS})
+_READING: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint.RERANK})
 # More than any quota holds. A client may write a number of a thousand digits.
 _MOST: Final = 2**40
 # No model's answer is longer, whatever a client asks for; and what is taken for the longest where it asks for nothing.

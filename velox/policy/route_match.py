@@ -71,7 +71,7 @@ class Explanation:
 class RouteTable:
     """The routes of one gateway. index: of all of them, where it was made already."""
 
-    __slots__ = ("_index", "_routes", "_wanted", "header_names", "only")
+    __slots__ = ("_index", "_routes", "_wanted", "header_names", "only", "renames")
 
     def __init__(self, routes: Sequence[RouteEntry], index: RouteIndex | None = None) -> None:
         self._routes: Final = tuple(routes)
@@ -84,6 +84,8 @@ class RouteTable:
         self._index: Final = index
         self._wanted: Final = {name.encode("ascii"): name for route in routes for name, _ in route.match.headers}
         has_tags = any(route.match.tags for route in routes)
+        # Whether the model of a request may be called otherwise where it goes.
+        self.renames: Final = any(target.naming is not None for route in routes for target in route.to)
         # What a choice depends on besides model, path and key; in lower case.
         self.header_names: Final = frozenset(self._wanted) | ({TAG_HEADER} if has_tags else frozenset())
 

@@ -301,3 +301,12 @@ class RouteEntry:
         """Return all that a request may be sent to."""
         others = (each.to for each in (self.mirror, self.canary) if each is not None)
         return (*self.to, *self.fallback, *others)
+
+    @property
+    def model_of_unnamed(self) -> str | None:
+        """Return the model of a request that names none; None: there is none for each of `to`.
+
+        Where several of them have another one, it is the first's: each attempt asks for its own.
+        """
+        models = [target.model for target in self.to]
+        return None if None in models else models[0]

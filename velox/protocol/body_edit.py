@@ -25,7 +25,16 @@ import orjson
 from velox.errors import Reason, VeloxError
 from velox.types import BodyFields
 
-__all__ = ["STRING", "Field", "ask_for_usage", "instead_of_model", "naming_model", "with_model", "with_query_model"]
+__all__ = [
+    "STRING",
+    "Field",
+    "adding_model",
+    "ask_for_usage",
+    "instead_of_model",
+    "naming_model",
+    "with_model",
+    "with_query_model",
+]
 
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
@@ -205,8 +214,11 @@ def with_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
 
 def naming_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
     """Return `body` with this model, whether it names one or not; otherwise as with_model()."""
-    if _MODEL.find(body) >= 0:
-        return with_model(body, model)
+    return with_model(body, model) if _MODEL.find(body) >= 0 else adding_model(body, model)
+
+
+def adding_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
+    """Return `body`, which names no model, with this one."""
     begin = body.find(b"{") + 1
     rest = body[begin:]
     comma = b"" if rest.lstrip().startswith(b"}") else b","

@@ -14,14 +14,15 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import simdjson
 
+from velox.protocol.forms import FormError, FormPart, split_form
+
 __all__ = [
     "DoubtError",
-    "FormField",
     "JsonScan",
     "Pairs",
     "body_fields",
@@ -80,7 +81,6 @@ _BOUNDARY: Final = re.compile(
 _DISPOSITION: Final = re.compile(
     rb'content-disposition: ?form-data; ?name="([A-Za-z0-9_.\[\]-]{1,128})"(?:; ?filename="([^"\r\n\\]*)")?', re.I
 )
-_MOST_PARTS: Final = 1000
 _DECODINGS: Final = 3
 _BRACKET: Final = re.compile(rb"%5[bBdD]")
 _SPLITS: Final = re.compile(rb"[&;]")
@@ -471,43 +471,18 @@ def _decoded(value: bytes) -> str:
     return text
 
 
-class FormField(NamedTuple):
-    """One part of a form: where its content stands. is_file: it has a file's name."""
+def form_fields(content_type: bytes, body: bytes | bytearray) -> Generator[None, None, list[FormPart]]:
+    """Return the parts of a multipart form that every server reads the same way; yields between slices of the work.
 
-    name: str
-    is_file: bool
-    start: int
-    end: int
-
-
-def form_fields(content_type: bytes, body: bytes | bytearray) -> list[FormField]:
-    """Return the parts of a multipart form that every server reads the same way. Raises DoubtError for any other."""
+    Raises DoubtError for any other.
+    """
     found = _BOUNDARY.fullmatch(content_type)
     if found is None:
         raise DoubtError("the form's boundary is not written plainly in Content-Type")
-    line = b"--" + (found[1] or found[2])
-    if not body.startswith(line + b"\r\n"):
-        raise DoubtError("the form does not begin with its boundary")
-    parts: list[FormField] = []
-    at = len(line) + 2
-    while True:
-        head_end = body.find(b"\r\n\r\n", at, at + 4096)
-        if head_end < 0 or len(parts) >= _MOST_PARTS:
-            raise DoubtError("the form has a part without a head, or too many parts")
-        name, is_file = _part_head(bytes(body[at:head_end]))
-        start = head_end + 4
-        # A reader that takes a lone line feed, or any boundary that it sees, finds the same end.
-        end = body.find(line, start)
-        if end < start + 2 or body[end - 2 : end] != b"\r\n":
-            raise DoubtError("the form has its boundary at a place where no part ends")
-        parts.append(FormField(name, is_file, start, end - 2))
-        at = end + len(line)
-        rest = bytes(body[at : at + 5])
-        if rest in (b"--", b"--\r\n"):
-            return parts
-        if rest[:2] != b"\r\n":
-            raise DoubtError("the form has its boundary at a place where no part ends")
-        at += 2
+    try:
+        return (yield from split_form(found[1] or found[2], body, _part_head))
+    except FormError as exc:
+        raise DoubtError(str(exc)) from None
 
 
 def _part_head(head: bytes) -> tuple[str, bool]:
@@ -527,7 +502,7 @@ def _part_head(head: bytes) -> tuple[str, bool]:
     return found[0]
 
 
-def form_models(parts: Sequence[FormField], body: bytes | bytearray) -> list[str]:
+def form_models(parts: Sequence[FormPart], body: bytes | bytearray) -> list[str]:
     """Return every model that a form names. Raises DoubtError."""
     models: list[str] = []
     for part in parts:
@@ -545,7 +520,7 @@ def form_models(parts: Sequence[FormField], body: bytes | bytearray) -> list[str
     return models
 
 
-def form_text(parts: Sequence[FormField], body: bytes | bytearray, wanted: str) -> str:
+def form_text(parts: Sequence[FormPart], body: bytes | bytearray, wanted: str) -> str:
     """Return the one field of this name, "" if there is none. Raises DoubtError for a second one, however written."""
     found = [part for part in parts if folded(part.name) == wanted]
     if not found:
@@ -555,7 +530,7 @@ def form_text(parts: Sequence[FormField], body: bytes | bytearray, wanted: str) 
     return bytes(body[found[0].start : found[0].end]).decode("utf-8", "replace")
 
 
-def lines_of(body: bytes | bytearray, part: FormField) -> Generator[bytes, None, None]:
+def lines_of(body: bytes | bytearray, part: FormPart) -> Generator[bytes, None, None]:
     """Return the lines of a file that are not empty. Raises DoubtError for what some readers take for a line's end.
 
     An empty one stands for many bytes of empty lines: it names nothing, and its reader may let others run.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
 from velox.heads import Header
-from velox.types import Surface
+from velox.types import Endpoint, Surface
 
 __all__ = ["CallPath", "Envelope", "Family", "Keyless", "Provider"]
 
@@ -109,6 +109,7 @@ class Provider:
     passes: a path that is none of its APIs goes up as it came, with `before` in front of it. has_googles: also those of
     Google's files, caches and other objects.
     model_list: where it lists its models as OpenAI does; "": nowhere, or those of all customers.
+    lacks: endpoints that it has none of, though other paths pass.
     facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
     model_start: what model names may begin with that its paths have already.
     own_models: patterns of the names that its own models have, as against those that it serves for others.
@@ -137,6 +138,7 @@ class Provider:
     passes: bool = True
     has_googles: bool = False
     before: bytes = b""
+    lacks: frozenset[Endpoint] = frozenset()
     model_list: str = "/v1/models"
     facts: ModelFacts = UNKNOWN_MODEL
     key_variables: tuple[str, ...] = ()

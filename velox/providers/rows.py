@@ -16,11 +16,13 @@ from typing import Final
 from velox.dialects.facts import ModelFacts
 from velox.heads import Header
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
-from velox.types import Surface
+from velox.types import Endpoint, Surface
 
 __all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS"]
 
 _S: Final = Surface
+# Endpoints of servers with open models, and old ones of OpenAI's.
+_OF_TEXTS: Final = frozenset({Endpoint.COMPLETIONS, Endpoint.MODERATIONS, Endpoint.RERANK, Endpoint.TOKENIZE})
 _GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 # The client's own account, and whose quota is used and who pays, which is not for clients to say beside our token.
 _GOOGLE_ACCOUNTS: Final = frozenset({b"openai-organization", b"openai-project", b"x-goog-user-project"})
@@ -155,6 +157,8 @@ _ANTHROPIC: Final = Provider(
     account_headers=frozenset({b"anthropic-workspace-id", b"openai-organization", b"openai-project"}),
     key_variables=("ANTHROPIC_API_KEY",),
     own_models=("claude-*",),
+    # Of OpenAI's API it has chat. https://platform.claude.com/docs/en/api/openai-sdk
+    lacks=_OF_TEXTS | {Endpoint.EMBEDDINGS, Endpoint.IMAGES, Endpoint.AUDIO, Endpoint.VIDEOS},
 )
 
 
@@ -320,6 +324,7 @@ _GEMINI: Final = Provider(
     account_headers=_GOOGLE_ACCOUNTS,
     facts=ModelFacts(thinking="level"),
     key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    lacks=_OF_TEXTS,  # https://ai.google.dev/gemini-api/docs/openai
     model_start="models/",
     own_models=("gemini-*",),
 )

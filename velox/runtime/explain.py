@@ -19,7 +19,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import check_model
 from velox.gateway.auth import caller_of
-from velox.gateway.endpoints import Routes
+from velox.gateway.endpoints import PathFacts, Routes
 from velox.gateway.plan import runs_model
 from velox.heads import Headers, RequestHead
 from velox.policy.budget_rules import own_rules, spender_of, subjects
@@ -88,13 +88,19 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     facts = Routes(settings.paths).facts(path)
     method = "POST" if asked.model is not None or facts.reads_body else "GET"
     head = RequestHead.of(method.encode(), path, asked.headers)
-    model = asked.model if facts.path_model is None or method != "POST" else facts.path_model
+    model = _model(facts, asked.model) if method == "POST" else asked.model
     found = RouteTable(settings.routes).explain(
         *(model, path, asked.headers, caller.name), upstreams=settings.upstreams
     )
     weights = {entry.name: entry.weight for entry in settings.upstreams}
     names = {entry.caller_name for entry in settings.api_keys}
     lines = [_caller_line(settings, asked.key), f"endpoint {facts.route.name.lower()}: {method} {asked.path}"]
+    if asked.model is not None and model is None:
+        lines.append("model: none is read from requests of this path, and routes by `models` are not for it")
+    if model is None and facts.row is not None and facts.row.fills and found.route is not None:
+        model = found.route.model_of_unnamed
+        if model is not None:
+            lines.append(f"model {model}: that of the route, as the request names none")
     error = _expired(asked) or _refused_at_once(settings, caller, head, asked.model)
     if error is None:
         lines += [*_passed(found.passed, names), *_taken(found, weights)]
@@ -105,6 +111,15 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
             lines += _budgets(settings, caller, asked.key, model)
     lines.append("forwarded" if error is None else f"refused with {error.status} {error.reason.code}: {error.message}")
     return error is None, [on_one_line(line) for line in lines]
+
+
+def _model(facts: PathFacts, asked: str | None) -> str | None:
+    """Return the model that the gateway reads from a request whose body names `asked`; None: it reads none."""
+    if facts.path_model is not None:
+        return facts.path_model
+    if facts.named is not None:
+        return facts.named.model
+    return asked if facts.reads_body or facts.upgrades else None
 
 
 def _caller_line(settings: Settings, key: KeyEntry | None) -> str:
