@@ -142,8 +142,7 @@ def test_pitfall_44_odd_json_is_kept() -> None:
     "field",
     [
         {"n": 2}, {"n": 0}, {"logprobs": True}, {"top_logprobs": 3}, {"web_search_options": {}},
-        {"audio": {"voice": "alloy", "format": "wav"}}, {"moderation": {"model": "x"}}, {"functions": []},
-        {"function_call": "auto"},
+        {"audio": {"voice": "alloy", "format": "wav"}}, {"moderation": {"model": "x"}},
     ],
 )  # fmt: skip
 def test_what_changes_an_answers_meaning_is_refused(field: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from velox.dialects.chat.client import ChatClient
 from velox.dialects.chat.model import ChatModel
 from velox.dialects.converse.model import ConverseModel
+from velox.dialects.events import events_of
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.form import (
     Call,
@@ -218,3 +219,80 @@ def test_modalities_say_what_can_be_carried_over() -> None:
     with pytest.raises(BadRequestError, match="Velox carries only text"):
         config = {"responseModalities": ["IMAGE"]}
         _read(GenerateClient(_CALL, Losses()), contents=[{"parts": [{"text": "a"}]}], generationConfig=config)
+
+
+# -- functions, before there were tools -----------------------------------------------------------------------
+
+_FUNCTIONS: Final = {"functions": [{"name": "f", "description": "d", "parameters": {"type": "object"}}]}
+_OLD_HISTORY: Final = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a":1}'}},
+    {"role": "function", "name": "f", "content": "r"},
+]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: MessagesModel(ModelFacts(thinking="budget"), Losses()),
+        lambda: ConverseModel(ModelFacts(thinking="budget"), Losses()),
+        lambda: GenerateModel(UNKNOWN_MODEL, Losses()),
+        lambda: ResponsesModel(UNKNOWN_MODEL, Losses()),
+        lambda: ChatModel(UNKNOWN_MODEL, Losses()),
+    ],
+)
+def test_functions_are_tools_for_every_model(model: Any) -> None:
+    """RS10: their calls and results in the history, too, which have no ids."""
+    sent = json.dumps(_body(model(), _chat(**_FUNCTIONS, messages=_OLD_HISTORY, function_call={"name": "f"})))
+
+    assert '"f"' in sent and '"d"' in sent and "functions" not in sent
+    assert '"a"' in sent.replace("\\", "") and '"r"' in sent
+
+
+@pytest.mark.parametrize(("word", "kind"), [("auto", "auto"), ("none", "none"), ({"name": "f"}, "tool")])
+def test_function_call_is_a_choice(word: Any, kind: str) -> None:
+    """RS10: one call at a time, as there was room for one."""
+    request = _chat(**_FUNCTIONS, function_call=word)
+
+    assert request.tool_choice is not None and request.tool_choice.choice.value == kind
+    assert request.parallel_tools is False
+
+
+def _claude_call(client: ChatClient) -> Any:
+    model = MessagesModel(ModelFacts(thinking="budget"), Losses())
+    model.write(client.read(json.dumps({**_ASKED, **_FUNCTIONS}).encode()), "m")
+    use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
+    said = {"id": "msg_1", "type": "message", "role": "assistant", "model": "c", "stop_reason": "tool_use"}
+    return model.answer(json.dumps({**said, "content": [use], "usage": {}}).encode())
+
+
+def test_client_of_functions_gets_a_function_call() -> None:
+    """RS10: plain, as its SDK reads it."""
+    client = ChatClient(_CALL, Losses())
+
+    choice = json.loads(client.answer(_claude_call(client)))["choices"][0]
+
+    assert choice["message"]["function_call"] == {"name": "f", "arguments": '{"a": 1}'}
+    assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "function_call"
+
+
+def test_client_of_functions_gets_a_function_call_in_chunks() -> None:
+    """RS10: streamed, too."""
+    client = ChatClient(_CALL, Losses())
+    answer = _claude_call(client)
+    writer = client.stream()
+
+    said = b"".join(writer.write(event) for event in events_of(answer))
+
+    chunks = [json.loads(line[6:])["choices"][0] for line in said.split(b"\n\n") if line.startswith(b"data: {")]
+    calls = [call for chunk in chunks if (call := chunk["delta"].get("function_call")) is not None]
+    assert calls[0] == {"name": "f", "arguments": ""}
+    assert "".join(call["arguments"] for call in calls) == '{"a": 1}'
+    assert chunks[-1]["finish_reason"] == "function_call" and b"tool_calls" not in said
+
+
+def test_function_of_the_history_needs_its_name() -> None:
+    """RS10: it says whose result a message is."""
+    with pytest.raises(BadRequestError) as caught:
+        _chat(messages=[*_OLD_HISTORY[:2], {"role": "function", "content": "r"}])
+    assert caught.value.param == "messages[2].name"

@@ -46,6 +46,7 @@ _MOST_HELD_BYTES: Final = 1024 * 1024
 _DONE: Final = b"data: [DONE]\n\n"
 _ROLE: Final = b'{"role":"assistant","content":""}'
 _ARGUMENTS: Final = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}'
+_OLD_ARGUMENTS: Final = b'{"function_call":{"arguments":%b}}'
 _BETWEEN: Final = quoted(BETWEEN)
 
 _FINISHES: Final = {
@@ -64,8 +65,10 @@ def answer_id(theirs: str, call: Call) -> str:
     return theirs if theirs.startswith("chatcmpl-") else f"chatcmpl-{call.id}"
 
 
-def finish_word(stop: Stop) -> bytes:
-    """Return the finish reason."""
+def finish_word(stop: Stop, *, is_old: bool = False) -> bytes:
+    """Return the finish reason. is_old: of an answer that calls functions, and no tools."""
+    if is_old and stop.reason is StopReason.TOOLS:
+        return b"function_call"
     return _FINISHES[stop.reason]
 
 
@@ -96,9 +99,15 @@ class _Block:
 
 
 class ChunkWriter:
-    """Writes one stream. model: as the client asked for it. custom: the names of its custom tools."""
+    """Writes one stream. model: as the client asked for it. custom: the names of its custom tools.
 
-    def __init__(self, call: Call, model: str, custom: Collection[str], *, include_usage: bool) -> None:
+    is_old: it calls functions, and no tools (RequestReader).
+    """
+
+    def __init__(
+        self, call: Call, model: str, custom: Collection[str], *, include_usage: bool, is_old: bool = False
+    ) -> None:
+        self._is_old: Final = is_old
         self._call: Final = call
         self._model: Final = model
         self._custom: Final = custom
@@ -186,6 +195,9 @@ class ChunkWriter:
         block, self._opening = self._opening, None
         if block is None:
             return b""
+        if self._is_old:
+            form = b'{"function_call":{"name":%b,"arguments":""}}'
+            return b"" if block.index else self._chunk(form % quoted(block.name))
         call_id = quoted(id_with_thought(block.id, signature))
         if block.name in self._custom:
             form = b'{"tool_calls":[{"index":%d,"id":%b,"type":"custom","custom":{"name":%b,"input":""}}]}'
@@ -209,7 +221,7 @@ class ChunkWriter:
             if block.name in self._custom:
                 self._hold(block, text)
                 return before
-            return before + self._chunk(_ARGUMENTS % (block.index, text))
+            return before + self._arguments(block, text)
         match kind:
             case Kind.THINKING:
                 if not block.n_characters and self._has_thoughts:
@@ -220,6 +232,11 @@ class ChunkWriter:
             case Kind.REFUSAL:
                 return before + self._chunk(b'{"refusal":%b}' % text)
         return before
+
+    def _arguments(self, block: _Block, text: JsonText) -> bytes:
+        if self._is_old:
+            return b"" if block.index else self._chunk(_OLD_ARGUMENTS % text)
+        return self._chunk(_ARGUMENTS % (block.index, text))
 
     def _hold(self, block: _Block, text: JsonText) -> None:
         self._held_bytes += len(text)
@@ -258,7 +275,7 @@ class ChunkWriter:
             form = b'{"tool_calls":[{"index":%d,"custom":{"input":%b}}]}'
             return before + self._chunk(form % (block.index, text))
         if not block.has_arguments and block.name not in self._custom:
-            return before + self._chunk(_ARGUMENTS % (block.index, b'"{}"'))
+            return before + self._arguments(block, b'"{}"')
         return before
 
     # -- end --------------------------------------------------------------------------------------------
@@ -268,7 +285,7 @@ class ChunkWriter:
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             said += self._chunk(b'{"refusal":%b}' % stop.explanation)
         last = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"%b"}]%b}\n\n'
-        return said + self._lead + last % (finish_word(stop), self._no_usage)
+        return said + self._lead + last % (finish_word(stop, is_old=self._is_old), self._no_usage)
 
     def _last_usage(self) -> bytes:
         if not self._include_usage:

@@ -65,7 +65,13 @@ class ChatClient:
 
     def stream(self) -> StreamWriter:
         """See ClientSide."""
-        return ChunkWriter(self._call, self._model, self._reader.custom, include_usage=self._reader.include_usage)
+        return ChunkWriter(
+            self._call,
+            self._model,
+            self._reader.custom,
+            include_usage=self._reader.include_usage,
+            is_old=self._reader.is_old,
+        )
 
     def error(self, error: ApiError) -> bytes:
         """See ClientSide."""
@@ -101,7 +107,7 @@ class ChatClient:
                 self._call.now_s,
                 quoted(answer.model or self._model),
                 b"".join(fields),
-                finish_word(stop),
+                finish_word(stop, is_old=self._reader.is_old),
                 usage_json(answer.usage),
                 tier,
             )
@@ -141,6 +147,10 @@ class ChatClient:
     def _calls(self, calls: Sequence[ToolUse]) -> list[bytes]:
         if not calls:
             return []
+        if self._reader.is_old:
+            call = calls[0]  # there is one: no more were asked for
+            form = b',"function_call":{"name":%b,"arguments":%b}'
+            return [form % (quoted(call.name), quoted(call.arguments.decode("utf-8", "replace")))]
         written = []
         for index, call in enumerate(calls):
             call_id = quoted(id_with_thought(self._call_id(call, index), call.signature))

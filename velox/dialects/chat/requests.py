@@ -58,6 +58,11 @@ _CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _UNKNOWN: Final = "Object contains unknown field"
 
+_FUNCTIONS: Final = msgspec.json.Decoder(list[wire.Function])
+_FUNCTION_CALL: Final = msgspec.json.Decoder(wire.FunctionCall)
+_FUNCTION_NAME: Final = msgspec.json.Decoder(wire.FunctionName)
+_FUNCTION: Final = "function"  # the role, before there were ids of calls
+_OF_TOOLS: Final = frozenset({"tool", _FUNCTION})
 _CHOICES: Final = {
     "auto": Choice.AUTO,
     "none": Choice.NONE,
@@ -71,8 +76,6 @@ _ROLES: Final = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYS
 _AS_IT_LIKES: Final = "default"  # Groq's word
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _REFUSED: Final = {
-    "functions": "functions is the old name of tools; send tools",
-    "function_call": "function_call is the old name of tool_choice; send tool_choice",
     "audio": "the model of this route does not answer with audio; leave audio out",
     "web_search_options": "the model of this route has no web search of this kind; leave web_search_options out",
     "moderation": "the model of this route does not moderate by this field; leave moderation out",
@@ -85,7 +88,7 @@ _DROPPED: Final = (
     "prompt_cache_retention",
 )
 # The fields of both, the last of the struct, asked for in one call: few requests have any of them.
-_N_USUAL: Final = wire.RequestBody.__struct_fields__.index(next(iter(_REFUSED)))
+_N_USUAL: Final = wire.RequestBody.__struct_fields__.index("functions")
 _NO_RARE: Final = astuple(wire.RequestBody([]))[_N_USUAL:]
 # So for what a message of the assistant may have beside its content.
 _N_BEFORE: Final = wire.Message.__struct_fields__.index("tool_calls")
@@ -96,13 +99,17 @@ _LIFETIMES: Final = {"12h": "1h", "30m": None}
 
 
 class RequestReader:
-    """Reads one request. custom: the names of its custom tools; include_usage: a stream is to say the usage."""
+    """Reads one request. custom: the names of its custom tools; include_usage: a stream is to say the usage.
+
+    is_old: it has `functions`, as Chat Completions had before tools, and so has its answer.
+    """
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
         self._hosted: Final = HostedTools(losses, "tools.hosted")
         self.custom: Final[set[str]] = set()
         self.include_usage = False
+        self.is_old = False
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
@@ -134,11 +141,14 @@ class RequestReader:
         request = Request(given.model, self._messages(given.messages), given.stream is True)
         if given.tools:
             request.tools = [tool for n, each in enumerate(given.tools) if (tool := self._tool(each, n)) is not None]
+        if has_rare and (is_given(given.functions) or is_given(given.function_call)):
+            self._read_old(given, request)
         if given.tool_choice is not wire.ABSENT:
             request.tool_choice = self._tool_choice(given.tool_choice)
         if not self._hosted.is_empty:
             self._hosted.settle(request, "tool_choice")
-        request.parallel_tools = given.parallel_tool_calls
+        if given.parallel_tool_calls is not None:
+            request.parallel_tools = given.parallel_tool_calls
         request.max_tokens = given.max_tokens if max_tokens is None else max_tokens
         request.temperature = given.temperature
         request.top_p = given.top_p
@@ -203,7 +213,7 @@ class RequestReader:
                 role = _ASSISTANT
                 is_text = is_text and content != EMPTY and astuple(each)[_N_BEFORE:] == _NOTHING_BESIDE
                 blocks = [Text(content)] if is_text else self._assistant(each, content, n)
-            elif word == "tool":
+            elif word in _OF_TOOLS:
                 role, is_text = _USER, False
                 blocks = [self._tool_result(each, content, n)]
             else:
@@ -214,15 +224,13 @@ class RequestReader:
                 continue
             if each.cache_control is not None and blocks:
                 _set_mark(blocks[-1], _mark(each.cache_control))
-            messages.append(Message(role, blocks, None if word == "tool" else each.name))
+            messages.append(Message(role, blocks, None if word in _OF_TOOLS else each.name))
         return messages
 
     def _role(self, word: str, n: int) -> Role:
         role = _ROLES.get(word)
         if role is None:
             message = "the role of a message is system, developer, user, assistant or tool"
-            if word == "function":
-                message = "function is the old name of the role tool; send tool, with a tool_call_id"
             raise BadRequestError(message, f"messages[{n}].role")
         return role
 
@@ -266,9 +274,13 @@ class RequestReader:
         raise BadRequestError(message, f"{path}.type")
 
     def _assistant(self, message: wire.Message, content: bytes, n: int) -> list[Block]:
-        if message.function_call is not wire.ABSENT or message.audio is not wire.ABSENT:
-            _refuse_old(message, n)
+        if message.audio is not wire.ABSENT and is_given(message.audio):
+            text = "an earlier answer in audio can't be sent to the model of this route; send its text"
+            raise BadRequestError(text, f"messages[{n}].audio")
         calls = [self._call(each, n, k) for k, each in enumerate(message.tool_calls)] if message.tool_calls else []
+        if message.function_call is not wire.ABSENT and is_given(message.function_call):
+            old = decoded_request(_FUNCTION_CALL, message.function_call, f"messages[{n}].function_call")
+            calls.append(ToolUse("", old.name, read_arguments(bytes(old.arguments))))
         said: list[Block] = []
         if content[:1] == b'"':
             if content != EMPTY:
@@ -305,6 +317,11 @@ class RequestReader:
         return ToolUse(call_id, function.name, arguments, signature, _mark(call.cache_control))
 
     def _tool_result(self, message: wire.Message, content: bytes, n: int) -> ToolResult:
+        if message.role == _FUNCTION:
+            if not message.name:
+                raise BadRequestError("a message of role function has a name", f"messages[{n}].name")
+            text = content if content[:1] == b'"' else EMPTY
+            return ToolResult("", [Text(text)], message.name)
         if message.tool_call_id is None:
             raise BadRequestError("a message of role tool has a tool_call_id", f"messages[{n}].tool_call_id")
         call_id = message.tool_call_id
@@ -344,6 +361,26 @@ class RequestReader:
             self._hosted.add_other(f"tools[{n}]")
         return None
 
+    def _read_old(self, given: wire.RequestBody, request: Request) -> None:
+        """Read `functions` and `function_call`, of which a model could call one at a time."""
+        self.is_old = True
+        if is_given(given.functions):
+            functions = decoded_request(_FUNCTIONS, given.functions, "functions")
+            tools = [self._tool(wire.Tool(function=each), n) for n, each in enumerate(functions)]
+            request.tools = [*request.tools, *(tool for tool in tools if tool is not None)]
+        request.parallel_tools = False
+        if not is_given(given.function_call):
+            return
+        word = raw_text(given.function_call)
+        if word is None:
+            name = decoded_request(_FUNCTION_NAME, given.function_call, "function_call").name
+            request.tool_choice = ToolChoice(Choice.TOOL, name)
+        else:
+            choice = _CHOICES.get(decoded(word))
+            if choice is None:
+                raise BadRequestError("function_call is none, auto or an object with a name", "function_call")
+            request.tool_choice = ToolChoice(choice)
+
     def _tool_choice(self, raw: Raw) -> ToolChoice | None:
         if not is_given(raw):
             return None
@@ -379,15 +416,6 @@ def _refuse_responses(text: bytes) -> None:
     if "messages" not in names and "input" in names:
         message = "this is a request of OpenAI's Responses: send it to /v1/responses, or messages in place of input"
         raise BadRequestError(message, "messages")
-
-
-def _refuse_old(message: wire.Message, n: int) -> None:
-    if is_given(message.function_call):
-        text = "function_call is the old name of tool_calls; send those"
-        raise BadRequestError(text, f"messages[{n}].function_call")
-    if is_given(message.audio):
-        text = "an earlier answer in audio can't be sent to the model of this route; send its text"
-        raise BadRequestError(text, f"messages[{n}].audio")
 
 
 def _thoughts(message: wire.Message, calls: list[ToolUse]) -> tuple[list[Thinking], Signature | None]:

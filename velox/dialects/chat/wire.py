@@ -25,6 +25,7 @@ __all__ = [
     "CompletionDetails",
     "Delta",
     "ExtraContent",
+    "Function",
     "FunctionCall",
     "FunctionName",
     "LenientRequest",
@@ -162,7 +163,9 @@ class Part(msgspec.Struct, gc=False):
     prompt_cache_breakpoint: CacheControl | None = None
 
 
-class _Function(msgspec.Struct, gc=False):
+class Function(msgspec.Struct, gc=False):
+    """A function that the model may call."""
+
     name: str
     description: Raw = ABSENT
     parameters: Raw = ABSENT
@@ -174,8 +177,8 @@ class Tool(msgspec.Struct, gc=False):
     """A tool that the model may call. type: may be left out (Mistral)."""
 
     type: str = "function"
-    function: _Function | None = None
-    custom: _Function | None = None
+    function: Function | None = None
+    custom: Function | None = None
     cache_control: CacheControl | None = None
 
 
@@ -276,9 +279,10 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     cache_control: CacheControl | None = None
     modalities: list[str] | None = None
     store: bool | None = None
-    # Refused:
+    # Old names of tools and tool_choice:
     functions: Raw = ABSENT
     function_call: Raw = ABSENT
+    # Refused:
     audio: Raw = ABSENT
     web_search_options: Raw = ABSENT
     moderation: Raw = ABSENT
