@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from velox.dialects.added_marks import MarkingModel, adds_marks
+from velox.dialects.as_sent import with_known_values
 from velox.dialects.claude_envelope import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
@@ -211,7 +212,9 @@ class Lanes:
         if asked.surface is Surface.RESPONSES and (fitted := self._fitted(asked)) is not None:
             return self._crossing(fitted, attempt, asked)
         if asked.body and asked.model is not None:
-            own = without_foreign(asked.body, asked.surface, self._facts_of(asked.model), self._row.name)
+            facts = self._facts_of(asked.model)
+            own = without_foreign(asked.body, asked.surface, facts, self._row.name)
+            own = with_known_values(own, asked.surface, facts, self._row.name)
             if own is not asked.body:
                 asked = asked._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.vendors import openai as openais
+from velox.dialects.as_sent import with_known_values
 from velox.dialects.chat.client import ChatClient
 from velox.dialects.chat.model import ChatModel
 from velox.dialects.converse.model import ConverseModel
@@ -32,6 +34,7 @@ from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.model import ResponsesModel
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
+from velox.types import Surface
 
 _CALL: Final = Call("abc", 7, "m")
 _ASKED: Final = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -129,6 +132,7 @@ def test_reasoning_of_responses_does_not_reach_chat(provider: str, model: str) -
     body = _body(ChatModel(_facts(provider, model), losses, provider), _thought(provider, "gAAAAAB", "rs_1"))
 
     assert "reasoning_details" not in json.dumps(body)
+    assert provider == "bedrock-mantle" or not list(openais.problems("/v1/chat/completions", body))
     assert losses.dropped == ("reasoning_signature",)
 
 
@@ -147,7 +151,7 @@ def test_reasoning_goes_to_responses_without_its_id() -> None:
     """RS2: with an id and `store: false` OpenAI wants the item that followed; the value alone is taken."""
     body = _body(ResponsesModel(_facts("openai", "gpt-5.2"), Losses()), _thought("openai", "gAAAAAB", "rs_1"))
 
-    assert body["store"] is False
+    assert body["store"] is False and not list(openais.problems("/v1/responses", body))
     (item,) = [item for item in body["input"] if item["type"] == "reasoning"]
     assert item == {
         "type": "reasoning",
@@ -296,3 +300,30 @@ def test_function_of_the_history_needs_its_name() -> None:
     with pytest.raises(BadRequestError) as caught:
         _chat(messages=[*_OLD_HISTORY[:2], {"role": "function", "content": "r"}])
     assert caught.value.param == "messages[2].name"
+
+
+# -- as sent ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.RESPONSES])
+@pytest.mark.parametrize(
+    ("provider", "detail", "tier"),
+    [("groq", "high", "on_demand"), ("xai", "high", "default"), ("openai", "original", "default")],
+)
+def test_values_that_a_provider_does_not_know_are_others_as_sent(
+    surface: Surface, provider: str, detail: str, tier: str
+) -> None:
+    """C10, RS10: the API is the client's own, the provider is another; texts stay."""
+    text = '"detail":"original" "service_tier":"on_demand"'
+    given = {"service_tier": "on_demand", "x": [{"text": text}, {"image_url": {"detail": "original"}}]}
+    for body in (json.dumps(given).encode(), bytearray(json.dumps(given, separators=(",", ":")).encode())):
+        found = json.loads(with_known_values(body, surface, _facts(provider, "m"), provider))
+        assert found == {"service_tier": tier, "x": [{"text": text}, {"image_url": {"detail": detail}}]}
+
+
+def test_other_bodies_are_not_touched_as_sent() -> None:
+    """C10: of other APIs, and those without the words."""
+    body = b'{"detail": "original"}'
+    assert with_known_values(body, Surface.MESSAGES, UNKNOWN_MODEL, "xai") is body
+    body = b'{"detail": "low", "service_tier": "flex"}'
+    assert with_known_values(body, Surface.CHAT, UNKNOWN_MODEL, "xai") is body
