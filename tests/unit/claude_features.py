@@ -91,6 +91,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "tools.tool_search_tool": {
         "tools": [{"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}]
     },
+    "tools.bash": {"tools": [{"type": "bash_20250124", "name": "bash"}]},
     "tools.web_fetch": {"tools": [FETCH]},
     "tools.web_search": {"tools": [SEARCH]},
 }

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.claude_features import ASKED, BETAS, EXAMPLES, TOOL, example
 from tests.unit.test_gateway_lanes import Sent, asked_of
-from tests.vendors import bedrock, foundry, mantle, vertex
+from tests.vendors import bedrock, foundry, mantle, messages_servers, vertex
 from tests.vendors.claude import BETAS as KNOWN
 from tests.vendors.vendor import Reply, Vendor, VendorRequest, as_request
 from velox.errors import Reason, VeloxError
@@ -27,7 +27,8 @@ from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
 from velox.types import BodyFields, Surface
 
-VENDORS = {each.row: each for each in (bedrock.VENDOR, mantle.VENDOR, vertex.VENDOR, foundry.VENDOR)}
+CLOUDS = (bedrock.VENDOR, mantle.VENDOR, vertex.VENDOR, foundry.VENDOR)
+VENDORS = {each.row: each for each in (*CLOUDS, *messages_servers.VENDORS)}
 PARAMETERS = {"project": "p", "location": "eu", "region": "eu-west-1", "resource": "r"}
 MODEL = "anthropic.claude-opus-4-8"
 
@@ -145,7 +146,7 @@ def test_claude_code_as_it_is_passes_each_cloud() -> None:
 
 def test_fields_without_which_there_is_nothing_to_test_are_in_the_table() -> None:
     """Each field of the table has an example, and each beta of an example is one that Anthropic knows."""
-    assert set(EXAMPLES) == set(BETAS) | {"inference_geo"}
+    assert set(EXAMPLES) == set(BETAS) | {"inference_geo", "tools.bash"}
     assert {beta for betas in BETAS.values() for beta in betas} <= KNOWN
 
 

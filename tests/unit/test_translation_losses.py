@@ -46,6 +46,21 @@ def test_losses_are_said_for_each_target(tmp_path: Path, capsys: pytest.CaptureF
     assert "groq, model any-model: translated to chat" in lines
 
 
+def test_losses_as_sent_are_said_of_other_services(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """K1: the dialect is the client's own, the service another."""
+    (tmp_path / "velox.yaml").write_text(
+        "upstreams: [{name: aws, provider: bedrock, region: eu-west-1}]\n"
+        "routes: [{name: all, match: {models: [any]}, to: {upstream: aws, model: anthropic.claude-opus-4-8}}]\n"
+    )
+    assert main(["check", "--explain", "all", "messages"], {"VELOX_CONFIG": str(tmp_path / "velox.yaml")}) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert lines[0] == "aws, model anthropic.claude-opus-4-8: as sent: it has this API"
+    assert lines[1].startswith("  left out: ") and "tools.allowed_callers (allowed_callers)" in lines[1]
+    assert "speed" in lines[1] and "defer_loading" not in lines[1] and "message of the system" not in lines[1]
+    assert any(line.startswith("  refused: thread (") for line in lines[2:])
+
+
 def test_strict_route_refuses_what_would_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The model is the pattern's, without what the target takes off."""
     lines = explained(tmp_path, capsys, "strict", "chat")

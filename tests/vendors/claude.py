@@ -95,6 +95,7 @@ class Place(NamedTuple):
     the betas of which one must be there; () where it needs none. server_tools: types that it runs itself, as prefixes.
     fields: of the body, that it takes beside those of betas it knows. strict: tools may be.
     urls: it fetches pictures and documents. system_role: a message may be of the system. scope: of a cache mark.
+    client_tools: it knows the types of tools that the vendor defined and the client runs. files: without a beta.
     """
 
     betas: frozenset[str]
@@ -107,6 +108,8 @@ class Place(NamedTuple):
     urls: bool = True
     system_role: bool = False
     scope: bool = False
+    client_tools: bool = True
+    files: bool = False
 
 
 def betas_of(request: VendorRequest) -> tuple[str, ...]:
@@ -161,7 +164,8 @@ def _edit_problems(body: Mapping[str, Any], betas: frozenset[str]) -> Iterator[s
 
 def _tool_problems(path: str, tool: Mapping[str, Any], betas: frozenset[str], place: Place) -> Iterator[str]:
     kind = tool.get("type") or "custom"
-    if kind != "custom" and kind not in _CLIENT_TOOLS and not kind.startswith((*place.server_tools, *_SEARCHES)):
+    is_client = place.client_tools and kind in _CLIENT_TOOLS
+    if kind != "custom" and not is_client and not kind.startswith((*place.server_tools, *_SEARCHES)):
         yield f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
     if kind == "custom" and (wrong := schemas.claude_problem(tool.get("input_schema"))):
         yield f"{path}.custom.input_schema{wrong}"
@@ -188,7 +192,11 @@ def _message_problems(path: str, message: Mapping[str, Any], betas: frozenset[st
         source = block.get("source")
         if isinstance(source, dict) and source.get("type") == "url" and not place.urls:
             yield f"{path}.content: URL sources are not supported"
-        if isinstance(source, dict) and source.get("type") == "file" and "files-api-2025-04-14" not in betas:
+        if (
+            isinstance(source, dict)
+            and source.get("type") == "file"
+            and not place.files | ("files-api-2025-04-14" in betas)
+        ):
             yield f"{path}.content: Input tag 'file' found using 'type' does not match any of the expected tags"
 
 

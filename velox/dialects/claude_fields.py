@@ -26,11 +26,13 @@ from msgspec import Raw
 
 from velox.dialects.facts import BY, REFUSED, TAKEN, ModelFacts
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.client_tools import client_tool
+from velox.dialects.needed_fields import needed
 from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.text import is_blank, quoted
 from velox.policy.patterns import matches
 
-__all__ = ["BETAS_OF", "Fitted", "fitted", "marked_last", "names_of", "needed", "object_of"]
+__all__ = ["BETAS_OF", "Fitted", "fitted", "marked_last", "names_of", "object_of"]
 
 _Fields: TypeAlias = dict[str, Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -72,17 +74,6 @@ BETAS_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "user_profile_id": ("user-profiles-20*",),
     }
 )
-# Without these the answer is another one: the state of a conversation elsewhere, and an answer of another kind.
-_NEEDED: Final = MappingProxyType(
-    {
-        "container": "container is kept by Anthropic, and the model of this route is not there",
-        "compaction": "a compaction can't be asked for at this model's provider; leave the field out",
-        "thread": "thread is kept by Anthropic, and the model of this route is not there; send the whole conversation",
-    }
-)
-# `error.details` by which Anthropic's SDK learns to go on without a thread: its tool runner makes one by default, and
-# sends the whole conversation then (the SDK's ThreadUnsupportedRequestErrorDetails).
-_DETAILS: Final = MappingProxyType({"thread": b'{"error_code":"thread_unsupported_request","unsupported":["thread"]}'})
 # In the body, below a field of its own.
 _TOOLS, _MESSAGES, _EDITS = "tools.", "messages.", "context_management."
 _ELSEWHERE: Final = (_TOOLS, _MESSAGES, _EDITS, "source.")
@@ -139,12 +130,6 @@ def fitted(body: bytes | bytearray, given: tuple[str, ...], facts: ModelFacts, l
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         is_changed = False  # a field of another type than it should have: its provider says so
     return Fitted(object_of(fields) if is_changed else body, service.betas(losses))
-
-
-def needed(name: str) -> BadRequestError | None:
-    """Return the refusal of a field without which the answer is another one; None: of any other field."""
-    message = _NEEDED.get(name)
-    return None if message is None else BadRequestError(message, name, _DETAILS.get(name, b""))
 
 
 class _Service:
@@ -338,9 +323,13 @@ class _Fit:
             found = _FIELDS.decode(tool)
             path = self._service.of_type(_TOOLS, _text_of(found, "type"))
             if path and not self._service.takes(path):
+                is_changed = True
+                known = client_tool(_text_of(found, "type"))
+                if known is not None:
+                    tools.append(Raw(object_of(_function(found, *known))))
+                    continue
                 self._lose(path, _SERVER_TOOLS, "tools")
                 gone.add(_text_of(found, "name"))
-                is_changed = True
             elif self._fit_tool(found):
                 tools.append(Raw(object_of(found)))
                 is_changed = True
@@ -554,6 +543,12 @@ def object_of(fields: Mapping[str, Raw]) -> bytes:
 
 def _list(items: Iterable[Raw]) -> Raw:
     return Raw(b"[" + b",".join(map(bytes, items)) + b"]")
+
+
+def _function(tool: _Fields, description: bytes, schema: bytes) -> _Fields:
+    """Return a tool that Anthropic defines and the client runs as one of the client's own."""
+    kept: _Fields = {name: value for name, value in tool.items() if name in ("name", "cache_control")}
+    return {**kept, "description": Raw(description), "input_schema": Raw(schema)}
 
 
 def _text_of(fields: _Fields, name: str) -> str:

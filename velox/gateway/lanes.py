@@ -29,7 +29,7 @@ from velox.dialects.claude_fields import fitted, names_of
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
 from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
 from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts import REFUSED, ModelFacts
 from velox.dialects.foreign_history import has_sealed, without_foreign, without_sealed
 from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
@@ -85,7 +85,7 @@ _OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {Surface.GENERATE, Surface.COUNT_GENERAT
 _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
 _OF_CLAUDE: Final = frozenset({Surface.MESSAGES, Surface.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
-_SCOPES: Final = "cache_control.scope"  # among the facts' `refused`
+_SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_fields`
 _ANTHROPIC: Final = "anthropic"
 _BILLED: Final = frozenset({_ANTHROPIC, "openai-compatible"})  # the latter may be another way to Anthropic
 _NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
@@ -203,7 +203,7 @@ class Lanes:
 
     def request(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
-        if asked.surface in _OF_CLAUDE and asked.body and _SCOPES in self._facts_of(asked.model or "").refused:
+        if asked.surface in _OF_CLAUDE and asked.body and self._refuses_scopes(asked.model or ""):
             asked = asked._replace(body=without_scopes(asked.body))
         if asked.surface in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
             asked = asked._replace(body=without_billing(asked.body))
@@ -252,6 +252,10 @@ class Lanes:
         return target_call(
             *place, stream=asked.fields.stream, apis=self._apis, crosses=True, known_as=self._facts_of(model).family
         )
+
+    def _refuses_scopes(self, model: str) -> bool:
+        facts = self._facts_of(model)
+        return _SCOPES in facts.refused or (_SCOPES, REFUSED) in facts.beta_fields
 
     def _for_service(self, attempt: LaneAttempt, asked: Asked) -> tuple[Asked, HeaderRules]:
         """Return a request of Messages as its service takes it, and the rules for its headers, with its betas.

@@ -144,12 +144,18 @@ _FOUNDRY: Final[Mapping[str, str]] = {
     "output_config.task_budget": "task-budgets-2026-03-13",
     "source.file": "files-api-2025-04-14",
 }
-# Other vendors' models, which know the tools of the client.
+# Other vendors' models and servers: what Anthropic alone has tunes nothing there, and a strict one refuses it. Some say
+# that they ignore it (DeepSeek's page "Anthropic API"), of which nobody would hear.
 _OTHERS: Final[Mapping[str, str]] = {
-    **_NOT_ANTHROPIC,
+    **_CLOUD,
     **dict.fromkeys(
-        ("tools.defer_loading", "tools.allowed_callers", "tools.input_examples", "tools.tool_search_tool"), REFUSED
+        (
+            *("context_management", "tools.bash", "tools.computer", "tools.defer_loading", "tools.memory"),
+            *("tools.text_editor", "tools.tool_search_tool"),
+        ),
+        REFUSED,
     ),
+    "cache_control.scope": REFUSED,
 }
 # Claude may stand behind them, with all that Anthropic has.
 _RESELLERS: Final = ("openrouter", "openai-compatible")
@@ -201,4 +207,5 @@ SERVICES: Final[tuple[ModelRule, ...]] = (
     _rule("*claude*", providers=("foundry",), beta_fields=_FOUNDRY),
     _rule("*", providers=_RESELLERS, beta_fields=_NOT_ANTHROPIC),
     _rule("*", providers=_VENDORS, beta_fields=_OTHERS),
+    _rule("*", providers=("deepseek",), beta_fields={"source.file": TAKEN}),  # it has files of its own
 )

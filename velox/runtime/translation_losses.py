@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from velox.dialects.claude_fields import fitted
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call
 from velox.dialects.losses import BadRequestError, Losses
@@ -28,7 +29,7 @@ from velox.settings import Settings
 from velox.settings.problems import on_one_line
 from velox.types import Surface
 
-__all__ = ["DIALECTS", "field_losses", "loss_lines"]
+__all__ = ["DIALECTS", "field_losses", "loss_lines", "sent_losses"]
 
 # The dialects of clients, as they are called on the command line.
 DIALECTS: Final[Mapping[str, Surface]] = MappingProxyType(
@@ -39,6 +40,7 @@ DIALECTS: Final[Mapping[str, Surface]] = MappingProxyType(
         "generate": Surface.GENERATE,
     }
 )
+_ANTHROPIC: Final = "anthropic"
 _SCHEMA: Final = {
     "type": "object",
     "properties": {"a": {"type": "string"}},
@@ -128,6 +130,33 @@ _MESSAGES: Final[Mapping[str, dict[str, Any]]] = {
     "document by id": {"messages": _user({"type": "document", "source": {"type": "file", "file_id": "file_1"}})},
     "last message of the assistant": {
         "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    },
+}
+# Of Messages as sent: what Anthropic's own API has, and not every service.
+_OF_ANTHROPIC: Final[Mapping[str, dict[str, Any]]] = {
+    "speed": {"speed": "fast"},
+    "output_config.task_budget": {"output_config": {"task_budget": {"type": "tokens", "total": 20000}}},
+    "output_format": {"output_format": {"type": "json_schema", "schema": _SCHEMA}},
+    "context_management": {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+    "fallbacks": {"fallbacks": [{"model": "m"}]},
+    "diagnostics": {"diagnostics": {"previous_message_id": "msg_1"}},
+    "inference_geo": {"inference_geo": "us"},
+    "thread": {"thread": {"type": "create"}},
+    "compaction": {"compaction": {"type": "full"}},
+    "message of the system": {"messages": [*_user("a"), {"role": "system", "content": "b"}]},
+    **{
+        f"tools.{name}": {"tools": [{"name": "f", "input_schema": _SCHEMA, name: value}]}
+        for name, value in (
+            *(("strict", True), ("defer_loading", True), ("allowed_callers", ["direct"])),
+            *(("input_examples", [{}]), ("eager_input_streaming", True)),
+        )
+    },
+    **{
+        f"{name} tool": {"tools": [{"type": f"{name}_{date}", "name": name}]}
+        for name, date in (
+            *(("web_fetch", "20250910"), ("code_execution", "20250825"), ("bash", "20250124")),
+            *(("memory", "20250818"), ("tool_search_tool_regex", "20251119")),
+        )
     },
 }
 _RESPONSES: Final[Mapping[str, dict[str, Any]]] = {
@@ -223,6 +252,18 @@ def loss_lines(settings: Settings, route: RouteEntry, dialect: str) -> list[str]
     return lines
 
 
+def sent_losses(facts: ModelFacts) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield the same for a request in Messages that goes up as sent, to a service that is not Anthropic's."""
+    for name, fields in {**_MESSAGES, **_OF_ANTHROPIC}.items():
+        losses = Losses()
+        try:
+            fitted(msgspec.json.encode({**_USUAL[Surface.MESSAGES], **fields}), (), facts, losses)
+        except BadRequestError as exc:
+            yield name, (), exc.message
+            continue
+        yield name, losses.dropped, ""
+
+
 def _of_target(
     known: Sides, route: RouteEntry, target: Target, entry: UpstreamEntry, surface: Surface
 ) -> Iterator[str]:
@@ -234,10 +275,14 @@ def _of_target(
     if call is None or call.api is surface:
         how = "as sent: it has this API" if call is not None else "as sent: nothing is known of its APIs"
         yield f"{called}: {how}"
-        return
-    yield f"{called}: translated to {call.api.name.lower()}"
+        if call is None or surface is not Surface.MESSAGES or entry.provider == _ANTHROPIC:
+            return
+        found = sent_losses(facts)
+    else:
+        yield f"{called}: translated to {call.api.name.lower()}"
+        found = field_losses(known, surface, call.api, (row.name, facts, model))
     dropped, refused = [], []
-    for name, lost, why in field_losses(known, surface, call.api, (row.name, facts, model)):
+    for name, lost, why in found:
         if why:
             refused.append(f"{name} ({why})")
         dropped += [name if name.partition(":")[0] == each else f"{name} ({each})" for each in lost]

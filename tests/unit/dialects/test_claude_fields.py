@@ -74,6 +74,7 @@ def test_eager_streaming_that_is_off_is_no_loss(row: str, value: object) -> None
         ("vertex", {"input_examples": [{"a": 1}]}, False, ""),
         ("bedrock", {"allowed_callers": ["direct"]}, False, ""),
         ("deepseek", {"defer_loading": True}, False, ""),
+        ("zai", {"input_examples": [{}]}, False, ""),
     ],
 )
 def test_advanced_tools_have_another_beta_there_or_come_off(
@@ -401,3 +402,18 @@ def test_fitting_twice_is_fitting_once(row: str, paths: set[str], has_betas: boo
     twice = fitted(once.body, once.betas, known, losses)
 
     assert (json.loads(twice.body), set(twice.betas), losses.dropped) == (json.loads(once.body), set(once.betas), ())
+
+
+@pytest.mark.parametrize("row", ["deepseek", "zai", "vllm"])
+def test_tools_of_the_client_are_functions_for_other_vendors(row: str) -> None:
+    """As on translated models: no other model is trained for Anthropic's types, which have no schema."""
+    bash = {"type": "bash_20250124", "name": "bash", "cache_control": MARK}
+    body, _, lost = sent(row, {"tools": [bash, TOOL, {"type": "computer_20250124", "name": "computer"}]})
+
+    assert [sorted(tool) for tool in body["tools"]] == [
+        ["cache_control", "description", "input_schema", "name"],
+        ["input_schema", "name"],
+    ]
+    assert (body["tools"][0]["name"], lost) == ("bash", ("server_tools",))
+    clouds, _, _ = sent("bedrock", {"tools": [bash]})
+    assert clouds["tools"] == [bash]

@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.claude_fields import needed
 from velox.dialects.decoding import checked_text, decoded_request
 from velox.dialects.file_types import pictured, typed
 from velox.dialects.form import (
@@ -56,6 +55,7 @@ from velox.dialects.messages.wire import (
     ToolChoiceIn,
     ToolIn,
 )
+from velox.dialects.needed_fields import needed
 from velox.dialects.signatures import is_redacted, untagged
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, decoded, is_blank, joined, quoted
@@ -70,7 +70,7 @@ _CHOICES: Final = MappingProxyType(
     {"auto": Choice.AUTO, "any": Choice.REQUIRED, "tool": Choice.TOOL, "none": Choice.NONE}
 )
 _TIERS: Final = MappingProxyType({"auto": "auto", "standard_only": "default"})
-# They change what is answered (claude_fields.py).
+# They change what is answered (needed_fields.py).
 _REFUSED: Final = ("container", "thread", "compaction")
 _DROPPED: Final = (
     "mcp_servers",
