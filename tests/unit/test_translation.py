@@ -262,14 +262,28 @@ def test_stream_without_an_event_for_the_client_is_given_up(begin: bytes, more: 
     play.chain.feed(begin, False)
     piece = more.ljust(1024 * 1024)
 
-    for _ in range(64):
+    for _ in range(128):
         play.chain.feed(piece, False)
     if begin:
         assert play.chain.feed(b"e", False) == b"<e>"
-        for _ in range(64):
+        for _ in range(128):
             play.chain.feed(piece, False)
     with pytest.raises(UpstreamFailure) as raised:
         play.chain.feed(piece, False)
+    assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_blanks_without_a_body_are_given_up(is_stream: bool) -> None:
+    """Some servers keep a connection open so, but not for ever."""
+    play = Play(is_stream=is_stream)
+    play.begin(200, JSON)
+    blanks = b" " * 1024 * 1024
+
+    with pytest.raises(UpstreamFailure) as raised:
+        for _ in range(129):
+            play.chain.feed(blanks, False)
+
     assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
 
 

@@ -13,10 +13,12 @@ from typing import Final, TypeAlias
 from velox.dialects.form import Close, Delta, Open, Sign
 from velox.dialects.losses import BrokenReplyError
 
-__all__ = ["BlockEvent", "InTurn"]
+__all__ = ["MOST_WAITING_BYTES", "BlockEvent", "InTurn"]
 
 BlockEvent: TypeAlias = Open | Delta | Sign | Close
 
+# Of what the translation of a stream has to keep back, in any dialect: it could not be written yet.
+MOST_WAITING_BYTES: Final = 4 * 1024 * 1024
 _MOST_WAITING: Final = 128
 _MOST_EVENTS: Final = 1024 * 1024
 
@@ -34,13 +36,12 @@ class _Waiting:
 class InTurn:
     """Of one stream. current: the number of the block whose events pass; None: none is open.
 
-    most_bytes: of what waits. Deltas and signatures of the current block need not be given to take(): they pass.
+    Deltas and signatures of the current block need not be given to take(): they pass.
     """
 
-    __slots__ = ("_most_bytes", "_n_bytes", "_waiting", "current")
+    __slots__ = ("_n_bytes", "_waiting", "current")
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes: Final = most_bytes
+    def __init__(self) -> None:
         self._waiting: Final[dict[int, _Waiting]] = {}
         self._n_bytes = 0
         self.current: int | None = None
@@ -83,8 +84,8 @@ class InTurn:
         waiting.events.append(event)
         waiting.is_whole = isinstance(event, Close)
         self._n_bytes += _size(event)
-        if self._n_bytes > self._most_bytes or len(waiting.events) > _MOST_EVENTS:
-            raise BrokenReplyError(f"over {self._most_bytes} bytes of overlapping blocks wait for the first one")
+        if self._n_bytes > MOST_WAITING_BYTES or len(waiting.events) > _MOST_EVENTS:
+            raise BrokenReplyError(f"over {MOST_WAITING_BYTES} bytes of overlapping blocks wait for the first one")
 
     def _next(self) -> list[BlockEvent]:
         """Go on with the block that has waited longest, and those after it, as far as they are whole."""

@@ -15,11 +15,10 @@ from velox.dialects.decoding import BOM
 from velox.dialects.losses import BrokenReplyError
 from velox.protocol.value_count import MOST_VALUES, has_over
 
-__all__ = ["MOST_MEDIA_BYTES", "SseEvents"]
+__all__ = ["MOST_REPLY_BYTES", "SseEvents"]
 
-# Of an event of a dialect whose models answer with pictures, each of them in one event.
-MOST_MEDIA_BYTES: Final = 32 * 1024 * 1024
-_MOST_BYTES: Final = 1024 * 1024
+# Of a plain reply, or of one event of a stream: pictures and sounds come in one event, and calls of some servers.
+MOST_REPLY_BYTES: Final = 64 * 1024 * 1024
 _LINE_END: Final = re.compile(rb"\n|\r")
 _BLANK_LINE: Final = b"\r\n\r\n"
 # To look for a number in bytes takes a tenth of the time that a piece of one byte takes.
@@ -45,7 +44,7 @@ class SseEvents:
         "is_whole",
     )
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MOST_REPLY_BYTES) -> None:
         self._most_bytes: Final = most_bytes
         self._has_begun = False
         self._held: list[bytes] = []  # of the last line, which has no end yet

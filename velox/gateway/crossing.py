@@ -10,7 +10,7 @@ there are (lanes.py), heads and filters (translation.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -22,6 +22,7 @@ from velox.dialects.events import answer_of, events_of
 from velox.dialects.form import (
     Answer,
     ApiError,
+    Block,
     ClientSide,
     Close,
     Delta,
@@ -34,9 +35,13 @@ from velox.dialects.form import (
     Modalities,
     ModelSide,
     Open,
+    Refusal,
     Start,
+    Stop,
+    StopReason,
     StreamReader,
     StreamWriter,
+    Text,
     ToolUse,
     Usage,
     Used,
@@ -44,7 +49,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
-from velox.dialects.text import decoded, quoted
+from velox.dialects.text import EMPTY, decoded, quoted
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.token_usage import TokenUsage
@@ -57,6 +62,8 @@ _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
 _NOTHING: Final = Written(b"")
 _EVENTS: Final = "it is an event stream, where no API has one"
 _TEXT_ONLY: Final = Modalities()
+_MEDIA: Final = {f"answer.{kind}": kind for kind in ("image", "audio", "video", "file")}
+_THOUGHTS: Final = (Kind.THINKING, Kind.REDACTED)
 # Of an answer that is written as the events of a stream.
 _MOST_EVENTS_BYTES: Final = 128 * 1024 * 1024
 # Of vectors, each number of which is a value: what fits into a reply has no more.
@@ -155,6 +162,8 @@ class Dialogue:
         if answer.stop.unknown is not None:
             self._losses.lose(_STOP)
         self._usage, self._answered = answer.usage, answer.model
+        if answer.lost and not any(map(_says, answer.blocks)):
+            _check_media(answer.lost, answer.stop)
         calls = _Calls(written)
         for block in answer.blocks:
             if isinstance(block, ToolUse):
@@ -163,6 +172,17 @@ class Dialogue:
                 if keys is not None:
                     block.arguments = with_keys(block.arguments, keys)
         return answer
+
+
+def _says(block: Block) -> bool:
+    return isinstance(block, ToolUse | Refusal) or (isinstance(block, Text) and block.text != EMPTY)
+
+
+def _check_media(lost: Sequence[str], stop: Stop) -> None:
+    """Raise BrokenReplyError for an answer that says nothing else than what is lost: an empty one would be untrue."""
+    kinds = [_MEDIA[field] for field in lost if field in _MEDIA]
+    if kinds and stop.reason is not StopReason.FILTER:
+        raise BrokenReplyError(f"the model answered with {' and '.join(kinds)} alone, and Velox can't carry that over")
 
 
 class _Calls:
@@ -193,7 +213,7 @@ class _DialogueStream:
     """One stream."""
 
     __slots__ = (
-        *("_calls", "_keys", "_losses", "_reader", "_writer", "_written"),
+        *("_calls", "_has_said", "_keys", "_losses", "_lost", "_reader", "_writer", "_written"),
         *("failed", "has_begun", "is_whole", "model", "usage"),
     )
 
@@ -205,6 +225,8 @@ class _DialogueStream:
         self._calls: Final = _Calls(written)
         # Of open calls, whose properties have other names there; None: no tool of the request has such.
         self._keys: Final[dict[int, ArgumentKeys] | None] = {} if written.keys else None
+        self._lost: list[str] = []  # media that the model has answered with, while it has said nothing
+        self._has_said = False  # a text, or a call
         self.has_begun = False
         self.failed: ApiError | None = None
         self.is_whole = False
@@ -239,7 +261,8 @@ class _DialogueStream:
             if isinstance(event, Failed):
                 self.failed = event.error
                 return b""
-            if not isinstance(event, Start | Used):
+            # A picture alone is no answer for this client: what comes of it only the end tells.
+            if not (isinstance(event, Start | Used) or (isinstance(event, Lost) and event.field in _MEDIA)):
                 self.has_begun = True
                 break
         return self._write(events)
@@ -256,15 +279,21 @@ class _DialogueStream:
                 continue
             if type(event) is Used:  # Gemini's servers count in each event
                 self.usage = event.usage.over(self.usage)
-            elif isinstance(event, Open) and event.kind is Kind.TOOL:
-                event.id, event.name = self._calls.shown(event.id, event.name)
+            elif isinstance(event, Open):
+                self._has_said = self._has_said or event.kind not in _THOUGHTS
+                if event.kind is Kind.TOOL:
+                    event.id, event.name = self._calls.shown(event.id, event.name)
             elif isinstance(event, Start):
                 self.model = event.model
             elif isinstance(event, Finish):
+                if self._lost and not self._has_said:
+                    _check_media(self._lost, event.stop)
                 if event.stop.unknown is not None:
                     self._losses.lose(_STOP)
             elif isinstance(event, Lost):
                 self._losses.lose(event.field)
+                if not self._has_said and event.field not in self._lost:
+                    self._lost.append(event.field)
                 continue
             elif isinstance(event, Work):
                 continue

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.openai_errors import error_json
+from velox.dialects.sse_events import MOST_REPLY_BYTES
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import LARGE_BYTES, is_large
 from velox.gateway.filters import ErrorJudge, ReplyFilter
@@ -42,16 +43,14 @@ _ERRORS_FROM: Final = 400
 _OVERLOADED: Final = 529
 _UNAVAILABLE: Final = 503
 _WITHHELD: Final = "the upstream's error showed the key that the gateway had sent; its text is withheld"
-# Of a plain answer: pictures and sounds are in it as text.
-_MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 # Of what is made of it: a text that is put into another text grows by its escapes, and each block has events.
 _MOST_WRITTEN_BYTES: Final = 128 * 1024 * 1024
 # What goes to the client at one go.
 _PIECE_BYTES: Final = 256 * 1024
 # Of an error: what is longer is cut there.
 _MOST_ERROR_BYTES: Final = 64 * 1024
-# Of a stream, without one event for the client: pings, comments, empty events. An event may have 32 MiB.
-_MOST_FRUITLESS_BYTES: Final = 64 * 1024 * 1024
+# Of a stream, without one event for the client: pings, comments, empty events. One event may have half of it.
+_MOST_FRUITLESS_BYTES: Final = 2 * MOST_REPLY_BYTES
 _KEPT_HEADS: Final = 256
 _JSON: Final = (b"content-type", b"application/json")
 _SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -355,7 +354,7 @@ class TranslatedReply(ReplyFilter):
 
     def _plain(self, reader: BodyReader, data: bytes, end: bool) -> bytes:
         """Return the text of what came, and see what the body is. Raises BrokenReplyError."""
-        is_known = reader.kind is not None
+        is_known, n_bytes = reader.kind is not None, len(data)
         try:
             data = reader.feed(data, end)
         except CodingError as exc:
@@ -364,7 +363,11 @@ class TranslatedReply(ReplyFilter):
             raise BrokenReplyError(str(exc)) from exc
         if not is_known and reader.kind is not None and not self._is_error:
             self._choose(reader.kind)
-        if reader.kind is not None and not reader.decodes:
+        if reader.kind is None:
+            self._n_bytes += n_bytes  # of blanks
+            if self._n_bytes > _MOST_FRUITLESS_BYTES:
+                raise BrokenReplyError(f"it begins with over {_MOST_FRUITLESS_BYTES} bytes of white space")
+        elif not reader.decodes:
             self._reader = None
         return data
 
@@ -441,8 +444,8 @@ class TranslatedReply(ReplyFilter):
             data = data[: _MOST_ERROR_BYTES - self._n_bytes]
         self._body.append(data)
         self._n_bytes += len(data)
-        if self._n_bytes > _MOST_ANSWER_BYTES:
-            raise BrokenReplyError(f"it is over {_MOST_ANSWER_BYTES} bytes")
+        if self._n_bytes > MOST_REPLY_BYTES:
+            raise BrokenReplyError(f"it is over {MOST_REPLY_BYTES} bytes")
         if not end:
             return b""
         pieces, self._body = self._body, []

@@ -40,7 +40,7 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
-from velox.dialects.sse_events import MOST_MEDIA_BYTES
+from velox.dialects.sse_events import MOST_REPLY_BYTES
 
 _CALL = Call("abc", 7)
 _TOOL = {"type": "function", "function": {"name": "f"}}
@@ -515,11 +515,11 @@ def test_bounds_are_errors() -> None:
     with pytest.raises(BrokenReplyError):
         _events(*chunks)
     with pytest.raises(BrokenReplyError):
-        _events(b"data: " + b"x" * (MOST_MEDIA_BYTES + 1))
+        _events(b"data: " + b"x" * (MOST_REPLY_BYTES + 1))
     writer = _client(tools=[{"type": "custom", "custom": {"name": "sh"}}]).stream()
     writer.write(Open(0, Kind.TOOL, "c", "sh"))
     with pytest.raises(BrokenReplyError):
-        for _ in range(20):
+        for _ in range(65):
             writer.write(Delta(0, b'"' + b"x" * 65536 + b'"'))
 
 

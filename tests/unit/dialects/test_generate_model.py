@@ -48,7 +48,7 @@ from velox.dialects.form import (
 from velox.dialects.generate.model import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
-from velox.dialects.sse_events import MOST_MEDIA_BYTES
+from velox.dialects.sse_events import MOST_REPLY_BYTES
 
 _LEVEL = ModelFacts(thinking="level")
 _OLD = ModelFacts(thinking="thinking_budget")
@@ -713,9 +713,9 @@ def test_bounds() -> None:
     with pytest.raises(BrokenReplyError):
         _read(_sse(_reply(*[call] * 129)))
     with pytest.raises(BrokenReplyError):
-        _read(b'data: {"x":"' + b"a" * MOST_MEDIA_BYTES + b'"}\r\n\r\n', 65536)
+        _read(b'data: {"x":"' + b"a" * MOST_REPLY_BYTES + b'"}\r\n\r\n', 65536)
     with pytest.raises(BrokenReplyError):
-        _read(b'[{"x":"' + b"a" * MOST_MEDIA_BYTES + b'"}]', 65536)
+        _read(b'[{"x":"' + b"a" * MOST_REPLY_BYTES + b'"}]', 65536)
 
 
 @pytest.mark.parametrize(

@@ -426,3 +426,51 @@ def test_first_event_tells_the_prompt_where_the_upstream_has_told_it(api: Surfac
     begun = json.loads(written.split(b"\n\n")[0].split(b"data: ")[1])
     used = begun["message"]["usage"]
     assert (used["input_tokens"], used["output_tokens"]) == (11, 0)
+
+
+# -- pictures -----------------------------------------------------------------------------------------------
+
+
+def _with_picture(n_bytes: int, *texts: str) -> tuple[bytes, bytes]:
+    picture = {"inlineData": {"mimeType": "image/png", "data": "A" * n_bytes}}
+    return _gemini(*([{"text": text}] for text in texts), [picture])
+
+
+@pytest.mark.parametrize("client", [Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES])
+def test_picture_alone_is_no_empty_answer(client: Surface) -> None:
+    """C42: an empty text that stopped well would be untrue: it is a reply that can't be read."""
+    body, stream = _with_picture(8)
+    streamed = _dialogue(client, Surface.GENERATE).stream()
+
+    with pytest.raises(BrokenReplyError, match="image alone"):
+        _dialogue(client, Surface.GENERATE).answer(body)
+    for event in stream.split(b"\n\n"):
+        assert not streamed.has_begun  # nothing has gone to the client: another upstream may be asked
+        if b"STOP" in event:
+            break
+        assert streamed.feed(event + b"\n\n", False) == b""
+    with pytest.raises(BrokenReplyError, match="image alone"):
+        streamed.feed(stream, True)
+
+
+@pytest.mark.parametrize("client", [Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES])
+@pytest.mark.parametrize("n_bytes", [8, 33 * 1024 * 1024])
+def test_picture_beside_a_text_is_named_as_lost_plain_and_streamed(client: Surface, n_bytes: int) -> None:
+    """C42, C43: however large it is: one event may have what a whole reply may have."""
+    body, stream = _with_picture(n_bytes, "Here:")
+    plain_one, streamed_one = _dialogue(client, Surface.GENERATE), _dialogue(client, Surface.GENERATE)
+
+    found = read_plain(client, plain_one.answer(body))
+
+    assert found == read_stream(client, streamed_one.stream().feed(stream, True))
+    assert found.blocks == [("text", "Here:")]
+    assert plain_one.dropped == streamed_one.dropped == ("answer.image",)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("api", MODELS)
+def test_long_piece_of_a_text_passes(client: Surface, api: Surface) -> None:
+    """C43: some servers send a whole answer in one event."""
+    parts = [Part("text", ("x" * 2_500_000,))]
+
+    assert _streamed(client, api, streamed(api, parts, "end", [])) == _plain(client, api, plain(api, parts, "end"))

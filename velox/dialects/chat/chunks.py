@@ -33,6 +33,7 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
+from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.openai_errors import error_json
 from velox.dialects.text import EMPTY, decoded, joined, quoted
@@ -42,7 +43,6 @@ __all__ = ["ChunkWriter", "answer_id", "finish_word", "usage_json"]
 # Looking a member of an enum up costs more than most of what is done with it.
 _TEXT: Final = Kind.TEXT
 _TOOL: Final = Kind.TOOL
-_MOST_HELD_BYTES: Final = 1024 * 1024
 _DONE: Final = b"data: [DONE]\n\n"
 _ROLE: Final = b'{"role":"assistant","content":""}'
 _ARGUMENTS: Final = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}'
@@ -240,8 +240,8 @@ class ChunkWriter:
 
     def _hold(self, block: _Block, text: JsonText) -> None:
         self._held_bytes += len(text)
-        if self._held_bytes > _MOST_HELD_BYTES:
-            raise BrokenReplyError(f"the inputs of custom tools are over {_MOST_HELD_BYTES} bytes")
+        if self._held_bytes > MOST_WAITING_BYTES:
+            raise BrokenReplyError(f"the inputs of custom tools are over {MOST_WAITING_BYTES} bytes")
         block.held.append(text)
 
     def _sign(self, event: Sign) -> bytes:

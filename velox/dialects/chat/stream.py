@@ -49,7 +49,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.openai_errors import api_error
-from velox.dialects.sse_events import MOST_MEDIA_BYTES, SseEvents
+from velox.dialects.sse_events import SseEvents
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import EMPTY, decoded, quoted, raw_text
 
@@ -81,7 +81,7 @@ class ChunkReader:
     def __init__(self, provider: str, tools: Collection[str] = ()) -> None:
         self._provider: Final = provider
         self._tools: Final = tools
-        self._events: Final = SseEvents(MOST_MEDIA_BYTES)
+        self._events: Final = SseEvents()
         self._shape: Final = DeltaShape()
         self._n_blocks = 0
         self._text = -1  # numbers of the open blocks; -1: none

@@ -21,8 +21,8 @@ from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["Frame", "Frames"]
 
-# A frame of text has some 200 bytes. One with all that a guardrail has to say stays far below this.
-_MOST_BYTES: Final = 1024 * 1024
+# As botocore takes: a frame of text has some 200 bytes, one with a picture megabytes.
+_MOST_BYTES: Final = 24 * 1024 * 1024
 _PRELUDE: Final = struct.Struct(">III")
 _U32: Final = struct.Struct(">I")
 _LEAST_BYTES: Final = 16  # prelude and last checksum

@@ -31,6 +31,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.generate.answers import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
 from velox.dialects.generate.wire import as_object
+from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.surrogates import without_half, without_halves
 from velox.dialects.text import EMPTY, decoded, joined, quoted
@@ -38,7 +39,6 @@ from velox.dialects.text import EMPTY, decoded, joined, quoted
 __all__ = ["GenerateArrayWriter", "GenerateStreamWriter", "arguments_of"]
 
 _MOST_OPEN: Final = 128
-_MOST_WAITING_BYTES: Final = 1024 * 1024
 # Looking a member of an enum up costs more than most of what is done with it.
 _TOOL: Final = Kind.TOOL
 _REFUSAL: Final = Kind.REFUSAL
@@ -118,8 +118,8 @@ class GenerateStreamWriter:
         if kind is _TOOL:
             opened.texts.append(event.text)
             self._waiting_bytes += len(event.text)
-            if self._waiting_bytes > _MOST_WAITING_BYTES:
-                raise BrokenReplyError(f"the arguments of the upstream's calls are over {_MOST_WAITING_BYTES} bytes")
+            if self._waiting_bytes > MOST_WAITING_BYTES:
+                raise BrokenReplyError(f"the arguments of the upstream's calls are over {MOST_WAITING_BYTES} bytes")
             return b""
         if kind is _REFUSAL:
             self._refuse(event.text)
@@ -133,8 +133,8 @@ class GenerateStreamWriter:
     def _refuse(self, text: JsonText) -> None:
         self._refusal.append(text)
         self._waiting_bytes += len(text)
-        if self._waiting_bytes > _MOST_WAITING_BYTES:
-            raise BrokenReplyError(f"the upstream's refusal is over {_MOST_WAITING_BYTES} bytes")
+        if self._waiting_bytes > MOST_WAITING_BYTES:
+            raise BrokenReplyError(f"the upstream's refusal is over {MOST_WAITING_BYTES} bytes")
 
     def _close(self, opened: _Opened) -> bytes:
         begun, signature = opened.begun, opened.signature

@@ -13,7 +13,6 @@ from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["JsonItems"]
 
-_MOST_BYTES: Final = 1024 * 1024
 _OUTSIDE: Final = re.compile(rb'["{}\]]')
 _INSIDE: Final = re.compile(rb'["\\]')
 
@@ -23,7 +22,7 @@ class JsonItems:
 
     __slots__ = ("_depth", "_held", "_in_string", "_is_array", "_is_closed", "_is_escaped", "_most_bytes", "_n_bytes")
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._most_bytes: Final = most_bytes
         self._held: list[bytes] = []  # of the object that is not whole
         self._n_bytes = 0

@@ -15,12 +15,12 @@ import msgspec
 
 from velox.dialects.form import JsonValue
 from velox.dialects.generate.wire import PartialArg
+from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BrokenReplyError
 
 __all__ = ["PartialArgs"]
 
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['((?:[^'\\]++|\\.)*+)'\]|\[\"((?:[^\"\\]++|\\.)*+)\"\]")
-_MOST_BYTES: Final = 1024 * 1024
 _MOST_INDEX: Final = 10_000
 _MOST_STEPS: Final = 64
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -42,8 +42,8 @@ class PartialArgs:
         path = part.json_path or self._open or ""
         text = part.string_value
         self._n_bytes += len(path) + len(text or "") + 8
-        if self._n_bytes > _MOST_BYTES:
-            raise BrokenReplyError(f"the arguments of a call are over {_MOST_BYTES} bytes")
+        if self._n_bytes > MOST_WAITING_BYTES:
+            raise BrokenReplyError(f"the arguments of a call are over {MOST_WAITING_BYTES} bytes")
         if path != self._open:
             self._open, self._texts = path, []
         value: object = None

@@ -36,7 +36,7 @@ from velox.dialects.generate.partial_args import PartialArgs
 from velox.dialects.generate.replies import GOOGLE, blocked, first, lost, read_reply, status_error, stop, usage
 from velox.dialects.generate.wire import ReplyCall, ReplyPart, is_absent
 from velox.dialects.losses import BrokenReplyError
-from velox.dialects.sse_events import MOST_MEDIA_BYTES, SseEvents
+from velox.dialects.sse_events import MOST_REPLY_BYTES, SseEvents
 from velox.dialects.text import EMPTY, quoted, raw_text
 
 __all__ = ["GenerateStreamReader"]
@@ -78,7 +78,7 @@ class GenerateStreamReader:
             if not start:
                 self._head = data[-16:]  # white space
                 return []
-            self._events = JsonItems(MOST_MEDIA_BYTES) if start[:1] in (b"[", b"{") else SseEvents(MOST_MEDIA_BYTES)
+            self._events = JsonItems(MOST_REPLY_BYTES) if start[:1] in (b"[", b"{") else SseEvents()
         events: list[Event] = []
         if isinstance(self._events, JsonItems):
             for text in self._events.feed(data):

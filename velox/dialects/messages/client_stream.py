@@ -50,7 +50,6 @@ __all__ = ["MessagesWriter", "error_body", "signed", "stop_fields"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _REDACTED: Final = Kind.REDACTED
-_MOST_WAITING_BYTES: Final = 4 * 1024 * 1024  # as Responses
 _STOP: Final = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
 _OPEN: Final = b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
 _DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
@@ -104,7 +103,7 @@ class MessagesWriter:
         self._delta = b""  # how its deltas begin
         self._late: Signature | None = None  # of the open block; it follows as one of its own
         self._index = 0  # of it, or of the next one
-        self._in_turn: Final = InTurn(_MOST_WAITING_BYTES)
+        self._in_turn: Final = InTurn()
         self._has_said = False  # there is a text or a call
         self._unsaid: list[tuple[Signature, bool]] = []  # behind those: signatures, and whether of redacted reasoning
         self._usage = Usage()
@@ -142,7 +141,7 @@ class MessagesWriter:
     def _begin(self) -> bytes:
         """Return the first event, with the counts of the prompt that are known: once.
 
-        Not those of the answer, which some clients add to the last event's (LangChain).
+        Not those of the answer, of which Anthropic's first event has a token at most.
         """
         if self._has_begun:
             return b""

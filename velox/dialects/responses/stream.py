@@ -44,8 +44,6 @@ from velox.dialects.text import EMPTY, NEWLINES, raw_text
 __all__ = ["EventReader"]
 
 _MOST_OPEN: Final = 128
-# The last event repeats the whole answer, and what was asked.
-_MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
 _EVENT: Final = msgspec.json.Decoder(wire.Event)
 _ITEM: Final = msgspec.json.Decoder(wire.OutputItem)
 _REPLY: Final = msgspec.json.Decoder(wire.Reply)
@@ -71,7 +69,7 @@ class EventReader:
 
     def __init__(self, provider: str) -> None:
         self._provider: Final = provider
-        self._events: Final = SseEvents(_MOST_EVENT_BYTES)
+        self._events: Final = SseEvents()
         self._blocks: Final[dict[tuple[int, int], _Block]] = {}  # by output_index, content_index
         self._spoken: Final[set[int]] = set()  # items, not done yet, of which a part is whole
         self._n_blocks = 0

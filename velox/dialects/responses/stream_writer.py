@@ -37,7 +37,7 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.in_turn import BlockEvent, InTurn
+from velox.dialects.in_turn import MOST_WAITING_BYTES, BlockEvent, InTurn
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.responses import wire
 from velox.dialects.responses.outputs import (
@@ -60,7 +60,6 @@ __all__ = ["EventWriter", "Events", "SseWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _THINKING: Final = Kind.THINKING
-_MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 _NO_LOGPROBS: Final = b',"logprobs":[]'
 _END: Final = Stop(StopReason.END)
 
@@ -101,7 +100,7 @@ class EventWriter:
         self._tools: Final = tools
         self._envelope: Envelope | None = None
         self._number = 0
-        self._in_turn: Final = InTurn(_MOST_KEPT_BYTES)
+        self._in_turn: Final = InTurn()
         self._block: _Block | None = None  # that is open, or has ended and is not told yet
         self._n_items = 0
         self._items: Final[list[bytes]] = []  # those that are whole
@@ -140,8 +139,8 @@ class EventWriter:
     def keep(self, n_bytes: int) -> None:
         """Count what is kept of the answer, for its last event. Raises BrokenReplyError: it is too much."""
         self._kept_bytes += n_bytes
-        if self._kept_bytes > _MOST_KEPT_BYTES:
-            raise BrokenReplyError(f"the answer is over {_MOST_KEPT_BYTES} bytes, the most that can be repeated")
+        if self._kept_bytes > MOST_WAITING_BYTES:
+            raise BrokenReplyError(f"the answer is over {MOST_WAITING_BYTES} bytes, the most that can be repeated")
 
     def whole(self, prefix: str, fields: bytes) -> list[bytes]:
         """Return the events of an item that is whole as it comes. fields: those after its id, and its last brace."""
