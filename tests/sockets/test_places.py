@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,9 +20,11 @@ from tests.sockets.core_attempts import run, status_of, whole
 from tests.sockets.core_gateway import FakeClient, ScriptedStream, ScriptedUpstream, request_head
 from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
+from velox.gateway.places import Place, Places
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.policy.routes import ANYTHING, RouteEntry, Target
+from velox.policy.sessions import lifetime_s
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import ANYONE, Caller, KeyEntry
 
@@ -228,3 +231,83 @@ def test_request_that_names_things_of_two_places_is_refused_here() -> None:
         assert status == 400 and "different upstreams" in told["error"]["message"]
 
     assert played(test).wrong == []
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+
+class Turns:
+    """A gateway over two upstreams with two keys each, and where the turns of sessions went."""
+
+    def __init__(self, made: Composed, world: World, clock: ObjectTable) -> None:
+        self.made: Final = made
+        self._world: Final = world
+        self.table: Final = clock
+
+    async def turn(self, session: str, *, header: bool = True) -> str:
+        """Send a turn; return the organisation that was asked."""
+        before = self._world.asked.copy()
+        client = FakeClient()
+        more = [(b"x-claude-code-session-id", session.encode())] if header and session else []
+        body: dict[str, Any] = {"model": "gpt-5", "input": "a"}
+        if session and not header:
+            body["prompt_cache_key"] = session
+        head = request_head(path=b"/v1/responses", more=more)
+        self.made.gateway.submit(client, head, orjson.dumps(body), ANYONE)
+        async with asyncio.timeout(PATIENCE_S):
+            await client.finished.wait()
+        assert status_of(client) == 200
+        ((asked, n),) = (self._world.asked - before).items()
+        assert n == 1
+        return asked
+
+
+def with_sessions(test: Any) -> None:
+    world = World()
+
+    async def main() -> None:
+        entries = tuple(replace(upstream_of(name, n_keys=2), provider="openai") for name in "ab")
+        route = RouteEntry("*", ANYTHING, tuple(map(Target, "ab")), balance="session")
+        table = ObjectTable(ObjectMemory(8192, 1, 1), 0)
+        stands = {name: Stand(Provider(name, world).dial) for name in "ab"}
+        settings = settings_with(upstreams=entries, routes=(route,))
+        with composed(settings, stands, access=Access(table, Authenticator([]))) as made:
+            await test(Turns(made, world, table))
+
+    run(main)
+
+
+def test_each_session_stays_at_its_upstream_and_key() -> None:
+    """K6: the prompt of each turn is in the cache there; sessions together use all keys of all upstreams."""
+
+    async def test(turns: Turns) -> None:
+        seen = Counter[str]()
+        for n in range(24):
+            places = {await turns.turn(f"session-{n}", header=bool(n % 2)) for _ in range(5)}
+            assert len(places) == 1
+            seen.update(places)
+        assert len(seen) == 4, seen
+        assert len({await turns.turn("") for _ in range(20)}) == 4, "what names no session goes anywhere"
+
+    with_sessions(test)
+
+
+def test_session_that_had_to_move_stays_where_it_went_as_long_as_its_prompt_is_kept() -> None:
+    """K6: back at the first one all of it would be paid for again; later it may go back."""
+
+    async def test(turns: Turns) -> None:
+        home, places, name = await turns.turn("moved"), Places(turns.table), "\0moved"
+        members = turns.made.gateway.routing.members
+        other = next(each for each in members if each.name != home[0])
+        now_ns = time.monotonic_ns()
+
+        places.keep_session(name, places.number(other, 1), now_ns)
+
+        assert {await turns.turn("moved") for _ in range(4)} == {f"{other.name}/sk-of-the-gateway-1"}
+        for age_s, kept in ((0.0, Place(other.name, 1)), (3500.0, Place(other.name, 1)), (3700.0, None)):
+            assert places.session(name, now_ns + int(age_s * 1e9), lifetime_s_of, members) == kept
+
+    def lifetime_s_of(provider: str) -> float:
+        return lifetime_s(provider, None)
+
+    with_sessions(test)

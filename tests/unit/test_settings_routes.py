@@ -502,7 +502,7 @@ BAD = {
     f"{{{A}, canary: {{to: backup, percent: -1}}}}": ["canary.percent is '-1': expected percent from 0 to 100"],
     f"{{{A}, mirror: {{to: backup, percent: x}}}}": ["mirror.percent is 'x': expected percent from 0 to 100"],
     f"{{{A}, mirror: backup}}": ["mirror: expected fields"],
-    f"{{{A}, balance: random}}": ["balance is 'random': expected round_robin, least_inflight, peak_ewma, hash or pref"],
+    f"{{{A}, balance: random}}": ["balance is 'random': expected round_robin, least_inflight, peak_ewma, hash, prefi"],
     f"{{{A}, hash_on: user}}": ["hash_on: expected `balance: hash` with it"],
     f"{{{A}, hash_on: user, balance: prefix}}": ["hash_on: expected `balance: hash` with it"],
     f"{{{A}, balance: hash, hash_on: header}}": ["hash_on is 'header': expected user, header:NAME or prefix"],

@@ -66,6 +66,7 @@ from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
+from velox.policy.sessions import lifetime_s
 from velox.policy.split import MirrorGate
 from velox.protocol.body_edit import adding_model
 from velox.protocol.forms import adding_form_model, read_form
@@ -144,6 +145,7 @@ class Exchange(HedgingHost):
             "_is_unsealed",
             "_note",
             "_places",
+            "_session",
         ),
         "_gone",
         "_is_unnamed",
@@ -202,6 +204,7 @@ class Exchange(HedgingHost):
         self._running = False
         self._retries: RetryPolicy | None = None  # most requests need none
         self._note: PlaceNote | None = None  # where its reply comes from, if that tells of objects that are kept there
+        self._session = ""  # that it belongs to, on a route that keeps sessions where they are
         self._places: set[int] = set()  # where the objects are kept that it names
         self._is_unsealed = False  # it goes without the reasoning that only its maker can read
         self._forward_s = 0.0  # when the first attempt began
@@ -349,6 +352,8 @@ class Exchange(HedgingHost):
                 self._routing = routing
                 if self._note is not None:
                     way = self._way = self._kept_way(way, routing)
+                if way.parts.entry.balance == "session" and way.only is None:
+                    self._keep_session(way)
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
                     self._calls = await self._record_calls(self.gateway.parts.calls, way)
                 attempt: Attempt | None = self._choose(way)
@@ -526,6 +531,17 @@ class Exchange(HedgingHost):
             if way.parts.mirror is not None:
                 self._mirror(way.parts.mirror, routing)
         return attempt
+
+    def _keep_session(self, way: Way) -> None:
+        """Begin where the session's last turn went, as long as its prompt is kept there."""
+        places, name = self.gateway.parts.access.places, self.cursor.session.decode("utf-8", "surrogatepass")
+        if not name or places is None:
+            return
+        self._session = name
+        members = way.stages[0].group.members
+        place = places.session(name, time.monotonic_ns(), partial(lifetime_s, body=self.body), members)
+        if place is not None:
+            self.cursor.prefer(*place)
 
     def _kept_way(self, way: Way, routing: Routing) -> Way:
         """Return the way to where the objects are kept that it names, and lead there alone. Raises VeloxError."""
@@ -828,6 +844,8 @@ class Exchange(HedgingHost):
     def _note_place(self, attempt: Attempt) -> None:
         """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
         places = self.gateway.parts.access.places
+        if self._session and places is not None:
+            places.keep_session(self._session, places.number(attempt.member, attempt.key), time.monotonic_ns())
         if self._note is not None and places is not None:
             is_own = attempt.translation is None
             self._note.number = places.number(attempt.member, attempt.key) if is_own else NOWHERE

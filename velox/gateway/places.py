@@ -6,6 +6,7 @@ and so does another upstream of the same API. The table of objects (shm/object_t
     Places.number()   what stands for an upstream and a key
     Places.find()     the upstream and the key that a number stands for, of those that there are now
     Places.home()     where a caller keeps what follows no model, so that a file and the store it is put in meet
+    Places.session()  where an agent's session was lately, and so has its prompt in the cache
     PlaceNote         where the reply comes from that is being read
 
 Keys count by what they are and not by their order, so a place is the same after a reload that adds one.
@@ -16,7 +17,7 @@ Knows: places as numbers. Does not know: which requests name objects (ownership.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from velox.gateway.member import Member
@@ -26,6 +27,9 @@ from velox.shm.object_table import ObjectTable
 __all__ = ["NOWHERE", "Place", "PlaceNote", "Places"]
 
 NOWHERE: Final = 0
+# Sessions stand among the objects, as one owner's: when there are too many, they give way to each other.
+_SESSION: Final = "session\0"
+_RENEWED_NS: Final = 30_000_000_000
 
 
 class Place(NamedTuple):
@@ -67,6 +71,28 @@ class Places:
         found, key = max(usable, key=lambda each: self._table.number(f"{name}\0{self.number(*each)}"))
         return Place(found.name, key)
 
+    def session(
+        self, name: str, now_ns: int, lifetime_s: Callable[[str], float], members: Sequence[Member]
+    ) -> Place | None:
+        """Return where a session was, as long as its prompt is kept there; None: it may go anywhere.
+
+        now_ns: monotonic. lifetime_s: returns how long a provider keeps it.
+        """
+        found = self._table.latest(_SESSION + name)
+        if found is None:
+            return None
+        place = self.find(members, found[0])
+        if place is None:
+            return None
+        provider = next(each.entry.provider for each in members if each.name == place.upstream)
+        return place if now_ns - found[1] < lifetime_s(provider) * 1e9 else None
+
+    def keep_session(self, name: str, number: int, now_ns: int) -> None:
+        """Note where a session goes now: once in a while, if that is where it was."""
+        found = self._table.latest(_SESSION + name)
+        if found is None or found[0] != number or now_ns - found[1] > _RENEWED_NS:
+            self._table.keep(_SESSION + name, self._table.number(_SESSION), number)
+
 
 class PlaceNote:
     """Where the reply comes from that is being read; NOWHERE: not known, or what is made here keeps no upstream."""
@@ -96,6 +122,4 @@ def _each(members: Iterable[Member]) -> Iterator[tuple[Member, int]]:
 
 def _is_usable(member: Member, key: int, now_s: float) -> bool:
     keys = member.health.keys
-    others = [each for each in range(len(member.forwarders)) if each != key]
-    is_key = keys is None or keys.pick(now_s, 0.0, others) is not None
-    return is_key and member.health.state(now_s) is State.IN
+    return (keys is None or keys.is_usable_at(key, now_s)) and member.health.state(now_s) is State.IN

@@ -41,6 +41,7 @@ from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
 from velox.policy.route_match import RouteTable
 from velox.policy.routes import ANYTHING, RouteEntry, Target, asked_model
+from velox.policy.sessions import session_of
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.types import BodyFields, Caller
 
@@ -96,7 +97,7 @@ class Way:
         self, head: RequestHead, fields: BodyFields, caller: Caller, body: bytes | bytearray | None
     ) -> RouteCursor:
         """Return the way of one request."""
-        key = _affinity(self.parts.entry, head, fields, body)
+        key = _affinity(self.parts.entry, head, fields, body, caller)
         return RouteCursor(self.parts, self.stages, key, caller, fields.model)
 
     def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
@@ -369,20 +370,28 @@ class RouteCursor:
 
     def _at_home(self, now_s: float) -> Attempt | None:
         """Return the choice that is preferred; None: there is none, or it is not well, or has no room."""
-        if self._home is None:
+        if self._home is None or self._key_at is not None:
             return None
         upstream, key = self._home
-        for group, closed in self.stages:
+        for group, closed in self.stages[:1]:  # a fallback is for those who have failed before
             others = {n for n, member in enumerate(group.members) if member.name != upstream}
             attempt = group.pick(now_s, self._key, closed | others, within_limits=True)
-            if attempt is not None:
+            keys = None if attempt is None else attempt.keys
+            if attempt is not None and (keys is None or keys.is_usable_at(key, now_s)):
                 return Attempt(group, attempt.n, key)
         return None
 
-    def _kept(self, attempt: Attempt) -> Attempt:
-        """Return a choice with the key that it is kept to."""
+    def _kept(self, attempt: Attempt, now_s: float) -> Attempt:
+        """Return a choice with the key that it is kept to, or the one that a session has at each of its upstreams."""
         key = self._key_at
+        if key is None and self.session and attempt.keys is not None:
+            key = attempt.keys.sticky(self.session, now_s, self._tried_keys.get(attempt.member, _NONE))
         return attempt if key is None or attempt.key == key else Attempt(attempt.group, attempt.n, key)
+
+    @property
+    def session(self) -> bytes:
+        """What names the session that it belongs to; empty: nothing does, or nobody asks."""
+        return self._key if self.parts.entry.balance == "session" else b""
 
     @property
     def has_others(self) -> bool:
@@ -412,12 +421,12 @@ class RouteCursor:
                     within_limits=True,
                 )
                 if attempt is not None:
-                    return _begun(self._kept(attempt), now_s)
+                    return _begun(self._kept(attempt, now_s), now_s)
                 if group.is_limited and group.has_room(now_s, closed, anyhow=anyhow) is False:
                     return None
             attempt = self._with_lone_key(self.stages, now_s, within_limits=True, anyhow=anyhow)
             if attempt is not None:
-                return _begun(self._kept(attempt), now_s)
+                return _begun(self._kept(attempt, now_s), now_s)
         if self._has_lone_key and any(group.is_limited for group, _ in self.stages):
             return None  # else it would have been used
         raise self._all_rest(now_s)
@@ -442,21 +451,21 @@ class RouteCursor:
         for group, closed in stages:
             attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, within_limits=within_limits)
             if attempt is not None:
-                return self._kept(attempt)
+                return self._kept(attempt, now_s)
         if not within_limits:
             attempt = self._with_lone_key(stages, now_s)
             if attempt is not None:
-                return self._kept(attempt)
+                return self._kept(attempt, now_s)
         if may_probe or anyhow:
             for group, closed in stages:
                 attempt = group.probe(now_s, self._passed(group, closed))
                 if attempt is not None:
-                    return self._kept(attempt)
+                    return self._kept(attempt, now_s)
         if anyhow:
             for group, closed in stages:
                 attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, anyhow=True)
                 if attempt is not None:
-                    return self._kept(attempt)
+                    return self._kept(attempt, now_s)
         return None
 
     def next_for(self, refusal: Refusal, now_s: float) -> Attempt | None:
@@ -549,8 +558,13 @@ def _begun(attempt: Attempt, now_s: float) -> Attempt:
     return attempt
 
 
-def _affinity(entry: RouteEntry, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None) -> bytes:
+def _affinity(
+    entry: RouteEntry, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None, caller: Caller
+) -> bytes:
     """Return what decides where a request goes; empty: nothing does."""
+    if entry.balance == "session":
+        session = session_of(head, body)
+        return f"{caller.id.hex()}\0{session}".encode("utf-8", "surrogatepass") if session else b""
     if entry.balance == "prefix":
         return b"" if body is None else bytes(prompt_of(body))
     on = entry.hash_on

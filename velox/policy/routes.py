@@ -44,7 +44,7 @@ __all__ = [
 Http2Use: TypeAlias = Literal["auto", "on", "off"]
 FAILURE: Final = "failure"  # what a fallback is for that names nothing
 LoadSource: TypeAlias = Literal["off", "vllm", "sglang"]
-Balance: TypeAlias = Literal["round_robin", "least_inflight", "peak_ewma", "hash", "prefix"]
+Balance: TypeAlias = Literal["round_robin", "least_inflight", "peak_ewma", "hash", "prefix", "session"]
 
 
 @dataclass(frozen=True, slots=True)

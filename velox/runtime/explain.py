@@ -44,6 +44,7 @@ _HOW: Final = {
     "least_inflight": "the one with the fewest requests running",
     "peak_ewma": "the faster and less busy one of two",
     "prefix": "the one that has seen the prompt's beginning",
+    "session": "the one that has the agent's session",
 }
 
 

@@ -112,9 +112,32 @@ class ObjectTable:
             return
         if not object_id.startswith(_OF_REPLIES):
             self.named[0] = 1
-        tag, cells = self.number(object_id), self._memory.cells
+        self._write(object_id, owner, place)
+
+    def keep(self, text: str, owner: int, place: int) -> None:
+        """Note where something is now, in the place of what this process has noted before."""
+        self._write(text, owner, place)
+
+    def latest(self, text: str) -> tuple[int, int] | None:
+        """Return where something is that moves, and when that was noted (monotonic, ns); None: not known."""
+        tag, cells = self.number(text), self._memory.cells
+        found: tuple[int, int] | None = None
+        fence()
+        for block in range(self._memory.blocks):
+            for at in self._rows(tag, block):
+                if cells[at] == tag:
+                    place, noted_ns = cells[at + 3], cells[at + 2]
+                    fence()
+                    if cells[at] == tag and (found is None or noted_ns > found[1]):
+                        found = place, noted_ns
+        return found
+
+    def _write(self, text: str, owner: int, place: int) -> None:
+        tag, cells = self.number(text), self._memory.cells
         rows = self._rows(tag, self._block)
-        at = next((at for at in rows if not cells[at]), None)
+        at = next((at for at in rows if cells[at] == tag), None)
+        if at is None:
+            at = next((at for at in rows if not cells[at]), None)
         if at is None:
             counts = Counter(cells[at + 1] for at in rows)
             counts[owner] += 1

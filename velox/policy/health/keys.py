@@ -23,6 +23,7 @@ seconds or milliseconds. The same without a unit (x-ratelimit-remaining) is abou
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -166,6 +167,18 @@ class Keys:
             if at < 0.0:
                 return n
         return usable[-1]
+
+    def sticky(self, session: bytes, now_s: float, tried: Collection[int] = ()) -> int | None:
+        """Return the same key for all requests of a session, as long as that may be used; None: none may, or is left.
+
+        In all processes alike. While a key is away its sessions are spread over the others, and theirs stay.
+        """
+        usable = [n for n, key in enumerate(self._keys) if n not in tried and key.is_usable(now_s)]
+        return max(usable, key=lambda n: hashlib.blake2b(b"%d" % n, key=_seed(session)).digest(), default=None)
+
+    def is_usable_at(self, key: int, now_s: float) -> bool:
+        """True while this one may be used."""
+        return self._keys[key].is_usable(now_s)
 
     def is_usable(self, now_s: float) -> bool:
         """True while one of them may be used."""
@@ -318,3 +331,8 @@ def _seconds(value: bytes, unix_s: float) -> float | None:
         return None
     days, hours, minutes, seconds, ms = (float(part or 0.0) for part in found.groups())
     return days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds + ms / 1000.0
+
+
+def _seed(session: bytes) -> bytes:
+    """Return a session's name in the length that a hash takes as its key."""
+    return hashlib.blake2b(session, digest_size=16).digest()
