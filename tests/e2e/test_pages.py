@@ -87,3 +87,17 @@ def test_unix_socket_has_no_name(upstream: RecordingUpstream) -> None:
                         sock.connect(where)
                         sock.sendall(head)
                         assert read_reply(sock).status == status
+
+
+@pytest.mark.parametrize("keys", [{}, {"VELOX_API_KEYS": "vk-0123456789"}])
+def test_probes_at_the_clients_port_are_answered_here(upstream: RecordingUpstream, keys: dict[str, str]) -> None:
+    """C33, C34: without a key, whether keys are asked for or not; no provider is asked with its own."""
+    with VeloxProcess({**upstream.env(), **OURS, **keys}) as velox:
+        upstream.forget()
+        for _ in range(3):  # the head is known then
+            for path in ("/", "/api/hello", "/health", "/healthz", "/readyz", "/health/liveliness", "/v1/health"):
+                assert velox.request("GET", path).status == 200, path
+                assert velox.request("HEAD", path).body == b""
+        refused = velox.request("POST", "/api/event_logging/batch", b"{}", {"content-type": "application/json"})
+        assert refused.status == (401 if keys else 404)
+        assert not upstream.calls

@@ -100,6 +100,15 @@ def test_admin_path_on_data_listener_is_unknown(path: bytes) -> None:
     assert refused.value.reason is Reason.UNKNOWN_ROUTE
 
 
+@pytest.mark.parametrize("path", [b"/api/event_logging/batch", b"/favicon.ico"])
+def test_what_clients_ask_of_any_server_is_not_passed_on(path: bytes) -> None:
+    """C33: reports of Claude Code, and browsers' pictures, are no provider's business."""
+    with pytest.raises(VeloxError) as refused:
+        Routes(("*",)).check(head(b"POST", path, length=2))
+
+    assert refused.value.reason is Reason.UNKNOWN_ROUTE
+
+
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS"])
 def test_body_without_meaning_is_refused(method: bytes) -> None:
     """B-12: an upstream that skips the body of a GET would read it as the next request. A length of 0 is no body."""

@@ -37,6 +37,8 @@ _OF_MODELS: Final = frozenset({b"deployments", b"engines"})
 _BEFORE_ENDPOINTS: Final = frozenset({"v1", "extensions"})
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
+# What Claude Code and browsers ask of any server: no provider's business.
+_TELEMETRY: Final = (b"/api/event_logging", b"/favicon.ico")
 # The APIs that can be put into another dialect, below whatever prefix. Anthropic's and Google's clients know other
 # errors than OpenAI's.
 _SURFACES: Final[dict[tuple[bytes, ...], tuple[Surface, Dialect]]] = {
@@ -124,7 +126,7 @@ class Routes:
         """Return the facts of a request's path. Raises VeloxError when the request can't pass."""
         facts = self.facts(head.path)
         if not facts.passes:
-            raise VeloxError(Reason.UNKNOWN_ROUTE, "this path is not served here (VELOX_PATHS lists those that are)")
+            raise VeloxError(Reason.UNKNOWN_ROUTE, _not_served(head.path))
         if head.offer is not None and not facts.upgrades:
             message = "no WebSocket begins at this path; VELOX_WEBSOCKET_PATHS allows more than the API's own"
             raise VeloxError(Reason.BAD_REQUEST, message, close=True)
@@ -147,8 +149,10 @@ class Routes:
         route = (
             next((_LABELS[word] for word in known if word in _LABELS), Endpoint.OTHER) if row is None else row.endpoint
         )
-        passes = words[0] not in _ADMIN_WORDS and (
-            self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
+        passes = (
+            words[0] not in _ADMIN_WORDS
+            and not path.startswith(_TELEMETRY)
+            and (self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes))
         )
         upgrades = (
             self._upgrades_all
@@ -162,6 +166,15 @@ class Routes:
         found = found._replace(path_model=_path_model(words), family=_family(path, words), row=row)
         found = found._replace(names_lines=names_lines(texts))
         return _google_facts(path, found)
+
+
+def _not_served(path: bytes) -> str:
+    """Say why a path does not pass."""
+    if path.strip(b"/").split(b"/")[0] in _ADMIN_WORDS:
+        return "this path is the admin listener's (VELOX_ADMIN_LISTEN), and is not served here"
+    if path.startswith(_TELEMETRY):
+        return "what clients report of themselves is not passed on"
+    return "this path is not served here (VELOX_PATHS lists those that are)"
 
 
 def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:

@@ -19,6 +19,7 @@ from velox.gateway.lease_wait import NotYetError
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import Parts
 from velox.gateway.plan import RequestPlan, plan_of
+from velox.gateway.probes import Probes, answer_to
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.request_ids import client_id
 from velox.gateway.respond import crash, error_reply
@@ -80,6 +81,7 @@ class Gateway(ExchangeOwner):
         self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
         tell = parts.recorder
         self._sockets: Final = ResponsesSockets(self)
+        self._probes = Probes(routing.table.routes)
         self._coded: Final = CodedBodies(self, parts.tunnels.limits.body_bytes)
         self.apart = Apart()
         self.mirrors = Mirrors(loop, self.apart, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
@@ -122,6 +124,7 @@ class Gateway(ExchangeOwner):
                 parts.access,
                 asks_for_keys=parts.auth.asks,
                 passes=parts.auth.passes,
+                is_probe=self._probes.answers(head),
             )
             if shape.is_shared:
                 self._keep(key, plan)
@@ -131,7 +134,7 @@ class Gateway(ExchangeOwner):
     def _check(self, head: RequestHead) -> Caller:
         """Return who sent a request that may pass. Raises VeloxError."""
         parts = self.parts
-        if head.path == SERVER:
+        if head.path == SERVER or self._probes.answers(head):
             return ANYONE
         caller = parts.auth.check(head)
         parts.endpoints.check(head)
@@ -150,6 +153,10 @@ class Gateway(ExchangeOwner):
     def route_by(self, routing: Routing) -> None:
         """Send what comes from now on by another configuration."""
         self.routing = routing
+        probes = Probes(routing.table.routes)
+        if probes != self._probes:
+            self._probes = probes
+            self._forget_plans()
         access = self.parts.access
         if access.keeps_places is not routing.has_places:
             access.keeps_places = routing.has_places
@@ -179,6 +186,10 @@ class Gateway(ExchangeOwner):
         plan = latest[1] if latest is not None and latest[0] is head else self.plan(head, caller)
         if plan.is_coded and body:
             return self._coded.open(client, head, body, caller)
+        if plan.is_probe:
+            status, headers, answer = answer_to(head, draining=self.draining)
+            client.answer(status, headers, answer, with_body=head.method != b"HEAD", close=False)
+            return None
         # Each class by its name, which compiled code calls directly.
         exchange = (
             TunnelExchange(self, client, head, body, plan) if offers else Exchange(self, client, head, body, plan)

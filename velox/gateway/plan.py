@@ -52,6 +52,7 @@ class RequestPlan:
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
     the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
     answers: what its replies are. is_coded: its body came compressed.
+    is_probe: it only asks whether somebody is there.
     """
 
     caller: Caller
@@ -81,6 +82,7 @@ class RequestPlan:
     reads_form: bool = False
     fills: bool = False
     names_lines: bool = False
+    is_probe: bool = False
 
 
 def plan_of(
@@ -92,6 +94,7 @@ def plan_of(
     *,
     asks_for_keys: bool,
     passes: AddressPass | None = None,
+    is_probe: bool = False,
 ) -> RequestPlan:
     """Read a head. Raises VeloxError: BAD_REQUEST as client_terms() does, FORBIDDEN as Access.guard() does.
 
@@ -139,6 +142,7 @@ def plan_of(
         is_form,
         row is not None and row.fills,
         is_post and path.names_lines,
+        is_probe,
     )
 
 

@@ -95,6 +95,11 @@ class RouteTable:
     def __repr__(self) -> str:
         return f"<RouteTable {len(self._routes)} routes>"
 
+    @property
+    def routes(self) -> Sequence[RouteEntry]:
+        """Return all of them, in their order."""
+        return self._routes
+
     def match(self, model: str | None, path: bytes, headers: Headers, key: str = "") -> RouteEntry | None:
         """Return the first route that is for a request, None if none is.
 
