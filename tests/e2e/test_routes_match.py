@@ -115,8 +115,17 @@ ODD = (
 )
 
 
-@pytest.mark.parametrize("member", ['"model":"fast"', '"model" :\t"f\\u0061st"', '"mod\\u0065l": "fast"'])
-def test_alias_changes_the_model_and_not_another_byte(member: str) -> None:
+@pytest.mark.parametrize(
+    ("member", "padding"),
+    [
+        ('"model":"fast"', ""),
+        ('"model" :\t"f\\u0061st"', ""),
+        ('"mod\\u0065l": "fast"', ""),
+        ('"model": "fast"', "x" * 600_000),  # in steps
+    ],
+    ids=["plain", "spaced", "escaped", "large"],
+)
+def test_alias_changes_the_model_and_not_another_byte(member: str, padding: str) -> None:
     """Spaces, escapes, numbers and their order stay; so does the same word elsewhere. The length is the new one."""
     with RecordingUpstream() as upstream:
         config = {
@@ -124,13 +133,14 @@ def test_alias_changes_the_model_and_not_another_byte(member: str) -> None:
             "routes": [{"name": "alias", "match": {"models": ["fast"]}, "to": "up", "model": 'org/"llama"'}],
         }
         with routed(config) as velox:
-            reply = velox.request("POST", "/v1/chat/completions", (ODD % member).encode())
+            odd = ODD.replace("東京", "東京" + padding)
+            reply = velox.request("POST", "/v1/chat/completions", (odd % member).encode())
 
             assert reply.status == 200, reply
             call = upstream.wait_call()
             name, colon, _ = member.partition(":")
             spaces = member[len(name) + 1 : member.index('"', len(name))]
-            assert call.body == (ODD % f'{name}{colon}{spaces}"org/\\"llama\\""').encode()
+            assert call.body == (odd % f'{name}{colon}{spaces}"org/\\"llama\\""').encode()
             assert call.header("content-length") == str(len(call.body))
             assert json.loads(call.body)["model"] == 'org/"llama"'
 

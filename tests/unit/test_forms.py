@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.steps import finished
-from velox.protocol.forms import adding_form_model, read_form, with_form_model
+from velox.protocol.forms import adding_form_model, read_form, with_form_model, with_form_model_in_steps
 from velox.types import FormFields
 
 TYPE = b"multipart/form-data; boundary=b0undary"
@@ -66,6 +66,7 @@ def test_each_clients_spelling_is_read(head: bytes, how: bytes) -> None:
     fields = read(body)
     renamed = with_form_model(body, fields, "whisper-large-v3")
 
+    assert finished(with_form_model_in_steps(body, fields, "whisper-large-v3")) == renamed
     assert fields.model == "whisper-1"
     assert parts_of(renamed) == [("model", None, b"whisper-large-v3")]
     assert b"Content-Length" not in renamed  # it would not be true any more

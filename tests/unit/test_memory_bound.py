@@ -114,8 +114,8 @@ def test_bodies_with_another_model_count(tmp_path: Path) -> None:
         settings = load(environ | {"VELOX_CONFIG": str(file)}, cores=1)
         bounds.append(memory_of(settings, PLENTY).n_bytes)
 
-    budget = settings.body_budget_bytes
-    assert [bound - bounds[0] for bound in bounds] == [0, budget, budget, 2 * budget]
+    body = round(settings.body_budget_bytes * 9 / 8)  # it grows by slices
+    assert [bound - bounds[0] for bound in bounds] == [0, body, body, 2 * body]
 
 
 def test_copies_for_a_mirror_count(tmp_path: Path) -> None:

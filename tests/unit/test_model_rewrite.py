@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.body import BodyReader
-from velox.protocol.body_edit import Field, naming_model, with_model, with_query_model
+from velox.protocol.body_edit import Field, naming_model, with_model, with_model_in_steps, with_query_model
 
 KIB = 1024
 SPELLINGS = [b'"model"', b'"mod\\u0065l"', b'"\\u006dodel"', b'"\\u006D\\u006f\\u0064\\u0065\\u006C"']
@@ -139,6 +139,33 @@ def test_hidden_model_of_a_long_body_is_refused(hidden: bytes) -> None:
     with pytest.raises(VeloxError, match="over 512 KiB; write it first") as refused:
         with_model(longest + b" ", "new")
     assert (refused.value.reason, refused.value.param) == (Reason.BAD_REQUEST, "model")
+
+
+TRICKY = (
+    rb'"\\","{","\"}","[{\"model\":\"x\"}]",{"model":"y","z":[{}]},"","\\\"","}}"',
+    rb'"\\\\\\\\\\\\\\\\\\\\","}","{{{",{"a":{"model":"x"}},"\\\"[[["',
+)
+
+
+@pytest.mark.parametrize("tricky", TRICKY)
+@pytest.mark.parametrize("shift", range(0, 90, 3))
+def test_slices_of_a_large_body_end_anywhere(tricky: bytes, shift: int) -> None:
+    """Inside a text, an escape or a key, between brackets: what is counted, found and copied is the same."""
+    fill = b'"%b",' % (b"a" * (256 * KIB - 20 - shift))
+    side = b"[%b%b,%b%b]" % (fill, tricky, fill, tricky)
+    body = b'{"x":%b,"model":"old","y":%b}' % (side, side)
+
+    assert rewritten(body) == body.replace(b'"model":"old"', b'"model":"new"')
+    hidden = body.replace(b'"model":"old"', b'"other":"old"')
+    assert Field("model").find(hidden) == -1 and rewritten(hidden) == hidden
+
+
+def test_large_body_is_rewritten_in_short_steps() -> None:
+    """60 MiB held the loop for 200 ms: each step looks at a slice, or copies one."""
+    small = b'{"role":"user","content":"x"},' * 20_000
+    steps = with_model_in_steps(b'{"x":[%b1],"model":"old","y":[%b1]}' % (small, small), "new")
+    n_steps = sum(1 for _ in steps)
+    assert n_steps > 2 * len(small) / (256 * KIB)
 
 
 def test_long_body_without_a_model_is_not_refused() -> None:

@@ -690,11 +690,15 @@ class Exchange(HedgingHost):
 
     @property
     def builds_apart(self) -> bool:
-        """True where what is sent may take long to be put into another API."""
+        """True where what is sent may take long to be put into another API, or to be given another model."""
         return self.body is not None and is_large((self.body,))
 
     async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
-        """Do what build() does, in the worker's thread for such work."""
+        """Do what build() does: in steps, or where another API is written in the worker's thread for such work."""
+        if attempt.member.lanes is None:
+            assert self.body is not None, "it is large"
+            await attempt.rename(self.fields, self.body)
+            return self.build(attempt)
         return await self._build_apart(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
     async def _build_apart(

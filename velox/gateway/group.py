@@ -31,6 +31,7 @@ from velox.gateway.member import Member
 from velox.gateway.recorder import RecordedExchange, Recorder
 from velox.gateway.reply import ReplyListener
 from velox.gateway.reply_fields import AttemptFields
+from velox.gateway.steps import in_steps
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
@@ -40,8 +41,8 @@ from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import RetryRules, retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
-from velox.protocol.body_edit import with_model
-from velox.protocol.forms import with_form_model
+from velox.protocol.body_edit import with_model, with_model_in_steps
+from velox.protocol.forms import with_form_model, with_form_model_in_steps
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.authority import NO_PROOF, Authority
 from velox.providers.reasoning import reasons
@@ -332,7 +333,7 @@ class AttemptHost(RecordedExchange):
     @property
     @abc.abstractmethod
     def builds_apart(self) -> bool:
-        """True where what is sent may take long to be put into another API."""
+        """True where what is sent may take long to be put into another API, or to be given another model."""
 
     @abc.abstractmethod
     async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
@@ -435,7 +436,7 @@ class Attempt(ReplyListener):
 
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
-        *("_key_told", "_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
+        *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_retry", "_sent_s", "_stream"),
         *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "left_out", "may_have_worked", "member"),
         *("n", "observer", "proof", "worked"),
     )
@@ -463,6 +464,7 @@ class Attempt(ReplyListener):
         self._sent_s = 0.0
         self._stream: UpstreamStream | None = None  # from its opening to its end; never of several calls
         self._retry: RetryDecision | None = None  # what follows, once the head of its reply has been refused
+        self._renamed: bytes | bytearray | None = None  # the body, with its model
         self._n_unsent = 0  # of the request's body, at the last look
         self._progress_s = 0.0  # when that had last become less
         self._has_head = False
@@ -512,8 +514,9 @@ class Attempt(ReplyListener):
         try:
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
-            # What an API of its own takes may be long in the making.
-            is_apart = member.lanes is not None and host.builds_apart
+            # What an API of its own takes may be long in the making, and so may be a body with another model.
+            is_other = member.lanes is not None or group.models[self.n] is not None
+            is_apart = is_other and host.builds_apart
             request = await host.build_apart(self) if is_apart else host.build(self)
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.
@@ -766,12 +769,24 @@ class Attempt(ReplyListener):
         if body and fields.model is not None and group.models[self.n] is not None and not fields.is_model_in_path:
             model = self.asked(fields.model)
             if model is not None and model != fields.model:
-                if isinstance(fields, FormFields):
+                renamed, self._renamed = self._renamed, None
+                if renamed is not None:
+                    body = renamed
+                elif isinstance(fields, FormFields):
                     body = with_form_model(body, fields, model)
                 else:
                     body = with_model(body, model)
         rules = group.request_rules
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=rules, target=target)
+
+    async def rename(self, fields: BodyFields, body: bytes | bytearray) -> None:
+        """Put its model into a body, for build(), while others have their turns. Raises VeloxError."""
+        model = self.asked(fields.model)
+        if model is not None and model != fields.model and fields.model is not None and not fields.is_model_in_path:
+            if isinstance(fields, FormFields):
+                self._renamed = await in_steps(with_form_model_in_steps(body, fields, model))
+            else:
+                self._renamed = await in_steps(with_model_in_steps(body, model))
 
     def build_upgrade(self, head: RequestHead, named: str | None) -> UpstreamRequest:
         """Return the request for a WebSocket. named: the model that its query names; None: it names none."""

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.apart import Apart
+from velox.gateway.apart import Apart, is_large
 from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
 from velox.gateway.filters import FilterChain, ReplyFilter
@@ -164,6 +164,10 @@ class Mirrors:
                 meter = Meter(is_stream=fields.stream, key=key)
             try:
                 if build is None:
+                    if body is not None and is_large((body,)):
+                        await attempt.rename(fields, body)
+                        if group.is_limited and attempt.member.concurrency.room <= 0:
+                            return Mirrored.DROPPED  # as below
                     request = attempt.build(head, fields, body, to_be_read=calls is not None)
                 elif build_apart is not None and attempt.member.lanes is not None:
                     request = await build_apart(attempt, None if meter is None else meter.note)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Generator, Iterable
+from typing import Final, TypeVar
 from urllib.parse import quote, unquote_plus
 
 import orjson
@@ -32,10 +32,13 @@ __all__ = [
     "ask_for_usage",
     "instead_of_model",
     "naming_model",
+    "spliced",
     "with_model",
+    "with_model_in_steps",
     "with_query_model",
 ]
 
+_T = TypeVar("_T")
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
 _TOKEN: Final = re.compile(rb"[{\[]|[}\]]|" + STRING, re.DOTALL)
@@ -53,6 +56,9 @@ _NEAR_BYTES: Final = 1024
 _MOST_KEYS: Final = 4096
 # To count the brackets of so many takes 2 to 6 ms, in which no other request moves.
 _NEAR_ENDS_BYTES: Final = 1024 * 1024
+# Of work at one go: a millisecond at most.
+_SLICE_BYTES: Final = 256 * 1024
+_ESCAPE_BYTES: Final = 5  # of \\uXXXX, but for the first
 # A walk takes 0.14 µs a byte at worst, in which no other request moves.
 _WALKED_BYTES: Final = 512 * 1024
 
@@ -78,18 +84,13 @@ class Field:
 
         Raises VeloxError(BAD_REQUEST) if the document is over 512 KiB long and hides the key.
         """
-        first = body.find(self._key, 0, _NEAR_BYTES)
-        if first >= 0 and self._is_key(body, first) and _depth(body[:first]) == 1:
-            return self._value(body, first)
-        last = body.rfind(self._key)
-        at, is_sure = -1, True
-        if last >= 0:
-            at, is_sure = self._search_back(body, last) if 2 * last > len(body) else self._search(body)
-        if at >= 0:
-            return self._value(body, at)
-        if is_sure and self._escaped.search(body) is None:
-            return -1
-        return self._walk(body)
+        near = self._near_begin(body)
+        return near if near >= 0 else _finished(self._far(body))
+
+    def find_in_steps(self, body: bytes | bytearray) -> Generator[None, None, int]:
+        """Do what find() does; yields between slices of the work."""
+        near = self._near_begin(body)
+        return near if near >= 0 else (yield from self._far(body))
 
     def find_near_ends(self, body: bytes | bytearray) -> int:
         """Do what find() does, but look no further than 1 MiB from the begin and from the end: for one that is there.
@@ -99,10 +100,10 @@ class Field:
         n = len(body)
         if n <= 2 * _NEAR_ENDS_BYTES:
             return self.find(body)
-        at, _ = self._search(body, _NEAR_ENDS_BYTES)
+        at, _ = _finished(self._search(body, _NEAR_ENDS_BYTES))
         if at < 0:
             last = body.rfind(self._key, n - _NEAR_ENDS_BYTES)
-            at, _ = self._search_back(body, last, n - _NEAR_ENDS_BYTES)
+            at, _ = _finished(self._search_back(body, last, n - _NEAR_ENDS_BYTES))
         if at < 0:
             message = f"{self._name} is not found at the begin or the end of this body of over 2 MiB; write it first"
             raise VeloxError(Reason.BAD_REQUEST, message, param=self._name)
@@ -110,34 +111,60 @@ class Field:
 
     # -- the usual spelling -------------------------------------------------------------------------
 
-    def _search(self, body: bytes | bytearray, end: int | None = None) -> tuple[int, bool]:
+    def _near_begin(self, body: bytes | bytearray) -> int:
+        """Return where the value begins, if the key is among the first."""
+        first = body.find(self._key, 0, _NEAR_BYTES)
+        if first >= 0 and self._is_key(body, first) and _finished(_depth(body, 0, first)) == 1:
+            return self._value(body, first)
+        return -1
+
+    def _far(self, body: bytes | bytearray) -> Generator[None, None, int]:
+        last = yield from _rfind(body, self._key, 0, len(body))
+        at, is_sure = -1, True
+        if last >= 0:
+            search = self._search_back(body, last) if 2 * last > len(body) else self._search(body, len(body))
+            at, is_sure = yield from search
+        if at >= 0:
+            return self._value(body, at)
+        if is_sure and not (yield from self._may_be_hidden(body)):
+            return -1
+        return self._walk(body)
+
+    def _search(self, body: bytes | bytearray, end: int) -> Generator[None, None, tuple[int, bool]]:
         """Return where the key is, -1 if it was not found; and whether all that looks like it was looked at."""
         depth, begin = 0, 0
-        at = body.find(self._key, 0, end)
+        at = yield from _find(body, self._key, 0, end)
         for _ in range(_MOST_KEYS):
             if at < 0:
                 return -1, True
             if self._is_key(body, at):
-                depth += _depth(body[begin:at])
+                depth += yield from _depth(body, begin, at)
                 if depth == 1:
                     return at, True
                 begin = at
-            at = body.find(self._key, at + 1, end)
+            at = yield from _find(body, self._key, at + 1, end)
         return -1, False
 
-    def _search_back(self, body: bytes | bytearray, at: int, begin: int = 0) -> tuple[int, bool]:
+    def _search_back(self, body: bytes | bytearray, at: int, begin: int = 0) -> Generator[None, None, tuple[int, bool]]:
         """Do what `_search` does, from the last place that looks like the key, which is `at`."""
         depth, end = 0, len(body)
         for _ in range(_MOST_KEYS):
             if at < 0:
                 return -1, True
             if self._is_key(body, at):
-                depth -= _depth(body[at:end])
+                depth -= yield from _depth(body, at, end)
                 if depth == 1:
                     return at, True
                 end = at
-            at = body.rfind(self._key, begin, at)
+            at = yield from _rfind(body, self._key, begin, at)
         return -1, False
+
+    def _may_be_hidden(self, body: bytes | bytearray) -> Generator[None, None, bool]:
+        for at in range(0, len(body), _SLICE_BYTES):
+            if self._escaped.search(body, at, at + _SLICE_BYTES + _ESCAPE_BYTES) is not None:
+                return True
+            yield
+        return False
 
     def _is_key(self, body: bytes | bytearray, at: int) -> bool:
         """True for a key: neither the end of a string with quotes in it, nor a value."""
@@ -168,22 +195,66 @@ class Field:
         return -1
 
 
-def _depth(text: bytes | bytearray) -> int:
-    """Return how many more brackets are opened in `text` than closed. It begins and ends outside strings."""
-    if _BACKSLASH in text:
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = text.translate(_BRACES, _OTHERS)
-    if _QUOTE in marks:
-        # Of two quotes side by side both may go: they enclose nothing, or part two strings.
-        marks = marks.replace(b'""', b"")
-    if _QUOTE in marks:
-        marks = b"".join(marks.split(b'"')[::2])
-    return marks.count(b"{") - marks.count(b"}")
+def _finished(steps: Generator[None, None, _T]) -> _T:
+    """Take all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+
+def _find(body: bytes | bytearray, key: bytes, begin: int, end: int) -> Generator[None, None, int]:
+    """Do what body.find() does, a slice at a time."""
+    while begin < end:
+        found = body.find(key, begin, min(end, begin + _SLICE_BYTES + len(key) - 1))
+        if found >= 0:
+            return found
+        begin += _SLICE_BYTES
+        yield
+    return -1
+
+
+def _rfind(body: bytes | bytearray, key: bytes, begin: int, end: int) -> Generator[None, None, int]:
+    """Do what body.rfind() does, a slice at a time."""
+    last = end
+    while last > begin:
+        found = body.rfind(key, max(begin, last - _SLICE_BYTES), min(end, last + len(key) - 1))
+        if found >= 0:
+            return found
+        last -= _SLICE_BYTES
+        yield
+    return -1
+
+
+def _depth(body: bytes | bytearray, begin: int, end: int) -> Generator[None, None, int]:
+    """Return how many more brackets are opened there than closed. It begins and ends outside strings."""
+    depth, is_inside = 0, False
+    while begin < end:
+        text = bytes(body[begin : min(end, begin + _SLICE_BYTES)])
+        if (len(text) - len(text.rstrip(b"\\"))) % 2 and begin + len(text) < end:
+            text = text[:-1]  # the backslash belongs to what follows
+        begin += len(text)
+        if _BACKSLASH in text:
+            text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+        marks = text.translate(_BRACES, _OTHERS)
+        if _QUOTE in marks:
+            # Of two quotes side by side both may go: they enclose nothing, or part two strings.
+            marks = marks.replace(b'""', b"")
+        if _QUOTE in marks or is_inside:
+            texts = marks.split(b'"')
+            marks = b"".join(texts[is_inside::2])
+            is_inside ^= len(texts) % 2 == 0
+        depth += marks.count(b"{") - marks.count(b"}")
+        if begin < end:
+            yield
+    return depth
 
 
 _MODEL: Final = Field("model")
 _STRING: Final = re.compile(STRING, re.DOTALL)
-# From here on a body is copied once instead of twice.
+# From here on a body is copied in slices.
 _LARGE_BYTES: Final = 64 * 1024
 _ASKING: Final = b'"stream_options":{"include_usage":true}'
 _OPTIONS: Final = Field("stream_options")
@@ -199,7 +270,12 @@ def with_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
     be given to this function again. Raises VeloxError(BAD_REQUEST) for one of over 512 KiB that hides its
     model.
     """
-    begin = _MODEL.find(body)
+    return _finished(with_model_in_steps(body, model))
+
+
+def with_model_in_steps(body: bytes | bytearray, model: str) -> Generator[None, None, bytes | bytearray]:
+    """Do what with_model() does; yields between slices of the work."""
+    begin = yield from _MODEL.find_in_steps(body)
     value = None if begin < 0 else _STRING.match(body, begin)
     if value is None:
         return body
@@ -208,8 +284,20 @@ def with_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
         return body
     if len(body) < _LARGE_BYTES:
         return body[:begin] + text + body[end:]
+    return (yield from spliced(body, begin, end, text))
+
+
+def spliced(body: bytes | bytearray, begin: int, end: int, text: bytes) -> Generator[None, None, bytearray]:
+    """Return `body` with a text in the place of what stands there; yields between slices of the work."""
+    made = bytearray()
     with memoryview(body) as view:
-        return b"".join((view[:begin], text, view[end:]))
+        for start, stop in ((0, begin), (end, len(body))):
+            for at in range(start, stop, _SLICE_BYTES):
+                made += view[at : min(stop, at + _SLICE_BYTES)]
+                yield
+            if not start:
+                made += text
+    return made
 
 
 def naming_model(body: bytes | bytearray, model: str) -> bytes | bytearray:

@@ -19,9 +19,19 @@ from collections.abc import Callable, Generator
 from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
+from velox.protocol.body_edit import spliced
 from velox.types import FormFields
 
-__all__ = ["FormError", "FormPart", "adding_form_model", "form_texts", "read_form", "split_form", "with_form_model"]
+__all__ = [
+    "FormError",
+    "FormPart",
+    "adding_form_model",
+    "form_texts",
+    "read_form",
+    "split_form",
+    "with_form_model",
+    "with_form_model_in_steps",
+]
 
 _SLICE_BYTES: Final = 1024 * 1024  # of a search between two turns of the loop: 0.1 ms
 _HEAD_BYTES: Final = 4096
@@ -221,6 +231,13 @@ def with_form_model(body: bytes | bytearray, fields: FormFields, model: str) -> 
     """
     with memoryview(body) as view:
         return b"".join((view[: fields.model_at], _model_part(model), view[fields.model_end :]))
+
+
+def with_form_model_in_steps(
+    body: bytes | bytearray, fields: FormFields, model: str
+) -> Generator[None, None, bytearray]:
+    """Do what with_form_model() does; yields between slices of the work."""
+    return spliced(body, fields.model_at, fields.model_end, _model_part(model))
 
 
 def adding_form_model(body: bytes | bytearray, fields: FormFields, model: str) -> bytes:

@@ -315,7 +315,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     if any(target.naming is not None for route in settings.routes for target in route.targets):
         # The body as it came stays for another attempt; two attempts at a time may name two models.
         n_attempts = 1 + any(route.hedge is not None for route in settings.routes)
-        rows.append(MemoryRow("bodies with a renamed model", settings.body_budget_bytes, n_attempts))
+        rows.append(MemoryRow("bodies with a renamed model", body, n_attempts))
     if any(route.mirror is not None for route in settings.routes):
         rows.append(MemoryRow("copies for mirrors", _EXCHANGE + _MIRRORED_BODIES // _MIRRORED, _MIRRORED))
     return MemoryBound(tuple(rows))
