@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
@@ -56,6 +57,27 @@ async def status(where: Place, *, timeout_s: float = LONG_S, first_byte_s: float
 
 async def silent(call: Call) -> None:
     await call.silence()
+
+
+def test_compressed_answer_comes_as_its_text(upstream: RecordingUpstream) -> None:
+    """As lists of models, though the gateway asked for one that is not; a coding that nobody knows is a failure."""
+
+    async def coded(call: Call) -> None:
+        await call.reply(200, (*TEXT, ("content-encoding", "gzip")), gzip.compress(b"a list"))
+
+    async def unknown(call: Call) -> None:
+        await call.reply(200, (*TEXT, ("content-encoding", "br")), b"\x8b\x02\x80a list\x03")
+
+    async def talk(where: Place) -> None:
+        with upstream.playing(coded):
+            answer = await asked(where)
+            assert answer.body == b"a list"
+            assert not [value for name, value in answer.headers if name == b"content-encoding"]
+        with upstream.playing(unknown), pytest.raises(UpstreamFailure) as raised:
+            await asked(where)
+        assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
+
+    with_place(upstream, talk)
 
 
 def test_answer_comes_whole_with_its_status(upstream: RecordingUpstream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Sequence
@@ -384,6 +385,34 @@ def test_list_of_stored_chat_completions_has_the_callers_own() -> None:
     page = {"object": "list", "data": [{"id": CHAT}, {"id": "chatcmpl-bbbbbbbb"}, {"id": "chatcmpl-old"}]}
     found = json.loads(reply.feed(json.dumps(page).encode(), end=True))
     assert [each["id"] for each in found["data"]] == ["chatcmpl-bbbbbbbb"]
+
+
+GZIPPED = ReplyHead.of(200, [(b"content-encoding", b"gzip"), (b"content-type", b"application/json")], None)
+
+
+@pytest.mark.parametrize("size", [7, 10_000])
+def test_object_in_a_compressed_reply_belongs_to_its_caller(size: int) -> None:
+    """Servers compress though they were asked not to: nobody would own what is in it, and all could use it."""
+    account = Account(refuses_unknown=True)
+    (recording,) = account.ask(B, b"POST", b"/v1/videos", {"prompt": "p"})
+    body = gzip.compress(b'{"object":"video","id":"video_new"}')
+    recording.begin(GZIPPED, is_sse=False, is_plain=False)
+    passed = b"".join(recording.feed(body[at : at + size], False) for at in range(0, len(body), size))
+    assert passed == body
+    assert account.table.owner_of("video_new") == account.table.number("b")
+
+
+def test_compressed_list_has_the_callers_own() -> None:
+    """It goes on as plain text."""
+    account = Account()
+    account.table.remember("chatcmpl-bbbbbbbb", account.table.number("b"))
+    (reply,) = account.ask(B, b"GET", CHATS)
+    assert reply.begin(GZIPPED, is_sse=False, is_plain=False) is None
+    page = {"object": "list", "data": [{"id": CHAT}, {"id": "chatcmpl-bbbbbbbb"}]}
+    found = reply.feed(gzip.compress(json.dumps(page).encode()), end=True)
+    assert [each["id"] for each in json.loads(found)["data"]] == ["chatcmpl-bbbbbbbb"]
+    assert reply.released is not None and reply.released.content_length == len(found)
+    assert [name for name, _ in reply.released.headers] == [b"content-type"]
 
 
 # -- what a reply tells of what it made ---------------------------------------------------------------------------

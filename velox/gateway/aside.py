@@ -24,7 +24,7 @@ from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool
 from velox.outcomes import Retry
-from velox.protocol.reply_body import label_of
+from velox.protocol.reply_body import CodingError, label_of, plain_reply
 
 __all__ = ["Answer", "Askable", "Listener", "ask", "ask_status"]
 
@@ -88,7 +88,11 @@ async def ask(
     sink = await _send(member, request, lambda: _Sink(loop, max_bytes), timeout_s, begin_s)
     head = sink.head
     assert head is not None, "a whole reply has a head"
-    return Answer(head.status, head.headers, b"".join(sink.pieces))
+    try:
+        headers, body = plain_reply(head.headers, b"".join(sink.pieces))
+    except CodingError as exc:
+        raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's answer can't be read: {exc}") from exc
+    return Answer(head.status, headers, body)
 
 
 async def ask_status(

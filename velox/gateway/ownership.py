@@ -39,6 +39,7 @@ from velox.protocol.named_objects import (
     named_ids,
     query_ids,
 )
+from velox.protocol.reply_body import BodyReader, CodingError, label_of, plain_reply
 from velox.protocol.top_fields import TopFields
 from velox.protocol.websocket import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
@@ -350,7 +351,7 @@ class Recording(ReplyFilter):
     looks like a name of Google's: OpenAI's objects have names that their makers choose.
     """
 
-    __slots__ = ("_fields", "_is_sse", "_mark", "_of_object", "_owner", "_place", "_table")
+    __slots__ = ("_body", "_fields", "_is_sse", "_mark", "_of_object", "_owner", "_place", "_table")
 
     def __init__(
         self,
@@ -368,24 +369,35 @@ class Recording(ReplyFilter):
         self._owner: Final = owner
         self._fields = TopFields()
         self._is_sse = False
+        self._body: BodyReader | None = None  # of one that is compressed
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
         """Read replies that tell of success: also where they say that the object stands, as for a call's answer."""
+        if not is_plain:
+            is_sse, _ = label_of(head.headers)
+        self._body = None if is_plain else BodyReader(head.headers)
         self._fields = TopFields(*_OF_EVENT, lead=_DATA) if is_sse else TopFields(*self._of_object)
         self._is_sse = is_sse
-        self.reads_body = is_plain and head.status < 300
+        self.reads_body = head.status < 300
         if self.reads_body and not self._mark:
             note_head(head, self._table, self._owner, self._place())
         return head
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Look for the id before the client can know it."""
+        text = data
+        if self._body is not None:
+            try:
+                text = self._body.feed(data, end)
+            except CodingError:
+                self.reads_body = False  # nobody will know whose it is
+                return data
         if not self._is_sse:
-            for field, found in self._fields.feed(data):
+            for field, found in self._fields.feed(text):
                 if self._remember(field, found) and found.startswith(_OF_REPLIES):
                     self.reads_body = False
             return data
-        for n, line in enumerate(_LINE_END.split(data)):
+        for n, line in enumerate(_LINE_END.split(text)):
             if n:
                 self._fields.clear()  # no JSON of an event goes over a line's end
             for field, found in self._fields.feed(line):
@@ -492,7 +504,7 @@ class WholeReply(ReplyFilter):
         if not self.reads_body:
             return head
         self._head = head
-        self._is_legible = is_plain and not is_sse
+        self._is_legible = not is_sse
         return None
 
     def feed(self, data: bytes, end: bool) -> bytes:
@@ -505,20 +517,22 @@ class WholeReply(ReplyFilter):
         if not end:
             return b""
         assert self._head is not None, "feed() follows begin()"
-        body = self._read() if self._seen else b""
-        self.released = ReplyHead.of(
-            self._head.status, self._head.headers, len(body) if body else self._head.content_length
-        )
+        try:
+            headers, text = plain_reply(self._head.headers, bytes(self._seen))
+        except CodingError:
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's {self.what} can't be read") from None
+        body = self._read(text) if text else b""
+        self.released = ReplyHead.of(self._head.status, headers, len(body) if body else self._head.content_length)
         return body
 
-    def _read(self) -> bytes:
+    def _read(self, text: bytes) -> bytes:
         try:
-            page = json.loads(self._seen)
+            page = json.loads(text)
         except (ValueError, RecursionError):
             page = None
         if not isinstance(page, dict):
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's {self.what} can't be read")
-        return json.dumps(page).encode() if self.changed(page) else bytes(self._seen)
+        return json.dumps(page).encode() if self.changed(page) else text
 
     def changed(self, page: dict[str, object]) -> bool:
         """Read or change an object; return True if it was changed. Raises UpstreamFailure."""

@@ -22,7 +22,7 @@ import orjson
 
 from velox.heads import Headers
 from velox.outcomes import Refusal
-from velox.protocol.reply_body import BodyReader, CodingError
+from velox.protocol.reply_body import CodingError, plain_reply
 
 __all__ = [
     "ERROR_BYTES",
@@ -82,12 +82,11 @@ _LACKING: Final = re.compile(
 
 def plain_body(headers: Headers, body: bytes) -> bytes:
     """Return the body of an error as it was before it was compressed; empty if that can't be known."""
-    reader = BodyReader(headers)
     try:
-        text = reader.feed(body, True)
+        _, text = plain_reply(headers, body)
     except CodingError:
         return b""
-    return text[:ERROR_BYTES] if reader.decodes else body
+    return body if text is body else text[:ERROR_BYTES]
 
 
 def names_no_model(body: bytes) -> bool:

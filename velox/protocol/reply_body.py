@@ -2,6 +2,7 @@
 
     label_of()      what the fields say: an event stream? compressed?
     BodyReader      the body without its coding, and what it is, once enough has come
+    plain_reply()   the same of a reply that is there as a whole
 
 Servers compress though they were asked not to (RFC 9110 §12.5.3 lets them), in flushes within a stream
 (envoyproxy/ai-gateway#1927), without a label (Wei-Shaw/claude-relay-service#1039), or name a charset as the coding;
@@ -19,10 +20,10 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
-from velox.heads import Header
+from velox.heads import Header, Headers
 from velox.protocol.content_coding import Decoder, Inflater, zstd_decoder
 
-__all__ = ["BodyKind", "BodyReader", "CodingError", "is_coded", "is_events", "kind_of", "label_of"]
+__all__ = ["BodyKind", "BodyReader", "CodingError", "is_coded", "is_events", "kind_of", "label_of", "plain_reply"]
 
 _EVENTS: Final = b"text/event-stream"
 # https://www.iana.org/assignments/http-parameters, "HTTP Content Coding Registry"; what is none of these compresses
@@ -140,6 +141,15 @@ class BodyReader:
         if data.removeprefix(_BOM):
             self.kind = kind or BodyKind.OTHER
         return b"" if self.kind is None else data
+
+
+def plain_reply(headers: Headers, body: bytes) -> tuple[Headers, bytes]:
+    """Return a whole reply without its coding, and its fields without what names that. Raises CodingError."""
+    reader = BodyReader(headers)
+    text = reader.feed(body, True)
+    if not reader.decodes:
+        return headers, body
+    return [field for field in headers if field[0] not in (b"content-encoding", b"content-length")], text
 
 
 def _coding(names: frozenset[bytes], first: bytes) -> bytes:
