@@ -74,6 +74,8 @@ BETAS_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "user_profile_id": ("user-profiles-20*",),
     }
 )
+# By what a name begins with: the patterns above end with what is any date.
+_STARTS: Final = tuple((beta.removesuffix("*"), path) for path, betas in BETAS_OF.items() for beta in betas)
 # In the body, below a field of its own.
 _TOOLS, _MESSAGES, _EDITS = "tools.", "messages.", "context_management."
 _ELSEWHERE: Final = (_TOOLS, _MESSAGES, _EDITS, "source.")
@@ -82,8 +84,8 @@ _SERVER_TOOLS: Final = "server_tools"  # the loss, as in a translation
 # Of the messages: without any of these texts nothing in them is looked at.
 _SYSTEM: Final = b'"system"'
 _IN_BLOCKS: Final = (
-    *(b'_tool_result"', b'"server_tool_use"', b'"mcp_tool_use"', b'"mcp_tool_listing"', b'"container_upload"'),
-    *(b'"compaction"', b'"fallback"', b'"tool_reference"', b'"url"', b'"file"'),
+    *(b"_tool_", b"container_upload", b'"compaction"', b'"fallback"', b"tool_reference"),  # `_tool_` of servers' tools
+    b'"source"',
 )
 # What belongs to which feature: blocks of the history.
 _BLOCKS: Final = MappingProxyType(
@@ -183,7 +185,7 @@ class _Service:
         sent: dict[str, None] = {}
         is_lost = False
         for name in self._given:
-            of = [path for path, betas in BETAS_OF.items() if any(matches(beta, name) for beta in betas)]
+            of = [path for start, path in _STARTS if name.startswith(start)]
             if self._known:
                 is_taken = any(matches(pattern, name) for pattern in self._known)
             else:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_gateway_lanes import Sent, asked_of
+from tests.vendors import foundry, mantle, vertex
+from tests.vendors.vendor import Vendor, VendorRequest
 from velox.gateway.lanes import LaneAttempt, Lanes
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule
@@ -60,6 +62,20 @@ def test_agent_gets_marks(row: str) -> None:
     body = sent(row, Surface.CHAT, {"messages": LOOP, "tools": TOOLS})
 
     assert marked(body) == ["system", "0", "2"]
+
+
+@pytest.mark.parametrize("vendor", [vertex.VENDOR, mantle.VENDOR, foundry.VENDOR], ids=lambda each: each.row)
+def test_marks_are_taken_by_each_service(vendor: Vendor) -> None:
+    """As a client of Chat that marks the whole request sends them, too: on the last block, where the top takes none."""
+    for more in ({}, {"cache_control": {"type": "ephemeral"}}):
+        body = sent(vendor.row, Surface.CHAT, {"messages": LOOP, "tools": TOOLS, **more})
+        paths = {"vertex": "/v1/projects/p/locations/eu/publishers/anthropic/models/claude-opus-4-8:rawPredict"}
+        path = paths.get(vendor.row, "/anthropic/v1/messages")
+        headers = {"anthropic-version": "2023-06-01"}
+        refused = vendor.refuse(VendorRequest("POST", path, json.dumps(body).encode(), headers))
+
+        assert refused is None, refused
+        assert marked(body) == (["2"] if more else ["system", "0", "2"])
 
 
 def test_codex_and_gemini_cli_get_marks() -> None:
