@@ -21,7 +21,7 @@ from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import Dialect
+from velox.types import Answers, Dialect
 
 KEY: Final = b"sk-ours-0123456789"
 SSE: Final[Header] = (b"content-type", b"text/event-stream")
@@ -71,10 +71,20 @@ def reply_for(
     dialect: Dialect = Dialect.OPENAI,
     http_1_0: bool = False,
     filters: Sequence[ReplyFilter] = (),
+    answers: int = Answers.ANYTHING,
 ) -> Reply:
     request = request_head(method, http_1_0=http_1_0)
     client.is_http_1_0 = http_1_0
-    reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields(), filters=filters, dialect=dialect)
+    reply = Reply(
+        client,
+        request,
+        b"vx-1",
+        asyncio.get_running_loop(),
+        ReplyFields(),
+        filters=filters,
+        dialect=dialect,
+        answers=answers,
+    )
     reply.begin(Listener(), NO_ATTEMPTS)
     return reply
 

@@ -18,6 +18,7 @@ from velox.gateway.reply_fields import NO_ATTEMPTS
 from velox.gateway.usage_drain import DrainRules, UsageDrain
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.types import Answers
 
 JSON: Final = (b"content-type", b"application/json")
 PIECES: Final = (b"one ", b"two ", b"three ")
@@ -230,5 +231,29 @@ def test_drain_takes_the_rest_of_what_is_made() -> None:
         await reply.done
         assert reply.bytes_out == len(b"zero " + b"".join(PIECES))
         assert body_of(client) == b"zero "
+
+    on_a_loop(test)
+
+
+def test_long_preludes_of_a_stream_pass_in_turns() -> None:
+    """Then nobody reads on, and lone chunks go straight to the client."""
+
+    async def test(client: FakeClient) -> None:
+        prelude = b'data: {"type":"response.created","x":"%b"}\n\n' % (b"x" * 400_000)
+        event = b'data: {"type":"response.output_text.delta"}\n\n'
+        reply = reply_for(client, answers=Answers.RESPONSE)
+        reply.on_reply(head(200, SSE), prelude[:200_000], False)
+        reply.on_reply(None, prelude[200_000:], False)
+        assert client.written == b""
+        reply.on_reply(None, event, False)
+        assert reply.started and reply.is_behind
+        assert not reply.on_chunk(b"1\r\n!\r\n", 3)
+        reply.on_reply(None, event, False)
+        await caught_up(reply)
+        assert body_of(client) == prelude + event * 2
+        assert reply.on_chunk(b"%x\r\n%b\r\n" % (len(event), event), 4)
+        reply.on_reply(None, b"", True)
+        await reply.done
+        assert body_of(client) == prelude + event * 3
 
     on_a_loop(test)

@@ -71,6 +71,21 @@ def test_stream_is_held_until_its_first_event_however_it_is_cut(prelude: bytes, 
     assert step > 100 or released_at < len(prelude + EVENT) + step
 
 
+def test_long_preludes_pass_piece_by_piece() -> None:
+    """What reads on takes 15 ms for a megabyte of them: each piece has a turn of the loop."""
+    _, chain = gate(SSE)
+    pieces = [b'event: response.created\ndata: {"type":"response.created","x":"%b' % (b"x" * 100_000)]
+    pieces += [b"x" * 100_000] * 7 + [b'"}\n\n']
+    for piece in pieces:
+        assert chain.feed(piece, False) == b""
+
+    out = [chain.feed(EVENT, True)]
+    while chain.is_behind:
+        assert not chain.has_work
+        out.append(chain.go_on())
+    assert out == [*pieces, EVENT] and chain.head == SSE
+
+
 def test_compressed_reply_passes_unread() -> None:
     made = EarlyErrorGate(Judge(), None, Dialect.OPENAI)
     chain = FilterChain([made], is_sse=True, is_plain=False)

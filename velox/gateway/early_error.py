@@ -11,6 +11,7 @@ Knows: how much is held back, and where an error stands in each API. Does not kn
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -48,6 +49,8 @@ BEGIN_BYTES: Final = 32
 # But an answer of OpenAI's Responses tells by its status, one of the first of its fields, that it has failed.
 _FAILED_MARK: Final = b'"failed"'
 _STATUS_BYTES: Final = 1024
+# Of what was held: more passes piece by piece, each in a turn, as those who read on look at every byte.
+_AT_ONCE_BYTES: Final = 256 * 1024
 _OVERLOADED: Final = 529
 _UNAVAILABLE: Final = 503
 
@@ -88,6 +91,7 @@ class EarlyErrorGate(ReplyFilter):
         "_held",
         "_is_html",
         "_judge",
+        "_left",
         "_n_before",
         "_n_held",
         "_secret",
@@ -101,6 +105,7 @@ class EarlyErrorGate(ReplyFilter):
         self._dialect: Final = dialect
         self._head: ReplyHead | None = None
         self._held: list[bytes] = []
+        self._left: Final[deque[bytes]] = deque()  # of what was held, and passes
         self._n_held = 0
         self._n_before = 0  # bytes that came with no more than preludes
         self._watch: FirstEventWatch | None = None  # of an event stream, as long as it says nothing yet
@@ -148,10 +153,19 @@ class EarlyErrorGate(ReplyFilter):
             return len(data) > MOST_HELD
         return self._n_held > MOST_PRELUDES_BYTES
 
+    def go_on(self) -> bytes:
+        """Return the next piece of what was held."""
+        piece = self._left.popleft()
+        self.is_behind = bool(self._left)
+        return piece
+
     def _pass(self) -> bytes:
         held, self._held = self._held, []
         self._end(self._head)
-        return b"".join(held)
+        if self._n_held <= _AT_ONCE_BYTES:
+            return b"".join(held)
+        self._left.extend(held)
+        return self.go_on()
 
     def _end(self, head: ReplyHead | None) -> None:
         self.reads_body = False

@@ -597,7 +597,7 @@ class Reply:
                     self.done.set_exception(exc)  # a bug: its exchange records it
             self._catching_up = None
             self.last_s = self._loop.time()
-            self._pass_chunks()
+            self._let_go(chain)
             if not self._client.is_write_paused:
                 self._resume_stream()
 
@@ -641,11 +641,16 @@ class Reply:
                 return
             if self._gate is not None:
                 self._gate = None
-                if not chain.reads_body and not chain.is_over:
-                    self._chain = None  # it was there for the gate alone
-                    self._pass_chunks()
+                if not chain.is_behind:
+                    self._let_go(chain)
         if end:
             self.done.set_result(None)
+
+    def _let_go(self, chain: FilterChain) -> None:
+        """Pass chunks on as they come where nobody reads them from here on: some filters are there for a head alone."""
+        if self._chain is chain and not chain.reads_body and not chain.is_over:
+            self._chain = None
+        self._pass_chunks()
 
     def _write_head(self, status: int, headers: Headers, length: int | None, data: bytes, end: bool) -> bool:
         """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
