@@ -39,12 +39,17 @@ __all__ = [
 
 
 class AnswerKeeper(Protocol):
-    """Who keeps the answer of one request. previous: the id of the answer that it goes on from; None: none."""
+    """Who keeps the answer of one request. previous: the id of the answer that it goes on from; None: none.
+
+    reads_reply: the answer passes as it came, and is to be read; set for each attempt.
+    """
+
+    reads_reply: bool
 
     @property
     def previous(self) -> str | None: ...
 
-    def keep(self, body: bytes, response: bytes) -> None:
+    def keep(self, body: bytes | bytearray, response: bytes) -> None:
         """Keep an answer that is whole. body: the request, as it was read."""
 
 

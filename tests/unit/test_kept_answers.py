@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers import Answers, Room, Unfolded, is_of_answer
-from velox.gateway.kept_answers import KeptAnswers
+from velox.gateway.kept_answers import KeptAnswers, ReadAnswer
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
 from velox.shm.answer_ring import AnswerMemory, AnswerRing
@@ -137,3 +140,78 @@ def test_room_of_an_unfolded_request_is_given_back_once() -> None:
     room.close()
     room.close()
     assert bodies.taken_bytes == 0
+
+
+class Kept:
+    """Who keeps answers, and tells which."""
+
+    previous: str | None = None
+    reads_reply = True
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+
+    def keep(self, body: bytes | bytearray, response: bytes) -> None:
+        self.answers.append(response)
+
+
+ANSWER = b'{"id":"resp_1","status":"completed","output":[]}'
+LAST = b'event: response.completed\ndata: {"type":"response.completed","response":%b}\n\n' % ANSWER
+CREATED = b'data: {"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("status", "is_sse", "is_plain", "reply", "kept"),
+    [
+        (200, False, True, ANSWER, [ANSWER]),
+        (200, True, True, CREATED + LAST, [ANSWER]),
+        (200, True, True, CREATED + LAST.replace(b"completed", b"incomplete"), None),
+        (200, True, True, CREATED, []),
+        (200, False, True, ANSWER[:-1], []),
+        (200, False, True, b'{"id":"resp_1","status":"failed"}', []),
+        (200, False, True, b'{"object":"x"}', []),
+        (200, False, False, ANSWER, []),
+        (400, False, True, ANSWER, []),
+        (200, False, True, b'{"id":"resp_1","status":"completed","x":"%b"}' % (b"x" * 5000), []),
+        (200, True, True, b"data: " + b"x" * 5000 + b"\n\n", []),
+    ],
+)
+@given(cuts=st.lists(st.integers(0, 400), max_size=5))
+def test_answer_is_read_as_it_passes(
+    status: int, is_sse: bool, is_plain: bool, reply: bytes, kept: list[bytes] | None, cuts: list[int]
+) -> None:
+    """Whole ones alone, however they are cut; no byte is changed."""
+    keeper = Kept()
+    reading = ReadAnswer(keeper, b"{}", 1000)
+    reading.begin(ReplyHead.of(status, [], None), is_sse=is_sse, is_plain=is_plain)
+    places = [0, *sorted(cut for cut in cuts if cut < len(reply)), len(reply)]
+    passed = b""
+    for start, end in pairwise(places):
+        part = reply[start:end]
+        passed += reading.feed(part, end == len(reply)) if reading.reads_body else part
+    assert passed == reply
+    wanted = [ANSWER.replace(b"completed", b"incomplete")] if kept is None else kept
+    assert keeper.answers == wanted
+
+
+def test_answer_that_another_one_reads_is_not_read() -> None:
+    keeper = Kept()
+    keeper.reads_reply = False
+    reading = ReadAnswer(keeper, b"{}", 1000)
+    reading.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    assert not reading.reads_body
+
+
+@pytest.mark.parametrize(
+    ("body", "is_kept"),
+    [
+        (b'{"input":"Hi"}', True),
+        (b'{"input":"Hi","store":true}', True),
+        (b'{"input":"Hi","store":null}', True),
+        (b'{"input":"Hi","store":false}', False),
+        (b'{"input":', False),
+    ],
+)
+def test_client_may_want_its_answer_not_kept(body: bytes, is_kept: bool) -> None:
+    answers, _ = made()
+    assert (answers.reading(answers.keeper(A, None), body) is not None) is is_kept

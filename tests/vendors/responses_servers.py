@@ -12,9 +12,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from tests.vendors.vendor import Reply, Vendor, VendorRequest
+from tests.vendors.vendor import SSE, Reply, Vendor, VendorRequest
 
-__all__ = ["TOOLS", "VENDORS"]
+__all__ = ["STATELESS", "TOOLS", "VENDORS"]
 
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -27,6 +27,8 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "openai-compatible": ("function",),
     }
 )
+# console.groq.com/docs/responses-api, openrouter.ai/docs/api/reference/responses; vLLM unless its store is switched on.
+STATELESS: Final = ("groq", "openrouter", "vllm")
 _ITEMS: Final = ("message", "function_call", "function_call_output", "reasoning")
 _PATHS: Final = ("/v1/responses", "/responses", "/openai/v1/responses", "/api/v1/responses")
 
@@ -36,6 +38,8 @@ def refuse(row: str, request: VendorRequest) -> Reply | None:
     if not request.path.endswith(_PATHS):
         return None if request.path.endswith("/chat/completions") else _error("no such path", 404)
     body = request.json
+    if row in STATELESS and body.get("previous_response_id") is not None:
+        return _error("previous_response_id is not supported: this API is stateless", 400)
     for n, tool in enumerate(body.get("tools") or ()):
         if tool.get("type") not in TOOLS[row]:
             return _error(f"tools[{n}].type: unknown variant `{tool.get('type')}`, expected one of `function`", 422)
@@ -58,6 +62,9 @@ def answer(request: VendorRequest) -> Reply:
         message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
         text = {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": [message]}
         text["usage"] = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+        if request.json.get("stream"):
+            event = {"type": "response.completed", "sequence_number": 0, "response": text}
+            return Reply(200, f"event: response.completed\ndata: {json.dumps(event)}\n\n".encode(), SSE)
     return Reply(200, json.dumps(text).encode())
 
 

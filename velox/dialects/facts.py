@@ -70,6 +70,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     image_details: OpenAI's names of details of a picture that it takes.
     web_search: the type of the tool by which the provider itself searches the web; "": it has none.
     user_after_results: the user's message may follow on results of tools; else one of the assistant's goes between.
+    keeps_answers: its Responses API does, unless a request says `store: false`; else Velox keeps them.
     tool_types, item_types: of tools, and of items of the input, that its Responses API takes: patterns. A request with
     another one is put into the API that other dialects are translated into, where it has a form that every model knows.
     """
@@ -98,6 +99,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     verbosity: bool = False
     needs_max_tokens: bool = False
     betas: tuple[str, ...] = ()
+    keeps_answers: bool = True
     tool_types: tuple[str, ...] = ("*",)
     item_types: tuple[str, ...] = ("*",)
     schemas_refuse: tuple[str, ...] = ()

@@ -53,6 +53,9 @@ class AnswerStore(Protocol):
     def keeper(self, caller: Caller, unfolded: Unfolded | None) -> AnswerKeeper:
         """See Answers."""
 
+    def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
+        """See Answers."""
+
     async def serve(self, place: AnswerPlace, head: RequestHead, caller: Caller) -> bytes | None:
         """Return what is told of an answer; None: it is not kept here. Raises VeloxError."""
 
@@ -85,6 +88,10 @@ class Answers:
     def keeper(self, caller: Caller, unfolded: Unfolded | None) -> AnswerKeeper:
         """Return who keeps the answer of a request."""
         return self._kept.keeper(caller, unfolded)
+
+    def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
+        """Return what reads an answer that passes as it came, for its keeper; None: the client wants it not kept."""
+        return self._kept.reading(keeper, body)
 
     async def serve(self, head: RequestHead, caller: Caller) -> tuple[int, Headers, bytes] | None:
         """Answer a request for an answer that is kept here; None: it is none of ours. Raises VeloxError."""

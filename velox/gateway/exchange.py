@@ -29,7 +29,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access import Guard
 from velox.gateway.addresses import AddressFilter
-from velox.gateway.answers import Answers, Room, Unfolded
+from velox.gateway.answers import Answers, Room
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.batch_lines import check_lines
@@ -74,7 +74,7 @@ from velox.protocol.google_limits import with_google_limits
 from velox.protocol.http1_head import METHODS
 from velox.protocol.http1_target import SERVER
 from velox.protocol.token_usage import TokenUsage
-from velox.types import BodyFields, Dialect, Endpoint, FormFields, Surface
+from velox.types import AnswerKeeper, BodyFields, Dialect, Endpoint, FormFields, Surface
 
 __all__ = ["Exchange", "ExchangeOwner"]
 
@@ -150,7 +150,7 @@ class Exchange(HedgingHost):
         "_gone",
         "_is_unnamed",
         *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
-        *("_unfolded", "taken_ns"),
+        *("_is_unfolded", "_keeper", "taken_ns"),
     )
 
     lasts: bool = False  # a tunnel's does: it has a connection of its own
@@ -210,7 +210,8 @@ class Exchange(HedgingHost):
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
         self._answering: Attempt | None = None  # at `upstream`
-        self._unfolded: Unfolded | None = None  # where it refers to answers that are kept here
+        self._keeper: AnswerKeeper | None = None  # of its answer
+        self._is_unfolded = False  # it refers to answers that are kept here
 
     def __repr__(self) -> str:
         tried = " ".join((*self.tried, self.upstream))
@@ -493,11 +494,22 @@ class Exchange(HedgingHost):
         return True
 
     async def _unfold(self, answers: Answers) -> None:
-        """Put what the request refers to, and is kept here, into its body. Raises VeloxError."""
-        body = self.body or b""
-        unfolded = self._unfolded = await answers.unfold(body, self.plan.caller)
+        """Put what the request refers to into its body, where that is kept here, and have its answer kept.
+
+        Raises VeloxError.
+        """
+        body, caller = self.body or b"", self.plan.caller
+        unfolded = await answers.unfold(body, caller)
+        lanes = [member.lanes for member in self.gateway.routing.members if member.lanes is not None]
+        if self.plan.surface is Surface.RESPONSES and lanes:
+            keeper = self._keeper = answers.keeper(caller, unfolded)
+            model = self.fields.model or ""
+            if not all(each.keeps_answers(model) for each in lanes):
+                reading = answers.reading(keeper, body)
+                self._filters = self._filters if reading is None else (*self._filters, reading)
         if unfolded is None:
             return
+        self._is_unfolded = True
         more = max(0, len(unfolded.body) - len(body))
         bodies = self.gateway.parts.tunnels.bodies
         if not bodies.take_unless_waiting(more):
@@ -737,9 +749,8 @@ class Exchange(HedgingHost):
                     asked = self._asked(surface, model, attempt, on_tokens)
                     if on_translated is not None:
                         asked = asked._replace(on_translated=on_translated)
-                    answers = self.gateway.parts.answers
-                    if keeps and answers is not None and surface is Surface.RESPONSES:
-                        asked = asked._replace(keeper=answers.keeper(self.plan.caller, self._unfolded))
+                    if keeps and self._keeper is not None:
+                        asked = asked._replace(keeper=self._keeper)
                     request = lanes.request(call, attempt, asked)
                     if attempt.translation is not None:
                         self._note_place(attempt)
@@ -959,7 +970,7 @@ class Exchange(HedgingHost):
         is_unread = not plan.reads_body and (plan.named is None or plan.named.is_model_in_path)
         if is_form or is_unread or not plan.names_model:
             estimate = NO_TOKENS
-        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._unfolded is not None:
+        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._is_unfolded:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
         hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate)

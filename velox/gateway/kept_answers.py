@@ -14,16 +14,30 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from velox.dialects.losses import BadRequestError
-from velox.dialects.responses.kept import KeptAnswer, Unfolding, input_items, input_page, refers, response_ids
+from velox.dialects.losses import BadRequestError, BrokenReplyError
+from velox.dialects.responses.kept import (
+    KeptAnswer,
+    Unfolding,
+    answer_in,
+    input_items,
+    input_page,
+    is_answer,
+    refers,
+    response_ids,
+    wants_kept,
+)
+from velox.dialects.sse_events import SseEvents
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers import AnswerPlace, AnswersDownError, Unfolded
-from velox.heads import RequestHead
+from velox.gateway.filters import ReplyFilter
+from velox.heads import ReplyHead, RequestHead
 from velox.shm.answer_ring import AnswerRing
-from velox.types import Caller
+from velox.types import AnswerKeeper, Caller
 
-__all__ = ["Keeper", "KeptAnswers", "SharedAnswers"]
+__all__ = ["Keeper", "KeptAnswers", "ReadAnswer", "SharedAnswers"]
+
+_OK: Final = 200
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
 
@@ -76,6 +90,10 @@ class KeptAnswers:
         if unfolded is None:
             return Keeper(self.keep, caller.name)
         return Keeper(self.keep, caller.name, unfolded.previous, unfolded.own)
+
+    def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
+        """Return what reads an answer that passes as it came; None: it is not to be kept."""
+        return ReadAnswer(keeper, body, self._ring.most_bytes) if wants_kept(body) else None
 
     def keep(self, answer: KeptAnswer, ids: tuple[str, ...]) -> None:
         """Keep an answer; what is too long is not kept. ids: its own, and those of its items."""
@@ -153,7 +171,7 @@ class KeptAnswers:
 class Keeper:
     """Keeps the answer of one request; see AnswerKeeper. It knows nothing of the exchange, which would be a cycle."""
 
-    __slots__ = ("_input", "_keep", "_owner", "previous")
+    __slots__ = ("_input", "_keep", "_owner", "previous", "reads_reply")
 
     def __init__(
         self,
@@ -167,8 +185,9 @@ class Keeper:
         self._owner: Final = owner
         self._input: Final = own_input
         self.previous: Final = previous
+        self.reads_reply = False
 
-    def keep(self, body: bytes, response: bytes) -> None:
+    def keep(self, body: bytes | bytearray, response: bytes) -> None:
         """See AnswerKeeper."""
         try:
             given = input_items(body) if self._input is None else self._input
@@ -176,6 +195,63 @@ class Keeper:
         except msgspec.DecodeError:
             return
         self._keep(KeptAnswer(ids[0], self._owner, self.previous, given, response), ids)
+
+
+class ReadAnswer(ReplyFilter):
+    """Reads an answer in Responses as it passes: a whole body, or the last event of a stream. It changes nothing."""
+
+    __slots__ = ("_body", "_events", "_keeper", "_most_bytes", "_n_bytes", "_pieces")
+
+    def __init__(self, keeper: AnswerKeeper, body: bytes | bytearray, most_bytes: int) -> None:
+        """body: the request. most_bytes: of an answer that is kept."""
+        super().__init__()
+        self._keeper: Final = keeper
+        self._body: Final = body
+        self._most_bytes: Final = most_bytes
+        self._events: SseEvents | None = None
+        self._pieces: list[bytes] = []
+        self._n_bytes = 0
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
+        """Read an answer that nobody else reads."""
+        self.reads_body = self._keeper.reads_reply and is_plain and head.status == _OK
+        self._events = SseEvents(self._most_bytes) if is_sse else None
+        self._pieces, self._n_bytes = [], 0
+        return head
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Keep the answer before the client has all of it."""
+        try:
+            if self._events is None:
+                self._take(data, end=end)
+            else:
+                found = self._events.feed(data)
+                for _, event in found:
+                    self._look(event)
+        except BrokenReplyError:
+            self._leave()
+        return data
+
+    def _take(self, data: bytes, *, end: bool) -> None:
+        self._pieces.append(data)
+        self._n_bytes += len(data)
+        if self._n_bytes > self._most_bytes:
+            self._leave()
+        elif end:
+            answer = b"".join(self._pieces)
+            self._leave()
+            if is_answer(answer):
+                self._keeper.keep(self._body, answer)
+
+    def _look(self, event: bytes) -> None:
+        answer = answer_in(event)
+        if answer is not None:
+            self._leave()
+            self._keeper.keep(self._body, answer)
+
+    def _leave(self) -> None:
+        self.reads_body = False
+        self._pieces = []
 
 
 def _decoded(text: bytes, owner: str) -> KeptAnswer | None:

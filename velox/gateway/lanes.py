@@ -211,6 +211,8 @@ class Lanes:
             return self._crossing(call, attempt, asked)
         if asked.surface is Surface.RESPONSES and (fitted := self._fitted(asked)) is not None:
             return self._crossing(fitted, attempt, asked)
+        if asked.keeper is not None:
+            asked.keeper.reads_reply = not self.keeps_answers(asked.model or "")
         if asked.body and asked.model is not None:
             facts = self._facts_of(asked.model)
             own = without_foreign(asked.body, asked.surface, facts, self._row.name)
@@ -239,6 +241,10 @@ class Lanes:
         return attempt.forwarder.build(
             asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
         )
+
+    def keeps_answers(self, model: str) -> bool:
+        """Say whether a model's own Responses API keeps answers, where it has one."""
+        return self._facts_of(model).keeps_answers
 
     def _fitted(self, asked: Asked) -> TargetCall | None:
         """Return where a request in Responses goes that has types which the provider's own Responses does not take.

@@ -86,6 +86,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
         tool_types=("function", *_HOSTED_TOOLS),
         item_types=(*_USUAL_ITEMS, *_HOSTED_ITEMS),
     ),
+    # Responses without a memory: console.groq.com/docs/responses-api and openrouter.ai/docs/api/reference/responses say
+    # so; vLLM has one only where it is switched on (VLLM_ENABLE_RESPONSES_API_STORE), others are taken for like it.
+    _rule("*", providers=(*_SERVERS, "groq", "openrouter", "deepseek"), keeps_answers=False),
     # maximhq/bifrost#5428: `unknown variant`; docs.x.ai/developers/tools, TanStack/ai#812: those that it runs.
     _rule(
         "*",

@@ -236,8 +236,9 @@ class _Keeper:
     """As where answers are kept."""
 
     previous: str | None = None
+    reads_reply = False
 
-    def keep(self, body: bytes, response: bytes) -> None:
+    def keep(self, body: bytes | bytearray, response: bytes) -> None:
         """There is no answer."""
 
 

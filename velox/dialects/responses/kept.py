@@ -23,7 +23,17 @@ from velox.dialects.decoding import is_given
 from velox.dialects.losses import BadRequestError
 from velox.dialects.text import quoted
 
-__all__ = ["KeptAnswer", "Unfolding", "input_page", "refers", "response_ids"]
+__all__ = [
+    "KeptAnswer",
+    "Unfolding",
+    "answer_in",
+    "input_items",
+    "input_page",
+    "is_answer",
+    "refers",
+    "response_ids",
+    "wants_kept",
+]
 
 _PREVIOUS: Final = "previous_response_id"
 _MARKS: Final = (b"item_reference", b'"previous_response_id"')
@@ -80,11 +90,18 @@ class _Item(msgspec.Struct):
 
 class _Ids(msgspec.Struct):
     id: str = ""
+    status: str = ""
     output: list[_Item] = []
 
 
 class _Body(msgspec.Struct):
     input: Raw = Raw()
+    store: bool | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    response: Raw = Raw()
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -93,6 +110,9 @@ _OUTPUT: Final = msgspec.json.Decoder(_Output)
 _IDS: Final = msgspec.json.Decoder(_Ids)
 _ITEM: Final = msgspec.json.Decoder(_Item)
 _BODY: Final = msgspec.json.Decoder(_Body)
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_WHOLE: Final = frozenset({"completed", "incomplete"})
+_LAST: Final = frozenset({"response.completed", "response.incomplete"})
 
 
 def refers(body: bytes | bytearray) -> bool:
@@ -109,6 +129,35 @@ def response_ids(response: bytes) -> tuple[str, ...]:
 def input_items(body: bytes | bytearray) -> bytes:
     """Return the items of a request's input, as they stand in a list. Raises msgspec.DecodeError."""
     return _items(_BODY.decode(body).input)
+
+
+def wants_kept(body: bytes | bytearray) -> bool:
+    """Say whether a client wants its answer kept: it says so, or nothing. What can't be read is not kept."""
+    try:
+        return _BODY.decode(body).store is not False
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+
+
+def is_answer(body: bytes) -> bool:
+    """Say whether a reply is an answer that is whole."""
+    try:
+        found = _IDS.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return bool(found.id) and found.status in _WHOLE
+
+
+def answer_in(event: bytes) -> bytes | None:
+    """Return the answer in the last event of a stream; None: it is another event."""
+    if b'"response.completed"' not in event and b'"response.incomplete"' not in event:
+        return None
+    try:
+        found = _EVENT.decode(event)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    answer = bytes(found.response)
+    return answer if found.type in _LAST and is_answer(answer) else None
 
 
 def _items(raw: Raw) -> bytes:
