@@ -49,7 +49,11 @@ def velox(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory)
     """A gateway of two workers and two callers, with a model of Chat Completions."""
     keys = tmp_path_factory.mktemp("keys") / "keys.yaml"
     keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
-    config = {"upstreams": [{"name": "vllm", "provider": "vllm", "origin": upstream.upstream.url}]}
+    both = {"provider": "vllm", "origin": upstream.upstream.url}
+    config = {
+        "upstreams": [{"name": "vllm", **both}, {"name": "other", **both}],
+        "routes": [{"name": "n", "match": {"models": ["n"]}, "to": "other"}, {"name": "all", "to": "vllm"}],
+    }
     with routed(config, api_keys_file=str(keys), workers="2") as running:
         yield running
 
@@ -89,6 +93,15 @@ def test_c2_conversation_goes_on_from_its_last_answer(
             *(("user", "Hi"), ("assistant", SAYS), ("tool", "42"), ("assistant", SAYS), ("user", "Thanks")),
         ]
     assert (first.store, third.previous_response_id) == (True, second.id)
+
+
+def test_c2_conversation_goes_on_at_another_upstream(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """C2: where the answer was made does not matter: it is not kept there."""
+    client = velox.openai(api_key="vk-a")
+    first = client.responses.create(model="m", input="Hi")
+    raw = client.responses.with_raw_response.create(model="n", input=[RESULT], previous_response_id=first.id)
+    assert raw.headers["x-velox-upstream"] == "other"
+    assert sent(upstream) == [("user", "Hi"), ("assistant", SAYS), ("tool", "42")]
 
 
 def test_c2_item_is_referred_to_by_its_id(velox: VeloxProcess, upstream: RecordingUpstream) -> None:

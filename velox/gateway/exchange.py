@@ -516,6 +516,9 @@ class Exchange(HedgingHost):
             raise no_room(close=False)
         self._filters = (*self._filters, Room(bodies, more))
         self.body = unfolded.body
+        guard = self.plan.guard
+        if self._places and guard is not None and guard.owned is not None:
+            self._places = await in_steps(guard.owned.places(self.head, self.body))  # the answer is here
 
     def _choose(self, way: Way) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
