@@ -25,7 +25,7 @@ __all__ = ["main", "table_lines"]
 
 TABLE: Final = Path(__file__).parent.parent / "velox" / "prices" / "table.jsonl"
 # Pico-dollars of one unit for one dollar of the price.
-_PER: Final = {"mtok": 10**6, "kcount": 10**9, "mchars": 10**6, "kpages": 10**9, "hours": None}
+_PER: Final = {"mtok": 10**6, "kcount": 10**9, "mchars": 10**6, "kpages": 10**9, "hours": 10**12}
 _FLOAT_NOISE: Final = Decimal("0.000001")
 _NOT_COUNTED: Final = "no reply that Velox reads counts this unit"
 _UNITS: Final = (
@@ -33,6 +33,9 @@ _UNITS: Final = (
     *("cache_audio_read_mtok", "output_audio_mtok", "input_image_mtok", "cache_image_read_mtok", "output_image_mtok"),
     *("output_reasoning_mtok", "web_searches_kcount", "requests_kcount"),
 )
+# What a model is paid by that is paid by no tokens.
+_LENGTHS: Final = ("input_audio_hours", "input_mchars")
+_SAME: Final = "audio_hours"  # as input_audio_hours
 _TIERS: Final = {
     ("processing", "batch"): "batch",
     ("service_tier", "priority"): "priority",
@@ -70,7 +73,7 @@ def table_lines(wheel: Path, date: str) -> list[str]:
         "source": "genai-prices",
         "version": wheel.name.split("-")[1],
         "date": date,
-        "unit": "pico-dollars of one token, call or search",
+        "unit": "pico-dollars of one token, call, search, character or hour",
         "models": sum(len(row["models"]) for row in rows),
         "left_out": left_out,
         "rounded": rounded,
@@ -131,15 +134,16 @@ def _model(provider: str, model: dict[str, Any], left_out: list[list[str]], roun
 
 def _rates(where: str, prices: dict[str, Any], left_out: list[list[str]], rounded: list[list[str]]) -> dict[str, Any]:
     rates: dict[str, Any] = {}
+    given = {unit for unit, value in prices.items() if unit != "_" and value is not None}
+    by_length = given <= {*_LENGTHS, _SAME} and bool(given & set(_LENGTHS))
     for unit, value in prices.items():
-        if unit == "_" or value is None:
+        if unit == "_" or value is None or (by_length and unit == _SAME):
             continue
-        if unit not in _UNITS:
+        if unit not in _UNITS and not (by_length and unit in _LENGTHS):
             left_out.append([where, unit, _NOT_COUNTED])
             rates["others"] = 1
             continue
         per = _PER[unit.rpartition("_")[2]]
-        assert per is not None
         if isinstance(value, dict):
             tiers = [[tier["start"], _pico(where, unit, tier["price"], per, rounded)] for tier in value["tiers"]]
             rates[unit] = [_pico(where, unit, value["base"], per, rounded), *sorted(tiers)]

@@ -49,6 +49,7 @@ _TEXT_BYTES: Final = 4  # of a token
 # largest picture has 6,240, and speech 20 a second, in which 15 letters are spoken.
 # https://platform.openai.com/docs/guides/image-generation#cost-and-latency, https://platform.openai.com/docs/pricing
 _FILE_BYTES: Final = 200
+_SECOND_BYTES: Final = 2000
 _PICTURE_TOKENS: Final = 6_240
 _SPOKEN_TOKENS: Final = 2  # of a byte of text
 # No amount is larger: a thousand million dollars.
@@ -313,9 +314,9 @@ def bound_of(endpoint: Endpoint, fields: BodyFields, n_bytes: int) -> TokenUsage
         made = n_answers(fields) * _PICTURE_TOKENS
         return TokenUsage(prompt, made, image_input=files or None, image_output=made)
     if isinstance(fields, FormFields):
-        return TokenUsage(prompt, prompt, audio_input=files or None)
+        return TokenUsage(prompt, prompt, audio_input=files or None, sound_ms=fields.n_file * 1000 // _SECOND_BYTES)
     made = text * _SPOKEN_TOKENS
-    return TokenUsage(prompt, made, audio_output=made)
+    return TokenUsage(prompt, made, audio_output=made, letters=text)
 
 
 class BudgetHold:
@@ -339,13 +340,16 @@ class BudgetHold:
         for budget, hold in self._parts:
             budget.begin(hold)
 
-    def spend(self, nano: int | None, tokens: int | None, *, is_known: bool = True) -> None:
+    def spend(self, nano: int | None, tokens: int | None, *, is_known: bool = True, least: int = 0) -> None:
         """A call has cost this. None: it is not known. is_known: False: its reply did not tell, and it is an estimate.
 
+        least: what of a cost that is not known is: what it cost beside that.
         Then a budget that is strict counts what it holds at least: the call may have cost as much.
         """
         for budget, hold in self._parts:
             amount = _counted(budget, hold, nano, tokens)
+            if nano is None and not budget.is_tokens:
+                amount = max(amount, min(least, _MOST))
             if not is_known and budget.rule.budget.strict:
                 amount = max(amount, hold.amount)
             budget.spend(hold, amount)

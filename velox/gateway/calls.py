@@ -13,6 +13,7 @@ or whose reply was cut, counts by what came, and by the estimate where nothing i
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
@@ -29,12 +30,22 @@ from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
 from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
 
-__all__ = ["NO_KINDS", "Answered", "Begun", "CallLog", "Copied", "RecordedAttempt", "RequestCalls"]
+__all__ = [
+    "NO_KINDS",
+    "Answered",
+    "Begun",
+    "CallLog",
+    "Copied",
+    "RecordedAttempt",
+    "RequestCalls",
+    "letters_of",
+]
 
 NO_KINDS: Final = TokenUsage()
 
 _ERRORS_FROM: Final = 400
 _SWITCHED: Final = 101
+_LONGEST_SPEECH: Final = 1024 * 1024  # in bytes of JSON; OpenAI takes 4,096 characters
 _COPY: Final = 0  # the number of its attempt: one copy is sent of a request
 _LOST: Final = "lost"
 _NOT_KNOWN: Final = b"unknown"
@@ -165,8 +176,11 @@ class CallLog:
         hold: BudgetHold | None = None,
         dialect: Dialect = Dialect.OPENAI,
         path: str = "",
+        letters: int | None = None,
     ) -> RequestCalls:
         """Return what records the calls of one request. hold: of its budgets. dialect: of its client. path: its family.
+
+        letters: of the text that is to be spoken; None: none is, or it is not known.
 
         estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
         """
@@ -183,6 +197,7 @@ class CallLog:
             hold=hold,
             dialect=dialect,
             path=path,
+            letters=letters,
         )
 
     def times(self) -> tuple[int, int]:
@@ -203,6 +218,7 @@ class RequestCalls:
         "_estimate",
         "_fields",
         "_hold",
+        "_letters",
         "_log",
         "_number",
         "_path",
@@ -228,7 +244,9 @@ class RequestCalls:
         hold: BudgetHold | None,
         dialect: Dialect,
         path: str,
+        letters: int | None = None,
     ) -> None:
+        self._letters: Final = letters
         self._hold: Final = hold
         self._log: Final = log
         self._prices: Final = log.prices  # a reload may take the upstream away while it answers
@@ -308,7 +326,8 @@ class RequestCalls:
 
         None: it is not known; the label says which kind of tokens has no rate. model: that the upstream was asked for.
         """
-        if usage.input is None and usage.output is None and usage.bill is None:
+        is_told = usage.input is not None or usage.output is not None or usage.bill is not None
+        if not is_told and usage.sound_ms is None and usage.letters is None:
             return None, "", 0
         price = self._prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
         if price is None:
@@ -387,6 +406,10 @@ class RequestCalls:
         """Return the tokens of a reply, with the estimate where it does not tell, and what is to be said of them."""
         given, made = (None, None) if usage is None else (usage.input, usage.output)
         is_exact = given is not None and made is not None and usage is not None and usage.is_exact
+        if self._letters is not None:
+            kinds = kinds._replace(letters=self._letters)
+        if kinds.sound_ms is not None and given is None and made is None:
+            return kinds, 0  # it is paid by its length, which is told
         guess = self._guess(self._answer)
         given = guess.input if given is None else given
         made = guess.output if made is None else made
@@ -415,7 +438,11 @@ class RequestCalls:
         if usage.has_others:
             flags |= _OTHERS
         if hold is not None:
-            hold.spend(cost_nano, _total(usage), is_known=is_known)
+            least = 0
+            if cost_nano is None and usage.has_others:
+                own = usage._replace(has_others=False)
+                least = self._priced(begun.upstream, start.names.upstream_model, own, start.started_us)[0] or 0
+            hold.spend(cost_nano, _total(usage), is_known=is_known, least=least)
         self._writer.end(
             begun.call,
             status=status,
@@ -444,6 +471,17 @@ def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, pa
     key = key_name(caller.id, caller.name, caller.account) if caller.id else ""
     tags = TAG_SEPARATOR.join(caller.tags) if caller.tags else ""
     return CallNames(key, route, upstream, asked, model, caller.team, caller.user, tags, path)
+
+
+def letters_of(body: bytes | bytearray) -> int | None:
+    """Return the characters of a text that is to be spoken, as `audio/speech` has it; None: they can't be told."""
+    if len(body) > _LONGEST_SPEECH:
+        return None
+    try:
+        text = json.loads(body).get("input")
+    except ValueError:
+        return None
+    return len(text) if isinstance(text, str) else None
 
 
 def _total(usage: TokenUsage) -> int | None:

@@ -34,7 +34,7 @@ from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.batch_lines import check_lines
 from velox.gateway.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
-from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls, letters_of
 from velox.gateway.capacity import Claim
 from velox.gateway.cost_filter import CostFilter
 from velox.gateway.filters import ReplyFilter
@@ -988,6 +988,7 @@ class Exchange(HedgingHost):
             hold=hold,
             dialect=plan.dialect,
             path=plan.family,
+            letters=letters_of(self.body or b"") if plan.endpoint is Endpoint.AUDIO and plan.reads_body else None,
         )
 
     async def _hold(self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:

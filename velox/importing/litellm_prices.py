@@ -32,7 +32,12 @@ _UNITS: Final[Mapping[str, str]] = {
     "output_cost_per_image_token": "image_output",
     "output_cost_per_reasoning_token": "reasoning",
     "input_cost_per_request": "request",
+    "input_cost_per_second": "audio_hour",
+    "input_cost_per_character": "characters",
 }
+# Of models that are paid by no tokens.
+_LENGTHS: Final = frozenset({"audio_hour", "characters"})
+_SECONDS_PER_HOUR: Final = 3600
 _TIERS: Final[Mapping[str, str]] = {"batches": "batch", "flex": "flex", "priority": "priority"}
 _ENDINGS: Final = re.compile(r"(?:_above_(\d{1,7})k_tokens)?(?:_(batches|flex|priority))?")
 _PROVIDERS: Final[Mapping[str, str]] = {
@@ -130,10 +135,16 @@ def _entry(name: str, fields: dict[str, Any], left_out: dict[str, list[str]]) ->
             continue
         if isinstance(value, Decimal) and pico != value * _PICO:
             leave("rounded to 10^-12 $ a token")
-        by_tier.setdefault(tier, {}).setdefault(above, {})[unit] = pico
+        by_tier.setdefault(tier, {}).setdefault(above, {})[unit] = (
+            round(value * _PICO * _SECONDS_PER_HOUR) if unit == "audio_hour" else pico
+        )
     plain = by_tier.pop("", {})
     base = plain.get(0, {})
-    if not {"input", "request"} & base.keys():
+    if "input" in base and not _LENGTHS.isdisjoint(base):
+        leave("not carried over: its price of sound or characters beside that of tokens")
+        for unit in _LENGTHS & base.keys():
+            del base[unit]
+    if not {"input", "request", *_LENGTHS} & base.keys():
         leave("left out, without a price by tokens or calls")
         return None
     if not any(rate for bands in (plain, *by_tier.values()) for rates in bands.values() for rate in rates.values()):
@@ -189,8 +200,8 @@ def _written(bands: Bands, leave: Any) -> list[str]:
 
 
 def _dollars(unit: str, pico: int) -> str:
-    """Return dollars of a million tokens, or of one call."""
-    one = _PICO if unit == "request" else _PICO_PER_MILLION
+    """Return dollars of a million tokens or characters, of an hour, or of one call."""
+    one = _PICO if unit in ("request", "audio_hour") else _PICO_PER_MILLION
     whole, part = divmod(pico, one)
     digits = f"{part:0{len(str(one)) - 1}d}".rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)

@@ -8,7 +8,8 @@ Knows: the fields, and what is wrong with one, by its path. Does not know: YAML,
       - {upstream: azure, model: gpt-5, input: 1.25, output: 10, above: {272000: {input: 2.5, output: 15}},
          tiers: {batch: {input: 0.625, output: 5}}}
 
-Prices are dollars per million tokens, those of `request` and `web_search` dollars each.
+Prices are dollars per million tokens, those of `request` and `web_search` dollars each, of `audio_hour` for an hour of
+sound, of `characters` for a million.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "reasoning": ("output_reasoning_mtok", _PICO_PER_MILLION),
     "web_search": ("web_searches_kcount", _PICO_EACH),
     "request": ("requests_kcount", _PICO_EACH),
+    "audio_hour": ("input_audio_hours", _PICO_EACH),
+    "characters": ("input_mchars", _PICO_PER_MILLION),
 }
 # What costs as another unit where it has no rate, in this order. Sound has no such: it costs many times what text does.
 _AS_OTHERS: Final = (
@@ -104,7 +107,7 @@ def _tiers(fields: Mapping[str, Fields], path: str) -> Iterator[tuple[str, tuple
 def _bands(fields: Mapping[str, Fields], path: str) -> tuple[Band, ...]:
     """Return the rates. One that is higher up and not given there stays as it is below."""
     first = dict(_rates(fields, path))
-    if not {"input_mtok", "requests_kcount"} & first.keys():
+    if not {"input_mtok", "requests_kcount", "input_audio_hours", "input_mchars"} & first.keys():
         raise PriceError(f"{path}.input: expected dollars per million tokens, or `request`, or `free: true`")
     above = fields.get("above", {})
     if not isinstance(above, Mapping):

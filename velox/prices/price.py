@@ -21,6 +21,7 @@ LABEL_SEPARATOR: Final = "\x1f"
 
 _PICO_PER_NANO: Final = 1000
 _NANO_DIGITS: Final = 9
+_MS_PER_HOUR: Final = 3_600_000
 
 
 class Cost(NamedTuple):
@@ -44,7 +45,9 @@ class Band(NamedTuple):
     """The rates for prompts of more than `above` tokens. Pico-dollars of one token, search or request.
 
     None: not known, so that a call with any of that kind has no known cost; of reasoning: it costs as other output.
-    pictures_only: of an answer that is nothing but pictures, where image_output is not known.
+    pictures_only: of an answer that is nothing but pictures, where image_output is not known. hour: of an hour of a
+    sound that is read; letter: of a character that is spoken: what has either is paid by nothing else. least_ms: so
+    much of a sound is paid at least.
     """
 
     above: int
@@ -63,6 +66,9 @@ class Band(NamedTuple):
     request: int
     image_cached: int | None
     pictures_only: int | None
+    hour: int | None = None
+    letter: int | None = None
+    least_ms: int = 0
 
 
 class Price:
@@ -118,6 +124,8 @@ class Price:
         if usage.bill is not None and usage.bill.biller == self._biller:
             return Cost(usage.bill.pico)
         band = self._first
+        if band is not None and (band.hour is not None or band.letter is not None):
+            return _by_length(usage, band)
         if prompt is None or answer is None or usage.has_others or band is None:
             return None
         if len(self._bands) > 1:
@@ -159,6 +167,18 @@ class Price:
         parts = (*_parts_of_prompt(usage, band, usage.input), *_parts_of_answer(usage, band, usage.output))
         found = (name for name, (n, rate) in zip(names, parts, strict=True) if n and rate is None)
         return next(found, "web_search" if usage.web_searches and band.web_search is None else "")
+
+
+def _by_length(usage: TokenUsage, band: Band) -> Cost | None:
+    """Return what a sound or a spoken text costs by its length; None: that is not known."""
+    if band.hour is not None:
+        length = usage.sound_ms
+        return (
+            None
+            if length is None
+            else Cost((max(length, band.least_ms) * band.hour + _MS_PER_HOUR // 2) // _MS_PER_HOUR)
+        )
+    return None if usage.letters is None or band.letter is None else Cost(usage.letters * band.letter)
 
 
 _Parts = tuple[tuple[int, int | None], ...]
@@ -235,7 +255,8 @@ def compiled(rates: Mapping[str, Rate], *, makes_pictures: bool = False) -> tupl
     A kind without a rate of its own has none: who knows that it costs as another does gives it that rate.
     makes_pictures: an answer that is pictures only has the rate of its output.
     """
-    if not {"input_mtok", "output_mtok", "requests_kcount"} & rates.keys():
+    by_length = {"input_audio_hours", "input_mchars"} & rates.keys()
+    if not by_length and not {"input_mtok", "output_mtok", "requests_kcount"} & rates.keys():
         return ()
     starts = {-1}
     for rate in rates.values():
@@ -276,6 +297,9 @@ def _band(above: int, rates: dict[str, int], makes_pictures: bool) -> Band:
         request=rates.get("requests_kcount", 0),
         image_cached=rates.get("cache_image_read_mtok"),
         pictures_only=rates.get("output_mtok") if makes_pictures else None,
+        hour=rates.get("input_audio_hours"),
+        letter=rates.get("input_mchars"),
+        least_ms=rates.get("least_ms", 0),
     )
 
 

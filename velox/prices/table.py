@@ -53,6 +53,8 @@ _AS_OTHERS: Final = {
     # Tokens of pictures are tokens of the prompt. https://docs.x.ai/docs/models
     "x-ai": (("input_image_mtok", "input_mtok"), ("cache_image_read_mtok", "cache_read_mtok")),
 }
+# So much of a sound is paid at least, in milliseconds. https://console.groq.com/docs/speech-to-text
+_LEAST_MS: Final = {"groq": 10_000}
 # They make nothing but pictures: these are their output. https://platform.openai.com/docs/pricing
 _PICTURES: Final = {"openai": re.compile(r"(chatgpt|gpt)-image-")}
 # Units that cost the same in each tier: a tool's call is none of the model's.
@@ -194,6 +196,8 @@ def _bands(source: str, rates: dict[str, Any]) -> tuple[Band, ...]:
     for unit, other in _AS_OTHERS.get(home, ()):
         if unit not in rates and other in rates:
             rates[unit] = rates[other]
+    if "input_audio_hours" in rates and home in _LEAST_MS:
+        rates["least_ms"] = _LEAST_MS[home]
     makes_pictures = home in _PICTURES and _PICTURES[home].match(model) is not None
     return compiled(rates, makes_pictures=makes_pictures)
 

@@ -10,6 +10,7 @@ it inside, so it is not.
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -20,9 +21,12 @@ __all__ = [
     "beside_prompt",
     "bill_of",
     "count_of",
+    "milliseconds",
+    "sound_ms",
     "token_usage",
     "with_all_of_prompt",
     "with_compactions",
+    "with_tools",
 ]
 
 _ANTHROPIC_COUNTS: Final = (
@@ -39,6 +43,7 @@ REGIONAL: Final = ("us",)
 _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 # What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
 _EMBEDDED: Final = "promptTokenDetails"
+_MOST_SECONDS: Final = 1_000_000
 _CACHE: Final = "cacheTokensDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
@@ -76,7 +81,8 @@ class TokenUsage(NamedTuple):
     the vendor runs. tier: that the reply says it was served in, in lower case; "": not told. has_others: another model
     worked for the answer, too, which has another price, and its tokens are not among these. model: that answered, as
     the reply calls it; "": not told. bill: what the vendor says that it takes for the call, with the tools that it ran.
-    is_regional: it was kept within a region, which may cost more.
+    is_regional: it was kept within a region, which may cost more. sound_ms: length of a sound that was read, in
+    milliseconds. letters: characters of a text that was spoken. Some models are paid by these, and not by tokens.
     """
 
     input: int | None = None
@@ -97,6 +103,8 @@ class TokenUsage(NamedTuple):
     model: str = ""
     bill: Bill | None = None
     is_regional: bool = False
+    sound_ms: int | None = None
+    letters: int | None = None
 
     def over(self, before: TokenUsage) -> TokenUsage:
         """Return these, and those of `before` where these say nothing.
@@ -110,6 +118,38 @@ class TokenUsage(NamedTuple):
         texts = {"tier": self.tier or before.tier, "model": self.model or before.model}
         has_others, is_regional = self.has_others or before.has_others, self.is_regional or before.is_regional
         return before._replace(**{**told, **texts, "has_others": has_others, "is_regional": is_regional})
+
+
+def with_tools(found: TokenUsage, tools: object) -> TokenUsage:
+    """Return a usage with what OpenAI's `tool_usage` tells beside it of tools that ran while a response was made.
+
+    Searches are counted. Pictures were made by another model, which is not named, and not all of them need be counted
+    (openai-python's types/responses/response.py): then the cost is not known.
+    """
+    if not isinstance(tools, dict):
+        return found
+    pictures, searches = _inside(tools, "image_gen"), count_of(_inside(tools, "web_search"), "num_requests")
+    if searches and not found.web_searches:
+        found = found._replace(web_searches=searches)
+    has_pictures = any(count_of(pictures, name) for name in ("total_tokens", "input_tokens", "output_tokens"))
+    return found._replace(has_others=True) if has_pictures else found
+
+
+def sound_ms(usage: dict[str, object]) -> int | None:
+    """Return the length of a sound that a usage tells, in milliseconds: of one that is paid by its length."""
+    return milliseconds(usage.get("seconds") if usage.get("type") == "duration" else usage.get(_SECONDS))
+
+
+def milliseconds(seconds: object) -> int | None:
+    """Return seconds of a reply in milliseconds, rounded up; None: they can't be a length. OpenAI once wrote a text."""
+    if isinstance(seconds, str):
+        try:
+            seconds = float(seconds)
+        except ValueError:
+            return None
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= _MOST_SECONDS:
+        return None
+    return math.ceil(seconds * 1000)
 
 
 def count_of(usage: dict[str, object], name: str) -> int | None:

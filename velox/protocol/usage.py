@@ -35,9 +35,11 @@ from velox.protocol.token_usage import (
     TokenUsage,
     answer_of_total,
     count_of,
+    sound_ms,
     token_usage,
     with_all_of_prompt,
     with_compactions,
+    with_tools,
 )
 
 __all__ = ["GOOGLE_KEY", "ArrayUsage", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
@@ -46,8 +48,14 @@ _KEY: Final = b'"usage"'
 GOOGLE_KEY: Final = b'"usageMetadata"'
 _NULL: Final = b'"usage":null'
 _TIER: Final = "service_tier"
-# What the model that answered is called, beside either usage.
-_MODELS: Final = {_KEY: "model", GOOGLE_KEY: "modelVersion"}
+# What counts beside either usage: the tier, and what the model that answered is called.
+# What OpenAI tells of tools beside the usage of a response, and a transcription with its words of its length.
+_TOOLS: Final = "tool_usage"
+_LENGTH: Final = "duration"
+_NAMES: Final = {
+    _KEY: ("usage", _TIER, "model", _TOOLS, _LENGTH),
+    GOOGLE_KEY: ("usageMetadata", _TIER, "modelVersion"),
+}
 # Where a usage may stand in an event, beside its top level: the member that holds it, by how the event's type begins.
 _HOLDERS: Final = (("response.", "response"), ("message_start", "message"))
 _HOLDER_NAMES: Final = tuple(name for _, name in _HOLDERS)
@@ -89,7 +97,7 @@ class _Counts:
     Field by field, because Anthropic reports the prompt at the beginning of a stream and the answer at its end.
     """
 
-    __slots__ = ("_first", "_last", "_model", "_tier", "input", "output")
+    __slots__ = ("_first", "_last", "_model", "_tier", "_tools", "input", "output")
 
     def __init__(self) -> None:
         self.input: int | None = None
@@ -98,6 +106,7 @@ class _Counts:
         self._last: dict[str, object] | None = None
         self._tier: object = None
         self._model: object = None
+        self._tools: object = None
 
     @property
     def lacks_names(self) -> bool:
@@ -116,14 +125,18 @@ class _Counts:
         if self._first is None or self._last is None:
             return TokenUsage()
         last = token_usage(self._last, self._tier, self._model)
+        if self._tools is not None:
+            last = with_tools(last, self._tools)
+        if "seconds" in self._last or "prompt_audio_seconds" in self._last:
+            last = last._replace(sound_ms=sound_ms(self._last))
         if self._first is not self._last:
             last = last.over(token_usage(self._first))
         if last.input == self.input and last.output == self.output:
             return last  # nearly always; a copy takes longer
         return last._replace(input=self.input, output=self.output)
 
-    def take(self, usage: dict[str, object], tier: object = None, model: object = None) -> None:
-        """Take over what one usage says. tier, model: what stands beside it."""
+    def take(self, usage: dict[str, object], tier: object = None, model: object = None, tools: object = None) -> None:
+        """Take over what one usage says. tier, model, tools: what stands beside it."""
         if "iterations" in usage:
             usage = with_compactions(usage)
         elif "total_tokens" in usage:
@@ -135,6 +148,8 @@ class _Counts:
             self._tier = tier
         if model is not None:
             self._model = model
+        if tools is not None:
+            self._tools = tools
         if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
             self._take_google(usage)
             return
@@ -186,6 +201,7 @@ class _Told(NamedTuple):
     usage: dict[str, object] | None = None
     tier: object = None
     model: object = None
+    tools: object = None
 
 
 _NOTHING: Final = _Told()
@@ -241,7 +257,7 @@ class BodyUsage:
             members = _members(self._body, self._key) if outline is None else _outlined(outline)
             told = _beside(members, self._key)
             if told.usage is not None:
-                counts.take(told.usage, told.tier, told.model)
+                counts.take(told.usage, told.tier, told.model, told.tools)
         return self._counts
 
 
@@ -282,7 +298,7 @@ class ArrayUsage:
 
 def _names(key: bytes) -> tuple[str, ...]:
     """Return the members that count, at the top of a document and in one that may hold an event's usage."""
-    return key[1:-1].decode("ascii"), _TIER, _MODELS[key]
+    return _NAMES[key]
 
 
 def _outline(key: bytes, *, is_event: bool = False) -> Outline:
@@ -359,9 +375,12 @@ def _parsed(text: bytes) -> dict[str, object]:
 
 def _beside(members: dict[str, object], key: bytes) -> _Told:
     """Return the usage of an object, and what stands beside it."""
-    name, tier, model = _names(key)
+    name, tier, model = _NAMES[key][:3]
     usage = members.get(name)
-    return _Told(usage if isinstance(usage, dict) else None, members.get(tier), members.get(model))
+    if not isinstance(usage, dict):
+        # A transcription with its words tells its length, also where it has no usage.
+        usage = {"type": _LENGTH, "seconds": members[_LENGTH]} if _LENGTH in members and name not in members else None
+    return _Told(usage, members.get(tier), members.get(model), members.get(_TOOLS))
 
 
 def _of_event(members: dict[str, object], key: bytes) -> _Told:
@@ -494,7 +513,7 @@ class StreamUsage:
         else:
             return
         if told.usage is not None:
-            self._counts.take(told.usage, told.tier, told.model)
+            self._counts.take(told.usage, told.tier, told.model, told.tools)
 
     def _go_on(self, event: bytearray) -> None:
         """Read what came of a long event. Its last bytes stay: its end may have begun in them."""

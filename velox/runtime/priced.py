@@ -28,6 +28,12 @@ _BY_REGION: Final = frozenset({"bedrock", "aws"})
 _PICO_EACH: Final = 10**12
 _USUAL_PERCENT: Final = 100
 _EACH: Final = ("web_search", "request")
+_OF: Final = {
+    **dict.fromkeys(_EACH, "each"),
+    "audio_hour": "for an hour of sound",
+    "characters": "for a million characters",
+}
+_HIDDEN: Final = frozenset({"above", "pictures_only", "hour", "letter", "least_ms"})
 
 
 def price_book(settings: Settings) -> PriceBook:
@@ -98,7 +104,7 @@ def price_lines(answers: list[dict[str, Any]]) -> Iterator[str]:
                 yield where
             rates = ((name, value) for name, value in band.items() if name != "above" and value is not None)
             for name, value in rates:
-                unit = "each" if name in _EACH else "for a million tokens"
+                unit = _OF.get(name, "for a million tokens")
                 yield f"  {name:13}{value:>12} $ {unit}"
         if answer["regional_percent"] != _USUAL_PERCENT:
             yield f"  calls kept within a region: tokens cost {answer['regional_percent']} % of this"
@@ -123,10 +129,14 @@ def _answer(upstream: str, model: str, tier: str, price: Price | None) -> dict[s
 def _rates(band: Band) -> dict[str, str | int | None]:
     """Return the rates in dollars, as exact decimals."""
     rates: dict[str, str | int | None] = {"above": band.above if band.above >= 0 else None}
+    if band.hour is not None:
+        return {**rates, "audio_hour": _dollars(band.hour, _PICO_EACH)}
+    if band.letter is not None:
+        return {**rates, "characters": _dollars(band.letter, _PICO_PER_MILLION)}
     if band.image_output is None:
         band = band._replace(image_output=band.pictures_only)
     for name, pico in band._asdict().items():
-        if name not in ("above", "pictures_only") and not (name in _EACH and not pico):
+        if name not in _HIDDEN and not (name in _EACH and not pico):
             rates[name] = None if pico is None else _dollars(pico, _PICO_EACH if name in _EACH else _PICO_PER_MILLION)
     return rates
 

@@ -112,3 +112,19 @@ def test_model_with_two_names_has_one_price_and_a_note() -> None:
     ]
     (note,) = made.notes
     assert note.startswith("has two names with different prices") and '"deepseek/chat"' in note
+
+
+def test_prices_of_sound_and_characters_are_taken_where_nothing_is_paid_by_tokens() -> None:
+    """C45: a second there is an hour here."""
+    models = {
+        "whisper-1": {"litellm_provider": "openai", "input_cost_per_second": 0.0001, "output_cost_per_second": 0.0001},
+        "tts-1": {"litellm_provider": "openai", "input_cost_per_character": 1.5e-05},
+        "both": {"litellm_provider": "openai", "input_cost_per_token": 1e-06, "input_cost_per_second": 0.0001},
+    }
+    made = import_litellm_prices(json.dumps(models).encode())
+
+    assert made.text is not None
+    assert 'model: "whisper-1", provider: openai, audio_hour: 0.36}' in made.text
+    assert 'model: "tts-1", provider: openai, characters: 15}' in made.text
+    assert 'model: "both", provider: openai, input: 1}' in made.text
+    assert any("beside that of tokens" in note for note in made.notes)

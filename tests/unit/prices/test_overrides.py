@@ -133,3 +133,17 @@ def test_a_mistyped_field_is_named_by_its_path(wrong: Any, path: str) -> None:
 def test_an_embedding_needs_no_price_of_an_answer_and_a_chat_does() -> None:
     [override] = read_overrides([{"model": "embed", "input": "0.02"}])
     assert override.tiers[""][0].output is None
+
+
+def test_sound_and_speech_have_prices_by_their_length() -> None:
+    """C45: dollars an hour, and for a million characters."""
+    entries = [
+        {"model": "w", "upstream": "own", "audio_hour": "0.36"},
+        {"model": "s", "upstream": "own", "characters": "15"},
+    ]
+    book = PriceBook(TABLE, read_overrides(entries), "f")
+    heard, spoken = (book.find(OWN, model, "", "", NOW) for model in "ws")
+
+    assert heard is not None and spoken is not None
+    costs = [heard.cost(TokenUsage(sound_ms=60_000)), spoken.cost(TokenUsage(letters=1000))]
+    assert [cost and cost.dollars() for cost in costs] == ["0.006", "0.015"]

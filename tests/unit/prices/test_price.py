@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Cost, Price, compiled
 from velox.prices.table import shipped_table
-from velox.protocol.token_usage import TokenUsage, token_usage
+from velox.protocol.token_usage import TokenUsage, token_usage, with_tools
 
 NOW = 1_795_401_000
 
@@ -218,3 +218,58 @@ def test_a_cost_is_the_exact_sum_over_the_parts(
 def test_no_usage_has_a_cost_below_nothing(usage: TokenUsage, rates: dict[str, int]) -> None:
     cost = price(**rates).cost(usage)
     assert cost is None or cost.pico >= 0
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**13), st.integers(0, 20_000))
+def test_sound_costs_exactly_by_its_length_and_at_least_what_is_paid_at_least(ms: int, hour: int, least: int) -> None:
+    """C45: half a pico-dollar is the most that is rounded."""
+    of = price(input_audio_hours=hour, least_ms=least)
+    exact = Fraction(max(ms, least) * hour, 3_600_000)
+
+    assert abs(pico(of, TokenUsage(sound_ms=ms)) - exact) <= Fraction(1, 2)
+    assert of.cost(TokenUsage(10, 10)) is None  # its length is not told
+
+
+def test_speech_costs_by_its_letters_and_not_by_tokens() -> None:
+    """C45: tokens that are estimated beside it cost nothing more."""
+    of = price(input_mchars=15_000_000)
+
+    assert pico(of, TokenUsage(10, None, letters=7)) == 7 * 15_000_000
+    assert of.cost(TokenUsage(10, 10)) is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "usage", "dollars"),
+    [
+        ("openai", "whisper-1", TokenUsage(sound_ms=3_600_000), "0.36"),
+        ("groq", "whisper-large-v3", TokenUsage(sound_ms=1000), "0.000308333"),
+        ("openai", "tts-1-hd", TokenUsage(letters=1_000_000), "30"),
+        ("mistral", "voxtral-mini-2602", TokenUsage(400, 30, sound_ms=3_600_000), "0.18"),
+    ],
+)
+def test_models_that_are_paid_by_length_have_a_price(
+    provider: str, model: str, usage: TokenUsage, dollars: str
+) -> None:
+    """C45: in the table that comes with Velox."""
+    found = PriceBook(shipped_table()).find(Seller("main", provider), model, "", "", NOW)
+    cost = None if found is None else found.cost(usage)
+
+    assert cost is not None and cost.dollars() == dollars
+
+
+@pytest.mark.parametrize(
+    ("tools", "searches", "has_others"),
+    [
+        (None, None, False),
+        ("x", None, False),
+        ({"web_search": {"num_requests": 3}}, 3, False),
+        ({"image_gen": {"total_tokens": 0}, "web_search": {"num_requests": 0}}, None, False),
+        ({"image_gen": {"output_tokens": 7000}}, None, True),
+        ({"image_gen": [], "web_search": None}, None, False),
+    ],
+)
+def test_what_tools_used_is_read_beside_a_usage(tools: object, searches: int | None, has_others: bool) -> None:
+    """C44: a picture was made by another model, at another price."""
+    found = with_tools(TokenUsage(1, 2), tools)
+
+    assert (found.web_searches, found.has_others) == (searches, has_others)
