@@ -34,6 +34,7 @@ _DATES = {
     "advisor-tool-*": "advisor-tool-2026-03-01",
     "cache-diagnosis-*": "cache-diagnosis-2026-04-07",
     "code-execution-*": "code-execution-2025-08-25",
+    "effort-*": "effort-2025-11-24",
     "context-management-*": "context-management-2025-06-27",
     "fallback-credit-*": "fallback-credit-2026-06-01",
     "fast-mode-*": "fast-mode-2026-02-01",
@@ -73,6 +74,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "container": {"container": "container_1"},
     **{name: fields for name, (fields, _) in DROPPED.items()},
     "messages.system": {"messages": [*ASKED["messages"], {"role": "system", "content": "note"}]},
+    "output_config.effort": {"output_config": {"effort": "high"}},
     "output_format": {"output_format": {"type": "json_schema", "schema": {"type": "object"}}},
     "source.file": {
         "messages": [

@@ -17,6 +17,7 @@ from tests.vendors.vendor import JSON, Reply, Vendor, VendorRequest
 __all__ = ["PLACE", "VENDOR", "refuse", "validation"]
 
 _PATH: Final = re.compile(r"/model/([^/]+)/(invoke|invoke-with-response-stream|count-tokens)")
+_WITHOUT_EFFORT: Final = re.compile(r"claude-(?:3|sonnet-4-5|haiku-4-5)")  # anthropics/claude-code-action#1005
 PLACE: Final = claude.Place(
     # The user guide's list; BerriAI/litellm#19877 checked it, #41203 the one of August 2026.
     betas=frozenset(
@@ -57,6 +58,8 @@ def refuse(request: VendorRequest) -> Reply | None:
     for name in ("model", "stream"):
         if name in body:
             return validation(f"{name}: Extra inputs are not permitted")
+    if _WITHOUT_EFFORT.search(path[1]) and "effort" in (body.get("output_config") or {}):
+        return validation("output_config.effort: Extra inputs are not permitted")
     found = claude.problem(body, tuple(body.pop("anthropic_beta", ())), PLACE)
     return None if found is None else validation(found)
 

@@ -55,6 +55,7 @@ BETAS_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "fallbacks": ("server-side-fallback-*",),
         "mcp_servers": ("mcp-client-*",),
         "messages.system": ("mid-conversation-*", "inline-tools-*"),
+        "output_config.effort": ("effort-*",),
         "output_config.task_budget": ("task-budgets-*",),
         "output_format": ("structured-outputs-*",),
         "source.file": ("files-api-*",),

@@ -92,6 +92,15 @@ _WITHOUT_SYSTEM: Final = (
 )
 _WITH_SYSTEM: Final = ("*claude-opus-4-8*", "*claude-opus-4.8*", "*claude-opus-4-9*", "*claude-opus-4.9*")
 
+# "output_config.effort: Extra inputs are not permitted": anthropics/claude-code-action#1005, claude-code#37746;
+# OpenHands/software-agent-sdk#1630. Claude Code sends an effort by the name that it knows.
+_WITHOUT_EFFORT: Final = (
+    *("*claude-2*", "*claude-v2*", "*claude-instant*", "*claude-3*", "*claude-opus-4", "*claude-opus-4@*"),
+    *("*claude-opus-4-0*", "*claude-opus-4-1*", "*claude-opus-4-2*", "*claude-sonnet-4", "*claude-sonnet-4@*"),
+    *("*claude-sonnet-4-0*", "*claude-sonnet-4-2*", "*claude-sonnet-4-5*", "*claude-haiku-4*"),
+)
+_RUN_CLAUDE: Final = ("anthropic", "bedrock", "bedrock-mantle", "vertex", "foundry")
+
 # Nobody but Anthropic: threads are kept there. A mark on the whole request goes to its last block, which says the same;
 # a message of the system is the user's words, as which it is taken everywhere.
 _NOT_ANTHROPIC: Final[Mapping[str, str]] = {
@@ -205,6 +214,9 @@ SERVICES: Final[tuple[ModelRule, ...]] = (
         fetches_urls=False,
     ),
     _rule("*claude*", providers=("foundry",), beta_fields=_FOUNDRY),
+    _rule(*_WITHOUT_EFFORT, providers=_RUN_CLAUDE, beta_fields={"output_config.effort": REFUSED}),
+    _rule("*claude-opus-4-5*", providers=("bedrock",), beta_fields={"output_config.effort": "effort-2025-11-24"}),
+    _rule("*claude-opus-4-5*", providers=("vertex",), beta_fields={"output_config.effort": REFUSED}),
     _rule("*", providers=_RESELLERS, beta_fields=_NOT_ANTHROPIC),
     _rule("*", providers=_VENDORS, beta_fields=_OTHERS),
     _rule("*", providers=("deepseek",), beta_fields={"source.file": TAKEN}),  # it has files of its own

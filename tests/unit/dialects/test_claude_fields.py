@@ -383,7 +383,7 @@ def test_users_add_betas_and_their_fields() -> None:
     known = facts_of(PROVIDERS["bedrock"], "anthropic.claude-x", [rule])
     losses = Losses()
     given = {**ASKED, "shine": 1, "speed": "fast", "dull": 2, "thinking": {"type": "adaptive"}, "fallbacks": [1]}
-    found = fitted(json.dumps(given).encode(), ("effort-2025-11-24",), known, losses)
+    found = fitted(json.dumps(given).encode(), ("oauth-2025-04-20",), known, losses)
 
     assert json.loads(found.body) == {**ASKED, "shine": 1, "speed": "fast", "thinking": {"type": "adaptive"}}
     assert (found.betas, losses.dropped) == (("shiny-2027-01-01",), ("dull", "fallbacks", "anthropic-beta"))
@@ -417,3 +417,30 @@ def test_tools_of_the_client_are_functions_for_other_vendors(row: str) -> None:
     assert (body["tools"][0]["name"], lost) == ("bash", ("server_tools",))
     clouds, _, _ = sent("bedrock", {"tools": [bash]})
     assert clouds["tools"] == [bash]
+
+
+@pytest.mark.parametrize(
+    ("row", "model", "taken"),
+    [
+        *(("bedrock", "anthropic.claude-opus-4-8", True), ("bedrock", "anthropic.claude-sonnet-4-6", True)),
+        *(("bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", False), ("vertex", "claude-haiku-4-5", False)),
+        *(("vertex", "claude-opus-4-5@20251101", False), ("anthropic", "claude-haiku-4-5", False)),
+    ],
+)
+def test_effort_comes_off_where_the_model_has_none(row: str, model: str, taken: bool) -> None:
+    """K1: "output_config.effort: Extra inputs are not permitted"; a client sends it for the model that it named."""
+    config = {"output_config": {"effort": "high"}}
+    body, _, lost = sent(row, config, model=model)
+
+    assert body == {**ASKED, **(config if taken else {})}
+    assert lost == (() if taken else ("output_config.effort",))
+
+
+def test_effort_of_opus_4_5_goes_to_bedrock_with_its_beta() -> None:
+    config = {"output_config": {"effort": "high"}}
+
+    assert sent("bedrock", config, model="anthropic.claude-opus-4-5-20251101-v1:0") == (
+        {**ASKED, **config},
+        ("effort-2025-11-24",),
+        (),
+    )
