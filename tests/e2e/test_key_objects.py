@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from websockets.sync.client import connect as open_websocket
 
 from tests.e2e.harness import RawReply, VeloxProcess
 from tests.e2e.recording import Call, RecordingUpstream
+from tests.e2e.routed import routed
 from tests.e2e.tools import Client, covers
 from tests.e2e.websocket_upstreams import WebSocketUpstream
 
@@ -159,3 +161,42 @@ def test_object_that_nobody_is_known_to_have_made_passes_unless_refused(
             assert velox.request("GET", "/v1/files/file-of-yesterday", b"", key).status == status
             assert velox.request("POST", "/v1/files", b"{}", key).status == 200
             assert velox.request("GET", "/v1/files/file-aaaaaaaa", b"", key).status == 200
+
+
+def test_restart_with_a_ledger_forgets_neither_owner_nor_place(tmp_path: Path) -> None:
+    """W2: what was made before goes back to its upstream, and is nobody else's, also with another number of workers."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    made: dict[str, str] = {}
+
+    def keeper(name: str) -> Callable[[Call], Awaitable[None]]:
+        async def keeps(call: Call) -> None:
+            if call.method == "POST":
+                object_id = f"resp_{name}{len(made)}"
+                made[object_id] = name
+            else:
+                object_id = call.target.rpartition("/")[2]
+            is_there = made.get(object_id) == name
+            await call.reply(200 if is_there else 404, _JSON, json.dumps({"id": object_id}).encode())
+
+        return keeps
+
+    more = {"VELOX_API_KEYS_FILE": str(keys), "VELOX_LEDGER": str(tmp_path / "ledger")}
+    with RecordingUpstream() as left, RecordingUpstream() as right:
+        config = {
+            "upstreams": [{"name": each.upstream.url[-5:], "origin": each.upstream.url} for each in (left, right)],
+            "routes": [{"name": "all", "to": [each.upstream.url[-5:] for each in (left, right)]}],
+        }
+        with left.playing(keeper("left")), right.playing(keeper("right")):
+            for workers in ("1", "2"):
+                with routed(config, workers=workers, **more) as velox:
+
+                    def ask(key: str, method: str, path: str, body: bytes = b"", velox: VeloxProcess = velox) -> int:
+                        return velox.request(method, path, body, {"authorization": f"Bearer {key}"}).status
+
+                    for object_id in tuple(made):
+                        assert ask("vk-a", "GET", f"/v1/responses/{object_id}") == 200
+                        assert ask("vk-b", "GET", f"/v1/responses/{object_id}") == 404
+                    for _ in range(8):
+                        assert ask("vk-a", "POST", "/v1/responses", b'{"model":"m","input":"x"}') == 200
+    assert set(made.values()) == {"left", "right"} and len(made) == 16

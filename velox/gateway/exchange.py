@@ -554,7 +554,7 @@ class Exchange(HedgingHost):
             return
         self._session = name
         members = way.stages[0].group.members
-        place = places.session(name, time.monotonic_ns(), partial(lifetime_s, body=self.body), members)
+        place = places.session(name, time.time_ns(), partial(lifetime_s, body=self.body), members)
         if place is not None:
             self.cursor.prefer(*place)
 
@@ -863,7 +863,7 @@ class Exchange(HedgingHost):
         """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
         places = self.gateway.parts.access.places
         if self._session and places is not None:
-            places.keep_session(self._session, places.number(attempt.member, attempt.key), time.monotonic_ns())
+            places.keep_session(self._session, places.number(attempt.member, attempt.key), time.time_ns())
         if self._note is not None and places is not None:
             is_own = attempt.translation is None
             self._note.number = places.number(attempt.member, attempt.key) if is_own else NOWHERE

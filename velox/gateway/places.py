@@ -76,7 +76,7 @@ class Places:
     ) -> Place | None:
         """Return where a session was, as long as its prompt is kept there; None: it may go anywhere.
 
-        now_ns: monotonic. lifetime_s: returns how long a provider keeps it.
+        now_ns: Unix time. lifetime_s: returns how long a provider keeps it.
         """
         found = self._table.latest(_SESSION + name)
         if found is None:

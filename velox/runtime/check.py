@@ -164,10 +164,11 @@ def _objects(settings: Settings) -> Iterator[str]:
     if len(names) == 1:
         yield "objects: all keys have one name, so each may use every file, response and other object (docs/keys.md)"
         return
+    until = " until a restart" if settings.ledger is None else ""
     unknown = "is open to those who know its id" if settings.unknown_objects == "pass" else "gets 404"
     yield (
         f"objects: each of {len(names):,} names of keys sees the files, responses and others that it made;"
-        f" {settings.object_rows:,} are remembered until a restart (VELOX_OBJECT_ROWS), any other one {unknown}"
+        f" {settings.object_rows:,} are remembered{until} (VELOX_OBJECT_ROWS), any other one {unknown}"
         " (VELOX_UNKNOWN_OBJECTS)"
     )
     every = sorted({key.caller_name for key in keys if Group.ORGANIZATION.value in key.endpoints})

@@ -17,11 +17,15 @@ __all__ = ["LedgerFolder", "folder_problem"]
 
 
 class LedgerFolder:
-    """The rings of one gateway, in its folder or in one of their own. Raises RingError where they can't be had."""
+    """The rings of one gateway, in its folder or in one of their own. Raises RingError where they can't be had.
+
+    rings: where they are.
+    """
 
     def __init__(self, path: Path, blocks: int, n_records: int, rings: Path | None = None) -> None:
         self.path: Final = path
-        folders = list(dict.fromkeys((path, rings or path)))
+        self.rings: Final = rings or path
+        folders = list(dict.fromkeys((path, self.rings)))
         self._locks: Final = [_locked(each) for each in folders]
         files = [folders[-1] / f"{block}.ring" for block in range(blocks)]
         self._rings: Final = [RecordRing(each, n_records) for each in files]

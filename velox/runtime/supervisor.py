@@ -47,6 +47,7 @@ from velox.runtime.forks import Forks
 from velox.runtime.key_opening import open_keys
 from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
+from velox.runtime.object_memory import object_memory
 from velox.runtime.on_demand import importing
 from velox.runtime.process import end, how_it_ended
 from velox.runtime.reload import ConfigSource, Reload
@@ -57,7 +58,6 @@ from velox.settings.advice import advice
 from velox.settings.certificates import CertificateError
 from velox.settings.machine import container_memory
 from velox.shm.answer_ring import AnswerMemory
-from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment, SharedMemoryError
@@ -172,7 +172,6 @@ class Supervisor:
         self._logger: Final = logger
         self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
         stream.on_dropped = WorkerMetrics(self._segment.other_metrics()).count_log_dropped  # in all processes
-        self._objects: Final = ObjectMemory(settings.object_rows, settings.workers, self._segment.blocks)
         self._answers: Final = _answer_memory(settings, self._segment.blocks)
         self._quotas: Final = QuotaMemory(table_size(settings), self._segment.blocks)
         self._sweeper: Final = QuotaSweeper(self._quotas)
@@ -211,6 +210,7 @@ class Supervisor:
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, logger)
         self._ledger: Final = LedgerProcess.of(settings, self._segment, logger)
         folder = None if self._ledger is None else self._ledger.folder
+        self._objects: Final = object_memory(settings, self._segment.blocks, folder, logger)
         self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, self._start_budget_reader)
         self._sim: Final = SimulatorProcess(logger) if with_simulator else None
         self._sim_origin: Final = None if self._sim is None else self._sim.origin

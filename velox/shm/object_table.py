@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from atomicshm import fence
@@ -23,6 +25,7 @@ from velox.shm.segment import CELL_BYTES, shared_memory
 __all__ = ["UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
 
 _WAYS: Final = 16  # rows of a set
+_ROWS: Final = struct.Struct("<4Q")
 _ROW: Final = 4  # cells: the id, its owner, when it was written, where the object is kept
 # Replies that are kept: only the endpoints that make them name them.
 _OF_REPLIES: Final = ("resp_", "chatcmpl-")
@@ -48,15 +51,31 @@ class ObjectMemory:
 
     __slots__ = ("blocks", "cells", "key", "named", "sets")
 
-    def __init__(self, rows: int, writers: int, blocks: int) -> None:
+    def __init__(
+        self, rows: int, writers: int, blocks: int, *, memory: memoryview | None = None, key: bytes = b""
+    ) -> None:
+        """memory, key: of a table that outlives its processes (object_file.py); none: it ends with them."""
         self.blocks: Final = blocks
         self.sets: Final = _sets(rows, writers)
-        self.key: Final = os.urandom(16)  # clients must not choose which ids share a set
-        size = object_bytes(rows, writers, blocks)
-        memory = memoryview(shared_memory("velox-objects", size + CELL_BYTES)).cast("Q")
-        self.cells: Final[memoryview[int]] = memory[:-1]
+        self.key: Final = key or os.urandom(16)  # clients must not choose which ids share a set
+        if memory is None:
+            size = object_bytes(rows, writers, blocks)
+            memory = memoryview(shared_memory("velox-objects", size + CELL_BYTES))
+        cells = memory.cast("Q")
+        self.cells: Final[memoryview[int]] = cells[:-1]
         # As ObjectTable.named. Whoever writes it writes 1.
-        self.named: Final[memoryview[int]] = memory[-1:]
+        self.named: Final[memoryview[int]] = cells[-1:]
+
+    def take(self, pieces: Iterable[bytes]) -> None:
+        """Take over the rows of a table of another shape, before anybody uses this one. pieces: of whole rows."""
+        tables = [ObjectTable(self, block) for block in range(self.blocks)]
+        n = 0
+        for piece in pieces:
+            for tag, owner, noted_ns, place in _ROWS.iter_unpack(piece[: len(piece) // _ROWS.size * _ROWS.size]):
+                if tag:
+                    tables[n % len(tables)].write(tag, owner, place, noted_ns)
+                    n += 1
+        self.named[0] = 1 if n else 0
 
     def __repr__(self) -> str:
         return f"<ObjectMemory sets={self.sets} blocks={self.blocks}>"
@@ -119,7 +138,7 @@ class ObjectTable:
         self._write(text, owner, place)
 
     def latest(self, text: str) -> tuple[int, int] | None:
-        """Return where something is that moves, and when that was noted (monotonic, ns); None: not known."""
+        """Return where something is that moves, and when that was noted (Unix time, ns); None: not known."""
         tag, cells = self.number(text), self._memory.cells
         found: tuple[int, int] | None = None
         fence()
@@ -133,7 +152,11 @@ class ObjectTable:
         return found
 
     def _write(self, text: str, owner: int, place: int) -> None:
-        tag, cells = self.number(text), self._memory.cells
+        self.write(self.number(text), owner, place, time.time_ns())
+
+    def write(self, tag: int, owner: int, place: int, noted_ns: int) -> None:
+        """Write a row. tag: the number of an id; noted_ns: when, by Unix time: the clock of the next start, too."""
+        cells = self._memory.cells
         rows = self._rows(tag, self._block)
         at = next((at for at in rows if cells[at] == tag), None)
         if at is None:
@@ -147,7 +170,7 @@ class ObjectTable:
             )
         cells[at] = 0
         fence()
-        cells[at + 1], cells[at + 2], cells[at + 3] = owner, time.monotonic_ns(), place
+        cells[at + 1], cells[at + 2], cells[at + 3] = owner, noted_ns, place
         fence()
         cells[at] = tag
 

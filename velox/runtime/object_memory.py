@@ -1,0 +1,35 @@
+"""Where the table of objects is kept: in the ledger's folder where there is one, so that a restart forgets nothing.
+
+Knows: when it is kept, and what follows if it can't be. Does not know: the file (shm/object_file.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from velox.runtime.ledger_folder import LedgerFolder
+from velox.settings import Settings
+from velox.shm.object_file import object_memory_in
+from velox.shm.object_table import ObjectMemory
+
+__all__ = ["object_memory"]
+
+_NAME: Final = "objects"
+
+
+def object_memory(settings: Settings, blocks: int, folder: LedgerFolder | None, logger: logging.Logger) -> ObjectMemory:
+    """Return the memory of the table. folder: the ledger's; None: there is none, and the table ends with the gateway.
+
+    Where the file can't be had the gateway serves all the same, and says so once.
+    """
+    shape = settings.object_rows, settings.workers, blocks
+    if folder is None:
+        return ObjectMemory(*shape)
+    file = folder.rings / _NAME
+    try:
+        return object_memory_in(file, *shape)
+    except OSError as exc:
+        text = "%s: %s; owners and places of objects are forgotten with the next restart"
+        logger.warning(text, file, exc.strerror)
+        return ObjectMemory(*shape)
