@@ -219,6 +219,11 @@ ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie"
 ONLY_PASS |= {b"content-location", b"operation-location", b"azure-asyncoperation", b"json-seq"}
 ONLY_PASS |= {b"x-goog-upload-url", b"x-goog-upload-control-url", b"x-goog-upload-command"}
 ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"no-cache"}
+# Of pages of elsewhere (cors.py looks in each request's own head), of coded bodies, of parts of forms; no names.
+ONLY_PASS |= {b"access-control-" + name for name in (b"allow-headers", b"allow-origin", b"allow-private-network")}
+ONLY_PASS |= {b"access-control-expose-headers", b"access-control-max-age", b"access-control-request-headers"}
+ONLY_PASS |= {b"access-control-request-private-network", b"content-digest", b"content-transfer-encoding"}
+ONLY_PASS |= {b"form-data", b"pack200-gzip", b"x-compress"}
 WORDS = [
     b"velox",
     b"stainless",
