@@ -20,18 +20,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-__all__ = ["ATTACKERS"]
+__all__ = ["ATTACKERS", "KEY"]
 
 MIB: Final = 1 << 20
-_JSON: Final = {"content-type": "application/json"}
+KEY: Final = "sk-of-the-attack-0123456789"  # where keys are asked for: one for some models
+_KEY: Final = {"authorization": f"Bearer {KEY}"}
+_JSON: Final = {"content-type": "application/json", **_KEY}
 
 
-def _post(port: int, path: str, body: bytes, until_s: float) -> None:
+def _post(port: int, path: str, body: bytes, until_s: float, fields: Mapping[str, str] = _JSON) -> None:
     """Send a request again and again, and read what comes of each."""
     while time.monotonic() < until_s:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=max(0.1, until_s - time.monotonic()))
         with contextlib.suppress(OSError, http.client.HTTPException):
-            connection.request("POST", path, body, _JSON)
+            connection.request("POST", path, body, dict(fields))
             reply = connection.getresponse()
             while time.monotonic() < until_s and reply.read1(MIB):
                 pass
@@ -69,7 +71,10 @@ def _gets(path: str) -> Callable[[int, float], None]:
 def _frame(payload: bytes, opcode: int = 1, *, is_last: bool = True) -> bytes:
     """Return a frame of a client (RFC 6455 §5.2), with a mask of zeros."""
     n_bytes = len(payload)
-    size = bytes([0x80 | n_bytes]) if n_bytes < 126 else struct.pack(">BH", 0xFE, n_bytes)
+    if n_bytes < 126:
+        size = bytes([0x80 | n_bytes])
+    else:
+        size = struct.pack(">BH", 0xFE, n_bytes) if n_bytes < 1 << 16 else struct.pack(">BQ", 0xFF, n_bytes)
     return bytes([(0x80 if is_last else 0) | opcode]) + size + bytes(4) + payload
 
 
@@ -83,6 +88,7 @@ def _websocket(frames: bytes) -> Callable[[int, float], None]:
                 key = base64.b64encode(os.urandom(16)).decode()
                 sock.sendall(
                     f"GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+                    f"authorization: Bearer {KEY}\r\n"
                     f"sec-websocket-version: 13\r\nsec-websocket-key: {key}\r\n\r\n".encode()
                 )
                 assert b" 101 " in sock.recv(4096)
@@ -100,10 +106,28 @@ def _websocket(frames: bytes) -> Callable[[int, float], None]:
     return run
 
 
+def _upload(line: bytes, n_bytes: int) -> Callable[[int, float], None]:
+    """Upload a batch file again and again."""
+    part = b'--x\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+    file = line * (n_bytes // len(line))
+    body = part % (b"purpose", b"", b"batch") + part % (b"file", b'; filename="a.jsonl"', file) + b"--x--\r\n"
+    fields = {"content-type": "multipart/form-data; boundary=x", **_KEY}
+    return lambda port, until_s: _post(port, "/v1/files", body, until_s, fields)
+
+
+def _asking(**fields: object) -> bytes:
+    return json.dumps({"type": "response.create", "model": "attack", **fields}).encode()
+
+
 _TOOL: Final = {"type": "function", "function": {"name": "f", "description": " " * (8 * MIB), "parameters": {}}}
+_LINE: Final = (
+    b'{"custom_id":"1","method":"POST","url":"/v1/chat/completions",'
+    b'"body":{"model":"attack","messages":[{"role":"user","content":"%b"}]}}\n'
+)
 _UNKNOWN: Final = json.dumps({"type": "response.create", "model": "none", "input": "x"}).encode()
 ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
     "a stream": _chats("hi", stream=True),
+    "a plain request": _chats("hi"),
     "a text of blanks": _chats(" " * (16 * MIB)),
     "a text of line ends": _chats("\n" * (8 * MIB)),
     "a tool's description of blanks": _chats("hi", tools=[_TOOL]),
@@ -127,6 +151,20 @@ ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
     "WebSocket pongs": _websocket(_frame(b"", 10)),
     "WebSocket fragments of a byte": _websocket(_frame(b"{", is_last=False) + _frame(b" ", 0, is_last=False) * 5000),
     "WebSocket requests for no model": _websocket(_frame(_UNKNOWN)),
+    "WebSocket messages of megabytes": _websocket(_frame(_asking(input=" " * (12 * MIB)))),
+    "WebSocket messages of many items": _websocket(_frame(_asking(input=[{"role": "user", "content": "x"}] * 50_000))),
+    "WebSocket messages of megabytes that are not answered": _websocket(
+        _frame(_asking(input="a" * (6 * MIB), generate=False))
+    ),
+    "WebSocket messages of megabytes that go on with nothing": _websocket(
+        _frame(_asking(input="a" * (12 * MIB), previous_response_id="resp_none"))
+    ),
+    "WebSocket messages of megabytes that are refused": _websocket(
+        _frame(_asking(input="a" * (12 * MIB), stream_id=5))
+    ),
+    "a batch file of line ends": _upload(b"\n", 30 * MIB),
+    "a batch file of lines": _upload(_LINE % b"", 30 * MIB),
+    "a batch file of one line": _upload(_LINE % (b"a" * (9 * MIB)), 10 * MIB),
 }
 
 

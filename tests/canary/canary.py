@@ -15,12 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.canary.attackers import KEY
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.routed import named, routed
 
 __all__ = ["Phase", "attacked", "flooding", "measure"]
 
 _BODY: Final = json.dumps({"model": "canary", "messages": [{"role": "user", "content": "hi"}]}).encode()
+_KEY: Final = "sk-of-the-canary-0123456789"
+_FIELDS: Final = {"content-type": "application/json", "authorization": f"Bearer {_KEY}"}
 _PAUSE_S: Final = 0.005
 _NICE: Final = 19  # of attackers and floods: on two cores the gateway and the canary are to get their turn
 
@@ -47,7 +50,7 @@ def measure(velox: VeloxProcess, seconds: float) -> Phase:
     while time.monotonic() < until_s:
         began_s = time.monotonic()
         try:
-            connection.request("POST", "/v1/chat/completions", _BODY, {"content-type": "application/json"})
+            connection.request("POST", "/v1/chat/completions", _BODY, _FIELDS)
             reply = connection.getresponse()
             reply.read()
             if reply.status != 200:
@@ -71,7 +74,10 @@ def flooding(kind: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def attacked(origin: str, provider: str | None, **settings: str) -> Iterator[VeloxProcess]:
-    """Run a gateway of one worker: `canary` is at a simulator, `attack` at this origin. provider: of that."""
+    """Run a gateway of one worker: `canary` is at a simulator, `attack` at this origin. provider: of that.
+
+    The attack's key is for its model alone, so that what it sends is looked through.
+    """
     attack: dict[str, Any] = {"name": "attack", "origin": origin}
     if provider is not None:
         attack["provider"] = provider
@@ -81,6 +87,10 @@ def attacked(origin: str, provider: str | None, **settings: str) -> Iterator[Vel
             "routes": [
                 {"name": "canary", "match": {"models": ["canary"]}, "to": ["canary"]},
                 {"name": "attack", "to": ["attack"]},
+            ],
+            "api_keys": [
+                {"name": "canary", "key": _KEY},
+                {"name": "attack", "key": KEY, "models": ["attack"], "endpoints": ["all"]},
             ],
         }
         key = (

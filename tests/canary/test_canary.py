@@ -10,6 +10,7 @@ import pytest
 
 from tests.canary.attackers import ATTACKERS
 from tests.canary.canary import Phase, attacked, attacker, flooding, measure
+from tests.canary.floods import ANSWERS
 
 STILL_MS = 250.0  # before there was a budget for each turn, half of the requests took longer
 SECONDS = 4.0
@@ -45,7 +46,18 @@ def test_upstream_that_floods_delays_nobody_else(kind: str, provider: str | None
     check(before, during)
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKERS if name != "a stream"])
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_answer_that_is_too_much_delays_nobody_else(kind: str) -> None:
+    """Whole answers and events of megabytes, put into another API: beside the loop, and out in pieces."""
+    _, is_event, provider = ANSWERS[kind]
+    with flooding(kind) as origin, attacked(origin, provider) as velox:
+        before = measure(velox, 1.0)
+        with attacker("a stream" if is_event else "a plain request", velox, SECONDS + 2):
+            during = measure(velox, SECONDS)
+    check(before, during)
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKERS if name not in ("a stream", "a plain request")])
 def test_client_that_attacks_delays_nobody_else(name: str) -> None:
     """Bodies and paths that are hard to read, WebSockets of tiny messages."""
     with flooding("comments") as origin, attacked(origin, "anthropic") as velox:

@@ -135,7 +135,7 @@ class Reply:
     ) -> None:
         self._apart: Final = apart or Apart()
         self._catching_up: asyncio.Task[None] | None = None  # while a filter is behind
-        self._waiting: deque[tuple[bytes, bool]] = deque()  # what has come meanwhile, and whether it was the end
+        self._waiting: deque[tuple[bytes, bool]] | None = None  # what has come meanwhile, and whether it was the end
         self._rewrites: Final = rewrites
         self._client = client
         self._request_id: Final = request_id
@@ -207,8 +207,7 @@ class Reply:
         self._early = None
         if self._catching_up is not None:
             self._catching_up.cancel()
-            self._catching_up = None
-            self._waiting.clear()
+            self._catching_up = self._waiting = None
         stream, self._stream = self._stream, None
         if stream is None:
             return
@@ -570,7 +569,7 @@ class Reply:
 
     def _on_filtered(self, chain: FilterChain, data: bytes, end: bool) -> None:
         """Pass on what the filters leave of a read: the head too, when it is held back no longer."""
-        if self._catching_up is not None:
+        if self._waiting is not None:
             self._waiting.append((data, end))
             return
         try:
@@ -579,29 +578,30 @@ class Reply:
             self.on_failure(failure)
             return
         if chain.is_behind:
-            self._catching_up = self._loop.create_task(self._catch_up(chain, end), name="catch up")
+            self._waiting = deque()
+            self._catching_up = self._loop.create_task(self._catch_up(chain, self._waiting, end), name="catch up")
             if self._stream is not None:
                 self._stream.pause()
             end = False
         self._pass_on(chain, data, end)
 
-    async def _catch_up(self, chain: FilterChain, end: bool) -> None:
+    async def _catch_up(self, chain: FilterChain, waiting: deque[tuple[bytes, bool]], end: bool) -> None:
         """Pass on what a filter that is behind has yet to give, then what has come meanwhile. end: it has been fed."""
         # A task that ends as cancelled keeps the error, whose traceback leads to what it ran, and that to the task.
         with contextlib.suppress(asyncio.CancelledError):
             try:
-                while not self.done.done() and (chain.is_behind or self._waiting):
-                    end = await self._catch_up_step(chain, end)
+                while not self.done.done() and (chain.is_behind or waiting):
+                    end = await self._catch_up_step(chain, waiting, end)
             except Exception as exc:
                 if not self.done.done():
                     self.done.set_exception(exc)  # a bug: its exchange records it
-            self._catching_up = None
+            self._catching_up = self._waiting = None
             self.last_s = self._loop.time()
             self._let_go(chain)
             if not self._client.is_write_paused:
                 self._resume_stream()
 
-    async def _catch_up_step(self, chain: FilterChain, end: bool) -> bool:
+    async def _catch_up_step(self, chain: FilterChain, waiting: deque[tuple[bytes, bool]], end: bool) -> bool:
         if chain.has_work:
             await self._apart.run(chain.work)
         else:
@@ -614,7 +614,7 @@ class Reply:
             if chain.is_behind:
                 data = chain.go_on()
             else:
-                data, end = self._waiting.popleft()
+                data, end = waiting.popleft()
                 data = chain.feed(data, end)
         except UpstreamFailure as failure:
             self.on_failure(failure)
