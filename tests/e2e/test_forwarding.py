@@ -90,7 +90,7 @@ async def anything(call: Call) -> None:
     [
         ("/v1/models?limit=1", "/openai/deployment/v1/models?limit=1"),
         ("/models", "/openai/deployment/models"),
-        ("/", "/openai/deployment/"),
+        ("/v1/", "/openai/deployment/v1/"),
     ],
 )
 def test_get_goes_below_the_origins_path(

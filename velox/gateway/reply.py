@@ -33,7 +33,7 @@ from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation
 from velox.gateway.first_event import FirstEventWatch, has_whole_event
 from velox.gateway.rate_headers import RateHeaders
-from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
+from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, UNBUFFERED, AttemptFields, PassedFields, ReplyFields
 from velox.gateway.request_ids import REQUEST_ID, client_id
 from velox.heads import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
 from velox.net.application import ChunkWriter, Client
@@ -637,7 +637,10 @@ class Reply:
             self.is_sse = chain.is_sse
             if head.status >= _ERRORS_FROM:
                 self._needs_first = self._has_first = False
-            if not self._write_head(head.status, head.headers, head.content_length, data, end):
+            headers = head.headers
+            if self.is_sse and not any(name == UNBUFFERED[0] for name, _ in headers):
+                headers = [*headers, UNBUFFERED]  # what a translation has made a stream
+            if not self._write_head(head.status, headers, head.content_length, data, end):
                 return
             if self._gate is not None:
                 self._gate = None

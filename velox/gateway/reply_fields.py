@@ -22,6 +22,7 @@ __all__ = [
     "DROPPED",
     "NO_ATTEMPTS",
     "OWN",
+    "UNBUFFERED",
     "AttemptFields",
     "HeaderRuleFilter",
     "PassedFields",
@@ -44,6 +45,9 @@ DROPPED: Final = frozenset(
 # How the names of Velox's own fields begin. An upstream's are dropped, too: it may be another Velox.
 OWN: Final = b"x-velox-"
 
+# nginx holds replies of a proxied server back to fill its buffers, and reads this field of theirs (its documentation,
+# proxy_buffering): else a stream would come as one piece at its end.
+UNBUFFERED: Final = (b"x-accel-buffering", b"no")
 _KEPT_HEADS: Final = 512
 _HTML: Final = b"text/html"
 _JSON: Final = b"application/json"
@@ -139,6 +143,8 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
             elif name in ADDRESS_FIELDS:
                 has_address = True
             chosen.append(field)
+    if is_sse and not any(name == UNBUFFERED[0] for name, _ in chosen):
+        chosen.append(UNBUFFERED)
     template = HeadTemplate(chosen, shape.fields)
     return PassedFields(template, is_sse, is_plain, is_dated, has_id, has_address, is_html, is_json)
 
