@@ -38,7 +38,7 @@ from velox.dialects.names import FittedNames
 from velox.dialects.schema_drafts import MOST_DEPTH, Schema, SchemaTooDeepError, current, fault
 from velox.dialects.text import is_blank, joined, quoted
 
-__all__ = ["Fitted", "ToolKeys", "current_schema", "fit_tools", "fitted_parameters"]
+__all__ = ["Fitted", "ToolKeys", "fit_tools", "fitted_parameters"]
 
 # By the client's name of a tool: the names of its properties there -> the client's.
 ToolKeys: TypeAlias = dict[str, Mapping[str, str]]
@@ -78,16 +78,22 @@ def fit_tools(request: Request, refused: tuple[str, ...]) -> ToolKeys:
     """
     keys: ToolKeys = {}
     for tool in request.tools:
-        if tool.parameters is not None:
-            fitted = fitted_parameters(tool.parameters, refused, tool.name)
-            if fitted.schema is not tool.parameters:
+        schema = tool.parameters
+        if schema is not None:
+            # As _changed(): it is asked for each tool of each request.
+            is_short = len(schema) <= _LONGEST_REMEMBERED
+            fitted = _remembered(schema, refused) if is_short else _changed_anew(schema, refused)
+            if fitted is not None:
+                _check(fitted, tool.name)
                 tool.parameters = fitted.schema
                 tool.description = _with_note(tool, fitted.note)
                 if fitted.keys:
                     keys[tool.name] = fitted.keys
     form = request.format
     if form is not None and form.schema is not None:
-        request.format = msgspec.structs.replace(form, schema=current_schema(form.schema))
+        fitted = _changed(form.schema, ())
+        if fitted is not None:
+            request.format = msgspec.structs.replace(form, schema=fitted.schema)
     if keys:
         _fit_history(request, keys)
     return keys
@@ -95,15 +101,19 @@ def fit_tools(request: Request, refused: tuple[str, ...]) -> ToolKeys:
 
 def fitted_parameters(schema: JsonValue, refused: tuple[str, ...], name: str, param: str = "tools") -> Fitted:
     """Return the schema of a tool's arguments as it is taken. name, param: for an error. Raises BadRequestError."""
-    found = _fitted_anew(schema, refused) if len(schema) > _LONGEST_REMEMBERED else _fitted(schema, refused)
-    if found.fault:
-        raise BadRequestError(f"the schema of the tool {name!r} can't be sent to this model: {found.fault}", param)
+    found = _changed(schema, refused) or Fitted(schema)
+    _check(found, name, param)
     return found
 
 
-def current_schema(schema: JsonValue) -> JsonValue:
-    """Return the schema of an answer in the current draft."""
-    return (_fitted_anew(schema, ()) if len(schema) > _LONGEST_REMEMBERED else _fitted(schema, ())).schema
+def _check(fitted: Fitted, name: str, param: str = "tools") -> None:
+    if fitted.fault:
+        raise BadRequestError(f"the schema of the tool {name!r} can't be sent to this model: {fitted.fault}", param)
+
+
+def _changed(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
+    """Return a schema that fits; None: it does as it stands."""
+    return _changed_anew(schema, refused) if len(schema) > _LONGEST_REMEMBERED else _remembered(schema, refused)
 
 
 def _with_note(tool: Tool, note: str) -> bytes | None:
@@ -127,22 +137,22 @@ def _fit_history(request: Request, keys: ToolKeys) -> None:
 
 
 @functools.lru_cache(maxsize=_MOST_SCHEMAS)
-def _fitted(schema: JsonValue, refused: tuple[str, ...]) -> Fitted:
-    return _fitted_anew(schema, refused)
+def _remembered(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
+    return _changed_anew(schema, refused)
 
 
-def _fitted_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted:
+def _changed_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
     try:
         given = orjson.loads(schema)
     except ValueError:
-        return Fitted(schema)  # half a character, or too deep: its readers tell
+        return None  # half a character, or too deep: its readers tell
     if not isinstance(given, dict):
-        return Fitted(schema)
+        return None
     try:
         found = current(given)
         found, said = _without_refused(found, refused)
     except SchemaTooDeepError:
-        return Fitted(schema)  # too large to be looked through
+        return None  # too large to be looked through
     keys: dict[str, str] = {}
     if _KEYS in refused:
         keys = _keys_of(found)
@@ -154,7 +164,7 @@ def _fitted_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted:
     note = _NOTE + orjson.dumps(said).decode() if said else ""
     written = orjson.dumps(found)
     if written == orjson.dumps(given):
-        return Fitted(schema)
+        return None
     return Fitted(written, note, {their: own for own, their in keys.items()})
 
 

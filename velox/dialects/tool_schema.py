@@ -42,17 +42,19 @@ _TYPES: Final = msgspec.json.Decoder(list[str])
 
 def object_schema(schema: JsonValue | None) -> JsonValue:
     """Return a schema that says that it is of an object. Raises BadRequestError for one of something else."""
-    return NO_PARAMETERS if schema is None else keeping_surrogates(_of_object, schema)
+    if schema is None:
+        return NO_PARAMETERS
+    return schema if schema.startswith(_OF_OBJECT) else keeping_surrogates(_of_object, schema)
 
 
 def listed_schema(schema: JsonValue | None) -> JsonValue:
     """Return a schema of an object that has `properties`. Raises as object_schema()."""
-    return NO_PARAMETERS if schema is None else keeping_surrogates(_listed, schema)
+    if schema is None:
+        return NO_PARAMETERS
+    return schema if schema.startswith(_LISTED) else keeping_surrogates(_listed, schema)
 
 
 def _of_object(schema: JsonValue) -> JsonValue:
-    if schema.startswith(_OF_OBJECT):
-        return schema
     kind = bytes(_top(schema).type)
     if kind == b'"object"':
         return schema
@@ -63,7 +65,7 @@ def _of_object(schema: JsonValue) -> JsonValue:
 
 def _listed(schema: JsonValue) -> JsonValue:
     schema = _of_object(schema)
-    if schema.startswith(_LISTED) or bytes(_top(schema).properties) not in _ABSENT:
+    if bytes(_top(schema).properties) not in _ABSENT:
         return schema
     return _with(schema, "properties", b"{}")
 

@@ -237,7 +237,7 @@ def test_what_a_search_may_find_is_carried_over() -> None:
     assert sent["tools"] == [
         {"type": "web_search", "filters": {"allowed_domains": ["a.example"]}, "user_location": place}
     ]
-    assert losses.dropped == ("web_search.max_uses",)
+    assert (sent["max_tool_calls"], losses.dropped) == (3, ())
     losses = Losses()
     _MODELS["gemini"](losses).write(make(Losses()).read(body), "m")
     assert losses.dropped == ("web_search.allowed_domains", "web_search.max_uses", "web_search.user_location")

@@ -94,7 +94,8 @@ class ChatModel:
         """See ModelSide."""
         facts, losses = self._facts, self._losses
         keys = fit_tools(request, facts.schemas_refuse)
-        taken_search(request, None, losses)
+        if request.web_search is not None:
+            taken_search(request, None, losses)
         messages = MessageWriter(facts, losses, self._provider, self._names)
         wanted = request.format
         note = None if wanted is None or wanted.schema is None or facts.json_schema else _note(wanted.schema)

@@ -106,7 +106,7 @@ class RequestReader:
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
-        self._hosted: Final = HostedTools(losses, "tools.hosted")
+        self._hosted: HostedTools | None = None  # few requests have any
         self.custom: Final[set[str]] = set()
         self.include_usage = False
         self.is_old = False
@@ -145,7 +145,7 @@ class RequestReader:
             self._read_old(given, request)
         if given.tool_choice is not wire.ABSENT:
             request.tool_choice = self._tool_choice(given.tool_choice)
-        if not self._hosted.is_empty:
+        if self._hosted is not None:
             self._hosted.settle(request, "tool_choice")
         if given.parallel_tool_calls is not None:
             request.parallel_tools = given.parallel_tool_calls
@@ -162,7 +162,8 @@ class RequestReader:
             request.format = _format(given.response_format)
         request.reasoning = _reasoning(given)
         request.user = given.safety_identifier if given.user is None else given.user
-        request.tier = TIERS.get(given.service_tier or "", given.service_tier)
+        if given.service_tier is not None:
+            request.tier = TIERS.get(given.service_tier, given.service_tier)
         if given.cache_control is not None:
             request.cache = _mark(given.cache_control)
         request.cache_key = given.prompt_cache_key
@@ -355,11 +356,17 @@ class RequestReader:
             return Tool(tool.custom.name, raw_text(tool.custom.description), CUSTOM_SCHEMA)
         if tool.type in ("function", "custom"):
             raise BadRequestError(f"a tool of type {tool.type} has a field {tool.type}", f"tools[{n}].{tool.type}")
+        hosted = self._hosted_tools()
         if tool.type.startswith(_WEB_SEARCH):
-            self._hosted.add_search(WebSearch(), f"tools[{n}]")
+            hosted.add_search(WebSearch(), f"tools[{n}]")
         else:
-            self._hosted.add_other(f"tools[{n}]")
+            hosted.add_other(f"tools[{n}]")
         return None
+
+    def _hosted_tools(self) -> HostedTools:
+        if self._hosted is None:
+            self._hosted = HostedTools(self._losses, "tools.hosted")
+        return self._hosted
 
     def _read_old(self, given: wire.RequestBody, request: Request) -> None:
         """Read `functions` and `function_call`, of which a model could call one at a time."""
@@ -395,7 +402,7 @@ class RequestReader:
         if given.type in ("function", "custom") and named is not None:
             return ToolChoice(Choice.TOOL, named.name)
         if given.type.startswith(_WEB_SEARCH):
-            self._hosted.must_call(given.type, is_search=True)
+            self._hosted_tools().must_call(given.type, is_search=True)
             return None
         if given.type == "allowed_tools" and given.allowed_tools is not None:
             tools = given.allowed_tools

@@ -56,7 +56,8 @@ class ConverseModel:
     def write(self, request: Request, model: str) -> Written:
         """Write the request. model: stands in the path. Raises BadRequestError."""
         keys = fit_tools(request, self._facts.schemas_refuse)
-        taken_search(request, None, self._losses)
+        if request.web_search is not None:
+            taken_search(request, None, self._losses)
         writer = RequestWriter(request, self._facts, self._losses)
         body = writer.write()
         self._unwrapped = writer.unwrapped

@@ -399,8 +399,7 @@ class RequestWriter:
                 self._losses.drop(name)
             else:
                 yield b'"%b":%b' % (field, repr(number).encode())
-        stops = taken_stops([each for each in request.stop if each], self._facts)
-        if stops:
+        if request.stop and (stops := taken_stops([each for each in request.stop if each], self._facts)):
             yield b'"stopSequences":[' + b",".join([quoted(each) for each in stops]) + b"]"
         if form is not None:
             yield from self._format(form)

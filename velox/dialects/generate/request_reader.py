@@ -134,7 +134,7 @@ class RequestReader:
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
-        self._hosted = HostedTools(losses, "tools.hosted")
+        self._hosted: HostedTools | None = None
         self._n_calls = 0
         self._open: Final = OpenCalls[str]()  # ids of calls without a response
         self._grown: Text | ThinkingBlock | None = None  # a block whose text comes in pieces
@@ -144,7 +144,7 @@ class RequestReader:
         """Read the request. Raises BadRequestError."""
 
         def read(text: bytes) -> Request:
-            self._hosted = HostedTools(self._losses, "tools.hosted")
+            self._hosted = None
             self._n_calls = 0
             self._open.clear()
             self._grown = None
@@ -172,7 +172,7 @@ class RequestReader:
                 raise BadRequestError(f"{name} has no counterpart at this model's provider; leave it out", name)
             elif name != "model":
                 self._losses.drop(_DROPPED.get(name, "unknown"), name)
-        if not self._hosted.is_empty:
+        if self._hosted is not None:
             self._hosted.settle(request, _MODE)
         if is_absent(fields.get("contents", Raw())):
             raise BadRequestError("contents is missing", "contents")
@@ -322,12 +322,12 @@ class RequestReader:
                     place = f"tools[{n}].functionDeclarations"
                     declarations = decoded_request(_DECLARATIONS, _as_list(value), place) or ()
                     tools += [_tool(found, f"{place}[{at}]") for at, found in enumerate(declarations)]
-                elif is_absent(value):
-                    continue
-                elif name == _SEARCH:
-                    self._hosted.add_search(WebSearch(), f"tools[{n}].{name}")
-                else:
-                    self._hosted.add_other(f"tools[{n}].{name}")
+                elif not is_absent(value):
+                    self._hosted = self._hosted or HostedTools(self._losses, "tools.hosted")
+                    if name == _SEARCH:
+                        self._hosted.add_search(WebSearch(), f"tools[{n}].{name}")
+                    else:
+                        self._hosted.add_other(f"tools[{n}].{name}")
         return tools
 
     def _choice(self, raw: Raw) -> ToolChoice | None:

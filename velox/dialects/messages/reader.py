@@ -103,8 +103,7 @@ def _request(body: bytes, losses: Losses) -> Request:
     if _RARE(found) != _NO_RARE:
         _check_rare(found, losses)
     messages = _messages(found, losses)
-    hosted = HostedTools(losses, _OF_SERVER_TOOLS)
-    tools = _tools(found.tools or [], losses, hosted)
+    tools, hosted = _tools(found.tools or [], losses)
     choice, is_parallel = _choice(found.tool_choice, tools, found.tools or [], hosted)
     tier = None
     if found.service_tier is not None:
@@ -129,7 +128,7 @@ def _request(body: bytes, losses: Losses) -> Request:
         tier=tier,
         cache=found.cache_control,
     )
-    if len(tools) < len(found.tools or ()):
+    if hosted is not None:
         hosted.settle(request, "tool_choice")
     return request
 
@@ -375,13 +374,16 @@ def _document(block: BlockIn, losses: Losses) -> Document:
 # -- tools --------------------------------------------------------------------------------------------
 
 
-def _tools(found: list[ToolIn], losses: Losses, hosted: HostedTools) -> list[Tool]:
+def _tools(found: list[ToolIn], losses: Losses) -> tuple[list[Tool], HostedTools | None]:
+    """Return the client's own tools, and those that Anthropic runs; None: there are none."""
     tools: list[Tool] = []
+    hosted: HostedTools | None = None
     for at, tool in enumerate(found):
         schema, description = b"" + tool.input_schema, b"" + tool.description
         if tool.type not in (None, "custom"):
             known = client_tool(tool.type)
             if known is None:
+                hosted = hosted or HostedTools(losses, _OF_SERVER_TOOLS)
                 if tool.type.startswith(_WEB_SEARCH):
                     hosted.add_search(_search(tool), f"tools[{at}]")
                 else:
@@ -398,7 +400,7 @@ def _tools(found: list[ToolIn], losses: Losses, hosted: HostedTools) -> list[Too
             losses.drop("input_examples", f"tools[{at}]")
         text = description if description[:1] == b'"' else None
         tools.append(Tool(tool.name, text, schema, tool.strict, tool.cache_control))
-    return tools
+    return tools, hosted
 
 
 def _search(tool: ToolIn) -> WebSearch:
@@ -413,7 +415,7 @@ def _search(tool: ToolIn) -> WebSearch:
 
 
 def _choice(
-    found: ToolChoiceIn | None, tools: list[Tool], given: list[ToolIn], hosted: HostedTools
+    found: ToolChoiceIn | None, tools: list[Tool], given: list[ToolIn], hosted: HostedTools | None
 ) -> tuple[ToolChoice | None, bool | None]:
     """Return the choice, and whether calls may be parallel. given: all tools, also those that Anthropic runs."""
     if found is None:
@@ -427,7 +429,7 @@ def _choice(
         name = _needed(found.name, "tool_choice.name")
         if name not in {tool.name for tool in tools}:
             kind = next((tool.type or "" for tool in given if tool.name == name), None)
-            if kind is None:
+            if kind is None or hosted is None:
                 raise BadRequestError("the tool that must be called is not among the tools", "tool_choice.name")
             hosted.must_call(name, is_search=kind.startswith(_WEB_SEARCH))
             return None, is_parallel

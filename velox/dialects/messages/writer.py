@@ -74,6 +74,8 @@ _CHOICES: Final = {Choice.AUTO: b'{"type":"auto"', Choice.NONE: b'{"type":"none"
 _USER_TEXT: Final = b'{"role":"user","content":[{"type":"text","text":%b}]}'
 _ASSISTANT_TEXT: Final = b'{"role":"assistant","content":[{"type":"text","text":%b}]}'
 _ANY_OBJECT: Final = b'{"type":"object","additionalProperties":true}'
+_FIRST_TOOL: Final = b'{"name":%b,"description":%b,"input_schema":%b}'
+_NEXT_TOOL: Final = b"," + _FIRST_TOOL
 _SEARCH: Final = "web_search"  # as Anthropic wants it to be called
 _JSON_TOOL: Final = "json_answer"
 _JSON_TOOL_TEXT: Final = b'"Give your whole answer as the input of this tool."'
@@ -301,7 +303,7 @@ class RequestWriter:
         tools = request.tools
         if choice.allowed:
             tools = [tool for tool in tools if tool.name in choice.allowed]
-        search = taken_search(request, self._facts, self._losses)
+        search = None if request.web_search is None else taken_search(request, self._facts, self._losses)
         if search is not None and any(self._names.fit(tool.name) == _SEARCH for tool in tools):
             raise BadRequestError(f"a tool of the name {_SEARCH} can't stand beside Anthropic's own", "tools")
         if not tools and self.json_tool is None and search is None:
@@ -314,6 +316,11 @@ class RequestWriter:
         takes_strict = self._takes_strict(tools)
         out.append(b',"tools":[')
         for at, tool in enumerate(tools):
+            told = tool.description
+            if told is not None and not tool.strict and tool.cache is None and not is_blank(told):
+                form = _NEXT_TOOL if at else _FIRST_TOOL  # nearly all tools
+                out.append(form % (self._name(tool.name), told, object_schema(tool.parameters)))
+                continue
             out.append(b',{"name":' if at else b'{"name":')
             out.append(self._name(tool.name))
             self._write_tool(tool, takes_strict=takes_strict)

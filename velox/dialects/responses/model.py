@@ -98,12 +98,14 @@ class ResponsesModel:
         fields += [b',"input":[', written, b"]"]
         if request.stream:
             fields.append(b',"stream":true')
-        search = taken_search(request, self._facts, self._losses)
+        search = None if request.web_search is None else taken_search(request, self._facts, self._losses)
         if request.tools or search is not None:
             tools = [self._tool(tool) for tool in checked_tools(self._sent(request), self._facts)]
             if search is not None:
                 tools.append(self._search(search))
             fields += [b',"tools":[', b",".join(tools), b"]"]
+            if search is not None and search.most is not None:
+                self._add(fields, "max_tool_calls", b"%d" % search.most)  # of those that OpenAI runs, which is this one
             if search is not None and search.is_forced:
                 self._add(fields, "tool_choice", b'{"type":%b}' % quoted(self._facts.web_search))
             elif request.tool_choice is not None:
@@ -229,8 +231,6 @@ class ResponsesModel:
             fields += [b',"user_location":', search.location]
         if search.blocked_domains:
             self._losses.drop("web_search.blocked_domains", "tools")
-        if search.most is not None:
-            self._losses.drop("web_search.max_uses", "tools")
         return b"".join([*fields, b"}"])
 
     def _tool_choice(self, choice: ToolChoice) -> bytes:
