@@ -42,6 +42,7 @@ _EVENTS = [
     _event("message_stop"),
 ]
 _STREAM = b"".join(_EVENTS)
+_MOST_MIB = 64  # of a plain reply, and of one event
 _HTML: Fields = (("content-type", "text/html"),)
 
 
@@ -86,6 +87,15 @@ async def _says(call: Call) -> None:
             if json.dumps(f"say {name}").encode() in call.body:
                 await call.reply(200, fields, body)
                 return
+    if b"say too much" in call.body:
+        is_stream = b'"stream":true' in call.body
+        await call.head(200, SSE if is_stream else JSON)
+        await call.data(b'data: {"type":"message_start","pad":"' if is_stream else b'{"pad":"')
+        for _ in range(_MOST_MIB + 1):
+            await call.data(b"x" * 1024 * 1024)
+            await call.drain()
+        await call.data(b'"}\n\n')
+        await call.end()
     if b"say flushes" in call.body:
         packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
         await call.head(200, _coded("gzip", SSE))
@@ -159,6 +169,16 @@ def test_reply_that_cannot_be_read_moves_on(velox: VeloxProcess, name: str, stre
     assert reply.status == 200, reply.body
     assert ("x-velox-upstream", "gpt") in reply.headers
     assert next(value for field, value in reply.headers if field == "x-velox-tried").startswith("odd=upstream_")
+    assert _text(reply.body, stream=stream) == _TEXT
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_reply_over_the_bound_moves_on(velox: VeloxProcess, stream: bool) -> None:
+    """C43: one bound for a plain reply and for one event of a stream, and the next upstream is asked beyond it."""
+    velox.request("POST", "/v1/chat/completions", _asked("not compressed", stream=False))  # it is well again
+    reply = velox.request("POST", "/v1/chat/completions", _asked("too much", stream=stream))
+
+    assert ("x-velox-upstream", "gpt") in reply.headers and ("x-velox-tried", "odd=upstream_protocol") in reply.headers
     assert _text(reply.body, stream=stream) == _TEXT
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,10 +25,14 @@ from tests.unit.dialects.said import (
     sse,
     streamed,
 )
+from tests.unit.unasked import Unasked
 from velox.dialects.chat.stream import ChunkReader
 from velox.dialects.form import Call
 from velox.dialects.losses import BrokenReplyError, Losses
 from velox.gateway.crossing import Dialogue
+from velox.gateway.filters import FilterChain
+from velox.gateway.translation import TranslatedReply
+from velox.heads import Header, ReplyHead
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides
 from velox.types import Surface
@@ -127,6 +135,64 @@ def test_a_stream_says_what_a_plain_answer_does(
     assert whole.usage == (11, 7)
 
 
+_LABELS: Final[list[Header]] = [
+    (b"content-type", b"application/json"),
+    (b"content-type", b"text/event-stream"),
+    (b"content-type", b"text/plain"),
+    (b"content-encoding", b"gzip"),
+    (b"content-encoding", b"deflate"),
+    (b"content-encoding", b"identity"),
+    (b"content-encoding", b"utf-8"),
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("api", [api for api in MODELS if api is not Surface.CONVERSE])
+@settings(max_examples=25, deadline=None)
+@given(
+    parts=_answers(),
+    asks_stream=st.booleans(),
+    gets_stream=st.booleans(),
+    coded=st.sampled_from([bytes, gzip.compress, zlib.compress, zstandard.compress]),
+    labels=st.lists(st.sampled_from(_LABELS), max_size=2, unique_by=lambda field: field[0]),
+    tail=st.sampled_from([b"", b"\n", b"data: [DONE]\n\n"]),
+    data=st.data(),
+)
+def test_reply_means_the_same_whatever_its_label(
+    client: Surface,
+    api: Surface,
+    parts: list[Part],
+    asks_stream: bool,
+    gets_stream: bool,
+    coded: Callable[[bytes], bytes],
+    labels: list[Header],
+    tail: bytes,
+    data: st.DataObject,
+) -> None:
+    """C24, C40: compressed or not, labelled so or not, events for a plain request and the other way round, a tail."""
+    if coded is zlib.compress and (b"content-encoding", b"deflate") not in labels:
+        labels = [(b"content-encoding", b"deflate")]  # of these bytes nothing but the label tells
+    bugs: list[Exception] = []
+    text = streamed(api, parts, "end", []) if gets_stream else plain(api, parts, "end")
+    body = coded(text + tail)
+    sizes = data.draw(st.lists(st.integers(1, len(body)), max_size=4))
+    crossing = _dialogue(client, api)
+    reply = TranslatedReply(crossing, Unasked(), bugs.append, is_stream=asks_stream, has_limits=False)
+    chain = FilterChain((reply,), is_sse=False, is_plain=True)
+    chain.begin(ReplyHead.of(200, labels, None))
+    written, at = b"", 0
+    for size in sizes:
+        written += chain.feed(body[at : at + size], False)
+        at += size
+    if not chain.is_over:
+        written += chain.feed(body[at:], True)
+
+    found = read_stream(client, written) if asks_stream else read_plain(client, written)
+
+    assert bugs == []
+    assert _same(found) == _same(_plain(client, api, plain(api, parts, "end")))
+
+
 # -- the word for the end -----------------------------------------------------------------------------
 
 
@@ -192,6 +258,16 @@ def test_answer_that_was_filtered_whole_has_no_message(client: Surface) -> None:
     found = _plain(client, Surface.CHAT, json.dumps(body).encode())
 
     assert (found.stop, found.usage, found.ids) == ("filter", (11, 0), [])
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": None}, {"choices": [{"index": 0}]}])
+def test_answer_without_a_choice_is_a_broken_reply(client: Surface, body: dict[str, Any]) -> None:
+    """W1: the next upstream is asked, plain as streamed."""
+    with pytest.raises(BrokenReplyError):
+        _dialogue(client, Surface.CHAT).answer(json.dumps({"id": "c", "model": "m", **body}).encode())
+    with pytest.raises(BrokenReplyError):
+        _dialogue(client, Surface.CHAT).stream().feed(sse({"id": "c", "model": "m", "choices": []}, "[DONE]"), True)
 
 
 # -- names and ids of calls -----------------------------------------------------------------------------
