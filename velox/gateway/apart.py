@@ -22,12 +22,19 @@ _SWITCH_S: Final = 0.0005
 LARGE_BYTES: Final = 256 * 1024
 _FEW_BYTES: Final = 16 * 1024
 _MANY: Final = 2_000
+# Half a character, as JSON escapes it: each that has no other half is replaced, and put back, by a call.
+_HALVES: Final = (rb"\ud", rb"\uD")
+_MANY_HALVES: Final = 1_000
 
 
 def is_large(pieces: Sequence[bytes | bytearray]) -> bool:
     """Say whether a body may take over 5 ms to be read and written anew."""
     n = sum(map(len, pieces))
-    return n > LARGE_BYTES or (n > _FEW_BYTES and sum(piece.count(b",") for piece in pieces) > _MANY)
+    if n > LARGE_BYTES or n <= _FEW_BYTES:
+        return n > LARGE_BYTES
+    if sum(piece.count(b",") for piece in pieces) > _MANY:
+        return True
+    return sum(piece.count(half) for piece in pieces for half in _HALVES) > _MANY_HALVES
 
 
 class Apart:
