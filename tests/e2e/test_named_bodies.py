@@ -245,6 +245,19 @@ def test_imported_model_of_a_form_is_served_and_check_says_so(
         assert groq.calls[-1].body == form(("file", b"x"), ("model", b"whisper-large-v3"))
 
 
+def test_check_knows_which_paths_a_provider_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """C50, U2: it says of a path what the gateway would."""
+    path = tmp_path / "velox.yaml"
+    path.write_text(yaml.safe_dump({"upstreams": [{"name": "one", "provider": "anthropic", "key": "env:MODEL_KEY"}]}))
+    environ = {"MODEL_KEY": "sk-model-0123456789"}
+    codes = {
+        each: main(["check", "--config", str(path), "--model", "m", "--path", each], environ)
+        for each in ("/v1/completions", "/v1/rerank", "/v1/messages", "/v1/chat/completions", "/v1/messages/batches")
+    }
+    capsys.readouterr()
+    assert list(codes.values()) == [1, 1, 0, 0, 0]
+
+
 def test_check_shows_the_model_that_a_route_puts_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """C38, U2: and the limits that count it."""
     path = tmp_path / "velox.yaml"

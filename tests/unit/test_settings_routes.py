@@ -267,11 +267,11 @@ def test_check_explains_which_route_a_request_takes(tmp_path: Path, capsys: pyte
             "forwarded",
         ],
     )
-    assert asked(tmp_path, capsys, "--model", "big", "--path", "/v1/x") == (
+    assert asked(tmp_path, capsys, "--model", "big", "--path", "/v1/embeddings") == (
         0,
         [
             "caller: any with a key",
-            "endpoint other: POST /v1/x",
+            "endpoint embeddings: POST /v1/embeddings",
             "not chat (velox.yaml:10): it is for models gpt-4o*, chat; here big",
             "route alias (velox.yaml:26): the first that is for this request",
             "  first azure (gpt-4o), openai (gpt-4o), the faster and less busy one of two",
@@ -444,11 +444,11 @@ def test_check_refuses_what_is_no_request(tmp_path: Path, capsys: pytest.Capture
     code, lines = asked(tmp_path, capsys, "--key", "sk-secret")
     assert (code, lines) == (2, ["velox check: --key is the name of a key, and no key has this one"])
     assert asked(tmp_path, capsys, "--header", "a")[0] == 2
-    assert asked(tmp_path, capsys, "--path", "/\udcff", "--model", "\udcff") == (
+    assert asked(tmp_path, capsys, "--path", "/\udcff/v1/rerank", "--model", "\udcff") == (
         0,
         [
             "caller: any with a key",
-            "endpoint other: POST /\\udcff",
+            "endpoint rerank: POST /\\udcff/v1/rerank",
             "route *: the first that is for this request",
             "  first azure, backup, in turn, by weight",
             "  never openai, claude: not among its models",

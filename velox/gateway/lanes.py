@@ -51,7 +51,7 @@ from velox.protocol.body_edit import Field, instead_of_model, naming_model, with
 from velox.protocol.token_usage import TokenUsage
 from velox.protocol.value_count import MOST_VALUES, has_over
 from velox.providers.provider import Envelope, Provider
-from velox.providers.rows import COMPATIBLE
+from velox.providers.rows import takes_path
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import Endpoint, Surface
 
@@ -173,12 +173,12 @@ class Lanes:
     def check_passes(self, endpoint: Endpoint = Endpoint.OTHER, path: bytes = b"", *, of_google: bool = False) -> None:
         """Raise VeloxError if the provider has nothing at paths of other APIs. of_google: of objects of Google's."""
         row = self._row
-        if not row.passes or endpoint in row.lacks or (of_google and not row.has_googles):
-            message = f"the provider of this upstream ({row.title}) has no API for this path, or for such a model"
-            raise VeloxError(Reason.UNKNOWN_ROUTE, message)
-        if row is not COMPATIBLE and is_management(path):
+        if takes_path(row, endpoint, path) and (row.has_googles or not of_google):
+            return
+        message = f"the provider of this upstream ({row.title}) has no API for this path, or for such a model"
+        if row.passes and is_management(path):
             message = "this is a path of LiteLLM's management, which the admin listener serves (VELOX_ADMIN_LISTEN)"
-            raise VeloxError(Reason.UNKNOWN_ROUTE, message)
+        raise VeloxError(Reason.UNKNOWN_ROUTE, message)
 
     def call(self, surface: Surface, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
         """Return where a request goes; None: as it came. Raises VeloxError for a model that no path can name."""

@@ -15,10 +15,11 @@ from typing import Final
 
 from velox.dialects.facts import ModelFacts
 from velox.heads import Header
+from velox.policy.api_rows import is_management
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
 from velox.types import Endpoint, Surface
 
-__all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS"]
+__all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS", "takes_path"]
 
 _S: Final = Surface
 # Endpoints of servers with open models, and old ones of OpenAI's.
@@ -480,3 +481,8 @@ PROVIDERS: Final[Mapping[str, Provider]] = MappingProxyType(
         )
     }
 )
+
+
+def takes_path(row: Provider, endpoint: Endpoint, path: bytes) -> bool:
+    """Say whether a provider may have something at a path that is none of its APIs, and goes up as it came."""
+    return row.passes and endpoint not in row.lacks and (row is COMPATIBLE or not is_management(path))

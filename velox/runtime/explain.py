@@ -27,6 +27,7 @@ from velox.policy.limit_rules import rules_of
 from velox.policy.patterns import matches
 from velox.policy.route_match import Explanation, Passed, RouteTable
 from velox.policy.routes import RouteEntry, Target
+from velox.providers.rows import PROVIDERS, takes_path
 from velox.settings import Settings
 from velox.settings.keys import parse_key
 from velox.settings.parse import header_name, header_value
@@ -105,7 +106,7 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     error = _expired(asked) or _refused_at_once(settings, caller, head, asked.model)
     if error is None:
         lines += [*_passed(found.passed, names), *_taken(found, weights)]
-        error = _without_way(found, model)
+        error = _without_way(found, model) or _without_api(settings, found, facts, head.path)
     if error is None:
         lines += _limits(settings, caller, asked.key, model)
         if method == "POST" and runs_model(facts):
@@ -154,6 +155,17 @@ def _without_way(found: Explanation, model: str | None) -> VeloxError | None:
     if not found.targets and not found.fallbacks:
         return VeloxError(Reason.UNKNOWN_MODEL, "no upstream of this route has the model")
     return None
+
+
+def _without_api(settings: Settings, found: Explanation, facts: PathFacts, path: bytes) -> VeloxError | None:
+    """Return the refusal of a path that no provider of the route has, of those that pass as they came."""
+    if facts.surface is not None:
+        return None  # what can be translated depends on the model
+    entries = {entry.name: entry for entry in settings.upstreams}
+    rows = {entries[target.upstream].provider for target in (*found.targets, *found.fallbacks)}
+    if any(takes_path(PROVIDERS[name], facts.route, path) for name in rows):
+        return None
+    return VeloxError(Reason.UNKNOWN_ROUTE, "the provider of this upstream has no API for this path")
 
 
 def _limits(settings: Settings, caller: Caller, key: KeyEntry | None, model: str | None) -> list[str]:

@@ -32,6 +32,7 @@ _CALL_TYPES: Final[Mapping[int, str]] = {
     Endpoint.COMPLETIONS: "atext_completion",
     Endpoint.EMBEDDINGS: "aembedding",
     Endpoint.MODERATIONS: "amoderation",
+    Endpoint.RERANK: "arerank",
     Endpoint.IMAGES: "aimage_generation",
     Endpoint.MESSAGES: "anthropic_messages",
     Endpoint.REALTIME: "_arealtime",
