@@ -49,6 +49,9 @@ class AnswerKeeper(Protocol):
     @property
     def previous(self) -> str | None: ...
 
+    def own_input(self, body: bytes | bytearray) -> bytes:
+        """Return the items that the client has sent, as they stand in a list. body: the request, as it was read."""
+
     def keep(self, body: bytes | bytearray, response: bytes) -> None:
         """Keep an answer that is whole. body: the request, as it was read."""
 

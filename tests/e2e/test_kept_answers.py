@@ -13,10 +13,11 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.harness import RawReply, VeloxProcess
+from tests.e2e.harness import RawReply, VeloxProcess, until
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, SSE, RecordingUpstream
 from tests.e2e.routed import routed
+from tests.e2e.test_ledger import usage
 
 SAYS = "I look it up."
 
@@ -248,3 +249,90 @@ def test_rc3_ai_sdk_goes_on_by_its_default(velox: VeloxProcess, upstream: Record
         *(("user", "Hi"), ("assistant", SAYS), ("tool", "42"), ("assistant", "It is 42.")),
         *(("user", "Again"), ("assistant", SAYS), ("tool", "42")),
     ]
+
+
+async def slow(call: Call) -> None:
+    """As model(), when the test says so."""
+    await call.step()
+    await model(call)
+
+
+def polled(velox: VeloxProcess, answer_id: str, *status: str) -> dict[str, Any]:
+    """Ask for an answer, of any worker, until it has one of these."""
+    found: dict[str, Any] = {}
+
+    def has_one() -> bool:
+        found.clear()
+        found.update(get(velox, f"/v1/responses/{answer_id}").json())
+        return found.get("status") in status
+
+    until(has_one, f"the answer is {status}", 20.0)
+    return found
+
+
+def test_answer_is_made_in_the_background(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """Its client is told at once; who asks later, of any worker, finds it, and goes on from it."""
+    client = velox.openai(api_key="vk-a")
+    with upstream.playing(slow):
+        queued = client.responses.create(model="m", input="Hi", background=True, metadata={"k": "v"})
+        assert (queued.status, queued.output, queued.background, queued.metadata) == ("queued", [], True, {"k": "v"})
+        polled(velox, queued.id, "in_progress")
+        with pytest.raises(openai.BadRequestError, match="still being made"):
+            client.responses.create(model="m", input="And?", previous_response_id=queued.id)
+        assert get(velox, f"/v1/responses/{queued.id}", "vk-b").status == 404
+        upstream.step()
+        made = polled(velox, queued.id, "completed")
+    assert (made["id"], made["background"], made["store"], made["metadata"]) == (queued.id, True, True, {"k": "v"})
+    assert client.responses.retrieve(queued.id).output_text == SAYS
+    assert client.responses.cancel(queued.id).status == "completed"
+
+    result: Any = [RESULT]
+    second = client.responses.create(model="m", input=result, previous_response_id=queued.id, background=True)
+    done = polled(velox, second.id, "completed")
+    assert done["previous_response_id"] == queued.id
+    assert sent(upstream) == [("user", "Hi"), ("assistant", SAYS), ("tool", "42")]
+
+
+@pytest.mark.parametrize("how", ["cancel", "delete"])
+def test_answer_in_the_background_is_given_up(velox: VeloxProcess, upstream: RecordingUpstream, how: str) -> None:
+    """Cancelled or deleted through any worker: the model is asked no more."""
+    client = velox.openai(api_key="vk-a")
+    with upstream.playing(slow):
+        queued = client.responses.create(model="m", input="Hi", background=True)
+        until(lambda: len(upstream.calls) == 1, "the model is asked", 10.0)
+        if how == "cancel":
+            assert client.responses.cancel(queued.id).status == "cancelled"
+        else:
+            client.responses.delete(queued.id)
+        until(upstream.calls[0].left.is_set, "the model is asked no more", 10.0)
+    found = get(velox, f"/v1/responses/{queued.id}")
+    assert (found.json()["status"] if how == "cancel" else found.status) == ("cancelled" if how == "cancel" else 404)
+
+
+async def failing(call: Call) -> None:
+    await call.reply(400, JSON, b'{"error":{"message":"too hot","type":"invalid_request_error"}}')
+
+
+def test_answer_in_the_background_may_fail(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """As the model's error says; a wrong request is refused at once."""
+    client = velox.openai(api_key="vk-a")
+    with upstream.playing(failing):
+        queued = client.responses.create(model="m", input="Hi", background=True)
+        failed = polled(velox, queued.id, "failed")
+    assert "too hot" in failed["error"]["message"]
+    for fields in ({"store": False}, {"stream": True}):
+        with pytest.raises(openai.BadRequestError) as info:
+            client.responses.create(model="m", input="Hi", background=True, **fields)  # type: ignore[call-overload]
+        assert info.value.param == next(iter(fields))
+
+
+def test_answer_in_the_background_is_recorded_once(
+    upstream: RecordingUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is paid for once, and what its client asks for later costs nothing."""
+    config = {"upstreams": [{"name": "vllm", "provider": "vllm", "origin": upstream.upstream.url}]}
+    with routed(config, ledger=str(tmp_path)) as velox:
+        queued = velox.openai().responses.create(model="m", input="Hi", background=True)
+        until(lambda: velox.openai().responses.retrieve(queued.id).status == "completed", "it is made", 20.0)
+    (row,) = usage(tmp_path, capsys, "--calls")
+    assert (row["input_tokens"], row["output_tokens"]) == (5, 2)

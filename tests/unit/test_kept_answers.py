@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from velox.dialects.responses.kept import KeptAnswer
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers import Answers, Room, Unfolded, is_of_answer
 from velox.gateway.kept_answers import KeptAnswers, ReadAnswer
@@ -215,3 +217,22 @@ def test_answer_that_another_one_reads_is_not_read() -> None:
 def test_client_may_want_its_answer_not_kept(body: bytes, is_kept: bool) -> None:
     answers, _ = made()
     assert (answers.reading(answers.keeper(A, None), body) is not None) is is_kept
+
+
+def test_answer_that_is_still_made_is_told_as_failed_once_nobody_makes_it() -> None:
+    """Its worker has died: it says every ten seconds that it lives."""
+    ring = AnswerRing(AnswerMemory(8192, 64, 1, 1), 0)
+    kept = KeptAnswers(ring, 60.0, 10_000)
+    answers = Answers(lambda: kept, lambda: True)
+    response = b'{"id":"resp_1","status":"in_progress","background":true,"output":[],"error":null}'
+    for until_s, status in ((int(time.time()) + 60, "in_progress"), (1, "failed")):
+        kept.keep(KeptAnswer("resp_1", "a", None, b"", response, until_s))
+        assert served(answers, "/v1/responses/resp_1")["status"] == status
+    assert served(answers, "/v1/responses/resp_1")["error"]["code"] == "server_error"
+
+    kept.keep(KeptAnswer("resp_1", "a", None, b"", response, int(time.time()) + 60))
+    with pytest.raises(VeloxError, match="still being made"):
+        unfold(answers, {"input": "And?", "previous_response_id": "resp_1"})
+    for _ in range(2):
+        assert served(answers, "/v1/responses/resp_1/cancel", "POST")["status"] == "cancelled"
+    assert served(answers, "/v1/responses/resp_1")["status"] == "cancelled"

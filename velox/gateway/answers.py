@@ -10,16 +10,28 @@ that most gateways don't need).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.heads import Headers, ReplyHead, RequestHead
+from velox.net.application import Client, ClientExchange
 from velox.net.client.body_budget import BodyBudget
 from velox.types import AnswerKeeper, Caller, Surface
 
-__all__ = ["REFERRING", "AnswerPlace", "AnswerStore", "Answers", "AnswersDownError", "Room", "Unfolded", "is_of_answer"]
+__all__ = [
+    "REFERRING",
+    "AnswerPlace",
+    "AnswerStore",
+    "Answers",
+    "AnswersDownError",
+    "BackgroundOwner",
+    "Room",
+    "Unfolded",
+    "is_of_answer",
+]
 
 # Whose requests may refer to what is kept.
 REFERRING: Final = frozenset({Surface.RESPONSES, Surface.COMPACT, Surface.COUNT_RESPONSES})
@@ -44,6 +56,17 @@ class AnswerPlace(NamedTuple):
     rest: str
 
 
+class BackgroundOwner(Protocol):
+    """What an answer in the background asks of the gateway."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def submit(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
+    ) -> ClientExchange | None:
+        """Take a whole request; None when it was refused on the spot."""
+
+
 class AnswerStore(Protocol):
     """What keeps answers (kept_answers.py)."""
 
@@ -54,6 +77,18 @@ class AnswerStore(Protocol):
         """See Answers."""
 
     def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
+        """See Answers."""
+
+    def in_background(
+        self,
+        owner: BackgroundOwner,
+        bodies: BodyBudget,
+        head: RequestHead,
+        body: bytes | bytearray,
+        caller: Caller,
+        answer_id: str,
+        keeper: AnswerKeeper,
+    ) -> bytes:
         """See Answers."""
 
     async def serve(self, place: AnswerPlace, head: RequestHead, caller: Caller) -> bytes | None:
@@ -92,6 +127,19 @@ class Answers:
     def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
         """Return what reads an answer that passes as it came, for its keeper; None: the client wants it not kept."""
         return self._kept.reading(keeper, body)
+
+    def in_background(
+        self,
+        owner: BackgroundOwner,
+        bodies: BodyBudget,
+        head: RequestHead,
+        body: bytes | bytearray,
+        caller: Caller,
+        answer_id: str,
+        keeper: AnswerKeeper,
+    ) -> bytes:
+        """Begin an answer in the background; return what its client is told. Raises VeloxError."""
+        return self._kept.in_background(owner, bodies, head, body, caller, answer_id, keeper)
 
     async def serve(self, head: RequestHead, caller: Caller) -> tuple[int, Headers, bytes] | None:
         """Answer a request for an answer that is kept here; None: it is none of ours. Raises VeloxError."""

@@ -41,7 +41,7 @@ from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
 from velox.gateway.group import Attempt, Group, HedgingHost, RetryDecision
 from velox.gateway.hedged import HedgedAttempts, hedged
-from velox.gateway.lane_request import COUNTS, AnsweredHereError, Asked
+from velox.gateway.lane_request import COUNTS, AnsweredHereError, Asked, InBackgroundError
 from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.member import Member
 from velox.gateway.metering import Meter, Usage, metered, usage_of
@@ -58,7 +58,7 @@ from velox.gateway.routing import RouteCursor, Routing, Way
 from velox.gateway.steps import finished, in_steps
 from velox.gateway.usage_drain import UsageDrain
 from velox.heads import ReplyHead, RequestHead
-from velox.net.application import Client
+from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
@@ -74,7 +74,7 @@ from velox.protocol.google_limits import with_google_limits
 from velox.protocol.http1_head import METHODS
 from velox.protocol.http1_target import SERVER
 from velox.protocol.token_usage import TokenUsage
-from velox.types import AnswerKeeper, BodyFields, Dialect, Endpoint, FormFields, Surface
+from velox.types import AnswerKeeper, BodyFields, Caller, Dialect, Endpoint, FormFields, Surface
 
 __all__ = ["Exchange", "ExchangeOwner"]
 
@@ -85,9 +85,12 @@ _ERRORS_FROM: Final = 400
 _REFUSALS: Final = frozenset({400, 404, 413, 422})
 # What a lane says of a request that its upstream's API has no way for.
 _UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
+_JSON: Final = (b"content-type", b"application/json")
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # A model thinks before the text of these. Other APIs have items between which it may think again.
 _COMPLETIONS: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+# Of a request that no upstream was asked for.
+_NOT_ASKED: Final = Answered(None, 0, None, False, False, 0, None, NO_KINDS)
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
 
 
@@ -107,6 +110,12 @@ class ExchangeOwner(abc.ABC):
     @abc.abstractmethod
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
+
+    @abc.abstractmethod
+    def submit(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
+    ) -> ClientExchange | None:
+        """Take a whole request; None when it was refused on the spot."""
 
     @abc.abstractmethod
     def found_capacity(self) -> None:
@@ -379,7 +388,10 @@ class Exchange(HedgingHost):
         except VeloxError as exc:
             error = exc
         except AnsweredHereError as answered:
-            self._answer_here(answered)
+            try:
+                self._answer_here(self._in_background() if isinstance(answered, InBackgroundError) else answered)
+            except VeloxError as exc:
+                error = exc
         except asyncio.CancelledError:
             # Two cancel: the client that left, and fail(). Both go on to the account. Of a drain, both may: a Responses
             # WebSocket that is closed gives up what fail() has just ended.
@@ -437,6 +449,19 @@ class Exchange(HedgingHost):
         assert reply is not None, "made with the choice"
         reply.begin(None, self.attempt_fields().beside(answered.own))
         reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
+
+    def _in_background(self) -> AnsweredHereError:
+        """Begin the answer in the background; return what the client is told. Raises VeloxError."""
+        gateway, keeper = self.gateway, self._keeper
+        answers = gateway.parts.answers
+        assert answers is not None and keeper is not None, "a lane has seen the keeper"
+        calls, self._calls, self._meter = self._calls, None, None
+        if calls is not None:
+            calls.end(_NOT_ASKED)  # the request that follows is recorded, and paid for
+        answer_id = f"resp_{self.id.decode('ascii').translate(_NO_SIGNS)}"
+        bodies, body = gateway.parts.tunnels.bodies, self.body or b""
+        told = answers.in_background(gateway, bodies, self.head, body, self.plan.caller, answer_id, keeper)
+        return AnsweredHereError([_JSON], told, [])
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""

@@ -8,13 +8,17 @@ Knows: whose an answer is, and where it is found. Does not know: what stands in 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BadRequestError, BrokenReplyError
+from velox.dialects.responses.background import is_background, with_status
 from velox.dialects.responses.kept import (
     KeptAnswer,
     Unfolding,
@@ -29,15 +33,18 @@ from velox.dialects.responses.kept import (
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
-from velox.gateway.answers import AnswerPlace, AnswersDownError, Unfolded
+from velox.gateway.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Unfolded
+from velox.gateway.background import begin
 from velox.gateway.filters import ReplyFilter
 from velox.heads import ReplyHead, RequestHead
+from velox.net.client.body_budget import BodyBudget
 from velox.shm.answer_ring import AnswerRing
 from velox.types import AnswerKeeper, Caller
 
 __all__ = ["Keeper", "KeptAnswers", "ReadAnswer", "SharedAnswers"]
 
 _OK: Final = 200
+_ABANDONED: Final = ApiError(ErrorKind.API, 500, "the gateway that made this answer has stopped; ask for it again")
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
 
@@ -77,7 +84,7 @@ class KeptAnswers:
             unfolding = Unfolding(body, self._most_bytes)
             while missing := unfolding.missing():
                 for each in missing:
-                    unfolding.know(each, await self._find(each, caller))
+                    unfolding.know(each, await self.found(each, caller))
             made = unfolding.body()
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
@@ -95,8 +102,23 @@ class KeptAnswers:
         """Return what reads an answer that passes as it came; None: it is not to be kept."""
         return ReadAnswer(keeper, body, self._ring.most_bytes) if wants_kept(body) else None
 
-    def keep(self, answer: KeptAnswer, ids: tuple[str, ...]) -> None:
-        """Keep an answer; what is too long is not kept. ids: its own, and those of its items."""
+    def in_background(
+        self,
+        owner: BackgroundOwner,
+        bodies: BodyBudget,
+        head: RequestHead,
+        body: bytes | bytearray,
+        caller: Caller,
+        answer_id: str,
+        keeper: AnswerKeeper,
+    ) -> bytes:
+        """Begin an answer in the background; return what its client is told. Raises VeloxError."""
+        own = keeper.own_input(body)
+        return begin(owner, self, bodies, head, body, caller, answer_id, previous=keeper.previous, own_input=own)
+
+    def keep(self, answer: KeptAnswer, ids: tuple[str, ...] = ()) -> None:
+        """Keep an answer; what is too long is not kept. ids: its own, and those of its items, if they are known."""
+        ids = ids or response_ids(answer.response)
         text = answer.encoded()
         self._ring.put(answer.owner, ids, text)
         if self._shared is not None:
@@ -106,7 +128,7 @@ class KeptAnswers:
 
     async def serve(self, place: AnswerPlace, head: RequestHead, caller: Caller) -> bytes | None:
         """Return what is told of an answer; None: it is not kept here. Raises VeloxError."""
-        kept = await self._find(place.answer_id, caller)
+        kept = await self.found(place.answer_id, caller)
         if kept is None or kept.id != place.answer_id:
             return None
         return await self._told(kept, place.rest, head)
@@ -117,7 +139,11 @@ class KeptAnswers:
             if query.get("stream") == "true":
                 message = "an answer is kept here as a whole; ask for it without stream"
                 raise VeloxError(Reason.BAD_REQUEST, message, param="stream")
-            return kept.response
+            return (
+                kept.response
+                if time.time() <= (kept.until_s or math.inf)
+                else with_status(kept.response, "failed", _ABANDONED)
+            )
         if not rest and head.method == b"DELETE":
             ids = response_ids(kept.response)
             if self._shared is not None:
@@ -131,8 +157,13 @@ class KeptAnswers:
             except BadRequestError as exc:
                 raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
         if rest == "cancel" and head.method == b"POST":
-            message = "this answer is whole; only one that is made in the background can be cancelled"
-            raise VeloxError(Reason.BAD_REQUEST, message)
+            if kept.until_s:
+                kept = msgspec.structs.replace(kept, response=with_status(kept.response, "cancelled"), until_s=0)
+                self.keep(kept)
+            elif not is_background(kept.response):
+                message = "this answer is whole; only one that is made in the background can be cancelled"
+                raise VeloxError(Reason.BAD_REQUEST, message)
+            return kept.response
         raise VeloxError(Reason.UNKNOWN_ROUTE, "there is nothing at this path for an answer that is kept here")
 
     async def _forget_shared(self, shared: SharedAnswers, owner: str, ids: tuple[str, ...]) -> None:
@@ -144,7 +175,7 @@ class KeptAnswers:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    async def _find(self, object_id: str, caller: Caller) -> KeptAnswer | None:
+    async def found(self, object_id: str, caller: Caller) -> KeptAnswer | None:
         """Return the answer with this id, or with an item that has it. Who is asked for stays longer."""
         owner = caller.name
         is_down = False
@@ -187,10 +218,14 @@ class Keeper:
         self.previous: Final = previous
         self.reads_reply = False
 
+    def own_input(self, body: bytes | bytearray) -> bytes:
+        """See AnswerKeeper."""
+        return input_items(body) if self._input is None else self._input
+
     def keep(self, body: bytes | bytearray, response: bytes) -> None:
         """See AnswerKeeper."""
         try:
-            given = input_items(body) if self._input is None else self._input
+            given = self.own_input(body)
             ids = response_ids(response)
         except msgspec.DecodeError:
             return

@@ -14,7 +14,7 @@ from velox.policy.routes import HeaderRules
 from velox.protocol.token_usage import TokenUsage
 from velox.types import AnswerKeeper, BodyFields, Surface
 
-__all__ = ["COUNTED_BY", "COUNTS", "AnsweredHereError", "Asked"]
+__all__ = ["COUNTED_BY", "COUNTS", "AnsweredHereError", "Asked", "InBackgroundError"]
 
 # The API whose requests each counts.
 COUNTED_BY: Final = {
@@ -33,6 +33,13 @@ class AnsweredHereError(Exception):
         self.headers: Final = headers
         self.own: Final = own
         self.body: Final = body
+
+
+class InBackgroundError(AnsweredHereError):
+    """The answer is to be made in the background, and its client is told so now."""
+
+    def __init__(self) -> None:
+        super().__init__([], b"", [])
 
 
 class Asked(NamedTuple):

@@ -33,13 +33,14 @@ from velox.dialects.facts import REFUSED, ModelFacts
 from velox.dialects.foreign_history import has_sealed, without_foreign, without_sealed
 from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.responses.background import runs_in_background
 from velox.dialects.responses.types_taken import takes_types
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.crossing import Dialogue, Invoked, Plain
 from velox.gateway.filters import Translation
 from velox.gateway.forward import Forwarder
-from velox.gateway.lane_request import COUNTED_BY, AnsweredHereError, Asked
+from velox.gateway.lane_request import COUNTED_BY, AnsweredHereError, Asked, InBackgroundError
 from velox.gateway.several import CalledMember, SeveralCalls
 from velox.gateway.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
 from velox.heads import Headers
@@ -208,11 +209,15 @@ class Lanes:
         if asked.surface in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
             asked = asked._replace(body=without_billing(asked.body))
         if call.api is not asked.surface:
+            self._check_background(asked)
             return self._crossing(call, attempt, asked)
         if asked.surface is Surface.RESPONSES and (fitted := self._fitted(asked)) is not None:
+            self._check_background(asked)
             return self._crossing(fitted, attempt, asked)
         if asked.keeper is not None:
             asked.keeper.reads_reply = not self.keeps_answers(asked.model or "")
+            if asked.keeper.reads_reply:
+                self._check_background(asked)
         if asked.body and asked.model is not None:
             facts = self._facts_of(asked.model)
             own = without_foreign(asked.body, asked.surface, facts, self._row.name)
@@ -241,6 +246,16 @@ class Lanes:
         return attempt.forwarder.build(
             asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
         )
+
+    def _check_background(self, asked: Asked) -> None:
+        """Raise InBackgroundError for an answer that its provider would not make in the background, or VeloxError."""
+        if asked.keeper is None or not asked.body:
+            return
+        try:
+            if runs_in_background(asked.body):
+                raise InBackgroundError
+        except BadRequestError as exc:
+            raise _refusal(exc) from exc
 
     def keeps_answers(self, model: str) -> bool:
         """Say whether a model's own Responses API keeps answers, where it has one."""

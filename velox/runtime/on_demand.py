@@ -35,6 +35,7 @@ _LANES: Final = (
     "velox.dialects.messages.model",
     "velox.dialects.responses.client",
     "velox.dialects.responses.model",
+    "velox.gateway.background",
     "velox.gateway.kept_answers",
     "velox.gateway.lanes",
     "velox.gateway.responses_socket",

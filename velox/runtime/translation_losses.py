@@ -238,6 +238,10 @@ class _Keeper:
     previous: str | None = None
     reads_reply = False
 
+    def own_input(self, body: bytes | bytearray) -> bytes:
+        """There is none."""
+        return b""
+
     def keep(self, body: bytes | bytearray, response: bytes) -> None:
         """There is no answer."""
 

@@ -48,7 +48,7 @@ _MOST_PAGE: Final = 100
 class KeptAnswer(msgspec.Struct, array_like=True, gc=False):
     """One answer. owner: who may ask for it. previous: the one before it. input: of its own, as items stand in a list.
 
-    response: the answer, as JSON.
+    response: the answer, as JSON. until_s: of one that is still made: when it is heard of again, Unix time.
     """
 
     id: str
@@ -56,6 +56,7 @@ class KeptAnswer(msgspec.Struct, array_like=True, gc=False):
     previous: str | None
     input: bytes
     response: bytes
+    until_s: int = 0
 
     def encoded(self) -> bytes:
         """Return it as a text that is kept."""
@@ -204,6 +205,8 @@ class Unfolding:
         """Return the request with its whole input; None: nothing that it refers to is kept. Raises BadRequestError."""
         has_previous = self.previous is not None and self._known.get(self.previous) is not None
         before = list(self._before()) if has_previous else []
+        if any(isinstance(each, KeptAnswer) and each.until_s for each in before):
+            raise BadRequestError("this answer is still being made in the background; wait for its end", _PREVIOUS)
         if any(isinstance(each, str) for each in before):
             message = "what was said before this answer is no longer kept; send the whole conversation as input"
             raise BadRequestError(message, _PREVIOUS)

@@ -200,7 +200,7 @@ class RequestReader:
             raw = getattr(given, name)
             if raw is not wire.ABSENT and is_given(raw):
                 raise BadRequestError(message, name)
-        if given.background:
+        if given.background and not self._keeps:
             message = "the model of this route does not answer in the background; leave background out"
             raise BadRequestError(message, "background")
         if given.top_logprobs or (given.include is not None and _LOGPROBS in given.include):
