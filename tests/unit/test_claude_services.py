@@ -144,6 +144,24 @@ def test_claude_code_as_it_is_passes_each_cloud() -> None:
         assert refused is None, (row, refused)
 
 
+@pytest.mark.parametrize("row", ["anthropic", "bedrock", "vertex"])
+@pytest.mark.parametrize("named", ["claude-opus-4-8", "anthropic.claude-haiku-4-5"])
+def test_thinking_of_a_model_that_the_client_did_not_name_is_its_own(row: str, named: str) -> None:
+    """K1: a route gives Claude Code's newest model to an older one, which knows budgets alone."""
+    model = "anthropic.claude-haiku-4-5"
+    lanes = Lanes(sides(), PROVIDERS[row], PARAMETERS, lambda name: facts_of(PROVIDERS[row], name))
+    call = lanes.call(Surface.MESSAGES, model, stream=False, query=b"")
+    assert call is not None
+    body = {**ASKED, "model": named, "max_tokens": 8000, "thinking": {"type": "adaptive"}}
+    asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
+        fields=BodyFields(named), body=json.dumps(body).encode()
+    )
+    sent = lanes.request(call, cast(LaneAttempt, Sent(row)), asked)
+
+    kind = json.loads(sent.body or b"")["thinking"]["type"]
+    assert kind == ("adaptive" if named == model else "enabled")
+
+
 def test_fields_without_which_there_is_nothing_to_test_are_in_the_table() -> None:
     """Each field of the table has an example, and each beta of an example is one that Anthropic knows."""
     assert set(EXAMPLES) == set(BETAS) | {"inference_geo", "tools.bash"}

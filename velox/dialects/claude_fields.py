@@ -17,6 +17,7 @@ Knows: where the fields are, and their betas at Anthropic. Does not know: which 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -24,6 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Raw
 
+from velox.dialects.claude_thinking import fit_thinking
 from velox.dialects.facts import BY, REFUSED, TAKEN, ModelFacts
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.messages.client_tools import client_tool
@@ -102,6 +104,11 @@ _BLOCKS: Final = MappingProxyType(
     }
 )
 _CODE: Final = ("code_execution", "bash_code_execution", "text_editor_code_execution")
+# In a text its quotes would be escaped; a schema's property of that name is no mark.
+_MARK: Final = re.compile(rb'"cache_control"\s*+:\s*+\{[^{}]*+\}')
+_EPHEMERAL: Final = b'"ephemeral"'
+_SPACE: Final = b" \t\r\n"
+_COMMA: Final = ord(",")
 # What has no cache mark.
 _UNMARKED: Final = (b'"thinking"', b'"redacted_thinking"')
 
@@ -118,10 +125,13 @@ def names_of(headers: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for value in headers for part in value.split(",") if (name := part.strip())))
 
 
-def fitted(body: bytes | bytearray, given: tuple[str, ...], facts: ModelFacts, losses: Losses) -> Fitted:
+def fitted(
+    body: bytes | bytearray, given: tuple[str, ...], facts: ModelFacts, losses: Losses, *, is_renamed: bool = False
+) -> Fitted:
     """Return what goes up. given: the client's betas. What can't be read goes up as it is.
 
-    Raises BadRequestError for what the service has not and the answer needs, or where the route is strict.
+    is_renamed: a route asks for another model than the client named, which may have other ways to think. Raises
+    BadRequestError for what the service has not and the answer needs, or where the route is strict.
     """
     service = _Service(facts, given)
     try:
@@ -129,7 +139,8 @@ def fitted(body: bytes | bytearray, given: tuple[str, ...], facts: ModelFacts, l
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return Fitted(body, service.betas(losses))
     try:
-        is_changed = _Fit(fields, service, facts, losses).fit()
+        is_changed = is_renamed and fit_thinking(fields, facts, losses)
+        is_changed |= _Fit(fields, service, facts, losses).fit()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         is_changed = False  # a field of another type than it should have: its provider says so
     return Fitted(object_of(fields) if is_changed else body, service.betas(losses))
@@ -219,6 +230,7 @@ class _Fit:
             self._tools,
             self._messages,
             self._limit,
+            self._marks,
         )
         is_changed = False
         for step in steps:
@@ -385,6 +397,20 @@ class _Fit:
             return False
         self._fields["max_tokens"] = Raw(b"%d" % taken)
         return True
+
+    def _marks(self) -> bool:
+        """Take all cache marks off where the model has no cache."""
+        if self._facts.cache_marks:
+            return False
+        is_changed = self._fields.pop("cache_control", None) is not None
+        for name in ("tools", "system", "messages"):
+            raw = bytes(self._fields.get(name, _NO_RAW))
+            if b'"cache_control"' in raw:
+                self._fields[name] = Raw(_without_marks(raw))
+                is_changed = True
+        if is_changed:
+            self._losses.drop("cache_control")
+        return is_changed
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -574,6 +600,24 @@ def _after_results(blocks: list[Raw], words: list[bytes]) -> Raw:
     while at < len(blocks) and _text_of(_FIELDS.decode(blocks[at]), "type") == "tool_result":
         at += 1
     return _list([*blocks[:at], *map(Raw, words), *blocks[at:]])
+
+
+def _without_marks(text: bytes) -> bytes:
+    """Return JSON without the cache marks in it, each with a comma beside it."""
+    parts: list[bytes] = []
+    at = 0
+    for mark in _MARK.finditer(text):
+        if _EPHEMERAL not in mark[0]:
+            continue
+        before, end = text[at : mark.start()], mark.end()
+        while text[end] in _SPACE:
+            end += 1
+        if text[end] == _COMMA:
+            at = end + 1
+        else:
+            before, at = before.rstrip(_SPACE).removesuffix(b","), end
+        parts.append(before)
+    return b"".join(parts) + text[at:]
 
 
 def _user(words: list[bytes]) -> _Fields:

@@ -284,11 +284,10 @@ class Lanes:
         What a route or an upstream sets as betas is sent as it says.
         """
         facts, rules = self._facts_of(asked.model or ""), asked.rules
-        if not facts.beta_fields and not facts.betas and facts.fetches_urls and not facts.most_output:
-            return asked, rules
         given, losses = self._betas_of(asked), Losses(strict=asked.strict)
+        is_renamed = asked.model != asked.fields.model
         try:
-            body, betas = fitted(asked.body or b"", given, facts, losses)
+            body, betas = fitted(asked.body or b"", given, facts, losses, is_renamed=is_renamed)
         except BadRequestError as exc:
             raise _refusal(exc) from exc
         attempt.left_out = losses.dropped
@@ -331,7 +330,8 @@ class Lanes:
     def _invoked(self, asked: Asked, losses: Losses) -> bytes:
         """Return the body of a client of Messages as Bedrock's invoke wants it. Raises BadRequestError."""
         facts = self._facts_of(asked.model or "")
-        return bedrock_body(*fitted(asked.body or b"", self._betas_of(asked), facts, losses))
+        is_renamed = asked.model != asked.fields.model
+        return bedrock_body(*fitted(asked.body or b"", self._betas_of(asked), facts, losses, is_renamed=is_renamed))
 
     def _both(
         self, asked: Asked, client_api: Surface, model_api: Surface, losses: Losses

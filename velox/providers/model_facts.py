@@ -179,6 +179,14 @@ RULES: Final[tuple[ModelRule, ...]] = (
     ),
     # Structured output is off by the default policy of an organization there.
     _rule("*claude*", providers=("vertex",), json_schema=False),
+    # "You invoked an unsupported model or your request did not allow prompt caching" (AWS's page "Prompt caching";
+    # pensarai/apex#943). The second version of 3.5 is for some accounts only.
+    _rule(
+        *("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-3-5-sonnet-20240620*"),
+        providers=("bedrock",),
+        cache_marks=False,
+    ),
+    _rule("*claude-3-5-sonnet*", providers=("bedrock",), added_marks="never"),
     *SERVICES,
     # Google. Of stop strings it takes 5 (continuedev/continue#7849).
     _rule("*gemini*", "*gemma*", "*learnlm*", schemas_refuse=_TOP_COMBINED),

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, get_type_hints
 
 from velox.dialects.efforts import EFFORTS
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts import BY, ModelFacts
 from velox.policy.model_rule import Fact, ModelRule
 from velox.providers.rows import PROVIDERS
 from velox.settings import parse
@@ -45,8 +45,7 @@ _LISTS: Final = ("refused", "schemas_refuse", "image_details")
 _BETA: Final = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
 _FIELD: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
 _TYPE: Final = re.compile(r"[A-Za-z0-9_.:*-]{1,64}")
-_NAME: Final = r"[A-Za-z0-9_.-]{1,128}"
-_SAID: Final = re.compile(rf"taken|refused|by {_NAME}|{_NAME}(?: {_NAME})*")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _FAMILY: Final = re.compile(r"[A-Za-z0-9_.:@/-]{1,256}")
 
 
@@ -92,7 +91,7 @@ def _fact(section: Section, name: str) -> Fact | None:
         return None
     if name == "beta_fields":
         fields = [(field, said) for field, said, _ in section.pairs(name, "shine: shiny-2027-01-01")]
-        if all(_FIELD.fullmatch(field) and _SAID.fullmatch(said) for field, said in fields):
+        if all(_FIELD.fullmatch(field) and _is_said(said) for field, said in fields):
             return tuple(fields)
         section.refuse(
             name,
@@ -143,6 +142,12 @@ def _type(text: str) -> str:
     if not _TYPE.fullmatch(text):
         raise ValueError("expected types of tools or items, such as function, or patterns of them")
     return text
+
+
+def _is_said(text: str) -> bool:
+    """Tell whether a text is what a service may say to a field of a beta (ModelFacts.beta_fields)."""
+    names = text.removeprefix(BY).split(" ")
+    return all(_NAME.fullmatch(name) for name in names) and (len(names) == 1 or not text.startswith(BY))
 
 
 def _family(text: str) -> str:

@@ -444,3 +444,29 @@ def test_effort_of_opus_4_5_goes_to_bedrock_with_its_beta() -> None:
         ("effort-2025-11-24",),
         (),
     )
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_marks_come_off_where_the_model_has_no_cache(indent: int | None) -> None:
+    """K1: Bedrock answers 403 to marks for Claude 3; a property of a tool that is called so is none."""
+    schema = {"type": "object", "properties": {"cache_control": {"type": "string"}}}
+    given = {
+        **ASKED,
+        "cache_control": MARK,
+        "system": [{"cache_control": {"type": "ephemeral", "ttl": "1h"}, "type": "text", "text": "a"}],
+        "tools": [{**TOOL, "input_schema": schema, "cache_control": MARK}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": json.dumps(MARK), "cache_control": MARK}]}],
+    }
+    losses = Losses()
+    known = facts("bedrock", "anthropic.claude-3-haiku-20240307-v1:0")
+    found = fitted(json.dumps(given, indent=indent).encode(), (), known, losses)
+
+    assert json.loads(found.body) == {
+        **ASKED,
+        "system": [{"type": "text", "text": "a"}],
+        "tools": [{**TOOL, "input_schema": schema}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": json.dumps(MARK)}]}],
+    }
+    assert losses.dropped == ("cache_control",)
+    assert not facts("bedrock", "anthropic.claude-3-5-sonnet-20240620-v1:0").cache_marks
+    assert facts("vertex", "claude-3-haiku@20240307").cache_marks
