@@ -79,10 +79,18 @@ BROKEN: dict[str, tuple[Fields, bytes]] = {
     "unknown coding": (_coded("compress"), b"\x1f\x9d\x90" + _PLAIN[::-1]),
 }
 
+# Of Chat Completions as sent, where the client takes compressed replies.
+SENT: dict[str, tuple[Fields, bytes]] = {
+    "compressed answer": (_coded("gzip"), gzip.compress(CHAT_JSON)),
+    "compressed error": (_coded("gzip"), gzip.compress(b'{"error":{"message":"busy","code":503}}')),
+    "compressed page": (_coded("gzip"), gzip.compress(b"<html><body>one moment</body></html>")),
+    "page with the label of JSON": (JSON, b"<html><body>one moment</body></html>"),
+}
+
 
 async def _says(call: Call) -> None:
     """Reply as the request names it."""
-    for known in (READ, BROKEN):
+    for known in (READ, BROKEN, SENT):
         for name, (fields, body) in known.items():
             if json.dumps(f"say {name}").encode() in call.body:
                 await call.reply(200, fields, body)
@@ -125,9 +133,13 @@ def velox(odd: RecordingUpstream) -> Iterator[VeloxProcess]:
     with RecordingUpstream(script=_answers) as gpt:
         upstreams = [
             {"name": "odd", "provider": "anthropic", "origin": odd.upstream.url, "key": "env:MODEL_KEY"},
+            {"name": "sent", "provider": "openai", "origin": odd.upstream.url, "key": "env:MODEL_KEY"},
             {"name": "gpt", "provider": "openai", "origin": gpt.upstream.url, "key": "env:MODEL_KEY"},
         ]
-        routes = [{"name": "all", "to": "odd", "fallback": ["gpt"]}]
+        routes = [
+            {"name": "sent", "match": {"models": ["gpt-*"]}, "to": "sent", "fallback": ["gpt"]},
+            {"name": "all", "to": "odd", "fallback": ["gpt"]},
+        ]
         health = {"VELOX_RETRY_BUDGET_MIN": "1000", "VELOX_RETRY_BEFORE_FALLBACK": "0s"}
         with routed({"upstreams": upstreams, "routes": routes}, MODEL_KEY="sk-x", **health) as running:
             yield running
@@ -196,3 +208,22 @@ def test_events_that_come_compressed_pass_as_they_are_flushed(velox: VeloxProces
         if texts[-1] == _TEXT:
             odd.step()  # not before the client has it
     assert "".join(texts) == _TEXT
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_compressed_reply_as_sent_is_looked_at(velox: VeloxProcess, name: str) -> None:
+    """C74: a client that takes compressed replies is not told an error inside a 200 while another upstream is left."""
+    body = json.dumps({"model": "gpt-x", "messages": [{"role": "user", "content": f"say {name}"}]}).encode()
+    takes = {"accept-encoding": "gzip", "content-type": "application/json"}
+    velox.request("POST", "/v1/chat/completions", body.replace(name.encode(), b"compressed answer"), headers=takes)
+
+    reply = velox.request("POST", "/v1/chat/completions", body, headers=takes)
+
+    assert reply.status == 200
+    if name == "compressed answer":
+        assert ("x-velox-upstream", "sent") in reply.headers
+        assert reply.body == SENT[name][1]
+    else:
+        assert ("x-velox-upstream", "gpt") in reply.headers
+        assert next(value for field, value in reply.headers if field == "x-velox-tried").startswith("sent=")
+        assert _text(reply.body, stream=False) == _TEXT

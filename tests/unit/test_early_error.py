@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -86,10 +87,60 @@ def test_long_preludes_pass_piece_by_piece() -> None:
     assert out == [*pieces, EVENT] and chain.head == SSE
 
 
-def test_compressed_reply_passes_unread() -> None:
-    made = EarlyErrorGate(Judge(), None, Dialect.OPENAI)
-    chain = FilterChain([made], is_sse=True, is_plain=False)
-    assert chain.begin(SSE) == SSE and not chain.reads_body
+GZIPPED = ReplyHead.of(200, [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")], None)
+
+
+def coded(body: bytes, judge: Judge, head: ReplyHead = GZIPPED, step: int = 10) -> tuple[ReplyHead | None, bytes]:
+    """Return what goes on of a reply that its label calls compressed."""
+    made = EarlyErrorGate(judge, None, Dialect.OPENAI)
+    chain = FilterChain([made], is_sse=False, is_plain=False)
+    assert chain.begin(head) is None
+    out = b""
+    for at in range(0, len(body), step):
+        out += chain.feed(body[at : at + step], at + step >= len(body))
+        while made.is_behind:
+            out += chain.go_on()
+        if chain.is_over:
+            break
+    return chain.head, out
+
+
+@pytest.mark.parametrize("step", [10, 10_000])
+def test_compressed_answer_passes_as_it_came(step: int) -> None:
+    """As clients ask for it."""
+    for text in (b'{"choices":[1]}', b'{"choices":"%b"}' % (b"x" * 100_000), b'{"error":null,"id":"x"}'):
+        body = gzip.compress(text)
+        assert coded(body, Judge(), step=step) == (GZIPPED, body)
+    head = ReplyHead.of(200, [(b"content-encoding", b"br")], None)
+    assert coded(b"\x8b\x0f\x80" * 9, Judge(), head, step) == (head, b"\x8b\x0f\x80" * 9)
+
+
+@pytest.mark.parametrize("step", [10, 10_000])
+def test_error_in_a_compressed_reply_is_one(step: int) -> None:
+    """An answer that is not streamed comes so, where the client takes that: its error counts like any other."""
+    body = gzip.compress(b'{"error":{"message":"busy","code":503}}')
+
+    with pytest.raises(UpstreamFailure) as raised:
+        coded(body, Judge(503), step=step)
+    head, told = coded(body, Judge(), step=step)
+
+    assert raised.value.status == 503
+    assert head is not None and head.status == 503
+    assert json.loads(told) == {"error": {"message": "busy", "code": 503}}
+    assert not [value for name, value in head.headers if name == b"content-encoding"]
+
+
+@pytest.mark.parametrize("text", [b"<html>", b"\n <!DOCTYPE html>", b""])
+def test_compressed_page_is_a_broken_reply(text: bytes) -> None:
+    with pytest.raises(UpstreamFailure) as raised:
+        coded(gzip.compress(text), Judge())
+    assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
+
+
+def test_json_with_the_label_of_a_page_passes() -> None:
+    """C24: it is what it is."""
+    _, chain = gate(HTML)
+    assert chain.feed(b'{"choices":[1]}', True) == b'{"choices":[1]}' and chain.head == HTML
 
 
 def test_head_goes_on_when_its_time_is_over() -> None:

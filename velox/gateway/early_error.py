@@ -23,8 +23,9 @@ from velox.errors import Reason
 from velox.gateway.error_body import JSON, OF_THE_BODY, ErrorRedaction
 from velox.gateway.filters import ErrorJudge, ReplyFilter
 from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch, is_prelude
-from velox.heads import Headers, ReplyHead
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
 from velox.types import Dialect
 
 __all__ = [
@@ -89,12 +90,13 @@ class EarlyErrorGate(ReplyFilter):
         "_has_expired",
         "_head",
         "_held",
-        "_is_html",
         "_judge",
         "_left",
         "_n_before",
         "_n_held",
+        "_reader",
         "_secret",
+        "_text",
         "_watch",
     )
 
@@ -111,17 +113,18 @@ class EarlyErrorGate(ReplyFilter):
         self._watch: FirstEventWatch | None = None  # of an event stream, as long as it says nothing yet
         self._events: SseEvents | None = None  # of an event stream
         self._has_expired = False
-        self._is_html = False
+        self._reader: BodyReader | None = None  # of one that is compressed
+        self._text: list[bytes] = []  # of that, which passes as it came
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
-        """Hold the head back, unless the body is compressed: then it passes unread."""
-        self.reads_body = is_plain
+        """Hold the head back."""
         self._head = head
-        self._is_html = _is_html(head.headers)
-        if is_sse:
+        if not is_plain:
+            self._reader = BodyReader(head.headers)
+        elif is_sse:
             self._events = SseEvents(MOST_PRELUDES_BYTES)
             self._watch = FirstEventWatch()
-        return None if is_plain else head
+        return None
 
     def expire(self) -> None:
         """Let everything pass with the next feed(): the client is not to wait for the head any longer."""
@@ -134,9 +137,7 @@ class EarlyErrorGate(ReplyFilter):
         # Over HTTP/2 the end may follow in a frame of its own; all that was announced is the whole of it.
         head, events = self._head, self._events
         end = end or (head is not None and self._n_held == head.content_length)
-        if self._is_html:
-            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream answered with a page of HTML, not with JSON")
-        if self._has_expired or self._is_too_long(data):
+        if self._has_expired or self._is_too_long(data) or not self._is_legible(data, end):
             return self._pass()
         error = self._body_error(end) if events is None else self._event_error(events, data, end)
         if error is None:
@@ -152,6 +153,15 @@ class EarlyErrorGate(ReplyFilter):
             self._watch, self._n_before = None, self._n_held - len(data)
             return len(data) > MOST_HELD
         return self._n_held > MOST_PRELUDES_BYTES
+
+    def _is_legible(self, data: bytes, end: bool) -> bool:
+        """Read what came of a compressed body; return whether that can be done."""
+        if self._reader is not None:
+            try:
+                self._text.append(self._reader.feed(data, end))
+            except CodingError:
+                return False
+        return True
 
     def go_on(self) -> bytes:
         """Return the next piece of what was held."""
@@ -170,7 +180,8 @@ class EarlyErrorGate(ReplyFilter):
     def _end(self, head: ReplyHead | None) -> None:
         self.reads_body = False
         self.released = head
-        self._judge = self._events = self._watch = None
+        self._judge = self._events = self._watch = self._reader = None
+        self._text = []
 
     def _event_error(self, events: SseEvents, data: bytes, end: bool) -> _Error | None:
         """Return the error that the first event tells of, or _NO_ERROR; None: not yet known. Raises UpstreamFailure."""
@@ -189,7 +200,9 @@ class EarlyErrorGate(ReplyFilter):
 
     def _body_error(self, end: bool) -> _Error | None:
         """Return the error that a body is, or _NO_ERROR; None: more must come. Raises UpstreamFailure."""
-        held = b"".join(self._held)
+        held = b"".join(self._held if self._reader is None else self._text)
+        if kind_of(held) is BodyKind.HTML:
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream answered with a page of HTML, not with JSON")
         if end:
             if not held.strip():
                 message = "the upstream answered with an empty body, not with JSON"
@@ -258,7 +271,3 @@ def _error_of(document: dict[str, Any]) -> object | None:
         told: object = first.get("error")
         return told or {"message": "the upstream ended its answer with an error"}  # OpenRouter
     return None
-
-
-def _is_html(headers: Headers) -> bool:
-    return any(name == b"content-type" and value.lower().startswith(b"text/html") for name, value in headers)

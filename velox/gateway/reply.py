@@ -40,7 +40,7 @@ from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.protocol.reply_body import label_of
+from velox.protocol.reply_body import begun_text, label_of
 from velox.types import Answers, Dialect
 
 __all__ = ["Reply", "ReplyListener"]
@@ -50,6 +50,7 @@ _OK: Final = 200
 _RESPONSE: Final = int(Answers.RESPONSE)
 _FILE: Final = int(Answers.JSON_OR_FILE)
 _ERRORS_FROM: Final = 400
+_MARKUP: Final = b"<"
 # How long an upstream may take to end a reply that is over: its last bytes come within a round trip.
 _END_S: Final = 1.0
 # Of a completion: roles, results of filters, a comment. They may come long before the model has thought.
@@ -465,12 +466,14 @@ class Reply:
         if status == _OK and (answers or watch is not None) and translation is None and listener is not None:
             if watch is None:
                 # The way of most replies: not held, as they are whole and begin with no error.
-                is_short = not end and len(data) < LEAST_READ and len(data) != head.content_length
+                text = data if passed.is_plain else begun_text(head.headers, data)
+                is_short = not end and len(text) < LEAST_READ and len(data) != head.content_length
                 is_held = (
-                    data.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0
-                    or not data
+                    text.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0
+                    or not text
                     or passed.is_html
-                    or (answers == _RESPONSE and may_have_failed(data))
+                    or text.startswith(_MARKUP)
+                    or (answers == _RESPONSE and may_have_failed(text))
                 )
                 if answers == _FILE and not passed.is_json:
                     is_short = is_held = False
@@ -482,11 +485,11 @@ class Reply:
                 is_held = (not self._has_first and (end or len(data) >= MOST_HELD)) or may_be_error(data)
                 if not answers and not listener.holds_head:
                     is_short = is_held = False
-            if is_short and not is_held and self._may_hold and has_body and passed.is_plain:
+            if is_short and not is_held and self._may_hold and has_body:
                 self._early = (head, data)
                 self._has_first, self._first, self._watch = False, None, None
                 return
-            if is_held and self._may_hold and has_body and passed.is_plain:
+            if is_held and self._may_hold and has_body:
                 gate = self._gate = EarlyErrorGate(listener, listener.secret, self.dialect)
                 filters = (gate, *filters)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.

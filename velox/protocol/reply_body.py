@@ -23,7 +23,17 @@ from typing import Final
 from velox.heads import Header, Headers
 from velox.protocol.content_coding import Decoder, Inflater, zstd_decoder
 
-__all__ = ["BodyKind", "BodyReader", "CodingError", "is_coded", "is_events", "kind_of", "label_of", "plain_reply"]
+__all__ = [
+    "BodyKind",
+    "BodyReader",
+    "CodingError",
+    "begun_text",
+    "is_coded",
+    "is_events",
+    "kind_of",
+    "label_of",
+    "plain_reply",
+]
 
 _EVENTS: Final = b"text/event-stream"
 # https://www.iana.org/assignments/http-parameters, "HTTP Content Coding Registry"; what is none of these compresses
@@ -41,6 +51,8 @@ _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 # What a coding without a mark would hardly begin with.
 _TEXT: Final = re.compile(rb"[\t\r\n\x20-\x7e]{1,64}")
 _BOM: Final = b"\xef\xbb\xbf"
+_LOOKED_AT: Final = 1024
+_BINARY: Final = b"\x00" * 256
 _BLANKS: Final = b" \t\r\n"
 # Streams of small events shrink to a twentieth; what is a hundred times as long was made to be so.
 _MOST_RATIO: Final = 100
@@ -141,6 +153,14 @@ class BodyReader:
         if data.removeprefix(_BOM):
             self.kind = kind or BodyKind.OTHER
         return b"" if self.kind is None else data
+
+
+def begun_text(headers: Headers, data: bytes) -> bytes:
+    """Return some text of what came first of a body; a mark of what is binary, where its coding can't be read."""
+    try:
+        return BodyReader(headers).feed(data[:_LOOKED_AT], False)
+    except CodingError:
+        return _BINARY
 
 
 def plain_reply(headers: Headers, body: bytes) -> tuple[Headers, bytes]:
