@@ -101,7 +101,10 @@ def _fitted_anew(schema: JsonValue, param: str) -> JsonValue:
     if not isinstance(found, dict):
         raise BadRequestError("the schema must be an object", param)
     fitted = _fitted(found, param, 0)
-    return schema if fitted == found else orjson.dumps(fitted)
+    try:
+        return schema if fitted == found else orjson.dumps(fitted)
+    except (RecursionError, orjson.JSONEncodeError):
+        raise BadRequestError("a value in the schema nests too deeply", param) from None
 
 
 def _fitted(schema: Any, param: str, depth: int) -> Any:

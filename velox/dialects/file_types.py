@@ -12,7 +12,6 @@ Knows: types, extensions, first bytes. Does not know: any dialect, or which type
 from __future__ import annotations
 
 import base64
-import binascii
 import codecs
 import re
 from types import MappingProxyType
@@ -104,6 +103,7 @@ _RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _HTML: Final = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
 # Of what is decoded: the first folder of an office file comes within its first entries.
 _LOOKED_AT: Final = 16 * 1024
+_STANDARD: Final = str.maketrans("-_", "+/")
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -146,13 +146,21 @@ def is_text(kind: str | None) -> bool:
 def file_text(source: Media) -> str | None:
     """Return what a file says that is a text, as data; None: it is no base64, or no text in UTF-8 or UTF-16."""
     try:
-        data = base64.b64decode(source.value, validate=True)
+        data = _decoded(source.value)
         for mark, encoding in _BOMS:
             if data.startswith(mark):
                 return data.decode(encoding)
         return data.decode("utf-8")
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
+
+
+def _decoded(data: str) -> bytes:
+    """Return what base64 says, in lines or not, of either alphabet. Raises ValueError: it is none."""
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        return base64.b64decode("".join(data.split()).translate(_STANDARD), validate=True)
 
 
 def _bare(kind: str | None) -> str | None:
@@ -161,10 +169,10 @@ def _bare(kind: str | None) -> str | None:
 
 def _by_bytes(data: str) -> str | None:
     """Return the media type that the first bytes tell. data: base64."""
-    begin = data[:_LOOKED_AT]
+    begin = "".join(data[:_LOOKED_AT].split())
     try:
-        found = base64.b64decode(begin[: len(begin) // 4 * 4] if len(begin) == _LOOKED_AT else begin, validate=True)
-    except (binascii.Error, ValueError):
+        found = _decoded(begin[: len(begin) // 4 * 4] if len(data) > _LOOKED_AT else begin)
+    except ValueError:
         return None
     for signature, kind in _SIGNATURES:
         if found.startswith(signature):

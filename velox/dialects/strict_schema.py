@@ -68,7 +68,10 @@ def _taken_anew(schema: JsonValue) -> JsonValue | None:
     closed = _closed(found, 0)
     if closed is None:
         return None
-    return schema if closed == found else orjson.dumps(closed)
+    try:
+        return schema if closed == found else orjson.dumps(closed)
+    except (RecursionError, orjson.JSONEncodeError):
+        return None  # a value in it nests too deeply to be written anew
 
 
 def _closed(schema: Any, depth: int) -> dict[str, Any] | None:

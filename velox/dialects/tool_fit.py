@@ -144,10 +144,14 @@ def _remembered(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
 def _changed_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
     try:
         given = orjson.loads(schema)
+        return _made_to_fit(given, refused) if isinstance(given, dict) else None
     except ValueError:
-        return None  # half a character, or too deep: its readers tell
-    if not isinstance(given, dict):
-        return None
+        return None  # half a character: its readers tell
+    except (RecursionError, orjson.JSONEncodeError):
+        return None  # a value in it nests too deeply to be written anew
+
+
+def _made_to_fit(given: Schema, refused: tuple[str, ...]) -> Fitted | None:
     try:
         found = current(given)
         found, said = _without_refused(found, refused)
@@ -159,12 +163,12 @@ def _changed_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
         if keys:
             found, said = _renamed(found, keys), _renamed(said, keys)
             found = _with_references(found, keys)
-    if _MALFORMED in refused and (wrong := fault(found)):
-        return Fitted(schema, fault=wrong)
-    note = _NOTE + orjson.dumps(said).decode() if said else ""
     written = orjson.dumps(found)
+    if _MALFORMED in refused and (wrong := fault(found)):
+        return Fitted(written, fault=wrong)
     if written == orjson.dumps(given):
         return None
+    note = _NOTE + orjson.dumps(said).decode() if said else ""
     return Fitted(written, note, {their: own for own, their in keys.items()})
 
 

@@ -396,7 +396,7 @@ _OTHERS: Final = (
         facts=ModelFacts(
             efforts=_EFFORTS,
             reasoning_field="reasoning",
-            refused=("logprobs", "top_logprobs", "logit_bias", "name", "n", "top_k"),
+            refused=("logprobs", "top_logprobs", "logit_bias", "name", "n", "top_k", "file"),
             renamed=(("service_tier.default", "on_demand"), ("service_tier.priority", "performance")),
         ),
     ),

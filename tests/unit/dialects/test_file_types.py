@@ -301,3 +301,20 @@ def test_detail_is_named_where_it_has_no_counterpart() -> None:
     _sent(GenerateModel(UNKNOWN_MODEL, losses), *given)
 
     assert losses.dropped == ("detail",)
+
+
+def test_base64_in_lines_and_of_the_other_alphabet_is_read() -> None:
+    """C12: as mail has it, and addresses."""
+    text = b"\xc3\xbf?" * 40 + _CSV
+    for data in (base64.encodebytes(text).decode(), base64.urlsafe_b64encode(text).decode()):
+        assert typed(Media(MediaKind.DATA, data)).type == "text/plain"
+        assert file_text(Media(MediaKind.DATA, data)) == text.decode()
+
+
+def test_files_are_refused_where_a_server_knows_none() -> None:
+    """K1: Groq's messages have texts and pictures; a text is sent as one."""
+    facts = facts_of(PROVIDERS["groq"], "llama-4")
+    with pytest.raises(BadRequestError, match="no files"):
+        _sent(ChatModel(facts, Losses(), "groq"), *_chat(_file("a.pdf", _base64(_PDF))))
+    body = _sent(ChatModel(facts, Losses(), "groq"), *_chat(_file("a.txt", _base64(_CSV))))
+    assert body["messages"][0]["content"][1]["type"] == "text"

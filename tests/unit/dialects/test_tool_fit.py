@@ -536,3 +536,19 @@ def test_unknown_facts_change_no_tool() -> None:
     sent = json.loads(dialogue.request(_chat(schema), "m"))
 
     assert sent["tools"][0]["function"]["parameters"] == {**schema, "properties": {"b": {}}}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("depth", [300, 900])
+@pytest.mark.parametrize("target", _TARGETS)
+def test_values_that_nest_deeply_are_no_faults_of_ours(target: str, depth: int, strict: bool) -> None:
+    """A default is no schema, and may be as deep as JSON is read: it goes up, or is a 400."""
+    deep = "[" * depth + "]" * depth
+    schema = f'{{"type":"object","properties":{{"$top":{{"type":"any","default":{deep}}}}}}}'
+    tool = {"type": "function", "function": {"name": _NAME, "strict": strict, "parameters": {"x": 1}}}
+    body = _chat({}, tools=[tool]).replace(b'{"x": 1}', schema.encode())
+    dialogue = Dialogue(ChatClient(_CALL, Losses()), _TARGETS[target][0](), Losses())
+    try:
+        assert deep.encode() in dialogue.request(body, "m").replace(b" ", b"")
+    except BadRequestError as exc:
+        assert exc.param in ("tools", "")

@@ -177,6 +177,8 @@ class MessageWriter:
             raise BadRequestError("the model of this route takes files as base64 data only", path)
         if is_text(source.type) and (said := told_text(document)) is not None:
             return b'{"type":"text","text":%b%b}' % (said, mark)
+        if "file" in self._facts.refused:
+            raise BadRequestError("the model of this route takes no files; send their text", path)
         name = document.name or "file." + (source.type or "application/pdf").rpartition("/")[2]
         data = f"data:{source.type or 'application/pdf'};base64,{source.value}"
         context = document.context
