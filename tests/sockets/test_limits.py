@@ -91,7 +91,7 @@ async def never(_owner: object) -> NoReturn:
     [
         (whole(200, USAGE, JSON), (1, 50)),
         (whole(200, b'{"choices":[]}', JSON), (1, PROMPT + ANSWER)),
-        (whole(200, b"", (b"content-encoding", b"gzip")), (1, PROMPT + ANSWER)),
+        (whole(200, b"\x8b\x0f\x80" * 99, (b"content-encoding", b"br")), (1, PROMPT + ANSWER)),
         (whole(500, b'{"error":{}}', JSON), (1, 0)),
         (whole(429, b"", (b"retry-after", b"99")), (1, 0)),
         (whole(302), (1, 0)),
