@@ -114,7 +114,7 @@ def _provider(provider: dict[str, Any], left_out: list[list[str]], rounded: list
 
 
 def _model(provider: str, model: dict[str, Any], left_out: list[list[str]], rounded: list[list[str]]) -> list[Any]:
-    """Return id, match, prices by date or time, and those of other tiers."""
+    """Return id, match, prices by date or time, those of other tiers, and the tokens that its context may have."""
     given = model.get("prices") or []
     where = f"{provider}/{model['id']}"
     if isinstance(given, dict):
@@ -129,7 +129,7 @@ def _model(provider: str, model: dict[str, Any], left_out: list[list[str]], roun
         variants.append(
             [tier, _when(each.get("constraint")), _rates(f"{where} {tier}", each["prices"], left_out, rounded)]
         )
-    return [model["id"], _match(model["match"]), prices, variants]
+    return [model["id"], _match(model["match"]), prices, variants, model.get("context_window") or 0]
 
 
 def _rates(where: str, prices: dict[str, Any], left_out: list[list[str]], rounded: list[list[str]]) -> dict[str, Any]:

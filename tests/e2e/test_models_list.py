@@ -319,3 +319,27 @@ def test_other_configuration_has_other_models(upstreams: dict[str, RecordingUpst
         velox.signal(signal.SIGHUP)
         until(lambda: [model.id for model in sdk.models.list().data] == ["llama", "newer"], "the other list")
         assert len(upstreams["vllm"].calls) == n_asked
+
+
+def test_lists_tell_what_the_tables_know() -> None:
+    """RC11, C15: context, longest answer and prices, in each dialect's shape; embedding models say that they embed."""
+    models = [{"id": name, "object": "model"} for name in ("gpt-4o", "text-embedding-3-small")]
+    with RecordingUpstream(script=listing(*models)) as upstream:
+        openai_entry = entry("openai", upstream, provider="openai", key="env:KEY")
+        with routed({"upstreams": [openai_entry]}, KEY="k" * 20) as velox:
+            plain = json.loads(velox.request("GET", "/v1/models").body)
+            gpt = next(each for each in plain["data"] if each["id"] == "gpt-4o")
+            assert (gpt["context_length"], gpt["max_completion_tokens"]) == (128_000, 16_384)
+            assert gpt["pricing"]["prompt"] == "0.0000025"
+            codex = json.loads(velox.request("GET", "/v1/models?client_version=0.99.0").body)
+            assert codex["models"] == [] and codex["data"] == plain["data"]
+
+            google = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=velox.base_url))
+            listed = {each.name: each for each in google.models.list()}
+            assert listed["models/gpt-4o"].input_token_limit == 128_000
+            assert listed["models/gpt-4o"].output_token_limit == 16_384
+            assert listed["models/text-embedding-3-small"].supported_actions == ["embedContent", "batchEmbedContents"]
+            assert google.models.get(model="gpt-4o").input_token_limit == 128_000
+
+            claude = anthropic.Anthropic(api_key="k", base_url=velox.base_url).models.retrieve("gpt-4o")
+            assert claude.model_dump()["max_input_tokens"] == 128_000

@@ -10,7 +10,16 @@ import pytest
 from google import genai
 
 from velox.gateway.steps import finished
-from velox.protocol.model_list import list_of, model_object, page_for, reading_models
+from velox.protocol.model_list import (
+    UNKNOWN_DETAILS,
+    ModelDetails,
+    described,
+    list_of,
+    model_object,
+    object_for,
+    page_for,
+    reading_models,
+)
 from velox.types import Dialect
 
 VLLM = {
@@ -142,3 +151,61 @@ def test_google_list_is_read() -> None:
 
     assert list(found) == ["gemini-9"]
     assert json.loads(found["gemini-9"])["id"] == "gemini-9"
+
+
+DETAILS = ModelDetails(200_000, 64_000, "0.000003", "0.000015", "0.0000003", "")
+
+
+def test_object_has_what_is_known_of_the_model() -> None:
+    """RC11: as OpenRouter calls it; what its upstream says itself stays, and what is not known is not there."""
+    plain = model_object("claude-x", "anthropic")
+    full = json.loads(described(plain, DETAILS))
+    assert (full["context_length"], full["max_completion_tokens"]) == (200_000, 64_000)
+    assert full["pricing"] == {"prompt": "0.000003", "completion": "0.000015", "input_cache_read": "0.0000003"}
+    assert described(plain, UNKNOWN_DETAILS) == plain
+    own = b'{"id":"m","max_model_len":8192,"pricing":{"prompt":"1"}}'
+    assert json.loads(described(own, DETAILS)) == {**json.loads(own), "max_completion_tokens": 64_000}
+
+
+def test_each_dialect_has_limits_by_its_own_names() -> None:
+    """RC11: also those that an upstream says by another one."""
+    model = described(model_object("gemini-3-pro-002", "gemini"), DETAILS)
+    google = json.loads(object_for(Dialect.GOOGLE, model))
+    assert (google["inputTokenLimit"], google["outputTokenLimit"], google["version"]) == (200_000, 64_000, "002")
+    claude = json.loads(object_for(Dialect.ANTHROPIC, model))
+    assert (claude["max_input_tokens"], claude["max_tokens"]) == (200_000, 64_000)
+    of_vllm = json.loads(object_for(Dialect.GOOGLE, b'{"id":"qwen3","max_model_len":32768}'))
+    assert (of_vllm["inputTokenLimit"], "outputTokenLimit" in of_vllm) == (32_768, False)
+    of_google = b'{"id":"g","inputTokenLimit":5,"version":"9","supportedGenerationMethods":["x"]}'
+    kept = json.loads(object_for(Dialect.GOOGLE, of_google))
+    assert (kept["inputTokenLimit"], kept["version"], kept["supportedGenerationMethods"]) == (5, "9", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        ("gemini-3-pro", ["generateContent", "streamGenerateContent", "countTokens"]),
+        ("claude-opus-5", ["generateContent", "streamGenerateContent", "countTokens"]),
+        ("gemini-embedding-001", ["embedContent", "batchEmbedContents"]),
+        ("text-embedding-3-small", ["embedContent", "batchEmbedContents"]),
+        ("BAAI/bge-m3", ["embedContent", "batchEmbedContents"]),
+        ("gpt-image-1", []),
+        ("gemini-2.5-flash-preview-tts", []),
+        ("whisper-1", []),
+        ("imagen-4.0-generate-001", []),
+    ],
+)
+def test_methods_are_those_that_a_model_answers(name: str, methods: list[str]) -> None:
+    """RC11: a client chooses a model by them."""
+    google = json.loads(object_for(Dialect.GOOGLE, model_object(name, "it")))
+    assert google["supportedGenerationMethods"] == methods
+
+
+def test_codex_finds_a_list_of_its_own() -> None:
+    """C15: an empty one, which it fills from its catalogue; other clients get OpenAI's alone."""
+    page = list_of([model_object("m", "it")])
+    asked = json.loads(page_for(Dialect.OPENAI, page, is_codex=True))
+    assert asked["models"] == [] and [each["id"] for each in asked["data"]] == ["m"]
+    assert page_for(Dialect.OPENAI, page) == page
+    empty = json.loads(page_for(Dialect.OPENAI, list_of(()), is_codex=True))
+    assert empty == {"object": "list", "data": [], "models": []}

@@ -13,8 +13,8 @@ path. A page is made once for all who see the same routes, and again when an ups
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from velox.errors import Reason, VeloxError
@@ -25,10 +25,18 @@ from velox.heads import Header, Headers, RequestHead
 from velox.memo import Memo
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.routes import UpstreamEntry
-from velox.protocol.model_list import list_of, model_object, object_for, page_for
+from velox.protocol.model_list import (
+    UNKNOWN_DETAILS,
+    ModelDetails,
+    described,
+    list_of,
+    model_object,
+    object_for,
+    page_for,
+)
 from velox.types import Caller, Dialect
 
-__all__ = ["ModelsPage"]
+__all__ = ["Describe", "ModelsPage"]
 
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
 # The prefix goes into the path of our own questions, so it may have nothing that ends or changes one.
@@ -39,12 +47,22 @@ _ANYWHERE: Final = frozenset({b"*", b""})
 _KEPT_VIEWS: Final = 256
 # Of all pages: a client whose routes are its own has one of its own.
 _KEPT_BYTES: Final = 16 * 1024 * 1024
-_OBJECTS_PER_STEP: Final = 128
+_OBJECTS_PER_STEP: Final = 8  # each may be looked for among hundreds of the price table
 # Where Gemini's clients ask, and where upstreams of all kinds are asked for that.
 _UPSTREAM_PREFIXES: Final = {"/v1beta": "/v1", "/v1alpha": "/v1"}
 _HEADERS: Final = ((b"content-type", b"application/json"),)
 _DOTS: Final = frozenset({".", ".."})
 _EMPTY_PAGE: Final = list_of(())
+
+
+# In the query of Codex, which asks for its own kind of list.
+_CODEX: Final = b"client_version="
+# Returns what is known of a model, by its upstream and its name there.
+Describe: TypeAlias = Callable[[UpstreamEntry, str], ModelDetails]
+
+
+def _nothing_known(_entry: UpstreamEntry, _model: str) -> ModelDetails:
+    return UNKNOWN_DETAILS
 
 
 class _Asked(NamedTuple):
@@ -70,8 +88,10 @@ class _View:
 class ModelsPage:
     """The pages of one worker. prefixes: below which the API is; "*" or "/": anywhere."""
 
-    def __init__(self, sources: ModelSources, prefixes: Sequence[str]) -> None:
+    def __init__(self, sources: ModelSources, prefixes: Sequence[str], describe: Describe = _nothing_known) -> None:
+        """describe: returns what is known of a model at an upstream."""
         self._sources: Final = sources
+        self._describe = describe
         known = frozenset(each.rstrip("/").encode() for each in prefixes)
         self._prefixes: Final = None if known & _ANYWHERE else known
         self._routing: Routing | None = None
@@ -81,6 +101,11 @@ class ModelsPage:
 
     def __repr__(self) -> str:
         return f"<ModelsPage {len(self._views)} views, {self._sources!r}>"
+
+    def describe_by(self, describe: Describe) -> None:
+        """Describe models with this from now on."""
+        self._describe = describe
+        self._forget()
 
     def close(self) -> None:
         """Ask no upstream any more."""
@@ -110,7 +135,7 @@ class ModelsPage:
         page = await self._page(view, caller, told)
         if page == _EMPTY_PAGE:
             page = await self._page(view, caller, await self._sources.first_told(view.catalog.upstreams, asked))
-        return 200, list(_HEADERS), page_for(dialect, page)
+        return 200, list(_HEADERS), page_for(dialect, page, is_codex=_CODEX in head.query)
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -122,7 +147,7 @@ class ModelsPage:
         listed = _names(told)
         offer = catalog.offer(name, listed, caller.models)
         if offer is not None and offer.is_told:
-            return _object(name, offer, told)
+            return self._object(name, offer, told)
         # By the name that a request would have there: a route may strip or rename.
         untold: dict[str, str] = {}
         for each in catalog.untold(name, listed, caller.models):
@@ -131,12 +156,13 @@ class ModelsPage:
         answers = await self._sources.told_one(untold)
         found = next((upstream for upstream in untold if answers.get(upstream)), None)
         if found is not None:
-            return model_object(name, found, answers[found])
+            asked = unquote(untold[found].partition(f"{_WORD.decode()}/")[2])
+            return described(model_object(name, found, answers[found]), self._describe(self._upstreams[found], asked))
         # Whoever has no list, and did not say no either, may have it.
         if offer is None or offer.upstream in answers:
             message = "there is no such model here; GET /v1/models lists those that are served"
             raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
-        return _object(name, offer, told)
+        return self._object(name, offer, told)
 
     def _place(self, path: bytes) -> tuple[str, str | None] | None:
         """Return the prefix, and the requested model as the path spells it, None for all; None: another path."""
@@ -176,12 +202,28 @@ class ModelsPage:
             return view.page
         # Of thousands of models and routes: the others have a turn of the loop in between.
         offers = await in_steps(view.catalog.offers(_names(told), caller.models))
-        page = list_of(await in_steps(_objects(offers, told)))
+        page = list_of(await in_steps(self._objects(offers, told)))
         if self._n_bytes + len(page) > _KEPT_BYTES:
             self._forget()
         self._n_bytes += len(page)
         view.page, view.serials = page, serials
         return page
+
+    def _objects(self, offers: Mapping[str, Offer], told: Mapping[str, Told]) -> Generator[None, None, list[bytes]]:
+        """Return the objects of models in order; yields between steps of the work."""
+        objects: list[bytes] = []
+        for n, (name, offer) in enumerate(offers.items()):
+            if n % _OBJECTS_PER_STEP == _OBJECTS_PER_STEP - 1:
+                yield
+            objects.append(self._object(name, offer, told))
+        return objects
+
+    def _object(self, name: str, offer: Offer, told: Mapping[str, Told]) -> bytes:
+        """Return the object of one model: the upstream's own, if there is one, with what the tables know."""
+        has_told = told.get(offer.upstream)
+        own = None if has_told is None else has_told.models.get(offer.model)
+        found = own if own and offer.model == name else model_object(name, offer.upstream, own or None)
+        return described(found, self._describe(self._upstreams[offer.upstream], offer.model))
 
 
 def _asked(head: RequestHead, caller: Caller, routing: Routing, below: str) -> _Asked:
@@ -199,22 +241,3 @@ def _dialect_of(head: RequestHead, prefix: str) -> Dialect:
 
 def _names(told: dict[str, Told]) -> dict[str, Collection[str]]:
     return {upstream: each.models.keys() for upstream, each in told.items()}
-
-
-def _objects(offers: Mapping[str, Offer], told: Mapping[str, Told]) -> Generator[None, None, list[bytes]]:
-    """Return the objects of models in order; yields between steps of the work."""
-    objects: list[bytes] = []
-    for n, (name, offer) in enumerate(offers.items()):
-        if n % _OBJECTS_PER_STEP == _OBJECTS_PER_STEP - 1:
-            yield
-        objects.append(_object(name, offer, told))
-    return objects
-
-
-def _object(name: str, offer: Offer, told: Mapping[str, Told]) -> bytes:
-    """Return the object of one model: the upstream's own, if there is one."""
-    has_told = told.get(offer.upstream)
-    own = None if has_told is None else has_told.models.get(offer.model)
-    if own and offer.model == name:
-        return own
-    return model_object(name, offer.upstream, own or None)

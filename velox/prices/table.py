@@ -116,7 +116,7 @@ class Table:
         is_free = len(model) <= _LONGEST_NAME and asked in _FREE and _FREE[asked].match(model.lower()) is not None
         if found is None:
             return (Dated(Price(free(), f"{asked}/{model}", self.version, biller=biller)),) if is_free else ()
-        home, (name, _, prices, variants) = found
+        home, (name, _, prices, variants, _) = found
         if is_free:
             prices = [[when, rates or _NOTHING] for when, rates in prices]
         source = f"{home}/{name}"
@@ -138,6 +138,11 @@ class Table:
                 begins = max(dated.begins_s, self._dated(source, when, rates).begins_s)
                 others.append(dated._replace(begins_s=begins))
         return tuple(others) if tier not in PLAIN_TIERS else (*others, *_with_first(plain))
+
+    def window(self, provider: str, model: str) -> int:
+        """Return the tokens that the context of a model may have, prompt and answer together; 0: it is not known."""
+        found = self._entry(_NAMES.get(provider, provider), model)
+        return 0 if found is None else int(found[1][4])
 
     def provider_of(self, url: str) -> str | None:
         """Return the provider whose address this is."""

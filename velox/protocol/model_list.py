@@ -17,13 +17,23 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from velox.types import Dialect
 
-__all__ = ["is_model_object", "list_of", "model_object", "object_for", "page_for", "reading_models"]
+__all__ = [
+    "UNKNOWN_DETAILS",
+    "ModelDetails",
+    "described",
+    "is_model_object",
+    "list_of",
+    "model_object",
+    "object_for",
+    "page_for",
+    "reading_models",
+]
 
 # Gateways to all there is list about 500. More of one upstream are left out.
 _MOST_MODELS: Final = 4096
@@ -33,6 +43,61 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _KIND: Final = "model"
 _YEAR_3000_S: Final = 32_503_680_000
 _PER_STEP: Final = 128  # of them, with 1 KB each: 0.5 ms
+
+
+# What servers call the tokens that a context may have: OpenRouter, vLLM and SGLang, Groq, Google, Anthropic, Mistral.
+_WINDOWS: Final = (
+    *("context_length", "max_model_len", "context_window", "inputTokenLimit", "max_input_tokens", "max_context_length"),
+)
+_OUTPUTS: Final = ("max_completion_tokens", "outputTokenLimit", "max_output_tokens")
+# Names of models that write no text: what Google's clients may ask of others, these don't answer.
+_EMBEDS: Final = re.compile(r"embed|(?:^|[/-])(?:bge|gte|e5)-|voyage")
+_OTHERS: Final = re.compile(r"whisper|transcribe|\btts\b|dall-e|gpt-image|imagen|veo-|sora|rerank|moderation|speech")
+_VERSION: Final = re.compile(r"-([0-9]{3})$")
+
+
+class ModelDetails(NamedTuple):
+    """What is known of a model besides its name.
+
+    context: tokens of prompt and answer together; most_output: of the answer; 0: not known. prompt, completion, cached,
+    written: dollars of one token, as decimals; "": not known.
+    """
+
+    context: int = 0
+    most_output: int = 0
+    prompt: str = ""
+    completion: str = ""
+    cached: str = ""
+    written: str = ""
+
+
+UNKNOWN_DETAILS: Final = ModelDetails()
+
+
+def described(model: bytes, details: ModelDetails) -> bytes:
+    """Return a model's object of OpenAI's shape with what is known of it, as OpenRouter calls that.
+
+    What its upstream says itself stays.
+    """
+    if details == UNKNOWN_DETAILS:
+        return model
+    entry = orjson.loads(model)
+    added: dict[str, object] = {}
+    if details.context and not _first(entry, _WINDOWS):
+        added["context_length"] = details.context
+    if details.most_output and not _first(entry, _OUTPUTS):
+        added["max_completion_tokens"] = details.most_output
+    if details.prompt and "pricing" not in entry:
+        names = {"prompt": details.prompt, "completion": details.completion}
+        names |= {"input_cache_read": details.cached, "input_cache_write": details.written}
+        added["pricing"] = {name: value for name, value in names.items() if value}
+    return orjson.dumps({**entry, **added}) if added else model
+
+
+def _first(entry: dict[str, Any], names: Iterable[str]) -> int:
+    """Return the first of these that is a number of tokens; 0: none is."""
+    values = (entry.get(name) for name in names)
+    return next((value for value in values if type(value) is int and value > 0), 0)
 
 
 def reading_models(body: bytes, owner: str, start: str = "") -> Generator[None, None, dict[str, bytes]]:
@@ -86,10 +151,14 @@ def list_of(objects: Iterable[bytes]) -> bytes:
     return b'{"object":"list","data":[%b]}' % b",".join(objects)
 
 
-def page_for(dialect: Dialect, page: bytes) -> bytes:
-    """Return a list of OpenAI's shape as clients of a dialect know it."""
+def page_for(dialect: Dialect, page: bytes, *, is_codex: bool = False) -> bytes:
+    """Return a list of OpenAI's shape as clients of a dialect know it.
+
+    is_codex: it looks for `models`, in a form of its own that changes with its versions, and fills an empty one from
+    the catalogue that it brings; without it, it says so at each start (openai/codex#22205).
+    """
     if dialect is Dialect.OPENAI:
-        return page
+        return page[:-1] + b',"models":[]}' if is_codex else page
     objects = [_for(dialect, entry) for entry in orjson.loads(page)["data"]]
     if dialect is Dialect.GOOGLE:
         return orjson.dumps({"models": objects})
@@ -106,12 +175,32 @@ def _for(dialect: Dialect, entry: dict[str, Any]) -> dict[str, Any]:
     name, shown = entry["id"], entry.get("display_name") or entry.get("displayName") or entry["id"]
     if dialect is Dialect.GOOGLE:
         own = {key: value for key, value in entry.items() if key not in ("id", "object", "created", "owned_by")}
-        methods = ["generateContent", "countTokens"]
-        return {"supportedGenerationMethods": methods, **own, "name": f"models/{name}", "displayName": shown}
+        known: dict[str, object] = {"version": _version(name), "supportedGenerationMethods": _methods(name)}
+        if window := _first(entry, _WINDOWS):
+            known["inputTokenLimit"] = window
+        if most := _first(entry, _OUTPUTS):
+            known["outputTokenLimit"] = most
+        return {**known, **own, "name": f"models/{name}", "displayName": shown}
     made = entry.get("created")
     made_s = made if isinstance(made, int) and 0 <= made < _YEAR_3000_S else 0
     made_at = entry.get("created_at") or datetime.fromtimestamp(made_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"lifecycle": "active", **entry, "type": _KIND, "id": name, "display_name": shown, "created_at": made_at}
+    known = {"lifecycle": "active"}
+    limits = {"max_input_tokens": _first(entry, _WINDOWS), "max_tokens": _first(entry, _OUTPUTS)}
+    known |= {field: value for field, value in limits.items() if value}
+    return {**known, **entry, "type": _KIND, "id": name, "display_name": shown, "created_at": made_at}
+
+
+def _version(name: str) -> str:
+    found = _VERSION.search(name)
+    return found[1] if found is not None else "001"
+
+
+def _methods(name: str) -> list[str]:
+    """Return what Google's clients may ask of a model."""
+    lower = name.lower()
+    if _EMBEDS.search(lower):
+        return ["embedContent", "batchEmbedContents"]
+    return [] if _OTHERS.search(lower) else ["generateContent", "streamGenerateContent", "countTokens"]
 
 
 def _google_name(entry: dict[str, object]) -> str | None:

@@ -37,7 +37,7 @@ from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter
 from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.model_sources import ModelSources, fetch_list, fetch_model
-from velox.gateway.models import ModelsPage
+from velox.gateway.models import Describe, ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply_fields import ReplyFields
@@ -60,11 +60,13 @@ from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue
 from velox.policy.memory_watch import MemoryWatch
 from velox.policy.retry import RetryBudget, RetryRules
+from velox.policy.routes import UpstreamEntry
 from velox.policy.web_origins import WebOrigins
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
+from velox.protocol.model_list import ModelDetails
 from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, open_files_limit, share
 from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
@@ -198,7 +200,22 @@ def _models(
             logger.warning("the models of upstream %s can't be read: %s", upstream, problem)
 
     sources = ModelSources(loop, fetch_list, fetch_model=fetch_model, on_problem=on_problem, on_bug=recorder.crashed)
-    return ModelsPage(sources, settings.paths)
+    return ModelsPage(sources, settings.paths, _describing(settings))
+
+
+def _describing(settings: Settings) -> Describe:
+    """Return what describes the models of lists; it reads the price table when it is first asked."""
+    made: list[Describe] = []
+
+    def describe(entry: UpstreamEntry, model: str) -> ModelDetails:
+        if not made:
+            # Here, not above: few gateways are asked for a list.
+            from velox.runtime.model_details import describer
+
+            made.append(describer(settings))
+        return made[0](entry, model)
+
+    return describe
 
 
 def _own_hosts(settings: Settings) -> frozenset[bytes]:
@@ -551,6 +568,8 @@ class Worker:
             if calls.budgets is not None:
                 calls.budgets.prices = calls.prices
                 calls.budgets.replace(settings.budgets)
+        if self._gateway.parts.models is not None:
+            self._gateway.parts.models.describe_by(_describing(settings))
         self._log.level = settings.access_log
         self._on_pool_change()
 

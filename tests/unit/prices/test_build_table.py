@@ -55,6 +55,7 @@ def test_each_entry_is_taken_or_listed_with_its_reason(tmp_path: Path) -> None:
                 ],
             ],
             [["batch", None, {"input_mtok": 500_000}]],
+            0,
         ]
     ]
 
