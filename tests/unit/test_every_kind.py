@@ -1,0 +1,148 @@
+"""What one key makes another can neither read, list, use, cancel nor delete: every kind of the one table of kinds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.access import Access
+from velox.gateway.auth import Authenticator
+from velox.gateway.filters import ReplyFilter
+from velox.gateway.steps import finished
+from velox.heads import Header, ReplyHead, RequestHead
+from velox.policy.endpoint_groups import Group
+from velox.policy.object_kinds import CHAT, KINDS, ObjectKind
+from velox.shm.object_table import ObjectMemory, ObjectTable
+from velox.types import BodyFields, Caller, KeyEntry
+
+JSON: Final[Header] = (b"content-type", b"application/json")
+A: Final = Caller("a", id=b"12345678", endpoints=("all",))
+B: Final = Caller("b", id=b"23456789", endpoints=("all",))
+OWNED: Final = [kind for kind in KINDS if kind.group is not Group.ORGANIZATION]
+# Google's ids are names: the collection's, a slash, and what is its own.
+OF_GOOGLE: Final = frozenset(
+    {"cachedContents", "fileSearchStores", "corpora", "ragStores", "tunedModels", "tuningJobs", "batchPredictionJobs"}
+    | {"operations", "generatedFiles"}
+)
+# Where a body of another endpoint uses an object of a kind; others are named in paths alone.
+USED: Final[dict[str, dict[str, Any]]] = {
+    "files": {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "ID"}]}]},
+    "batches": {"batch_id": "ID"},
+    "responses": {"previous_response_id": "ID"},
+    "conversations": {"conversation": {"id": "ID"}},
+    "vector_stores": {"tools": [{"type": "file_search", "vector_store_ids": ["ID"]}]},
+    "containers": {"tools": [{"type": "code_interpreter", "container": "ID"}]},
+    "threads": {"thread_id": "ID"},
+    "assistants": {"assistant_id": "ID"},
+    "evals": {"eval_id": "ID"},
+    "uploads": {"upload_id": "ID"},
+    "videos": {"video_id": "ID"},
+    "skills": {"container": {"skills": [{"type": "custom", "skill_id": "ID"}]}},
+    "memory_stores": {"memory_store_id": "ID"},
+    "interactions": {"previous_interaction_id": "ID"},
+    "cachedContents": {"cachedContent": "cachedContents/ID"},
+    "fileSearchStores": {"tools": [{"fileSearch": {"fileSearchStoreNames": ["fileSearchStores/ID"]}}]},
+    "generatedFiles": {"fileData": {"fileUri": "https://generativelanguage.googleapis.com/v1beta/generatedFiles/ID"}},
+}
+
+
+class Account:
+    """One account of a provider that two keys share."""
+
+    def __init__(self) -> None:
+        table = ObjectTable(ObjectMemory(1024, 1, 1), 0)
+        auth = Authenticator([KeyEntry(b"1" * 32, name="a"), KeyEntry(b"2" * 32, name="b")])
+        self.access: Final = Access(table, auth)
+
+    def ask(self, caller: Caller, method: bytes, path: str, body: object = None) -> Sequence[ReplyFilter]:
+        """Show a request to its guard; return the filters of its reply. Raises VeloxError."""
+        data = b"" if body is None else json.dumps(body).encode()
+        head = RequestHead.of(method, path.encode(), [JSON], len(data) if data else None)
+        guard = self.access.guard(head, caller)
+        fields = BodyFields(stores=True)
+        if guard is None or not guard.concerns(data, fields):
+            return ()
+        return finished(guard.steps(head, data, fields))
+
+    def told(self, filters: Sequence[ReplyFilter], document: object) -> Any:
+        """Let a reply pass; return what the client gets."""
+        data = json.dumps(document).encode()
+        for each in filters:
+            each.begin(ReplyHead.of(200, [JSON], len(data)), is_sse=False, is_plain=True)
+            data = each.feed(data, True) if each.reads_body else data
+        return json.loads(data)
+
+
+def is_googles(kind: ObjectKind) -> bool:
+    return len(kind.path) == 1 and kind.path[0] in OF_GOOGLE
+
+
+def base_of(kind: ObjectKind) -> str:
+    return "/v1beta/" if is_googles(kind) else "/v1/"
+
+
+def made(account: Account, kind: ObjectKind) -> str:
+    """Make an object by A; return its id as it stands in a path."""
+    object_id = "skill_k1" if kind.path == ("skills",) else "k1-of-a"
+    name = f"{kind.path[-1]}/{object_id}" if is_googles(kind) else object_id
+    document = {"name": name} if is_googles(kind) else {"id": object_id}
+    filters = account.ask(A, b"POST", base_of(kind) + kind.collection, {})
+    assert filters, "nobody would know whose it is"
+    assert account.told(filters, document) == document
+    return object_id
+
+
+@pytest.mark.parametrize("kind", OWNED, ids=lambda kind: kind.collection)
+def test_another_key_can_do_nothing_with_an_object(kind: ObjectKind) -> None:
+    """W3, X5: 404, as for an object that is not there; who made it can do all of that."""
+    account = Account()
+    object_id = made(account, kind)
+    path = f"{base_of(kind)}{kind.collection}/{object_id}"
+    attacks: list[tuple[bytes, str, object]] = [
+        (b"GET", path, None),
+        (b"DELETE", path, None),
+        (b"POST", path, {"metadata": {}}),
+        (b"PATCH", path, {"metadata": {}}),
+        (b"POST", f"{path}/cancel", {}),
+        (b"POST", f"{path}:cancel", {}),
+        (b"GET", f"{path}/content", None),
+        (b"GET", f"{path}/items", None),
+        (b"DELETE", f"{path}/items/x", None),
+    ]
+    use = USED.get(kind.path[0])
+    if use is not None and len(kind.path) == 1:
+        body = json.loads(json.dumps(use).replace("ID", object_id))
+        where = "/v1beta/models/gemini-3-pro:generateContent" if is_googles(kind) else "/v1/responses"
+        attacks.append((b"POST", where, {"model": "m", **body}))
+    for method, target, body in attacks:
+        try:
+            account.ask(A, method, target, body)
+        except VeloxError as exc:
+            assert exc.reason is not Reason.UNKNOWN_OBJECT, (method, target)
+        with pytest.raises(VeloxError) as caught:
+            account.ask(B, method, target, body)
+        assert caught.value.status in (403, 404), (method, target, caught.value)
+        assert caught.value.reason is Reason.UNKNOWN_OBJECT or target.endswith(":cancel"), (method, target)
+
+
+@pytest.mark.parametrize("kind", OWNED, ids=lambda kind: kind.collection)
+def test_list_shows_a_key_its_own_objects(kind: ObjectKind) -> None:
+    """W3: whatever the field of the list is called, and whether an object has an `id` or a `name`."""
+    account = Account()
+    object_id = made(account, kind)
+    is_google = is_googles(kind)
+    item = {"name": f"{kind.path[-1]}/{object_id}"} if is_google else {"id": object_id}
+    field = kind.path[-1] if is_google else "data"
+    page = {field: [item], "has_more": False}
+    for caller, wanted in ((A, [item]), (B, [])):
+        filters = account.ask(caller, b"GET", base_of(kind) + kind.collection)
+        assert account.told(filters, page)[field] == wanted
+
+
+def test_chat_completions_are_a_kind_where_they_are_stored() -> None:
+    """And are none where nobody asks for that."""
+    assert any(kind.path == CHAT for kind in OWNED)
