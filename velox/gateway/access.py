@@ -20,7 +20,7 @@ from velox.gateway.dropped_fields import OVERRIDING
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.ownership import IdWatch, OwnedCall, nowhere, owned_call
 from velox.gateway.permission import may_use
-from velox.gateway.places import Places
+from velox.gateway.places import Places, SharedObjects
 from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.policy.api_table import (
@@ -110,11 +110,14 @@ class Access:
         auth: Authenticator | None = None,
         *,
         refuses_unknown: bool = False,
+        share: Callable[[], SharedObjects] | None = None,
     ) -> None:
         """table: of the objects that callers have made; None: nobody asks whose they are. auth: who calls.
 
-        refuses_unknown: of objects that are not in the table.
+        refuses_unknown: of objects that are not in the table. share: of other gateways' objects, once they are needed;
+        None: there are none.
         """
+        self.share: Final = share
         self._refuses_unknown: Final = refuses_unknown
         self.keeps_places = False  # objects may be kept at more than one place
         self.places: Final = None if table is None else Places(table)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
 from typing import Final
 
@@ -47,7 +47,7 @@ from velox.gateway.member import Member
 from velox.gateway.metering import Meter, Usage, metered, usage_of
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import GatewayLimits, Parts
-from velox.gateway.places import NOWHERE, PlaceNote
+from velox.gateway.places import NOWHERE, PlaceNote, SharedObjects
 from velox.gateway.plan import RequestPlan
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
@@ -80,6 +80,7 @@ __all__ = ["Exchange", "ExchangeOwner"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
+_NOTHING: Final[frozenset[int]] = frozenset()
 _ERRORS_FROM: Final = 400
 # Of these the client hears only if nobody has failed before in a way that may pass.
 _REFUSALS: Final = frozenset({400, 404, 413, 422})
@@ -155,6 +156,7 @@ class Exchange(HedgingHost):
             "_note",
             "_places",
             "_session",
+            "_unknown",
         ),
         "_gone",
         "_is_unnamed",
@@ -213,8 +215,9 @@ class Exchange(HedgingHost):
         self._running = False
         self._retries: RetryPolicy | None = None  # most requests need none
         self._note: PlaceNote | None = None  # where its reply comes from, if that tells of objects that are kept there
+        self._unknown: Sequence[str] = ()  # what may be objects that other gateways know
         self._session = ""  # that it belongs to, on a route that keeps sessions where they are
-        self._places: set[int] = set()  # where the objects are kept that it names
+        self._places: Collection[int] = _NOTHING  # where the objects are kept that it names
         self._is_unsealed = False  # it goes without the reasoning that only its maker can read
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
@@ -289,10 +292,25 @@ class Exchange(HedgingHost):
             finished(check_lines(self.head, self.body or b"", self.gateway.routing, plan.caller))
         guard = plan.guard
         if guard is not None and guard.concerns(self.body, self.fields):
-            body, note = self.body or b"", self._noting(guard)
-            self._filters = finished(guard.steps(self.head, body, self.fields, note.place))
+            body = self.body or b""
+            if guard.owned is not None and self.gateway.parts.access.share is not None:
+                self._unknown = finished(guard.owned.unknown(self.head, body))
+                if self._unknown:
+                    return  # _learn() goes on
+            self._filters = finished(guard.steps(self.head, body, self.fields, self._noting(guard).place))
             if guard.owned is not None and self._note is not None:
                 self._places = finished(guard.owned.places(self.head, body))
+
+    async def _learn(self, guard: Guard, share: Callable[[], SharedObjects]) -> None:
+        """Ask what other gateways know of the objects that it names, then do as read() does. Raises VeloxError."""
+        places = self.gateway.parts.access.places
+        unknown, self._unknown = self._unknown, ()
+        if places is not None:
+            await places.learn(unknown, share())
+        body = self.body or b""
+        self._filters = await in_steps(guard.steps(self.head, body, self.fields, self._noting(guard).place))
+        if guard.owned is not None and self._note is not None:
+            self._places = await in_steps(guard.owned.places(self.head, body))
 
     def _noting(self, guard: Guard) -> PlaceNote:
         """Return where it is noted where the reply comes from; kept only if objects may be kept at several places."""
@@ -343,6 +361,10 @@ class Exchange(HedgingHost):
                 raise asyncio.CancelledError
             if not is_read:
                 await self._read_in_steps()
+            if self._unknown:
+                guard, share = self.plan.guard, self.gateway.parts.access.share
+                assert guard is not None and share is not None, "else nothing is asked for"
+                await self._learn(guard, share)
             if self._grant is NO_GRANT:
                 self.phase = "limit"
                 await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
@@ -362,7 +384,7 @@ class Exchange(HedgingHost):
                 self._routing = routing
                 if self._note is not None:
                     way = self._way = self._kept_way(way, routing)
-                if way.parts.entry.balance == "session" and way.only is None:
+                if way.only is None and way.parts.entry.balance == "session":
                     self._keep_session(way)
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
                     self._calls = await self._record_calls(self.gateway.parts.calls, way)
@@ -479,8 +501,12 @@ class Exchange(HedgingHost):
             await in_steps(check_lines(self.head, body, self.gateway.routing, plan.caller))
         guard = plan.guard
         if guard is not None and guard.concerns(None, self.fields):
-            note = self._noting(guard)
             body = self.body or b""  # it may have a model more
+            if guard.owned is not None and self.gateway.parts.access.share is not None:
+                self._unknown = await in_steps(guard.owned.unknown(self.head, body))
+                if self._unknown:
+                    return  # _learn() goes on
+            note = self._noting(guard)
             self._filters = await in_steps(guard.steps(self.head, body, self.fields, note.place))
             if guard.owned is not None and self._note is not None:
                 self._places = await in_steps(guard.owned.places(self.head, body))
@@ -694,7 +720,8 @@ class Exchange(HedgingHost):
         self.n_attempts += 1
         self.upstream = member.name
         self._answering = attempt
-        self._note_place(attempt)
+        if self._note is not None or self._session:
+            self._note_place(attempt)
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
         shape = self.head.shape
@@ -878,7 +905,8 @@ class Exchange(HedgingHost):
         """Note which of two attempts is left."""
         self.upstream = attempt.member.name
         self._answering = attempt
-        self._note_place(attempt)
+        if self._note is not None or self._session:
+            self._note_place(attempt)
         if self._addresses is not None:
             self._addresses.upstream = attempt.member.addresses
         if self._calls is not None:

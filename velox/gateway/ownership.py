@@ -72,6 +72,7 @@ _MARKS: Final = (
 )
 _WIDE: Final = b"\0"  # at the start of JSON that is not in UTF-8 (named_objects.py)
 _IDS_PER_STEP: Final = 50
+_MOST_UNKNOWN: Final = 200
 _MOST_BYTES: Final = 16 * 1024 * 1024
 # Where the events of a stream, or the messages of a WebSocket, tell the ids of what was made; of a reply that is one
 # object the table of kinds says it. What stands deeper may repeat the request, as metadata and tools do.
@@ -229,30 +230,38 @@ class OwnedCall:
 
         What can't be read names none: check() has refused it where somebody's objects are to be kept from others.
         """
-        found: set[int] = set()
-        call, table = self._call, self._table
+        found = yield from self._texts(head, body)
+        return set(map(self._table.place_of, found)) - {UNKNOWN}
+
+    def unknown(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, list[str]]:
+        """Return what may be objects of which nothing is known here, 200 at most; yields between slices."""
+        found = yield from self._texts(head, body)
+        return [text for text in found if self._table.find(text) is None][:_MOST_UNKNOWN]
+
+    def _texts(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, set[str]]:
+        """Return what may be objects in the path, the query and the body."""
+        found: set[str] = set()
+        call = self._call
         if call is not None and call.kind is not None and call.object_id:
-            found.add(table.place_of(call.object_id))
-            found.add(table.place_of(f"{call.kind.path[-1]}/{call.object_id}".lower()))
-            found.update(table.place_of(name) for name in google_names("/".join(call.words)))
-        for name, value in parse_qsl(head.query.decode("latin-1"), keep_blank_values=True):
-            if is_id_field(name):
-                found.add(table.place_of(value))
+            found |= {call.object_id, f"{call.kind.path[-1]}/{call.object_id}".lower()}
+            found.update(google_names("/".join(call.words)))
+        pairs = parse_qsl(head.query.decode("latin-1"), keep_blank_values=True)
+        found.update(value for name, value in pairs if is_id_field(name))
         media = (head.header(b"content-type") or b"").lower()
         if body and not self._is_content(head, media):
             try:
                 if media.startswith(b"multipart/"):
-                    found.update(map(table.place_of, (yield from form_ids(body))))
+                    found.update((yield from form_ids(body)))
                 elif media.startswith(b"application/x-www-form-urlencoded"):
-                    found.update(map(table.place_of, (yield from query_ids(body))))
+                    found.update((yield from query_ids(body)))
                 else:
                     if len(body) >= LARGE_BYTES:
                         body = (yield from skim(body, _passes)).data
                     if (yield from looking_for_mentions(body)):
-                        found.update([table.place_of(each.text) for each in (yield from named_ids(body))])
+                        found.update([each.text for each in (yield from named_ids(body))])
             except DoubtError:
                 pass
-        return found - {UNKNOWN}
+        return found
 
     @property
     def keeps(self) -> bool:

@@ -18,13 +18,13 @@ Knows: places as numbers. Does not know: which requests name objects (ownership.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from velox.gateway.member import Member
 from velox.policy.health.member import State
 from velox.shm.object_table import ObjectTable
 
-__all__ = ["NOWHERE", "Place", "PlaceNote", "Places"]
+__all__ = ["NOWHERE", "Place", "PlaceNote", "Places", "SharedObjects"]
 
 NOWHERE: Final = 0
 # Sessions stand among the objects, as one owner's: when there are too many, they give way to each other.
@@ -37,6 +37,13 @@ class Place(NamedTuple):
 
     upstream: str
     key: int
+
+
+class SharedObjects(Protocol):
+    """What several gateways know of objects together (runtime/objects_redis.py)."""
+
+    async def get(self, tags: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return owner and place of those that are known. tags: the numbers of ids."""
 
 
 class Places:
@@ -54,6 +61,12 @@ class Places:
         """Return what stands for an upstream and one of its keys: never 0."""
         secret = member.forwarders[key].secret or b""
         return self._table.number(f"{member.name}\0{secret.decode('latin-1')}")
+
+    async def learn(self, texts: Sequence[str], shared: SharedObjects) -> None:
+        """Ask what other gateways know of objects, and note it here."""
+        by_tag = {self._table.number(text): text for text in texts}
+        for tag, (owner, place) in (await shared.get(tuple(by_tag))).items():
+            self._table.learn(by_tag[tag], owner, place)
 
     def find(self, members: Iterable[Member], number: int) -> Place | None:
         """Return what a number stands for; None: the upstream, or the key, is not there any more."""

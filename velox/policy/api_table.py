@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+# The endpoint of a server of models at its root (SageMaker), and what an agent's automation has.
+_OF_AUTOMATIONS: Final = "invocations"
+
+
 class ApiCall(NamedTuple):
     """One request, as its method and its plainly written path tell.
 
@@ -204,7 +208,7 @@ def is_organizations(method: bytes, path: bytes) -> bool:
         return True
     if plain is not None:
         return _found(plain, _below_base(plain)[1])[1] is Group.ORGANIZATION
-    if is_endpoint_anyhow(path):
+    if is_endpoint_anyhow(path) and _OF_AUTOMATIONS not in words:
         return False  # /deployments/NAME/chat/completions
     words |= {without_verb(word) for word in words}
     return any(words.issuperset(each) for each in _ORGANIZATIONS)

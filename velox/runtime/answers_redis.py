@@ -1,5 +1,5 @@
-"""Kept answers in Redis, where several gateways have the same ones. A worker's side; with lease_redis.py the only file
-that imports `redis`.
+"""Kept answers in Redis, where several gateways have the same ones. A worker's side; with lease_redis.py and
+objects_redis.py the only file that imports `redis`.
 
     {prefix}{velox}:answer:DIGEST of owner and id  ->  =TEXT       an answer, by its own id
                                                        @DIGEST     the same, by the id of one of its items

@@ -5,6 +5,7 @@ Knows: when it is kept, and what follows if it can't be. Does not know: the file
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import Final
 
@@ -24,12 +25,21 @@ def object_memory(settings: Settings, blocks: int, folder: LedgerFolder | None, 
     Where the file can't be had the gateway serves all the same, and says so once.
     """
     shape = settings.object_rows, settings.workers, blocks
+    key = _shared_key(settings)
     if folder is None:
-        return ObjectMemory(*shape)
+        return ObjectMemory(*shape, key=key)
     file = folder.rings / _NAME
     try:
-        return object_memory_in(file, *shape)
+        return object_memory_in(file, *shape, key)
     except OSError as exc:
         text = "%s: %s; owners and places of objects are forgotten with the next restart"
         logger.warning(text, file, exc.strerror)
-        return ObjectMemory(*shape)
+        return ObjectMemory(*shape, key=key)
+
+
+def _shared_key(settings: Settings) -> bytes:
+    """Return the key of the hashes: the same for all gateways of one Redis, which know the same objects; else none."""
+    if settings.redis_url is None:
+        return b""
+    text = f"velox objects\0{settings.redis_url.reveal()}\0{settings.redis_prefix}"
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()

@@ -73,6 +73,8 @@ def _modules(settings: Settings) -> Iterable[str]:
         yield from _LANES
     if any(map(signs_in, settings.upstreams)):
         yield from _AUTHORITIES
+    if settings.redis_url is not None:
+        yield "velox.runtime.objects_redis"
     if settings.ledger is not None:
         yield from _LEDGER
         if settings.ledger_database is None:

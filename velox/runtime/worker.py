@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -39,6 +39,7 @@ from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.model_sources import ModelSources, fetch_list, fetch_model
 from velox.gateway.models import Describe, ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
+from velox.gateway.places import SharedObjects
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply_fields import ReplyFields
 from velox.gateway.tunnels import Tunnels
@@ -97,6 +98,7 @@ from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 
 if TYPE_CHECKING:  # loads a library, which most gateways don't need
     from velox.runtime.answers_redis import RedisAnswers
+    from velox.runtime.objects_redis import RedisObjects
 
 __all__ = ["Worker", "WorkerContext", "gateway_parts", "queue_of", "run_worker"]
 
@@ -114,6 +116,7 @@ def gateway_parts(
     connections: ConnectionBudget | None = None,
     metrics: WorkerMetrics,
     objects: ObjectTable | None = None,
+    share: Callable[[], SharedObjects] | None = None,
     answers: Answers | None = None,
     records: RecordRing | None = None,
     budgets: BudgetTable | None = None,
@@ -128,7 +131,7 @@ def gateway_parts(
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
         auth=auth,
-        access=Access(objects, auth, refuses_unknown=settings.unknown_objects == "refuse"),
+        access=Access(objects, auth, refuses_unknown=settings.unknown_objects == "refuse", share=share),
         reader=BodyReader(),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.limit_counter),
         retry_rules=RetryRules(
@@ -323,6 +326,7 @@ class Worker:
         self._loop: Final = loop
         self._status: Final = WorkerStatus(context.segment, block)
         self._shared: RedisAnswers | None = None  # once it is needed
+        self._objects: RedisObjects | None = None  # the same
         self._takeover: ListenerTakeover | None = None  # once it accepts itself
         self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
@@ -395,7 +399,8 @@ class Worker:
             bodies=self._budget,
             connections=self._fleet.connections,
             metrics=self._metrics,
-            objects=ObjectTable(context.objects, context.block),
+            objects=self._make_objects(),
+            share=None if self._settings.redis_url is None else self._shared_objects,
             answers=self._make_answers(),
             records=context.records,
             budgets=budgets,
@@ -403,6 +408,23 @@ class Worker:
             logger=self._logger,
         )
         return Gateway(parts, queue_of(self._settings, context.slot), self._fleet.routing, self._loop)
+
+    def _make_objects(self) -> ObjectTable:
+        table = ObjectTable(self._context.objects, self._context.block)
+        if self._settings.redis_url is not None:
+            table.tell = lambda *row: self._shared_objects().put(*row)
+        return table
+
+    def _shared_objects(self) -> RedisObjects:
+        """Return where other gateways know the same objects."""
+        if self._objects is None:
+            from velox.runtime.objects_redis import RedisObjects
+
+            settings = self._settings
+            assert settings.redis_url is not None, "asked for with Redis only"
+            where = (settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s)
+            self._objects = RedisObjects(*where, self._loop, self._logger)
+        return self._objects
 
     def _make_answers(self) -> Answers | None:
         memory, settings = self._context.answers, self._settings
@@ -514,6 +536,8 @@ class Worker:
         self._fleet.close()
         if self._shared is not None:
             await self._shared.close()
+        if self._objects is not None:
+            await self._objects.close()
         # The last lines tell what was cut: a reader that is slow just now has a moment for them.
         for _ in range(round(_LOG_S / _LOOK_S)):
             if self._log.flush():

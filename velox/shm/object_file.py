@@ -27,13 +27,18 @@ _MAGIC: Final = b"velox objects 1\n"
 _CHUNK: Final = 1 << 20
 
 
-def object_memory_in(file: Path, rows: int, writers: int, blocks: int) -> ObjectMemory:
-    """Return the memory of a table that a file holds, made if it is not there. As for ObjectMemory. Raises OSError."""
+def object_memory_in(file: Path, rows: int, writers: int, blocks: int, key: bytes = b"") -> ObjectMemory:
+    """Return the memory of a table that a file holds, made if it is not there. As for ObjectMemory. Raises OSError.
+
+    key: that it must have; none: any.
+    """
     shape = rows, writers, blocks
     found = _head_of(file)
+    if found is not None and key and found[0] != key:
+        found = None  # with another key its rows say nothing
     if found is not None and found[1] == shape:
         return _mapped(file, found[0], shape)
-    key = os.urandom(16) if found is None else found[0]
+    key = (key or os.urandom(16)) if found is None else found[0]
     new = file.with_name(f"{file.name}.new")
     new.unlink(missing_ok=True)
     _make(new, key, shape)

@@ -15,7 +15,7 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomicshm import fence
@@ -84,12 +84,14 @@ class ObjectMemory:
 class ObjectTable:
     """The table as one process sees it, which writes `block`.
 
-    named: its first is 0 until somebody has made an object that bodies of any endpoint may name, as a file.
+    named: its first is 0 until somebody has made an object that bodies of any endpoint may name, as a file. tell:
+    called with the numbers of each new object, of its owner and its place; None: nobody else is to know.
     """
 
-    __slots__ = ("_block", "_memory", "named")
+    __slots__ = ("_block", "_memory", "named", "tell")
 
     def __init__(self, memory: ObjectMemory, block: int) -> None:
+        self.tell: Callable[[int, int, int], None] | None = None
         self._memory: Final = memory
         self._block: Final = block
         self.named: Final = memory.named
@@ -132,6 +134,14 @@ class ObjectTable:
         if not object_id.startswith(_OF_REPLIES):
             self.named[0] = 1
         self._write(object_id, owner, place)
+        if self.tell is not None:
+            self.tell(self.number(object_id), owner, place)
+
+    def learn(self, object_id: str, owner: int, place: int) -> None:
+        """Note what another gateway knows of an object."""
+        if self.find(object_id) is None:
+            self.named[0] = 1
+            self._write(object_id, owner, place)
 
     def keep(self, text: str, owner: int, place: int) -> None:
         """Note where something is now, in the place of what this process has noted before."""

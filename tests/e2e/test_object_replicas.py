@@ -1,0 +1,92 @@
+"""Owners and places of objects of two gateways with one Redis: the same for both, and what is so while it is away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.recording import JSON, Call, RecordingUpstream
+from tests.e2e.redis_server import RedisServer, redis_server
+from tests.e2e.routed import routed
+
+MADE: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as running:
+        yield running
+
+
+def keeper(name: str) -> Callable[[Call], Awaitable[None]]:
+    """A provider that has what was made there, and nothing else."""
+
+    async def keeps(call: Call) -> None:
+        object_id = f"resp_{name}{len(MADE)}" if call.method == "POST" else call.target.rpartition("/")[2]
+        if call.method == "POST":
+            named = json.loads(call.body).get("previous_response_id")
+            if named is not None and MADE.get(named) != name:
+                await call.reply(404, JSON, b'{"error":{"message":"none"}}')
+                return
+            MADE[object_id] = name
+        status = 200 if MADE.get(object_id) == name else 404
+        await call.reply(status, JSON, json.dumps({"id": object_id, "object": "response", "output": []}).encode())
+
+    return keeps
+
+
+@pytest.fixture(scope="module")
+def gateways(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VeloxProcess]]:
+    keys = Path(tmp_path_factory.mktemp("keys"), "keys.yaml")
+    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    with ExitStack() as running:
+        upstreams = []
+        for name in ("left", "right"):
+            made = running.enter_context(RecordingUpstream(script=keeper(name)))
+            upstreams.append({"name": name, "origin": made.upstream.url})
+        config = {"upstreams": upstreams, "routes": [{"name": "all", "to": ["left", "right"]}]}
+        more = {"redis_url": redis.url, "VELOX_API_KEYS_FILE": str(keys), "redis_timeout": "1s"}
+        yield [running.enter_context(routed(config, **more)) for _ in range(2)]
+
+
+def ask(velox: VeloxProcess, key: str, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
+    reply = velox.request(method, path, body, {"authorization": f"Bearer {key}"})
+    return reply.status, json.loads(reply.body)
+
+
+def test_gateways_know_the_same_owners_and_places(gateways: list[VeloxProcess], redis: RedisServer) -> None:
+    """W2: made by one, read and gone on with by the other, at the upstream that keeps it; nobody else's."""
+    one, other = gateways
+    created = [ask(one, "vk-a", "POST", "/v1/responses", b'{"model":"m","input":"x"}') for _ in range(6)]
+    assert {MADE[told["id"]] for _, told in created} == {"left", "right"}
+    with redis.client() as client:
+        until(lambda: len(client.keys("*:object:*")) >= 6, "Redis knows all of them", 10.0)
+        assert all(0 < client.ttl(key) <= 30 * 86_400 for key in client.keys("*:object:*"))
+    for n, (_, told) in enumerate(created):
+        path = f"/v1/responses/{told['id']}"
+        if n % 2:  # whoever asks first
+            assert ask(other, "vk-b", "GET", path)[0] == 404
+        assert ask(other, "vk-a", "GET", path)[0] == 200
+        assert ask(other, "vk-b", "GET", path)[0] == 404
+        follow = json.dumps({"model": "m", "input": "y", "previous_response_id": told["id"]}).encode()
+        assert ask(other, "vk-b", "POST", "/v1/responses", follow)[0] == 404
+        assert ask(other, "vk-a", "POST", "/v1/responses", follow)[0] == 200
+
+
+@pytest.mark.more
+def test_gateway_serves_while_redis_is_away(gateways: list[VeloxProcess], redis: RedisServer) -> None:
+    """It knows what it made itself; of an id that nobody knows it asks in vain, for a moment at most."""
+    one, _ = gateways
+    redis.pause()
+    try:
+        _, told = ask(one, "vk-a", "POST", "/v1/responses", b'{"model":"m","input":"x"}')
+        assert ask(one, "vk-a", "GET", f"/v1/responses/{told['id']}")[0] == 200
+        assert ask(one, "vk-b", "GET", f"/v1/responses/{told['id']}")[0] == 404
+        assert ask(one, "vk-a", "GET", "/v1/responses/resp_of_nobody")[0] == 404
+    finally:
+        redis.resume()
