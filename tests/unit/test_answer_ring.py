@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,3 +146,37 @@ def test_what_is_found_is_what_was_kept_last(steps: list[tuple[int, int, bytes]]
 def test_bound_is_all_that_is_mapped() -> None:
     memory = AnswerMemory(4096, 64, 2, 4)
     assert ring_bytes(4096, 64, 2, 4) == len(memory.mapped)
+
+
+def _hammer(ring: AnswerRing, name: str, n: int) -> None:
+    """Keep texts that tell whose they are, and read those of all."""
+    for turn in range(n):
+        text = f"{name}:{turn % 20}:".encode() * (1 + turn % 200)
+        ring.put(name, (f"{name}{turn % 20}",), text)
+        for other in "abcd":
+            found = ring.get(other, f"{other}{turn % 20}", 60.0)
+            if found is not None and set(found.text.split(b":")[:-1:2]) != {other.encode()}:
+                os._exit(1)
+    os._exit(0)
+
+
+@pytest.mark.more
+def test_processes_that_write_at_once_and_are_killed_never_mix_texts() -> None:
+    """Whatever is found is whole, and its owner's; a killed one's place is passed over."""
+    made, children = rings(size=1 << 16, entries=256, blocks=4), list[int]()
+    for ring, name in zip(made, "abcd", strict=True):
+        pid = os.fork()
+        if not pid:
+            _hammer(ring, name, 4000)
+        children.append(pid)
+    reader = AnswerRing(made[0]._memory, 0)
+    killed = children[3]
+    until = time.monotonic() + 60.0
+    while reader.get("d", "d5", 60.0) is None and time.monotonic() < until:
+        os.sched_yield()
+    os.kill(killed, signal.SIGKILL)
+    ends = {pid: os.waitpid(pid, 0)[1] for pid in children}
+    assert ends.pop(killed) in (0, signal.SIGKILL)
+    assert set(ends.values()) == {0}
+    assert reader.put("e", ("e",), b"x" * 100)
+    assert text_of(made[1], "e", owner="e") == b"x" * 100

@@ -37,6 +37,7 @@ __all__ = [
 REFERRING: Final = frozenset({Surface.RESPONSES, Surface.COMPACT, Surface.COUNT_RESPONSES})
 _HEADERS: Final = ((b"content-type", b"application/json"),)
 _COLLECTION: Final = b"responses"
+_BEFORE: Final = b"responses/resp_"
 _ANSWER: Final = "resp_"
 _OWN: Final = "resp_vx"  # no provider's id begins so
 
@@ -184,6 +185,8 @@ def is_of_answer(path: bytes) -> bool:
 
 def _place(path: bytes) -> AnswerPlace | None:
     """Return the id of the answer that a path names, and what stands behind it; None: it names none."""
+    if _BEFORE not in path:
+        return None
     words = path.strip(b"/").split(b"/")
     if _COLLECTION not in words[:-1]:
         return None

@@ -81,8 +81,8 @@ _LIFETIMES: Final = {"12h": "1h", "30m": None}
 _REFUSED: Final = {
     "previous_response_id": "this answer is not known here, or no longer; send the whole conversation as input, "
     "without previous_response_id",
-    "conversation": "conversations are not kept here for the model of this route; send the whole conversation as "
-    "input, without conversation",
+    "conversation": "conversations are not kept here for the model of this route; go on by previous_response_id, or "
+    "send the whole conversation as input",
     "prompt": "a stored prompt can't be read for the model of this route; send its text as instructions and input",
     "moderation": "the model of this route does not moderate by this field; leave moderation out",
 }
