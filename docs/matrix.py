@@ -91,7 +91,7 @@ _FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
     "what the provider keeps": {
         "chat": ("file by id",),
-        "responses": ("previous_response_id, not kept", "conversation", "prompt", "file by id"),
+        "responses": ("previous_response_id, not kept", "conversation, not kept", "prompt", "file by id"),
         "messages": ("container", "document by id"),
         "generate": ("cachedContent",),
     },

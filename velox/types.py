@@ -41,13 +41,17 @@ __all__ = [
 class AnswerKeeper(Protocol):
     """Who keeps the answer of one request. previous: the id of the answer that it goes on from; None: none.
 
-    reads_reply: the answer passes as it came, and is to be read; set for each attempt.
+    conversation: that the answer goes into; None: none. reads_reply: the answer passes as it came, and is to be read;
+    set for each attempt.
     """
 
     reads_reply: bool
 
     @property
     def previous(self) -> str | None: ...
+
+    @property
+    def conversation(self) -> str | None: ...
 
     def own_input(self, body: bytes | bytearray) -> bytes:
         """Return the items that the client has sent, as they stand in a list. body: the request, as it was read."""

@@ -336,3 +336,91 @@ def test_answer_in_the_background_is_recorded_once(
         until(lambda: velox.openai().responses.retrieve(queued.id).status == "completed", "it is made", 20.0)
     (row,) = usage(tmp_path, capsys, "--calls")
     assert (row["input_tokens"], row["output_tokens"]) == (5, 2)
+
+
+def test_conversation_is_an_object(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """Begun with items, gone on with by two models, read and shortened, through any worker."""
+    client, again = velox.openai(api_key="vk-a"), velox.openai(api_key="vk-a")
+    said: Any = {"type": "message", "role": "user", "content": "Remember 7."}
+    made = client.conversations.create(items=[said], metadata={"k": "v"})
+    assert (made.object, made.metadata) == ("conversation", {"k": "v"})
+
+    first = client.responses.create(model="m", input="Hi", conversation=made.id)
+    assert (first.conversation and first.conversation.id, first.previous_response_id) == (made.id, None)
+    assert sent(upstream) == [("user", "Remember 7."), ("user", "Hi")]
+    last = again.responses.create(model="n", input=[RESULT], conversation={"id": made.id})
+    assert sent(upstream)[1:] == [("user", "Hi"), ("assistant", SAYS), ("tool", "42")]
+
+    items = list(again.conversations.items.list(made.id, order="asc"))
+    kinds = ["message", "message", "message", "function_call", "function_call_output", "message", "function_call"]
+    assert [item.type for item in items] == kinds
+    assert items[-1].id == last.output[-1].id
+    (more,) = client.conversations.items.create(made.id, items=[said]).data
+    assert again.conversations.items.retrieve(more.id or "", conversation_id=made.id).id == more.id
+
+    for item in [more, *items[2:]]:
+        client.conversations.items.delete(item.id or "", conversation_id=made.id)
+    assert [item.id for item in again.conversations.items.list(made.id)] == [items[1].id, items[0].id]
+    queued = again.responses.create(model="m", input="And?", conversation=made.id, background=True)
+    done = polled(velox, queued.id, "completed")
+    assert (done["conversation"], done["previous_response_id"]) == ({"id": made.id}, None)
+    until(lambda: len(client.conversations.items.list(made.id).data) == 5, "the answer is in the conversation", 10.0)
+    assert sent(upstream) == [("user", "Remember 7."), ("user", "Hi"), ("user", "And?")]
+
+    assert client.conversations.update(made.id, metadata={"k": "w"}).metadata == {"k": "w"}
+    assert again.conversations.retrieve(made.id).metadata == {"k": "w"}
+    other = velox.openai(api_key="vk-b")
+    for refused in (
+        lambda: other.conversations.retrieve(made.id),
+        lambda: other.conversations.items.list(made.id),
+        lambda: other.conversations.delete(made.id),
+        lambda: other.responses.create(model="m", input="Hi", conversation=made.id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            refused()
+    assert again.conversations.delete(made.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(made.id)
+    with pytest.raises(openai.BadRequestError, match="conversation"):
+        client.responses.create(model="m", input="Hi", conversation=made.id)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "", {"items": 5}, 400),
+        ("POST", "", {"items": [{"role": "user", "content": "a"}] * 21}, 400),
+        ("POST", "/ID/items", {"items": []}, 400),
+        ("GET", "/ID/items?limit=0", None, 400),
+        ("GET", "/ID/items/x", None, 404),
+        ("DELETE", "/ID/items", None, 404),
+        ("GET", "/ID/other", None, 404),
+        ("GET", "/conv_vx0", None, 404),
+    ],
+)
+def test_wrong_request_for_a_conversation_is_refused(
+    velox: VeloxProcess, upstream: RecordingUpstream, method: str, path: str, body: Any, status: int
+) -> None:
+    """In OpenAI's shape; nothing goes up."""
+    made = velox.openai(api_key="vk-a").conversations.create()
+    n_calls = len(upstream.calls)
+    data = None if body is None else json.dumps(body).encode()
+    target = f"/v1/conversations{path.replace('ID', made.id)}"
+    reply = velox.request(method, target, data, {"authorization": "Bearer vk-a"})
+    assert (reply.status, bool(reply.error()["message"]), len(upstream.calls)) == (status, True, n_calls)
+
+
+def test_conversations_of_a_provider_are_its_own(upstream: RecordingUpstream) -> None:
+    """Where an upstream has them, the request for one goes there."""
+    both = [
+        {"name": "openai", "provider": "openai", "origin": upstream.upstream.url, "key": "env:OTHER_KEY"},
+        {"name": "vllm", "provider": "vllm", "origin": upstream.upstream.url},
+    ]
+
+    async def theirs(call: Call) -> None:
+        await call.reply(200, JSON, b'{"id":"conv_68a1","object":"conversation"}')
+
+    with routed({"upstreams": both}, OTHER_KEY="sk-other-0123456789") as velox, upstream.playing(theirs):
+        assert velox.request("POST", "/v1/conversations", b"{}").json()["id"] == "conv_68a1"
+        assert velox.request("GET", "/v1/conversations/conv_68a1").status == 200
+        assert len(upstream.calls) == 2

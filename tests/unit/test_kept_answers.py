@@ -58,7 +58,7 @@ def unfold(answers: Answers, body: dict[str, Any], caller: Caller = A) -> Unfold
 
 
 def served(answers: Answers, path: str, method: str = "GET", caller: Caller = A) -> Any:
-    found = asyncio.run(answers.serve(RequestHead.of(method.encode(), path.encode()), caller))
+    found = asyncio.run(answers.serve(RequestHead.of(method.encode(), path.encode()), b"", caller))
     return None if found is None else json.loads(found[2])
 
 
@@ -72,6 +72,10 @@ def served(answers: Answers, path: str, method: str = "GET", caller: Caller = A)
         (b"/v1/responses/input_tokens", False),
         (b"/v1/responses/compact", False),
         (b"/v1/files/resp_1", False),
+        (b"/v1/xresponses/resp_1", False),
+        (b"/v1/conversations", True),
+        (b"/v1/conversations/conv_vx1/items/x", True),
+        (b"/v1/conversations/conv_68", False),
     ],
 )
 def test_paths_of_answers(path: bytes, is_one: bool) -> None:
@@ -148,10 +152,14 @@ class Kept:
     """Who keeps answers, and tells which."""
 
     previous: str | None = None
+    conversation: str | None = None
     reads_reply = True
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
+
+    def own_input(self, body: bytes | bytearray) -> bytes:
+        return b""
 
     def keep(self, body: bytes | bytearray, response: bytes) -> None:
         self.answers.append(response)

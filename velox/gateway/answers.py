@@ -36,18 +36,21 @@ __all__ = [
 # Whose requests may refer to what is kept.
 REFERRING: Final = frozenset({Surface.RESPONSES, Surface.COMPACT, Surface.COUNT_RESPONSES})
 _HEADERS: Final = ((b"content-type", b"application/json"),)
-_COLLECTION: Final = b"responses"
-_BEFORE: Final = b"responses/resp_"
-_ANSWER: Final = "resp_"
-_OWN: Final = "resp_vx"  # no provider's id begins so
+_STARTS: Final = (b"responses/resp_", b"conversations/conv_vx")
+_CONVERSATIONS_PATH: Final = b"/conversations"
+_OWN: Final = ("resp_vx", "conv_vx")  # no provider's id begins so
 
 
 class Unfolded(NamedTuple):
-    """A request with its whole input. previous: the answer that it goes on from. own: the items that came."""
+    """A request with its whole input. previous: the answer that it goes on from. own: the items that came.
+
+    conversation: that both go into; None: none that is kept here.
+    """
 
     body: bytes
     previous: str | None
     own: bytes
+    conversation: str | None = None
 
 
 class AnswerPlace(NamedTuple):
@@ -92,12 +95,22 @@ class AnswerStore(Protocol):
     ) -> bytes:
         """See Answers."""
 
-    async def serve(self, place: AnswerPlace, head: RequestHead, caller: Caller) -> bytes | None:
-        """Return what is told of an answer; None: it is not kept here. Raises VeloxError."""
+    async def serve(
+        self,
+        place: AnswerPlace,
+        head: RequestHead,
+        body: bytes | bytearray,
+        caller: Caller,
+        makes: Callable[[], str] | None,
+    ) -> bytes | None:
+        """Return what is told of an answer or conversation; None: it is not kept here. Raises VeloxError."""
 
 
 class AnswersDownError(Exception):
     """The store that several gateways share can't be asked."""
+
+
+_CONVERSATIONS: Final = AnswerPlace("", "")
 
 
 class Answers:
@@ -142,16 +155,25 @@ class Answers:
         """Begin an answer in the background; return what its client is told. Raises VeloxError."""
         return self._kept.in_background(owner, bodies, head, body, caller, answer_id, keeper)
 
-    async def serve(self, head: RequestHead, caller: Caller) -> tuple[int, Headers, bytes] | None:
-        """Answer a request for an answer that is kept here; None: it is none of ours. Raises VeloxError."""
+    async def serve(
+        self, head: RequestHead, body: bytes | bytearray, caller: Caller, *, makes: Callable[[], str] | None = None
+    ) -> tuple[int, Headers, bytes] | None:
+        """Answer a request for what is kept here; None: it is none of ours. Raises VeloxError.
+
+        makes: gives the names of conversations; None: they are a provider's.
+        """
         place = _place(head.path)
         if place is None:
             return None
-        told = await self._kept.serve(place, head, caller) if self._is_used() else None
+        is_new = makes is not None and place == _CONVERSATIONS and head.method == b"POST"
+        is_ours = place.answer_id.startswith(_OWN)
+        told = None
+        if is_new or self._is_used():
+            told = await self._kept.serve(place, head, body, caller, makes if is_new or is_ours else None)
         if told is not None:
             return 200, list(_HEADERS), told
-        if place.answer_id.startswith(_OWN):
-            message = "there is no such answer here, or no longer, or it was made by another caller"
+        if is_ours:
+            message = "there is no such object here, or no longer, or it was made by another caller"
             raise VeloxError(Reason.UNKNOWN_OBJECT, message)
         return None
 
@@ -179,16 +201,19 @@ class Room(ReplyFilter):
 
 
 def is_of_answer(path: bytes) -> bool:
-    """Say whether a path may be of one answer."""
+    """Say whether a path may be of one answer, or of conversations."""
     return _place(path) is not None
 
 
 def _place(path: bytes) -> AnswerPlace | None:
-    """Return the id of the answer that a path names, and what stands behind it; None: it names none."""
-    if _BEFORE not in path:
+    """Return the id of the answer or conversation that a path names, and what stands behind it; None: it names none."""
+    if path.endswith(_CONVERSATIONS_PATH):
+        return _CONVERSATIONS
+    start = next((start for start in _STARTS if start in path), None)
+    if start is None:
         return None
-    words = path.strip(b"/").split(b"/")
-    if _COLLECTION not in words[:-1]:
+    before, _, rest = path.partition(start)
+    if before and not before.endswith(b"/"):
         return None
-    answer_id, *rest = (word.decode("latin-1") for word in words[words.index(_COLLECTION) + 1 :])
-    return AnswerPlace(answer_id, "/".join(rest)) if answer_id.startswith(_ANSWER) else None
+    name, _, more = rest.strip(b"/").partition(b"/")
+    return AnswerPlace(start.partition(b"/")[2].decode() + name.decode("latin-1"), more.decode("latin-1"))

@@ -66,17 +66,22 @@ def begin(
     answer_id: str,
     *,
     previous: str | None,
+    conversation: str | None,
     own_input: bytes,
+    keep_end: Callable[[KeptAnswer], None],
 ) -> bytes:
-    """Begin an answer; return what its client is told. own_input: the items that it sent. Raises VeloxError."""
+    """Begin an answer; return what its client is told. Raises VeloxError.
+
+    own_input: the items that it sent. keep_end: keeps the answer that is made.
+    """
     try:
-        answer = BackgroundAnswer(answer_id, int(time.time()), body, previous)
+        answer = BackgroundAnswer(answer_id, int(time.time()), body, previous, conversation)
     except BadRequestError as exc:
         raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
     request = answer.request()
     if not bodies.take_unless_waiting(len(request)):
         raise no_room(close=False)
-    run = _Run(owner, kept, caller, answer, own_input, lambda: bodies.give(len(request)))
+    run = _Run(owner, kept, caller, answer, own_input, keep_end, lambda: bodies.give(len(request)))
     told = run.keep("queued")
     fields = [field for field in head.headers if field[0] not in _NOT_PASSED]
     sub = RequestHead.of(b"POST", head.target, [*fields, *_JSON], len(request))
@@ -98,6 +103,7 @@ class _Run(PairsOnly):
         caller: Caller,
         answer: BackgroundAnswer,
         own_input: bytes,
+        keep_end: Callable[[KeptAnswer], None],
         give_room: Callable[[], None],
     ) -> None:
         self._owner: Final = owner
@@ -105,6 +111,7 @@ class _Run(PairsOnly):
         self._caller: Final = caller
         self._answer: Final = answer
         self._input: Final = own_input
+        self._keep_end: Final = keep_end
         self._give_room: Callable[[], None] | None = give_room
         self._exchange: ClientExchange | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -119,7 +126,7 @@ class _Run(PairsOnly):
     def keep(self, status: str) -> bytes:
         """Keep the answer as it is now, and return it."""
         response = self._answer.begun(status)
-        self._put(response, int(time.time()) + _ALIVE_S)
+        self._kept.keep(self._made(response, int(time.time()) + _ALIVE_S))
         return response
 
     def begin(self, head: RequestHead, body: bytes) -> None:
@@ -146,10 +153,9 @@ class _Run(PairsOnly):
             if n_looks == 1 or not n_looks % round(_AGAIN_S / _LOOK_S):
                 self.keep("in_progress")
 
-    def _put(self, response: bytes, until_s: int = 0) -> None:
+    def _made(self, response: bytes, until_s: int = 0) -> KeptAnswer:
         answer = self._answer
-        kept = KeptAnswer(answer.id, self._caller.name, answer.previous, self._input, response, until_s)
-        self._kept.keep(kept)
+        return KeptAnswer(answer.id, self._caller.name, answer.previous, self._input, response, until_s)
 
     # -- Client ---------------------------------------------------------------------------------------
 
@@ -207,12 +213,12 @@ class _Run(PairsOnly):
         self.release_body()
         if self._watch is not None:
             self._watch.cancel()
-        self._owner.loop.create_task(self._keep_end(response))
+        self._owner.loop.create_task(self._keep_unless_over(response))
 
-    async def _keep_end(self, response: bytes) -> None:
+    async def _keep_unless_over(self, response: bytes) -> None:
         try:
             kept = await self._kept.found(self._answer.id, self._caller)
         except VeloxError:
             kept = None  # nobody can say: what was told last counts
         if kept is not None and kept.until_s:
-            self._put(response)
+            self._keep_end(self._made(response))

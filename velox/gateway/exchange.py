@@ -29,7 +29,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access import Guard
 from velox.gateway.addresses import AddressFilter
-from velox.gateway.answers import Answers, Room
+from velox.gateway.answers import Answers, Room, is_of_answer
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.batch_lines import check_lines
@@ -531,7 +531,12 @@ class Exchange(HedgingHost):
             if answers is not None:
                 await self._unfold(answers)
             return False
-        served = None if answers is None else await answers.serve(self.head, caller)
+        served = None
+        if answers is not None and is_of_answer(self.head.path):
+            has_own = any(each.lanes is None or each.lanes.has_conversations for each in gateway.routing.members)
+            served = await answers.serve(
+                self.head, self.body or b"", caller, makes=None if has_own else self._object_name
+            )
         models, routing = gateway.parts.models, gateway.routing
         if served is None:
             if models is None or not models.serves(self.head, caller, routing):
@@ -543,6 +548,10 @@ class Exchange(HedgingHost):
         self.reply = self._make_reply()
         self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
         return True
+
+    def _object_name(self) -> str:
+        """Return a name for what is made by this request."""
+        return self.id.decode("ascii").translate(_NO_SIGNS)
 
     async def _unfold(self, answers: Answers) -> None:
         """Put what the request refers to into its body, where that is kept here, and have its answer kept.

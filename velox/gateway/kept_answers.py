@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
@@ -19,6 +20,14 @@ import msgspec
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 from velox.dialects.responses.background import is_background, with_status
+from velox.dialects.responses.conversations import (
+    conversation_items,
+    items_page,
+    more_items,
+    new_conversation,
+    with_metadata,
+    without_item,
+)
 from velox.dialects.responses.kept import (
     KeptAnswer,
     Unfolding,
@@ -44,6 +53,8 @@ from velox.types import AnswerKeeper, Caller
 __all__ = ["Keeper", "KeptAnswers", "ReadAnswer", "SharedAnswers"]
 
 _OK: Final = 200
+_CONVERSATION: Final = "conv_"
+_MOST_NODES: Final = 4096
 _ABANDONED: Final = ApiError(ErrorKind.API, 500, "the gateway that made this answer has stopped; ask for it again")
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
@@ -90,13 +101,17 @@ class KeptAnswers:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None  # whoever reads it says what is wrong
-        return None if made is None else Unfolded(made, unfolding.previous, unfolding.own)
+        if made is None:
+            return None
+        conversation = None if unfolding.conversation is None else unfolding.conversation.id
+        return Unfolded(made, unfolding.previous, unfolding.own, conversation)
 
     def keeper(self, caller: Caller, unfolded: Unfolded | None) -> Keeper:
         """Return who keeps the answer of a request."""
         if unfolded is None:
             return Keeper(self.keep, caller.name)
-        return Keeper(self.keep, caller.name, unfolded.previous, unfolded.own)
+        keep = self.keep if unfolded.conversation is None else partial(self._keep_in, unfolded.conversation)
+        return Keeper(keep, caller.name, unfolded.previous, unfolded.own, unfolded.conversation)
 
     def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
         """Return what reads an answer that passes as it came; None: it is not to be kept."""
@@ -114,7 +129,14 @@ class KeptAnswers:
     ) -> bytes:
         """Begin an answer in the background; return what its client is told. Raises VeloxError."""
         own = keeper.own_input(body)
-        return begin(owner, self, bodies, head, body, caller, answer_id, previous=keeper.previous, own_input=own)
+        keep_end = keeper.keep_answer if isinstance(keeper, Keeper) else self.keep
+        return begin(
+            *(owner, self, bodies, head, body, caller, answer_id),
+            previous=keeper.previous if keeper.conversation is None else None,
+            conversation=keeper.conversation,
+            own_input=own,
+            keep_end=keep_end,
+        )
 
     def keep(self, answer: KeptAnswer, ids: tuple[str, ...] = ()) -> None:
         """Keep an answer; what is too long is not kept. ids: its own, and those of its items, if they are known."""
@@ -126,8 +148,32 @@ class KeptAnswers:
 
     # -- what is asked of an answer -----------------------------------------------------------------
 
-    async def serve(self, place: AnswerPlace, head: RequestHead, caller: Caller) -> bytes | None:
-        """Return what is told of an answer; None: it is not kept here. Raises VeloxError."""
+    def _keep_in(self, conversation_id: str, answer: KeptAnswer, ids: tuple[str, ...] = ()) -> None:
+        """Keep an answer as the last one of a conversation: also where another one came in between."""
+        found = self._ring.get(answer.owner, conversation_id, self._kept_s)
+        conversation = None if found is None else _decoded(found.text, answer.owner)
+        if conversation is not None:
+            answer = msgspec.structs.replace(answer, previous=conversation.previous)
+        self.keep(answer, ids)
+        if conversation is not None:
+            self.keep(msgspec.structs.replace(conversation, previous=answer.id))
+
+    async def serve(
+        self,
+        place: AnswerPlace,
+        head: RequestHead,
+        body: bytes | bytearray,
+        caller: Caller,
+        makes: Callable[[], str] | None,
+    ) -> bytes | None:
+        """Return what is told of an answer or conversation; None: it is not kept here. Raises VeloxError."""
+        try:
+            if not place.answer_id:
+                return None if makes is None else self._made(caller, makes(), body)
+            if place.answer_id.startswith(_CONVERSATION):
+                return await self._of_conversation(place, head, body, caller, makes)
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
         kept = await self.found(place.answer_id, caller)
         if kept is None or kept.id != place.answer_id:
             return None
@@ -173,6 +219,69 @@ class KeptAnswers:
             message = "this answer can't be deleted now: Redis is down, and other gateways may have it; try again"
             raise VeloxError(Reason.ANSWERS_UNAVAILABLE, message, retry_after_s=1.0) from None
 
+    # -- conversations ------------------------------------------------------------------------------
+
+    def _made(self, caller: Caller, name: str, body: bytes | bytearray) -> bytes:
+        found = new_conversation(caller.name, name, int(time.time()), body)
+        for each in found:
+            self.keep(each)
+        return found[-1].response
+
+    async def _of_conversation(
+        self,
+        place: AnswerPlace,
+        head: RequestHead,
+        body: bytes | bytearray,
+        caller: Caller,
+        makes: Callable[[], str] | None,
+    ) -> bytes | None:
+        """Return what is told of one; None: it is not kept here. Raises BadRequestError, VeloxError."""
+        kept = await self.found(place.answer_id, caller)
+        if kept is None:
+            return None
+        rest, _, item_id = place.rest.partition("/")
+        is_read, query = head.method in _READS, dict(parse_qsl(head.query.decode("latin-1")))
+        if not rest and (is_read or head.method == b"POST"):
+            if not is_read:
+                kept = with_metadata(kept, body)
+                self.keep(kept)
+            return kept.response
+        if not rest and head.method == b"DELETE":
+            if self._shared is not None:
+                await self._forget_shared(self._shared, kept.owner, (kept.id,))
+            self._ring.forget(kept.owner, kept.id)
+            return b'{"id":%b,"object":"conversation.deleted","deleted":true}' % quoted(kept.id)
+        if rest == "items" and not item_id and head.method == b"POST" and makes is not None:
+            nodes, told = more_items(kept, makes(), body)
+            for each in nodes:
+                self.keep(each)
+            return told
+        if rest != "items" or not (is_read or (item_id and head.method == b"DELETE")):
+            raise VeloxError(Reason.UNKNOWN_ROUTE, "there is nothing at this path for a conversation that is kept here")
+        items = conversation_items(kept, await self._chain(kept, caller))
+        if not item_id:
+            return items_page(items, query)
+        item = next((text for each, text in items if each == item_id), None)
+        if item is None:
+            raise VeloxError(Reason.UNKNOWN_OBJECT, "there is no such item in this conversation")
+        if is_read:
+            return item
+        kept = without_item(kept, item_id)
+        self.keep(kept)
+        return kept.response
+
+    async def _chain(self, conversation: KeptAnswer, caller: Caller) -> list[KeptAnswer]:
+        """Return the nodes of a conversation, the first one first; what is forgotten of it is left out."""
+        nodes: list[KeptAnswer] = []
+        wanted = conversation.previous
+        while wanted is not None and len(nodes) < _MOST_NODES:
+            node = await self.found(wanted, caller)
+            if node is None:
+                break
+            nodes.append(node)
+            wanted = node.previous
+        return nodes[::-1]
+
     # -- inside -------------------------------------------------------------------------------------
 
     async def found(self, object_id: str, caller: Caller) -> KeptAnswer | None:
@@ -185,6 +294,8 @@ class KeptAnswers:
             except AnswersDownError:
                 is_down = True
             else:
+                if text and object_id.startswith(_CONVERSATION):
+                    self._ring.put(owner, (object_id,), text)  # another gateway may have gone on with it
                 if text is not None:
                     return _decoded(text, owner) if text else None
         found = self._ring.get(owner, object_id, self._kept_s)
@@ -202,7 +313,7 @@ class KeptAnswers:
 class Keeper:
     """Keeps the answer of one request; see AnswerKeeper. It knows nothing of the exchange, which would be a cycle."""
 
-    __slots__ = ("_input", "_keep", "_owner", "previous", "reads_reply")
+    __slots__ = ("_input", "_keep", "_owner", "conversation", "previous", "reads_reply")
 
     def __init__(
         self,
@@ -210,13 +321,19 @@ class Keeper:
         owner: str,
         previous: str | None = None,
         own_input: bytes | None = None,
+        conversation: str | None = None,
     ) -> None:
         """own_input: what the client has sent, where that is not the body that is read."""
         self._keep: Final = keep
         self._owner: Final = owner
         self._input: Final = own_input
         self.previous: Final = previous
+        self.conversation: Final = conversation
         self.reads_reply = False
+
+    def keep_answer(self, answer: KeptAnswer) -> None:
+        """Keep an answer that is whole."""
+        self._keep(answer, response_ids(answer.response))
 
     def own_input(self, body: bytes | bytearray) -> bytes:
         """See AnswerKeeper."""

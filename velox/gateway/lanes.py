@@ -90,6 +90,7 @@ _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_f
 _ANTHROPIC: Final = "anthropic"
 _BILLED: Final = frozenset({_ANTHROPIC, "openai-compatible"})  # the latter may be another way to Anthropic
 _NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
+_WITH_CONVERSATIONS: Final = frozenset({"openai", "azure", "foundry", "openai-compatible"})
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
 
@@ -170,6 +171,11 @@ class Lanes:
     def without_sealed(self, body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
         """Return a client's body without it."""
         return without_sealed(body, surface)
+
+    @property
+    def has_conversations(self) -> bool:
+        """True where the provider has conversation objects, or may have."""
+        return self._row.name in _WITH_CONVERSATIONS
 
     def check_passes(self, endpoint: Endpoint = Endpoint.OTHER, path: bytes = b"", *, of_google: bool = False) -> None:
         """Raise VeloxError if the provider has nothing at paths of other APIs. of_google: of objects of Google's."""

@@ -175,7 +175,7 @@ _RESPONSES: Final[Mapping[str, dict[str, Any]]] = {
     "parallel_tool_calls: false": {"parallel_tool_calls": False},
     "max_tool_calls": {"max_tool_calls": 3},
     "previous_response_id, not kept": {"previous_response_id": "resp_1"},
-    "conversation": {"conversation": "conv_1"},
+    "conversation, not kept": {"conversation": "conv_1"},
     "background: true": {"background": True},
     "prompt": {"prompt": {"id": "pmpt_1"}},
     "truncation: auto": {"truncation": "auto"},
@@ -236,6 +236,7 @@ class _Keeper:
     """As where answers are kept."""
 
     previous: str | None = None
+    conversation: str | None = None
     reads_reply = False
 
     def own_input(self, body: bytes | bytearray) -> bytes:

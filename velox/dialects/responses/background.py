@@ -55,10 +55,13 @@ def runs_in_background(body: bytes | bytearray) -> bool:
 
 
 class BackgroundAnswer:
-    """One answer. answer_id: its own. body: the request, as it came. previous: the answer that it goes on from."""
+    """One answer. answer_id: its own. body: the request. previous, conversation: what it goes on from."""
 
-    def __init__(self, answer_id: str, now_s: int, body: bytes | bytearray, previous: str | None) -> None:
+    def __init__(
+        self, answer_id: str, now_s: int, body: bytes | bytearray, previous: str | None, conversation: str | None
+    ) -> None:
         """Raises BadRequestError."""
+        self._conversation: Final = conversation
         self.id: Final = answer_id
         self.previous: Final = previous
         text = bytes(body)
@@ -93,6 +96,8 @@ class BackgroundAnswer:
     def _own(self, fields: dict[str, Raw], status: str | None) -> bytes:
         fields |= {"id": Raw(quoted(self.id)), "background": _TRUE, "store": _TRUE}
         fields["previous_response_id"] = _NULL if self.previous is None else Raw(quoted(self.previous))
+        if self._conversation is not None:
+            fields["conversation"] = Raw(b'{"id":%b}' % quoted(self._conversation))
         if "metadata" in self._given:
             fields["metadata"] = self._given["metadata"]
         if status is not None:

@@ -30,13 +30,18 @@ __all__ = [
     "input_items",
     "input_page",
     "is_answer",
+    "name_of",
+    "page_of",
     "refers",
+    "removed",
     "response_ids",
     "wants_kept",
+    "with_id",
 ]
 
 _PREVIOUS: Final = "previous_response_id"
-_MARKS: Final = (b"item_reference", b'"previous_response_id"')
+_CONVERSATION: Final = "conversation"
+_MARKS: Final = (b"item_reference", b'"previous_response_id"', b'"conversation"')
 # A reference need not say its type.
 _UNTYPED: Final = re.compile(rb'\{\s*"id"\s*:\s*"[^"\\]{1,256}"\s*\}')
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -109,6 +114,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _KEPT: Final = msgspec.msgpack.Decoder(KeptAnswer)
 _OUTPUT: Final = msgspec.json.Decoder(_Output)
 _IDS: Final = msgspec.json.Decoder(_Ids)
+_IDS_OF: Final = msgspec.json.Decoder(list[str])
 _ITEM: Final = msgspec.json.Decoder(_Item)
 _BODY: Final = msgspec.json.Decoder(_Body)
 _EVENT: Final = msgspec.json.Decoder(_Event)
@@ -181,7 +187,9 @@ class Unfolding:
         self._fields: Final = _FIELDS.decode(body)
         self._most_bytes: Final = most_bytes
         self._known: Final[dict[str, KeptAnswer | None]] = {}
-        self.previous: Final = _text(self._fields.get(_PREVIOUS))
+        self.previous = _text(self._fields.get(_PREVIOUS))
+        self._conversation: Final = _name(self._fields.get(_CONVERSATION))
+        self.conversation: KeptAnswer | None = None  # once it is known
         self.own: Final = _items(self._fields.get("input", Raw()))  # the items that the client has sent
         self._items: Final = _LIST.decode(b"[%b]" % self.own)
 
@@ -190,6 +198,8 @@ class Unfolding:
         if len(self._known) > _MOST_LOOKED_UP:
             return []
         wanted = dict.fromkeys(_references(self._items))
+        if self._conversation is not None and self.conversation is None:
+            wanted[self._conversation] = None
         for kept in self._before():
             if isinstance(kept, str):
                 wanted[kept] = None
@@ -200,6 +210,10 @@ class Unfolding:
     def know(self, object_id: str, kept: KeptAnswer | None) -> None:
         """Take what was found under an id; None: nothing."""
         self._known[object_id] = kept
+        if object_id == self._conversation and kept is not None:
+            if self.previous is not None:
+                raise BadRequestError("a request has a previous_response_id or a conversation, not both", _PREVIOUS)
+            self.conversation, self.previous = kept, kept.previous
 
     def body(self) -> bytes | None:
         """Return the request with its whole input; None: nothing that it refers to is kept. Raises BadRequestError."""
@@ -211,18 +225,22 @@ class Unfolding:
             message = "what was said before this answer is no longer kept; send the whole conversation as input"
             raise BadRequestError(message, _PREVIOUS)
         items: list[bytes] = []
+        gone = frozenset[str]() if self.conversation is None else removed(self.conversation)
         for kept in reversed(before):
             assert isinstance(kept, KeptAnswer), "looked at above"
-            items += [*self._resolved(kept.asked), *map(bytes, kept.output)]
+            asked, output = _left(kept, gone)
+            items += [*self._resolved(asked), *map(bytes, output)]
         own = self._resolved(self._items)
-        if not before and own == [bytes(item) for item in self._items]:
+        if not before and self.conversation is None and own == [bytes(item) for item in self._items]:
             return None
         items += own
         if sum(map(len, items)) > self._most_bytes:
             raise BadRequestError("with the conversation before it, the input is too long; send a part of it", "input")
         fields = {**self._fields, "input": Raw(b"[%b]" % b",".join(items))}
         if before:
-            del fields[_PREVIOUS]
+            fields.pop(_PREVIOUS, None)
+        if self.conversation is not None:
+            del fields[_CONVERSATION]
         return msgspec.json.encode(fields)
 
     # -- inside -------------------------------------------------------------------------------------
@@ -253,6 +271,26 @@ class Unfolding:
         return found
 
 
+def removed(conversation: KeptAnswer) -> frozenset[str]:
+    """Return the ids of items that were taken out of a conversation (conversations.py)."""
+    return frozenset(_IDS_OF.decode(b"[%b]" % conversation.input))
+
+
+def _left(kept: KeptAnswer, gone: frozenset[str]) -> tuple[list[Raw], list[Raw]]:
+    """Return the items of an answer's input and output that were not taken out."""
+    asked, output = kept.asked, kept.output
+    if not gone:
+        return asked, output
+    name, n_asked = name_of(kept), len(asked)
+    left = [(n < n_asked, item) for n, item in enumerate((*asked, *output)) if with_id(item, name, n)[0] not in gone]
+    return [item for is_asked, item in left if is_asked], [item for is_asked, item in left if not is_asked]
+
+
+def name_of(kept: KeptAnswer) -> str:
+    """Return what stands in the ids of an answer's items that came without one."""
+    return kept.id.partition("_")[2]
+
+
 def _item_of(kept: KeptAnswer, wanted: str | None) -> bytes | None:
     return next((bytes(item) for item in kept.output if _ITEM.decode(item).id == wanted), None)
 
@@ -273,6 +311,13 @@ def _reference(item: Raw) -> str | None:
     return given.id if is_one else None
 
 
+def _name(raw: Raw | None) -> str | None:
+    """Return the id of a conversation, which is a string or stands in an object; None: there is none."""
+    if raw is not None and bytes(raw)[:1] == b"{":
+        return _ITEM.decode(raw).id
+    return _text(raw)
+
+
 def _text(raw: Raw | None) -> str | None:
     """Return a string; None for anything else."""
     if raw is None or not is_given(raw) or bytes(raw)[:1] != b'"':
@@ -281,7 +326,13 @@ def _text(raw: Raw | None) -> str | None:
 
 
 def input_page(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
-    """Return a page of an answer's input, as `GET /responses/ID/input_items` has it. Raises BadRequestError.
+    """Return a page of an answer's input, as `GET /responses/ID/input_items` has it. Raises BadRequestError."""
+    name = name_of(kept)
+    return page_of([with_id(item, name, n) for n, item in enumerate(kept.asked)], query)
+
+
+def page_of(items: list[tuple[str, bytes]], query: Mapping[str, str]) -> bytes:
+    """Return a page of items with their ids, in the order in which they were said. Raises BadRequestError.
 
     query: limit (20), order (desc), after.
     """
@@ -294,9 +345,8 @@ def input_page(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequestError("order is asc or desc", "order")
-    items = [_with_id(item, kept.id, n) for n, item in enumerate(kept.asked)]
     if order == "desc":
-        items.reverse()
+        items = items[::-1]
     after = query.get("after")
     if after is not None:
         at = next((n for n, (item_id, _) in enumerate(items) if item_id == after), None)
@@ -313,11 +363,11 @@ def input_page(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
     )
 
 
-def _with_id(item: Raw, answer_id: str, n: int) -> tuple[str, bytes]:
+def with_id(item: Raw, name: str, n: int) -> tuple[str, bytes]:
     """Return an item's id, and the item with it: clients need not give one."""
     given = _ITEM.decode(item)
     if given.id:
         return given.id, bytes(item)
-    made = f"item_{answer_id.removeprefix('resp_')}_{n}"
+    made = f"item_{name}_{n}"
     fields = _FIELDS.decode(item)
     return made, msgspec.json.encode({"id": made, "type": Raw(b'"message"'), **fields})

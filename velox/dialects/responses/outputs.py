@@ -212,8 +212,10 @@ class Envelope:
         previous = None if keeper is None else keeper.previous
         self._keeper: Final = None if given.store is False else keeper
         self._body: Final = body
-        self._tail: Final = b',"previous_response_id":%b,"store":%b,"metadata":%b,"service_tier":%b}' % (
-            _NULL if previous is None else quoted(previous),
+        conversation = None if keeper is None else keeper.conversation
+        self._tail: Final = b',%b"previous_response_id":%b,"store":%b,"metadata":%b,"service_tier":%b}' % (
+            b"" if conversation is None else b'"conversation":{"id":%b},' % quoted(conversation),
+            _NULL if previous is None or conversation is not None else quoted(previous),
             b"false" if self._keeper is None else b"true",
             bytes(given.metadata) if self._keeper is not None and is_given(given.metadata) else b"{}",
             tier,
