@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import json
-import os
 import selectors
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvloop
 
-from tests.e2e.watching import until
+from tests.e2e import launching
 
 __all__ = ["Longest", "longest", "timed"]
 
@@ -44,17 +41,12 @@ class Longest(NamedTuple):
 
 def timed(folder: str) -> tuple[str, ...]:
     """Return what the command line of such a gateway begins with (VeloxProcess.launcher). folder: of its answers."""
-    return (sys.executable, "-m", "tests.canary.turns", folder)
+    return launching.command("tests.canary.turns", folder)
 
 
 def longest(pid: int, folder: str) -> Longest:
     """Ask its worker, which forgets it."""
-    path = Path(folder, str(pid))
-    path.unlink(missing_ok=True)
-    os.kill(pid, _SIGNAL)
-    until(path.exists, f"process {pid} tells its longest turn")
-    ms, seen = json.loads(path.read_text())
-    return Longest(ms, seen)
+    return Longest(*launching.ask(pid, _SIGNAL, folder))
 
 
 class _Selector(selectors.DefaultSelector):
@@ -95,12 +87,9 @@ def _loop(folder: str) -> asyncio.AbstractEventLoop:
 
     def tell() -> None:
         (seen, _), *_ = [*selector.seen.most_common(1), ("", 0)]
-        path = Path(folder, str(os.getpid()))
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps([selector.longest_s * 1000, seen]))
+        launching.answer(folder, [selector.longest_s * 1000, seen])
         selector.longest_s = 0.0
         selector.seen.clear()
-        new.rename(path)
 
     loop = asyncio.SelectorEventLoop(selector)
     loop.add_signal_handler(_SIGNAL, tell)
@@ -108,15 +97,10 @@ def _loop(folder: str) -> asyncio.AbstractEventLoop:
     return loop
 
 
-def main() -> int:
-    """Be `velox WORDS`, on such a loop."""
-    folder, *command = sys.argv[1:]
+def _prepare(folder: str) -> None:
+    """Have workers run on such a loop."""
     uvloop.new_event_loop = lambda: _loop(folder)  # type: ignore[assignment,return-value]
-    sys.argv[1:] = command[command.index("velox") + 1 :]
-    from velox.cli import main as velox
-
-    return velox()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launching.main(_prepare))

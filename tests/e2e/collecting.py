@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import collections
 import gc
-import json
-import os
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
-from tests.e2e.watching import until
+from tests.e2e import launching
 
 __all__ = ["uncollected", "unreachable"]
 
@@ -32,16 +29,12 @@ _SHOWN: Final = 40
 
 def uncollected(folder: str) -> tuple[str, ...]:
     """Return what the command line of such a gateway begins with (VeloxProcess.launcher). folder: of its answers."""
-    return (sys.executable, "-m", "tests.e2e.collecting", folder)
+    return launching.command("tests.e2e.collecting", folder)
 
 
 def unreachable(pid: int, folder: str) -> Mapping[str, int]:
     """Have one of its processes collect; return how many objects of which types only that has freed."""
-    path = Path(folder, str(pid))
-    path.unlink(missing_ok=True)
-    os.kill(pid, _SIGNAL)
-    until(path.exists, f"process {pid} has collected")
-    found: dict[str, int] = json.loads(path.read_text())
+    found: dict[str, int] = launching.ask(pid, _SIGNAL, folder)
     return found
 
 
@@ -53,24 +46,15 @@ def _collect(folder: str) -> None:
     gc.garbage.clear()
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
-    path = Path(folder, str(os.getpid()))
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(dict(types.most_common(_SHOWN))))
-    new.rename(path)
+    launching.answer(folder, dict(types.most_common(_SHOWN)))
 
 
-def main() -> int:
-    """Be `velox WORDS`, with the collector off in all processes."""
-    folder, *command = sys.argv[1:]
-    words = command[command.index("velox") + 1 :]
+def _prepare(folder: str) -> None:
+    """Have no process collect by itself."""
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     signal.signal(_SIGNAL, lambda *_: _collect(folder))
-    sys.argv[1:] = words
-    from velox.cli import main as velox
-
-    return velox()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launching.main(_prepare))

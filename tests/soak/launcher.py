@@ -13,15 +13,13 @@ import asyncio
 import collections
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
-from tests.e2e.watching import until
+from tests.e2e import launching
 
 __all__ = ["tasks", "telling", "trim"]
 
@@ -32,16 +30,12 @@ _TRIM: Final = signal.SIGRTMIN + 9
 
 def telling(folder: str) -> tuple[str, ...]:
     """Return what the command line of such a gateway begins with. folder: of its answers."""
-    return (sys.executable, "-m", "tests.soak.launcher", folder)
+    return launching.command("tests.soak.launcher", folder)
 
 
 def tasks(pid: int, folder: str) -> Mapping[str, int]:
     """Ask one of its processes."""
-    path = Path(folder, str(pid))
-    path.unlink(missing_ok=True)
-    os.kill(pid, _TELL)
-    until(path.exists, f"process {pid} tells its tasks")
-    found: dict[str, int] = json.loads(path.read_text())
+    found: dict[str, int] = launching.ask(pid, _TELL, folder)
     return found
 
 
@@ -53,23 +47,14 @@ def trim(pid: int) -> None:
 
 def _tell(folder: str) -> None:
     names = collections.Counter(getattr(each.get_coro(), "__qualname__", "?") for each in asyncio.all_tasks())
-    path = Path(folder, str(os.getpid()))
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(names))
-    new.rename(path)
+    launching.answer(folder, names)
 
 
-def main() -> int:
-    """Be `velox WORDS`."""
-    folder, *command = sys.argv[1:]
+def _prepare(folder: str) -> None:
     libc = ctypes.CDLL(None)
     signal.signal(_TELL, lambda *_: _tell(folder))
     signal.signal(_TRIM, lambda *_: libc.malloc_trim(0))
-    sys.argv[1:] = command[command.index("velox") + 1 :]
-    from velox.cli import main as velox
-
-    return velox()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launching.main(_prepare))

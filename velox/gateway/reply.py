@@ -198,7 +198,7 @@ class Reply:
         """Take the attempt's stream, to hold it up and to cancel it."""
         if not self.done.done():
             self._stream = stream
-            if self.is_behind:
+            if self._catching_up is not None:
                 stream.pause()
 
     def detach(self) -> None:
