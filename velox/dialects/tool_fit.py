@@ -46,6 +46,8 @@ ToolKeys: TypeAlias = dict[str, Mapping[str, str]]
 _MOST_SCHEMAS: Final = 512  # remembered: a client asks with the same ones again and again
 _LONGEST_REMEMBERED: Final = 64 * 1024  # bytes
 _MOST_PARTS: Final = 2000  # of one schema's top, once it is merged: references can double it again and again
+_MOST_PARTS_OF_ALL: Final = 20_000  # of all tools of a request: 30 ms
+_MOST_LARGE: Final = 1024 * 1024  # bytes of schemas that are not remembered, which are gone through in each request
 _KEY: Final = re.compile(r"[a-zA-Z0-9_.-]+")
 _MOST_KEY: Final = 64
 _KEYS: Final = "properties.keys"
@@ -63,12 +65,16 @@ _NOTE: Final = "The arguments must also fit this JSON schema: "
 
 
 class Fitted(NamedTuple):
-    """A schema as it is taken. note: what it does not say any more. keys: its names of properties -> the client's."""
+    """A schema as it is taken. note: what it does not say any more. keys: its names of properties -> the client's.
+
+    n_parts: what its top was made of, references as often as they stand there.
+    """
 
     schema: JsonValue
     note: str = ""
     keys: Mapping[str, str] = _NO_KEYS
     fault: str = ""
+    n_parts: int = 0
 
 
 def fit_tools(request: Request, refused: tuple[str, ...]) -> ToolKeys:
@@ -77,13 +83,20 @@ def fit_tools(request: Request, refused: tuple[str, ...]) -> ToolKeys:
     refused: ModelFacts.schemas_refuse. The schema of the answer is put into the current draft. Raises BadRequestError.
     """
     keys: ToolKeys = {}
+    n_parts = n_large = 0
     for tool in request.tools:
         schema = tool.parameters
         if schema is not None:
             # As _changed(): it is asked for each tool of each request.
-            is_short = len(schema) <= _LONGEST_REMEMBERED
-            fitted = _remembered(schema, refused) if is_short else _changed_anew(schema, refused)
+            if len(schema) <= _LONGEST_REMEMBERED:
+                fitted = _remembered(schema, refused)
+            else:
+                n_large += len(schema)
+                fitted = _changed_anew(schema, refused) if n_large <= _MOST_LARGE else None
             if fitted is not None:
+                n_parts += fitted.n_parts
+                if n_parts > _MOST_PARTS_OF_ALL:
+                    raise BadRequestError("the tools have too many alternatives at the top of their schemas", "tools")
                 _check(fitted, tool.name)
                 tool.parameters = fitted.schema
                 tool.description = _with_note(tool, fitted.note)
@@ -154,9 +167,12 @@ def _changed_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
 def _made_to_fit(given: Schema, refused: tuple[str, ...]) -> Fitted | None:
     try:
         found = current(given)
-        found, said = _without_refused(found, refused)
     except SchemaTooDeepError:
-        return None  # too large to be looked through
+        return None  # its readers tell
+    try:
+        found, said, n_parts = _without_refused(found, refused)
+    except SchemaTooDeepError as exc:
+        return Fitted(b"", fault=str(exc))
     keys: dict[str, str] = {}
     if _KEYS in refused:
         keys = _keys_of(found)
@@ -169,19 +185,19 @@ def _made_to_fit(given: Schema, refused: tuple[str, ...]) -> Fitted | None:
     if written == orjson.dumps(given):
         return None
     note = _NOTE + orjson.dumps(said).decode() if said else ""
-    return Fitted(written, note, {their: own for own, their in keys.items()})
+    return Fitted(written, note, {their: own for own, their in keys.items()}, n_parts=n_parts)
 
 
-def _without_refused(schema: Schema, refused: tuple[str, ...]) -> tuple[Schema, Schema]:
-    """Return a schema without what is refused at its top, and what it does not say any more."""
+def _without_refused(schema: Schema, refused: tuple[str, ...]) -> tuple[Schema, Schema, int]:
+    """Return a schema without what is refused at its top, what it does not say any more, and its parts there."""
     words = [word for word in schema if _TOP + word.removeprefix("$") in refused]
     if not words:
-        return schema, {}
+        return schema, {}, 0
     merging = _Merging(schema)
     found = merging.merged(schema, (), 0) if any(word in _MERGED for word in words) else schema
     said = {word: schema[word] for word in words if word in _MERGED and merging.is_lossy}
     said.update({word: value for word, value in found.items() if _TOP + word.removeprefix("$") in refused})
-    return {name: value for name, value in found.items() if name not in said}, said
+    return {name: value for name, value in found.items() if name not in said}, said, merging.n_parts
 
 
 class _Merging:
@@ -190,17 +206,17 @@ class _Merging:
     is_lossy: what it made allows more than the schema did.
     """
 
-    __slots__ = ("_n_left", "_root", "is_lossy")
+    __slots__ = ("_root", "is_lossy", "n_parts")
 
     def __init__(self, root: Schema) -> None:
         self._root: Final = root
-        self._n_left = _MOST_PARTS
+        self.n_parts = 0
         self.is_lossy = False
 
     def merged(self, schema: Schema, seen: tuple[str, ...], depth: int) -> Schema:
         """Return the object. seen: the references on the way here. Raises SchemaTooDeepError."""
-        self._n_left -= 1 + len(_dict(schema.get("properties")))
-        if depth > MOST_DEPTH or self._n_left < 0:
+        self.n_parts += 1 + len(_dict(schema.get("properties")))
+        if depth > MOST_DEPTH or self.n_parts > _MOST_PARTS:
             raise SchemaTooDeepError(f"the top of the schema has over {_MOST_PARTS} parts, or nests too deeply")
         found = {name: value for name, value in schema.items() if name not in _MERGED}
         reference = schema.get("$ref")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -552,3 +553,31 @@ def test_values_that_nest_deeply_are_no_faults_of_ours(target: str, depth: int, 
         assert deep.encode() in dialogue.request(body, "m").replace(b" ", b"")
     except BadRequestError as exc:
         assert exc.param in ("tools", "")
+
+
+@pytest.mark.parametrize("width", [20, 60])
+def test_alternatives_that_double_are_bounded(width: int) -> None:
+    """A few references stand for thousands of parts, in each of 300 tools: all are too many, or the first is."""
+    doubled = {name: {"anyOf": [{"$ref": f"#/$defs/{to}"}] * width} for name, to in (("A", "B"), ("B", "C"))}
+    definitions = {**doubled, "C": {"properties": {"x": {}}}}
+    several = [{"title": f"{width}.{n}", **doubled["A"], "$defs": definitions} for n in range(300)]
+    functions = [{"name": f"f{n}", "parameters": each} for n, each in enumerate(several)]
+    body = _chat({}, tools=[{"type": "function", "function": each} for each in functions])
+    began = time.thread_time()
+
+    with pytest.raises(BadRequestError) as caught:
+        _crossed("anthropic", body)
+
+    assert caught.value.param == "tools"
+    assert time.thread_time() - began < 1
+
+
+def test_large_schemas_are_gone_through_within_bounds() -> None:
+    """Those over a megabyte in one request go up as they stand."""
+    wide = {"type": "object", "properties": {f"$p{n}": {"description": "x" * 400} for n in range(1500)}}
+    tools = [{"type": "function", "function": {"name": f"f{n}", "parameters": wide}} for n in range(2)]
+
+    _, sent = _crossed("anthropic", _chat({}, tools=tools))
+
+    first, second = (tool["input_schema"]["properties"] for tool in sent["tools"])
+    assert "$p0" not in first and "$p0" in second
