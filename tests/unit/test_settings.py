@@ -135,6 +135,7 @@ OF_NO_VARIABLE = (
         "key_file_end",
         "unusable_variables",
         "missing_keys",
+        "unused_variables",
         "empty_variables",
     ),
     *("own_prices", "prices_version"),

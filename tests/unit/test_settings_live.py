@@ -166,7 +166,15 @@ def test_every_field_is_live_or_has_a_name_for_the_restart() -> None:
     known = (
         LIVE
         | {variable.field for variable in VARIABLES}
-        | {"origins", "file_end", "key_file_end", "unusable_variables", "missing_keys", "empty_variables"}
+        | {
+            "origins",
+            "file_end",
+            "key_file_end",
+            "unusable_variables",
+            "missing_keys",
+            "unused_variables",
+            "empty_variables",
+        }
     )
     assert {each.name for each in fields(Settings)} <= known
     assert {each.name for each in fields(Settings)} >= LIVE

@@ -33,6 +33,8 @@ def advice(settings: Settings, *, sim: bool = False) -> Iterator[str]:
     """Yield a line for each. sim: the built-in simulator is in place of the first upstream."""
     if settings.unusable_variables:
         yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
+    if not sim:
+        yield from settings.unused_variables
     for text in settings.missing_keys:
         yield f"`velox serve` would not start, and nothing else needs it: {text}"
     for name, default in settings.empty_variables:

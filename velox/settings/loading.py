@@ -20,6 +20,7 @@ from velox.settings.prices import add_prices
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing import NESTED, add_routing
 from velox.settings.tree import Entry, Tree
+from velox.settings.unused import unused_variables
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.yaml_file import read_file
 from velox.types import Address, Secret
@@ -118,6 +119,7 @@ def load(
     problems += add_routing(values, reading.trees, environ, finds_providers=not sim, needs_keys=needs_keys)
     problems += reading.conflicts_with_upstreams()
     values["empty_variables"] = reading.empty_variables()
+    values["unused_variables"] = tuple(unused_variables(environ, values, reading.given, values["upstreams"]))
     if problems:
         raise SettingsError([reading.placed(problem) for problem in problems])
     origins = {name: reading.given[name].origin if name in reading.given else "default" for name in _BY_NAME}

@@ -594,6 +594,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     origins: Mapping[str, str]
     # What is wrong with providers' keys, where none is needed now (upstreams.py).
     missing_keys: tuple[str, ...] = ()
+    # What variables of other programs say, and nothing here (unused.py).
+    unused_variables: tuple[str, ...] = ()
     # Variables of providers that are set, and of no use (found.py).
     unusable_variables: tuple[str, ...] = ()
     # Variables that are set to nothing, as they are called where they stand, each with the default that is used.
