@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.claude_thinking import fit_thinking
+from velox.dialects.claude_thinking import MOST_DIGITS, fit_thinking
 from velox.dialects.facts import BY, REFUSED, TAKEN, ModelFacts
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.messages.client_tools import client_tool
@@ -390,7 +390,7 @@ class _Fit:
 
     def _limit(self) -> bool:
         raw = bytes(self._fields.get("max_tokens", _NO_RAW))
-        if not self._facts.most_output or not raw.isdigit():
+        if not self._facts.most_output or not raw.isdigit() or len(raw) > MOST_DIGITS:
             return False
         taken = taken_max_tokens(int(raw), self._facts, self._losses)
         if taken is None or taken == int(raw):

@@ -22,7 +22,9 @@ from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.form import Reasoning
 from velox.dialects.losses import Losses
 
-__all__ = ["fit_thinking"]
+__all__ = ["MOST_DIGITS", "fit_thinking"]
+
+MOST_DIGITS: Final = 12  # of a limit: what is longer is for the provider to refuse
 
 _Fields: TypeAlias = dict[str, Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -88,7 +90,7 @@ def _budget(fields: _Fields) -> int | None:
     effort = bytes(_FIELDS.decode(config).get("effort", _NO_RAW)) if config[:1] == b"{" else b""
     budget = budget_of(Reasoning(effort=effort.strip(b'"').decode("ascii", "replace") or None))
     raw = bytes(fields.get("max_tokens", _NO_RAW))
-    most = int(raw) if raw.isdigit() else 0  # a request to count has none
+    most = int(raw) if raw.isdigit() and len(raw) <= MOST_DIGITS else 0  # a request to count has none
     if (raw and most <= _LEAST_BUDGET) or _lacks_thinking(fields) or _is_forced(fields):
         return None
     if most and budget >= most:

@@ -470,3 +470,41 @@ def test_marks_come_off_where_the_model_has_no_cache(indent: int | None) -> None
     assert losses.dropped == ("cache_control",)
     assert not facts("bedrock", "anthropic.claude-3-5-sonnet-20240620-v1:0").cache_marks
     assert facts("vertex", "claude-3-haiku@20240307").cache_marks
+
+
+_NAMES = st.sampled_from(
+    [
+        *("tools", "messages", "system", "thinking", "output_config", "context_management", "edits", "type", "role"),
+        *("content", "source", "name", "cache_control", "max_tokens", "tool_choice", "speed", "thread", "strict"),
+        *("effort", "budget_tokens", "defer_loading", "temperature", "tool_name", "eager_input_streaming"),
+    ]
+)
+_VALUES = st.sampled_from(
+    [
+        *(None, True, 0, 1.5, 32_000, 10**50, "", "system", "user", "text", "tool_result", "web_search_20250305"),
+        *("server_tool_use", "tool_reference", "image", "url", "enabled", "adaptive", "any", "ephemeral", "\ud800"),
+    ]
+)
+_ANYTHING = st.recursive(
+    _VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=5), max_leaves=20
+)
+
+
+@given(st.sampled_from(SERVICES), st.dictionaries(_NAMES, _ANYTHING, max_size=6), st.booleans())
+def test_whatever_a_client_sends_is_json_or_a_refusal(row: str, body: dict[str, Any], is_renamed: bool) -> None:
+    """Nothing else is raised, and what goes up can be read."""
+    for model in ("anthropic.claude-opus-4-8", "anthropic.claude-3-haiku-20240307-v1:0", "anthropic.claude-haiku-4-5"):
+        try:
+            found = fitted(json.dumps(body).encode(), (), facts(row, model), Losses(), is_renamed=is_renamed)
+        except BadRequestError as exc:
+            assert exc.message
+        else:
+            assert isinstance(json.loads(found.body), dict)
+
+
+def test_number_that_is_no_limit_is_for_the_provider() -> None:
+    """Python reads no integer of 5,000 digits."""
+    body = b'{"max_tokens":%b,"thinking":{"type":"adaptive"}}' % (b"9" * 5000)
+    found = fitted(body, (), facts("bedrock", "anthropic.claude-haiku-4-5"), Losses(), is_renamed=True)
+
+    assert b"9" * 5000 in found.body
