@@ -66,7 +66,7 @@ def test_upstreams_are_accepted_and_printed_as_shown(tmp_path: Path, capsys: pyt
 
 def test_complete_example_is_accepted_and_means_what_its_comments_say(tmp_path: Path) -> None:
     """Every field of a route is in it."""
-    small, example = blocks(ROUTES, "yaml")
+    small, example, _ = blocks(ROUTES, "yaml")
     assert [str(each) for each in load(placed(tmp_path, small)).routes[0].fallback] == ["vllm (llama-3.3-70b)"]
 
     settings = load(placed(tmp_path, example), cores=2)
@@ -91,7 +91,7 @@ def test_example_of_the_readme_is_accepted_and_means_what_it_says(tmp_path: Path
 
 def test_command_explains_as_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the page's own example as the file."""
-    _, example = blocks(ROUTES, "yaml")
+    _, example, _ = blocks(ROUTES, "yaml")
     environ = placed(tmp_path, example)
     (command,) = commands(ROUTES)
     program, *arguments = shlex.split(command)

@@ -43,8 +43,8 @@ __all__ = ["Fitted", "ToolKeys", "fit_tools", "fitted_parameters"]
 # By the client's name of a tool: the names of its properties there -> the client's.
 ToolKeys: TypeAlias = dict[str, Mapping[str, str]]
 
-_MOST_SCHEMAS: Final = 512  # remembered: a client asks with the same ones again and again
-_LONGEST_REMEMBERED: Final = 64 * 1024  # bytes
+_MOST_SCHEMAS: Final = 256  # remembered: a client asks with the same ones again and again
+_LONGEST_REMEMBERED: Final = 16 * 1024  # bytes: those of agents have a few thousand; all that are kept 8 MiB
 _MOST_PARTS: Final = 2000  # of one schema's top, once it is merged: references can double it again and again
 _MOST_PARTS_OF_ALL: Final = 20_000  # of all tools of a request: 30 ms
 _MOST_LARGE: Final = 1024 * 1024  # bytes of schemas that are not remembered, which are gone through in each request
