@@ -22,7 +22,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Final
 
@@ -47,7 +47,7 @@ from velox.gateway.member import Member
 from velox.gateway.metering import Meter, Usage, metered, usage_of
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import GatewayLimits, Parts
-from velox.gateway.places import NOWHERE, PlaceNote, SharedObjects
+from velox.gateway.places import NOWHERE, Keeping
 from velox.gateway.plan import RequestPlan
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
@@ -80,7 +80,6 @@ __all__ = ["Exchange", "ExchangeOwner"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
-_NOTHING: Final[frozenset[int]] = frozenset()
 _ERRORS_FROM: Final = 400
 # Of these the client hears only if nobody has failed before in a way that may pass.
 _REFUSALS: Final = frozenset({400, 404, 413, 422})
@@ -153,10 +152,7 @@ class Exchange(HedgingHost):
             "_filters",
             "_forward_s",
             "_is_unsealed",
-            "_note",
-            "_places",
-            "_session",
-            "_unknown",
+            "_keeping",
         ),
         "_gone",
         "_is_unnamed",
@@ -214,10 +210,7 @@ class Exchange(HedgingHost):
         self._routing: Routing | None = None  # while a configuration is held by it
         self._running = False
         self._retries: RetryPolicy | None = None  # most requests need none
-        self._note: PlaceNote | None = None  # where its reply comes from, if that tells of objects that are kept there
-        self._unknown: Sequence[str] = ()  # what may be objects that other gateways know
-        self._session = ""  # that it belongs to, on a route that keeps sessions where they are
-        self._places: Collection[int] = _NOTHING  # where the objects are kept that it names
+        self._keeping: Keeping | None = None  # where its things are kept, where that has to be known
         self._is_unsealed = False  # it goes without the reasoning that only its maker can read
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
@@ -292,32 +285,32 @@ class Exchange(HedgingHost):
             finished(check_lines(self.head, self.body or b"", self.gateway.routing, plan.caller))
         guard = plan.guard
         if guard is not None and guard.concerns(self.body, self.fields):
-            body = self.body or b""
-            if guard.owned is not None and self.gateway.parts.access.share is not None:
-                self._unknown = finished(guard.owned.unknown(self.head, body))
-                if self._unknown:
-                    return  # _learn() goes on
-            self._filters = finished(guard.steps(self.head, body, self.fields, self._noting(guard).place))
-            if guard.owned is not None and self._note is not None:
-                self._places = finished(guard.owned.places(self.head, body))
+            finished(self._guarding(guard))
 
-    async def _learn(self, guard: Guard, share: Callable[[], SharedObjects]) -> None:
-        """Ask what other gateways know of the objects that it names, then do as read() does. Raises VeloxError."""
-        places = self.gateway.parts.access.places
-        unknown, self._unknown = self._unknown, ()
-        if places is not None:
-            await places.learn(unknown, share())
-        body = self.body or b""
-        self._filters = await in_steps(guard.steps(self.head, body, self.fields, self._noting(guard).place))
-        if guard.owned is not None and self._note is not None:
-            self._places = await in_steps(guard.owned.places(self.head, body))
+    def _guarding(self, guard: Guard, *, has_asked: bool = False) -> Generator[None, None, None]:
+        """Look at the objects that it names, and at models. Raises VeloxError.
 
-    def _noting(self, guard: Guard) -> PlaceNote:
-        """Return where it is noted where the reply comes from; kept only if objects may be kept at several places."""
-        note = PlaceNote()
-        if guard.owned is not None and self.gateway.parts.access.keeps_places and self.head.offer is None:
-            self._note = note
-        return note
+        has_asked: other gateways were asked for what is not known here; else that comes first (_learn()).
+        """
+        body, access, owned = self.body or b"", self.gateway.parts.access, guard.owned
+        if owned is None or self.head.offer is not None or not (access.keeps_places or access.share is not None):
+            self._filters = yield from guard.steps(self.head, body, self.fields)
+            return
+        keeping = self._keeping = Keeping(notes=access.keeps_places)
+        if access.share is not None and not has_asked:
+            keeping.unknown = yield from owned.unknown(self.head, body)
+            if keeping.unknown:
+                return
+        self._filters = yield from guard.steps(self.head, body, self.fields, keeping.place)
+        if keeping.notes:
+            keeping.places = yield from owned.places(self.head, body)
+
+    async def _learn(self, keeping: Keeping) -> None:
+        """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
+        access, guard = self.gateway.parts.access, self.plan.guard
+        assert access.share is not None and access.places is not None and guard is not None, "else nothing is unknown"
+        await access.places.learn(keeping.unknown, access.share())
+        await in_steps(self._guarding(guard, has_asked=True))
 
     @property
     def _checks_lines(self) -> bool:
@@ -361,10 +354,9 @@ class Exchange(HedgingHost):
                 raise asyncio.CancelledError
             if not is_read:
                 await self._read_in_steps()
-            if self._unknown:
-                guard, share = self.plan.guard, self.gateway.parts.access.share
-                assert guard is not None and share is not None, "else nothing is asked for"
-                await self._learn(guard, share)
+            keeping = self._keeping
+            if keeping is not None and keeping.unknown:
+                await self._learn(keeping)
             if self._grant is NO_GRANT:
                 self.phase = "limit"
                 await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
@@ -382,8 +374,9 @@ class Exchange(HedgingHost):
                     )
                 routing.n_open += 1
                 self._routing = routing
-                if self._note is not None:
-                    way = self._way = self._kept_way(way, routing)
+                keeping = self._keeping
+                if keeping is not None and keeping.notes:
+                    way = self._way = self._kept_way(keeping, way, routing)
                 if way.only is None and way.parts.entry.balance == "session":
                     self._keep_session(way)
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
@@ -501,15 +494,7 @@ class Exchange(HedgingHost):
             await in_steps(check_lines(self.head, body, self.gateway.routing, plan.caller))
         guard = plan.guard
         if guard is not None and guard.concerns(None, self.fields):
-            body = self.body or b""  # it may have a model more
-            if guard.owned is not None and self.gateway.parts.access.share is not None:
-                self._unknown = await in_steps(guard.owned.unknown(self.head, body))
-                if self._unknown:
-                    return  # _learn() goes on
-            note = self._noting(guard)
-            self._filters = await in_steps(guard.steps(self.head, body, self.fields, note.place))
-            if guard.owned is not None and self._note is not None:
-                self._places = await in_steps(guard.owned.places(self.head, body))
+            await in_steps(self._guarding(guard))
 
     async def _wait_for_turn(self, wait_ns: int) -> None:
         self.phase = "limit"
@@ -576,9 +561,9 @@ class Exchange(HedgingHost):
             raise no_room(close=False)
         self._filters = (*self._filters, Room(bodies, more))
         self.body = unfolded.body
-        guard = self.plan.guard
-        if self._places and guard is not None and guard.owned is not None:
-            self._places = await in_steps(guard.owned.places(self.head, self.body))  # the answer is here
+        guard, keeping = self.plan.guard, self._keeping
+        if keeping is not None and keeping.places and guard is not None and guard.owned is not None:
+            keeping.places = await in_steps(guard.owned.places(self.head, self.body))  # the answer is here
 
     def _choose(self, way: Way) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
@@ -612,35 +597,34 @@ class Exchange(HedgingHost):
         places, name = self.gateway.parts.access.places, self.cursor.session.decode("utf-8", "surrogatepass")
         if not name or places is None:
             return
-        self._session = name
+        keeping = self._keeping = self._keeping or Keeping(notes=False)
+        keeping.session = name
         members = way.stages[0].group.members
         place = places.session(name, time.time_ns(), partial(lifetime_s, body=self.body), members)
         if place is not None:
             self.cursor.prefer(*place)
 
-    def _kept_way(self, way: Way, routing: Routing) -> Way:
+    def _kept_way(self, keeping: Keeping, way: Way, routing: Routing) -> Way:
         """Return the way to where the objects are kept that it names, and lead there alone. Raises VeloxError."""
         guard, places = self.plan.guard, self.gateway.parts.access.places
         assert guard is not None and guard.owned is not None and places is not None, "else nothing is noted"
-        if len(self._places) > 1:
+        if len(keeping.places) > 1:
             message = "this request names objects that are kept at different upstreams, or with different keys of one"
             raise VeloxError(Reason.BAD_REQUEST, message)
-        if not self._places:
+        if not keeping.places:
             if guard.owned.keeps and self.fields.model is None:
                 home = places.home(way.stages[0].group.members, self.plan.caller.id, self.loop.time())
                 if home is not None:
                     self.cursor.prefer(*home)
             return way
-        place = places.find(routing.members, next(iter(self._places)))
+        place = places.find(routing.members, next(iter(keeping.places)))
         if place is None:
             message = "the upstream that keeps this object, or its key, is not configured any more"
             raise VeloxError(Reason.UNKNOWN_OBJECT, message)
         if self.cursor.keep_to(*place):
             return way
         if self.fields.model is not None:
-            message = (
-                f"this request names an object that is kept at {place.upstream}, where no route of its model leads"
-            )
+            message = "this request names an object that is kept at an upstream to which no route of its model leads"
             raise VeloxError(Reason.BAD_REQUEST, message, param="model")
         way = self._way = routing.way_to(place.upstream)
         self._cursor = None
@@ -729,7 +713,7 @@ class Exchange(HedgingHost):
         self.n_attempts += 1
         self.upstream = member.name
         self._answering = attempt
-        if self._note is not None or self._session:
+        if self._keeping is not None:
             self._note_place(attempt)
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
@@ -914,7 +898,7 @@ class Exchange(HedgingHost):
         """Note which of two attempts is left."""
         self.upstream = attempt.member.name
         self._answering = attempt
-        if self._note is not None or self._session:
+        if self._keeping is not None:
             self._note_place(attempt)
         if self._addresses is not None:
             self._addresses.upstream = attempt.member.addresses
@@ -923,12 +907,13 @@ class Exchange(HedgingHost):
 
     def _note_place(self, attempt: Attempt) -> None:
         """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
-        places = self.gateway.parts.access.places
-        if self._session and places is not None:
-            places.keep_session(self._session, places.number(attempt.member, attempt.key), time.time_ns())
-        if self._note is not None and places is not None:
-            is_own = attempt.translation is None
-            self._note.number = places.number(attempt.member, attempt.key) if is_own else NOWHERE
+        places, keeping = self.gateway.parts.access.places, self._keeping
+        if keeping is None or places is None:
+            return
+        number = places.number(attempt.member, attempt.key)
+        if keeping.session:
+            places.keep_session(keeping.session, number, time.time_ns())
+        keeping.number = number if attempt.translation is None else NOWHERE
 
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""

@@ -7,7 +7,7 @@ and so does another upstream of the same API. The table of objects (shm/object_t
     Places.find()     the upstream and the key that a number stands for, of those that there are now
     Places.home()     where a caller keeps what follows no model, so that a file and the store it is put in meet
     Places.session()  where an agent's session was lately, and so has its prompt in the cache
-    PlaceNote         where the reply comes from that is being read
+    Keeping           what is known of all that for one request
 
 Keys count by what they are and not by their order, so a place is the same after a reload that adds one.
 
@@ -17,14 +17,14 @@ Knows: places as numbers. Does not know: which requests name objects (ownership.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from velox.gateway.member import Member
 from velox.policy.health.member import State
 from velox.shm.object_table import ObjectTable
 
-__all__ = ["NOWHERE", "Place", "PlaceNote", "Places", "SharedObjects"]
+__all__ = ["NOWHERE", "Keeping", "Place", "Places", "SharedObjects"]
 
 NOWHERE: Final = 0
 # Sessions stand among the objects, as one owner's: when there are too many, they give way to each other.
@@ -107,20 +107,29 @@ class Places:
             self._table.keep(_SESSION + name, self._table.number(_SESSION), number)
 
 
-class PlaceNote:
-    """Where the reply comes from that is being read; NOWHERE: not known, or what is made here keeps no upstream."""
+class Keeping:
+    """What is known of where the things of one request are kept. Most requests have none of it.
 
-    __slots__ = ("number",)
+    notes: objects may be kept at several places. number: of the place that the reply comes from, if that keeps what it
+    tells of; NOWHERE: not known, or it is made here. places: of the objects that the request names. unknown: what may
+    be objects that other gateways know. session: that it belongs to, on a route that keeps sessions where they are.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("notes", "number", "places", "session", "unknown")
+
+    def __init__(self, *, notes: bool) -> None:
+        self.notes: Final = notes
         self.number = NOWHERE
+        self.places: Collection[int] = ()
+        self.unknown: Sequence[str] = ()
+        self.session = ""
 
     def __repr__(self) -> str:
-        return f"<PlaceNote {self.number}>"
+        return f"<Keeping {self.number} {self.places} {self.session}>"
 
     def place(self) -> int:
-        """Return its number."""
-        return self.number
+        """Return where the reply comes from."""
+        return self.number if self.notes else NOWHERE
 
 
 def _each(members: Iterable[Member]) -> Iterator[tuple[Member, int]]:
