@@ -71,6 +71,8 @@ def main() -> int:
         path = Path(folder, "velox.yaml")
         path.write_text(yaml.safe_dump(configuration({}, origin)))
         env = {**SECRETS, "VELOX_CONFIG": str(path), "VELOX_WORKERS": "1", "VELOX_RATE_LIMIT_RPM": "0"}
+        # Shared tables of many rows: each new answer uses a page of them for the first time, until all are.
+        env |= {"VELOX_OBJECT_ROWS": "1024", "VELOX_KEPT_BYTES": "0"}
         with VeloxProcess(env, launcher=uncollected(folder)) as velox:
             (worker,) = velox.worker_pids()
             asyncio.run(ask(velox.port, asked, min(_WARM, given.requests)))
