@@ -80,41 +80,29 @@ fuzz-tools: $(INSTALLED)
 	@$(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
 		-r tests/fuzz/requirements.txt || echo "No atheris: hypothesis fuzzes instead." >&2
 
-# Schemathesis for tests/slow, beside .venv: what it needs is none of Velox's. Without it that test is skipped.
-SCHEMA := .schemathesis/installed
+# Beside .venv, as nothing of Velox may find them; without them the tests that need them are skipped. Each has a folder of
+# its own, a list of packages, and so many seconds.
+define BESIDE
+$(1)/installed: $(2)
+	@rm -rf $(1)
+	@timeout $(3) $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
+		--target $(1) -r $(2)
+	@touch $$@
+endef
+
+$(eval $(call BESIDE,.schemathesis,tests/slow/requirements.txt,180))
+# 360 MB.
+$(eval $(call BESIDE,.litellm,tests/slow/litellm-requirements.txt,300))
+$(eval $(call BESIDE,.engine,tests/engine/requirements.txt,90))
 
 schema-tools: $(INSTALLED)
-	@$(MAKE) -s $(SCHEMA) || echo "No schemathesis: the description of the admin API is not tried." >&2
-
-$(SCHEMA): tests/slow/requirements.txt
-	@rm -rf .schemathesis
-	@timeout 180 $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
-		--target .schemathesis -r tests/slow/requirements.txt
-	@touch $@
-
-# LiteLLM for tests/slow, beside .venv as well: 360 MB. Without it that test is skipped.
-LITELLM := .litellm/installed
+	@$(MAKE) -s .schemathesis/installed || echo "No schemathesis: the description of the admin API is not tried." >&2
 
 litellm-tools: $(INSTALLED)
-	@$(MAKE) -s $(LITELLM) || echo "No LiteLLM: its Python client is not tried." >&2
-
-$(LITELLM): tests/slow/litellm-requirements.txt
-	@rm -rf .litellm
-	@timeout 300 $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
-		--target .litellm -r tests/slow/litellm-requirements.txt
-	@touch $@
-
-# llama.cpp for tests/engine, beside .venv: nothing of Velox may find it. Without it those tests are skipped.
-ENGINE := .engine/installed
+	@$(MAKE) -s .litellm/installed || echo "No LiteLLM: its Python client is not tried." >&2
 
 engine-tools: $(INSTALLED)
-	@$(MAKE) -s $(ENGINE) || echo "No llama.cpp: tests/engine are skipped." >&2
-
-$(ENGINE): tests/engine/requirements.txt
-	@rm -rf .engine
-	@timeout 90 $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
-		--target .engine -r tests/engine/requirements.txt
-	@touch $@
+	@$(MAKE) -s .engine/installed || echo "No llama.cpp: tests/engine are skipped." >&2
 
 bench: compiled  ## Side by side with other gateways, which are installed first: about 20 minutes; ARGS=--smoke: nginx only
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare --compiled .compiled $(ARGS)
