@@ -6,11 +6,13 @@ Each is routed, renamed, limited, paid for and recorded by its model.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -18,6 +20,8 @@ from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import routed
+from tests.vendors import groq
+from tests.vendors.vendor import playing
 from velox.cli import main
 
 Entry = dict[str, Any]
@@ -90,6 +94,24 @@ def test_body_takes_the_route_of_its_model_and_is_renamed() -> None:
             assert velox.request("POST", path, json.dumps(asked).encode()).status == 200, path
             assert json.loads(upstreams["other"].calls[-1].body) == {**asked, "model": "own-model"}
         assert upstreams["chat"].calls == []
+
+
+@pytest.mark.parametrize("names_model", [True, False])
+def test_sdk_transcribes_at_a_strict_vendor(tmp_path: Path, names_model: bool) -> None:
+    """C4, C38: OpenAI's SDK asks for OpenAI's model, or httpx for none, at Groq, which knows neither."""
+    with RecordingUpstream(script=playing(groq.VENDOR)) as upstream:
+        entry = {"name": "one", "provider": "groq", "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
+        routes = [{"name": "sound", "to": "one", "model": "whisper-large-v3"}]
+        with routed({"upstreams": [entry], "routes": routes}, MODEL_KEY="sk-model-0123456789") as velox:
+            sound = ("a.wav", io.BytesIO(AUDIO), "audio/wav")
+            if names_model:
+                told = velox.openai().audio.transcriptions.create(
+                    model="whisper-1", file=sound, response_format="verbose_json"
+                )
+                assert (told.text, told.duration) == ("Hello", 3.1)
+            else:
+                reply = httpx.post(f"{velox.base_url}/v1/audio/transcriptions", files={"file": sound})
+                assert (reply.status_code, reply.json()["text"]) == (200, "Hello")
 
 
 def test_models_of_upstreams_choose_where_a_form_goes() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from velox.errors import Reason, VeloxError
 from velox.gateway.steps import finished
 from velox.protocol.forms import adding_form_model, read_form, with_form_model, with_form_model_in_steps
+from velox.protocol.named_models import DoubtError, form_fields, form_models
 from velox.types import FormFields
 
 TYPE = b"multipart/form-data; boundary=b0undary"
@@ -141,6 +142,32 @@ def test_nothing_but_the_model_is_changed(others: list[tuple[str, bool, bytes]],
     original = body[: fields.model_at] + body[fields.model_end :] if has_model else body
     assert kept == original
     assert with_form_model(changed, again, "own/model:1") == changed
+
+
+HEADS = [
+    b'Content-Disposition: form-data; name="model"',
+    b"Content-Disposition: form-data; name=model",
+    b'content-disposition: form-data; name="file"; filename="a"',
+    b'Content-Disposition: form-data; name="Model"',
+    b'Content-Disposition: form-data; name="x"\r\nContent-Type: text/plain',
+    b'Content-Disposition: form-data; name="x"; name="model"',
+    b"Content-Disposition: form-data; name*=utf-8''model",
+    b"Content-Type: text/plain",
+]
+PIECES = [b"\r\n", b"\n", b"--b0undary", b"--", b"m", b"n", b"\r\n\r\n", b"--b0undary\r\n", *HEADS]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.sampled_from(HEADS), max_size=3))
+def test_reader_for_keys_and_reader_for_routes_find_the_same_model(pieces: list[bytes], heads: list[bytes]) -> None:
+    """A model that a limited key was checked for is the one that is routed; what is in doubt is refused."""
+    body = b"--b0undary\r\n" + b"".join(pieces)
+    body += b"".join(b"--b0undary\r\n" + head + b"\r\n\r\nm\r\n" for head in heads) + b"--b0undary--\r\n"
+    try:
+        models = form_models(finished(form_fields(TYPE, body)), body)
+        fields = read(body)
+    except (DoubtError, VeloxError):
+        return
+    assert models == ([] if fields.model is None else [fields.model])
 
 
 @pytest.mark.parametrize(
