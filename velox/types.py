@@ -241,7 +241,7 @@ class KeyEntry:
     from which on it is no key.
     where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes. is_managed: it was made
     while the gateway ran (velox.accounts). id: of such a key, what it is counted by, whichever secret is shown for it.
-    account: its id there.
+    account: its id there. is_weak: the key itself stands in the settings, and is one that anybody would try first.
     """
 
     digest: bytes = field(repr=False)
@@ -264,6 +264,7 @@ class KeyEntry:
     is_managed: bool = field(default=False, compare=False)
     id: bytes = b""
     account: str = ""
+    is_weak: bool = field(default=False, compare=False)
 
     @property
     def is_fixed(self) -> bool:

@@ -41,7 +41,7 @@ def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFi
 
 def test_check_prints_what_was_set_and_what_follows(capsys: pytest.CaptureFixture[str]) -> None:
     """Not what is as by default, which it counts."""
-    assert main(["check"], {"VELOX_WORKERS": "3", "VELOX_API_KEYS": "a", "VELOX_LISTEN": "0.0.0.0:81"}) == 0
+    assert main(["check"], {"VELOX_WORKERS": "3", "VELOX_API_KEYS": "key-0a9f8e7d", "VELOX_LISTEN": "0.0.0.0:81"}) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["VELOX_LISTEN", "VELOX_WORKERS", "VELOX_API_KEYS"]

@@ -40,7 +40,8 @@ UNIX_SIDECAR = (
 )
 LEDGER_VOLUME = (
     "docker run -d --name my-velox -p 127.0.0.1:8080:8080 --volume velox-ledger:/var/lib/velox "
-    "--stop-timeout 30 --read-only -e VELOX_LEDGER=/var/lib/velox -e VELOX_API_KEYS=change-me -e OPENAI_API_KEY velox"
+    "--stop-timeout 30 --read-only -e VELOX_LEDGER=/var/lib/velox -e VELOX_API_KEYS=$GATEWAY_KEY "
+    "-e OPENAI_API_KEY velox"
 )
 UNIX_PAGE = "tests/e2e/test_docs_tls.py::test_unix_command_and_snippet_work"
 CLIENT_CERTIFICATES = "tests/e2e/test_docs_tls.py::test_client_certificates_are_made_and_used_as_shown"
@@ -181,7 +182,7 @@ RUN_BY = {
         f"{EXAMPLES}::test_go_tool_pprof_command_works"
     ),
     "docker build -t velox .": f"{DEPLOY}::test_image_copies_only_files_that_exist_and_are_not_ignored",
-    "docker run --rm -p 127.0.0.1:8080:8080 -e VELOX_API_KEYS=change-me -e OPENAI_API_KEY velox": DOCKER,
+    "docker run --rm -p 127.0.0.1:8080:8080 -e VELOX_API_KEYS=$GATEWAY_KEY -e OPENAI_API_KEY velox": DOCKER,
     LEDGER_VOLUME: DOCKER,
     SIDECAR: DOCKER,
     "docker exec my-velox velox check": "tests/e2e/test_image.py::test_entry_point_is_the_command_on_the_path",
@@ -203,7 +204,7 @@ RUN_BY = {
     ),
     UNIX_SIDECAR: DOCKER,
     "VELOX_LISTEN=unix:/run/velox/velox.sock .venv/bin/velox serve": UNIX_PAGE,
-    "VELOX_LISTEN=0.0.0.0:8443 VELOX_TLS_CERT=tls.crt VELOX_TLS_KEY=tls.key VELOX_API_KEYS=change-me"
+    "VELOX_LISTEN=0.0.0.0:8443 VELOX_TLS_CERT=tls.crt VELOX_TLS_KEY=tls.key VELOX_API_KEYS=$GATEWAY_KEY"
     " .venv/bin/velox serve": "tests/e2e/test_docs_tls.py::test_tls_command_serves_tls",
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -days 3650"
     ' -subj "/CN=our clients" -keyout clients.key -out clients.pem': CLIENT_CERTIFICATES,

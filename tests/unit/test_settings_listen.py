@@ -73,7 +73,12 @@ def test_one_address_beyond_loopback_needs_keys_whatever_the_others_are() -> Non
 )
 def test_admin_listener_must_be_none_of_them(listen: str, admin: str) -> None:
     """Nor one that takes another one's connections: the second of them could not be bound."""
-    environ = {"VELOX_LISTEN": listen, "VELOX_ADMIN_LISTEN": admin, "VELOX_AUTH": "none", "VELOX_ADMIN_TOKEN": "t"}
+    environ = {
+        "VELOX_LISTEN": listen,
+        "VELOX_ADMIN_LISTEN": admin,
+        "VELOX_AUTH": "none",
+        "VELOX_ADMIN_TOKEN": "token-0a9f8e7d",
+    }
 
     assert problem(environ).startswith("VELOX_ADMIN_LISTEN is ")
 

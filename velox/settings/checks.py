@@ -20,6 +20,7 @@ from velox.settings.certificates import ca_problem, certificate_problems, client
 from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file, with_managed
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Tree, read_regular_file
+from velox.settings.weak import LEAST_CHARS, is_weak
 from velox.types import KeyEntry, Scope
 
 __all__ = [
@@ -295,12 +296,35 @@ def _unprotected_listeners(values: Mapping[str, Any]) -> Iterator[Problem]:
         if not has_keys and "*" in values.get("cors_origins", ()):
             expected = "expected the origins themselves: without keys every web page could use this gateway's own"
             yield Problem("VELOX_CORS_ORIGINS", "'*'", expected)
+        yield from _weak_keys(values)
     yield from _viewer(values)
     if admin is None or admin.is_loopback or not {"admin_token", "admin_token_file"} <= values.keys():
         return
     if values["admin_token"] is None and values["admin_token_file"] is None:
         expected = "expected VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE when other machines can connect"
         yield Problem("VELOX_ADMIN_LISTEN", quoted(str(admin)), expected)
+    for name in ("admin_token", "admin_viewer_token"):
+        token = values.get(name)
+        if token is not None and is_weak(token.reveal()):
+            expected = (
+                f"expected at least {LEAST_CHARS} characters, and none of an example, when other machines can connect"
+            )
+            yield Problem(f"VELOX_{name.upper()}", "set", expected)
+
+
+def _weak_keys(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Report keys that anybody would try first, where other machines can try."""
+    weak = [key for key in values["api_keys"] or () if key.is_weak]
+    if not weak or all(address.is_loopback for address in values["listen"]):
+        return
+    more = f", and {len(weak) - 1} more," if len(weak) > 1 else ""
+    expected = (
+        f"expected keys of at least {LEAST_CHARS} characters that stand in no example, when clients can come from other"
+        f" machines; `velox key new` makes one. This one{more} anybody would try first"
+    )
+    where = weak[0].where
+    in_file = "" if where.startswith("VELOX_") else where
+    yield Problem("a key" if in_file else "VELOX_API_KEYS", "", expected, where=in_file)
 
 
 def _viewer(values: Mapping[str, Any]) -> Iterator[Problem]:

@@ -31,6 +31,7 @@ from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Entry, FileEnd, Tree, fields_of, read_regular_file
+from velox.settings.weak import is_weak
 from velox.settings.yaml_file import compose, list_items
 from velox.types import Budget, KeyEntry, Priority
 
@@ -93,7 +94,7 @@ def parse_entries(text: str) -> tuple[KeyEntry, ...]:
 
 def parse_key(text: str, where: str = "", *, spaced: bool = False) -> KeyEntry:
     """Parse a key, or sha256:HEX of one. spaced: the key may have spaces inside."""
-    return KeyEntry(_digest(text, spaced=spaced), where=where)
+    return KeyEntry(_digest(text, spaced=spaced), where=where, is_weak=is_weak(text))
 
 
 def parse_items(items: Sequence[Tree]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
@@ -172,7 +173,7 @@ def _lines(lines: Sequence[bytes], path: str) -> tuple[tuple[KeyEntry, ...], lis
         if not text:
             continue
         try:
-            entries.append(KeyEntry(_digest(text, spaced=False), where=where, in_file=True))
+            entries.append(KeyEntry(_digest(text, spaced=False), where=where, in_file=True, is_weak=is_weak(text)))
         except ValueError as exc:
             problems.append(Problem(_FILE, "", f"{exc}, one key a line", where=where))
             if len(problems) == _MOST_PROBLEMS:
@@ -312,6 +313,7 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
         expires_s=_said(given, "expires", parse.moment, problems),
         budgets=_budgets(given["budgets"], problems) if "budgets" in given else (),
         where=item.where,
+        is_weak=is_weak(key),
     )
 
 
