@@ -34,7 +34,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from velox.errors import Reason
@@ -185,7 +184,8 @@ class RetryPolicy:
         if not is_model and is_sealed and not self._has_unsealed and refuses_reasoning(plain) and not is_late:
             self._has_unsealed = True
             again = Attempt(attempt.group, attempt.n, attempt.key)
-            return replace(self._again(again, 0.0, Retry.STATUS, now_s), is_unsealed=True)
+            again.begin(now_s)
+            return RetryDecision(again, 0.0, Retry.STATUS, is_unsealed=True)
         self._cursor.tried(attempt)
         refusal = None if is_model else refusal_of(plain)
         if refusal is not None:
