@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,7 @@ class Setup:
 
     def __init__(self, server: Server, n: int, limits: Limits | None = None) -> None:
         self.taken: list[int] = []
+        self.threads: set[int] = set()
         self.bugs: list[Exception] = []
         self.sink = Sink()
         self.server = server
@@ -73,6 +75,7 @@ class Setup:
 
     def take(self, number: int, headers: Headers, body: bytes) -> None:
         self.taken.append(number)
+        self.threads.add(threading.get_ident())
         if body == b"broken":
             raise BrokenReplyError("broken")
         if body == b"bug":
@@ -93,6 +96,21 @@ def test_all_answers_are_one_reply() -> None:
         assert len(setup.sink.heard) == 1 and setup.server.n_open == 0
 
     run(talk())
+
+
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_large_answers_are_read_beside_the_loop(size: int) -> None:
+    """Vectors of megabytes; the reply is told when all of them are read."""
+
+    async def talk() -> None:
+        setup = Setup(Server(body=b"1" * size), 3)
+        setup.calls.open(setup.sink)
+        while not setup.sink.heard:
+            await asyncio.sleep(0)
+        assert setup.sink.heard == [(200, b"")] and sorted(setup.taken) == [0, 1, 2]
+        assert (threading.get_ident() in setup.threads) is (size == 1000) and len(setup.threads) == 1
+
+    asyncio.run(asyncio.wait_for(talk(), 20))
 
 
 def test_upstream_of_a_few_at_a_time_gets_no_more() -> None:
