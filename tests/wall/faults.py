@@ -190,8 +190,8 @@ async def stall(call: Call, nth: int) -> None:
 
 
 async def comments(call: Call, nth: int) -> None:
-    """Some events, then comments only."""
-    await _begin(call, WORDS)
+    """A text that has begun (before it a model may think, and comments tell that it is there), then comments only."""
+    await _begin(call, WORDS * (2048 // len(WORDS) + 1))
     while not call.left_s:
         await call.data(b": ka\n\n")
         await asyncio.sleep(0.1)
