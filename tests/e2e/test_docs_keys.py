@@ -61,7 +61,9 @@ def test_key_shown_has_the_entry_shown() -> None:
 
 def test_files_shown_are_taken(tmp_path: Path) -> None:
     """Both forms of a file of keys, and the list in VELOX_CONFIG."""
-    lines, listed, config, limited, endpoints = blocks(KEYS, "text")[1], *blocks(KEYS, "yaml")
+    lines, pages, listed, config, limited, endpoints = blocks(KEYS, "text")[1], *blocks(KEYS, "yaml")
+    (tmp_path / "file").write_text(pages)
+    assert load({"VELOX_CONFIG": str(tmp_path / "file"), "VELOX_API_KEYS": "vk-docs-0000"}, cores=1).cors_origins
     found = []
     for content, variable in (
         (lines, "VELOX_API_KEYS_FILE"),

@@ -50,6 +50,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.generate.model import GenerateModel
+from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 
 _CALL = Call("abc123", 1_700_000_000, "claude-x", True)
@@ -565,7 +566,7 @@ def test_bounds() -> None:
     writer = GenerateClient(_CALL, Losses()).stream()
     writer.write(Open(0, Kind.TOOL, "", "f"))
     with pytest.raises(BrokenReplyError):
-        for _ in range(17):
+        for _ in range(MOST_WAITING_BYTES // 65536 + 1):
             writer.write(Delta(0, b'"' + b"x" * 65536 + b'"'))
 
 
