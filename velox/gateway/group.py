@@ -85,6 +85,8 @@ class Group:
 
     weights: as configured, by member. models: what each is asked for instead of the model that the client named; None:
     that one. request_rules: of the route. rules: of their health.
+
+    changes_body: by member: what is sent may be another body than the client's.
     """
 
     __slots__ = (
@@ -92,6 +94,7 @@ class Group:
         "_learns_load",
         "_weights",
         "balancer",
+        "changes_body",
         "health",
         "is_limited",
         "is_simple",
@@ -113,6 +116,9 @@ class Group:
     ) -> None:
         self.members: Final = tuple(members)
         self.models: Final = tuple(models)
+        self.changes_body: Final = tuple(
+            member.lanes is not None or model is not None for member, model in zip(members, models, strict=True)
+        )
         self.balancer: Final = balancer
         self.health: Final = GroupHealth([member.health for member in members], weights, rules)
         self.request_rules: Final = request_rules
@@ -515,8 +521,7 @@ class Attempt(ReplyListener):
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
             # What an API of its own takes may be long in the making, and so may be a body with another model.
-            is_other = member.lanes is not None or group.models[self.n] is not None
-            is_apart = is_other and host.builds_apart
+            is_apart = group.changes_body[self.n] and host.builds_apart
             request = await host.build_apart(self) if is_apart else host.build(self)
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.

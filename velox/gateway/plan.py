@@ -100,8 +100,8 @@ def plan_of(
 
     asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself.
     """
-    path = endpoints.facts(head.path)
-    terms = client_terms(head.headers)
+    path, headers = endpoints.facts(head.path), head.headers
+    terms = client_terms(headers)
     is_post = head.method == b"POST"
     is_count = is_post and (path.surface in _COUNTS or path.route is Endpoint.TOKENIZE)
     reads, row = reads_body(path, head), path.row
@@ -138,7 +138,7 @@ def plan_of(
         reads_texts,
         passed is not None or tells or dialect is Dialect.GOOGLE,
         _answers(path) if is_post else Answers.ANYTHING,
-        head.has_body and coding_of(head.headers) != b"",
+        head.has_body and coding_of(headers) != b"",
         is_form,
         row is not None and row.fills,
         is_post and path.names_lines,
