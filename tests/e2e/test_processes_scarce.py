@@ -96,7 +96,7 @@ def test_start_with_few_open_files_says_what_to_raise(soft: str, hard: str, reas
         cwd=REPOSITORY,
         env={
             "VELOX_ADMIN_LISTEN": "192.0.2.1:1",
-            "VELOX_ADMIN_TOKEN": "token",
+            "VELOX_ADMIN_TOKEN": "admin-of-this-test",
             "VELOX_LISTEN": many,
             "VELOX_WORKERS": "2",
         },

@@ -76,7 +76,7 @@ def test_image_settings_start_with_keys_and_not_without() -> None:
     assert settings
     with pytest.raises(Exception, match="VELOX_API_KEYS"):
         load(settings)
-    assert load({**settings, "VELOX_API_KEYS": "k"}).listen[0].port == 8080
+    assert load({**settings, "VELOX_API_KEYS": "vk-image-0001"}).listen[0].port == 8080
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "sidecar.compose.yaml"])

@@ -223,7 +223,7 @@ ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"n
 ONLY_PASS |= {b"access-control-" + name for name in (b"allow-headers", b"allow-origin", b"allow-private-network")}
 ONLY_PASS |= {b"access-control-expose-headers", b"access-control-max-age", b"access-control-request-headers"}
 ONLY_PASS |= {b"access-control-request-private-network", b"content-digest", b"content-transfer-encoding"}
-ONLY_PASS |= {b"form-data", b"pack200-gzip", b"x-compress"}
+ONLY_PASS |= {b"form-data", b"pack200-gzip", b"x-compress", b"x-accel-buffering"}
 WORDS = [
     b"velox",
     b"stainless",
