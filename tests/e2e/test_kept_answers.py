@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, SSE, RecordingUpstream
 from tests.e2e.routed import routed
 from tests.e2e.test_ledger import usage
+from tests.e2e.tools import covers
 
 SAYS = "I look it up."
 
@@ -186,6 +189,39 @@ def test_what_a_kept_answer_can_t_give_is_refused(velox: VeloxProcess, method: s
     made = velox.openai(api_key="vk-a").responses.create(model="m", input="Hi")
     reply = get(velox, f"/v1/responses/{made.id}{path}", method=method)
     assert (reply.status, bool(reply.error()["message"])) == (status, True)
+
+
+@contextlib.contextmanager
+def answered(upstream: RecordingUpstream, n: int, **settings: str) -> Iterator[tuple[VeloxProcess, list[str]]]:
+    """Start a gateway with these settings; yield it with the ids of the answers that it has made."""
+    config = {"upstreams": [{"name": "vllm", "provider": "vllm", "origin": upstream.upstream.url}]}
+    with routed(config, workers="1", **settings) as velox:
+        client = velox.openai(api_key="none")
+        yield velox, [client.responses.create(model="m", input="Hi").id for _ in range(n)]
+
+
+@covers("VELOX_KEPT_BYTES")
+def test_nothing_is_kept_where_there_is_no_room(upstream: RecordingUpstream) -> None:
+    """VELOX_KEPT_BYTES is 0."""
+    with answered(upstream, 1, kept_bytes="0") as (velox, (answer_id,)), pytest.raises(openai.BadRequestError):
+        velox.openai(api_key="none").responses.create(model="m", input="And?", previous_response_id=answer_id)
+
+
+@covers("VELOX_KEPT_ANSWERS")
+def test_newest_answers_have_room(upstream: RecordingUpstream) -> None:
+    """There is room for 64 ids, of which an answer and each of its items has one."""
+    with answered(upstream, 200, kept_answers="64") as (velox, ids):
+        found = [velox.request("GET", f"/v1/responses/{each}").status for each in ids]
+        assert set(found) == {200, 404} and found[-1] == 200 and found.count(200) < 100
+
+
+@covers("VELOX_KEPT_FOR")
+def test_answer_is_kept_for_a_while(upstream: RecordingUpstream) -> None:
+    """A second, here: nobody asks for it meanwhile, which would keep it."""
+    with answered(upstream, 1, kept_for="1s") as (velox, (answer_id,)):
+        made_s = time.monotonic()
+        until(lambda: time.monotonic() - made_s > 1.5, "its time is over")
+        assert velox.request("GET", f"/v1/responses/{answer_id}").status == 404
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")

@@ -18,10 +18,10 @@ _EXAMPLES: Final = re.compile(
     r"(?i)(?:sk-|vk-)?(?:change|replace)[-_ ]?(?:me|this)[-_!.0-9]*"
     r"|(?:sk-|vk-)?(?:my|your)[-_](?:secret|token|password|(?:api[-_])?key)[-_a-z0-9]*"
     r"|(?:sk-|vk-)?(?:password|passw0rd|secret|admin|letmein|qwerty|example|test)[-_!.0-9]*(?:secret|password|key|token)?"
-    r"|(?:sk-|vk-)?(?:123456|abcdef)[0-9a-f]{0,10}|sk-1234|(.)\1*"
+    r"|(?:sk-|vk-)?(?:123456|abcdef)[0-9a-f]{0,10}|sk-1234"
 )
 
 
 def is_weak(text: str) -> bool:
-    """Say whether a secret is shorter than LEAST_CHARS, or one that everybody knows."""
-    return len(text) < LEAST_CHARS or _EXAMPLES.fullmatch(text) is not None
+    """Say whether a secret is shorter than LEAST_CHARS, one letter again and again, or one that everybody knows."""
+    return len(text) < LEAST_CHARS or len(set(text)) == 1 or _EXAMPLES.fullmatch(text) is not None
