@@ -78,7 +78,6 @@ def test_gateways_know_the_same_owners_and_places(gateways: list[VeloxProcess], 
         assert ask(other, "vk-a", "POST", "/v1/responses", follow)[0] == 200
 
 
-@pytest.mark.more
 def test_gateway_serves_while_redis_is_away(gateways: list[VeloxProcess], redis: RedisServer) -> None:
     """It knows what it made itself; of an id that nobody knows it asks in vain, for a moment at most."""
     one, _ = gateways

@@ -374,6 +374,7 @@ class Exchange(HedgingHost):
                     )
                 routing.n_open += 1
                 self._routing = routing
+                keeping = self._keeping  # another one, where places were learned
                 if keeping is not None and keeping.notes:
                     way = self._way = self._kept_way(keeping, way, routing)
                 if way.only is None and way.parts.entry.balance == "session":
