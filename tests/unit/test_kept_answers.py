@@ -50,7 +50,7 @@ def made(shared: Shared | None = None, size: int = 8192) -> tuple[Answers, Answe
 def keep(answers: Answers, name: str, caller: Caller = A, text: str = "hello") -> None:
     item = {"id": f"msg_{name}", "type": "message", "role": "assistant", "content": text}
     response = {"id": f"resp_{name}", "output": [item]}
-    answers.keeper(caller, None).keep(b'{"input":"Hi"}', json.dumps(response).encode())
+    answers.kept.keeper(caller, None).keep(b'{"input":"Hi"}', json.dumps(response).encode())
 
 
 def unfold(answers: Answers, body: dict[str, Any], caller: Caller = A) -> Unfolded | None:
@@ -224,7 +224,7 @@ def test_answer_that_another_one_reads_is_not_read() -> None:
 )
 def test_client_may_want_its_answer_not_kept(body: bytes, is_kept: bool) -> None:
     answers, _ = made()
-    assert (answers.reading(answers.keeper(A, None), body) is not None) is is_kept
+    assert (answers.kept.reading(answers.kept.keeper(A, None), body) is not None) is is_kept
 
 
 def test_answer_that_is_still_made_is_told_as_failed_once_nobody_makes_it() -> None:

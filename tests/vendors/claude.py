@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from tests.vendors import schemas
 from tests.vendors.vendor import SSE, Reply, VendorRequest
 
-__all__ = ["BETAS", "Place", "answer", "betas_of", "error", "events", "problem"]
+__all__ = ["BETAS", "Place", "answer", "betas_of", "error", "events", "problem", "refuse_below"]
 
 # Betas of Anthropic's own API (its SDK's AnthropicBetaParam, and those that Claude Code sends).
 BETAS: Final = frozenset(
@@ -253,6 +253,19 @@ def events() -> bytes:
         {"type": "message_stop"},
     )
     return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in said)
+
+
+def refuse_below(prefix: str, request: VendorRequest, place: Place) -> Reply | None:
+    """Return the refusal of a service that has Anthropic's API below a path of its own; None: it answers."""
+    if request.path not in (f"{prefix}/v1/messages", f"{prefix}/v1/messages/count_tokens"):
+        return error("Not Found", 404, "not_found_error")
+    if "anthropic-version" not in request.headers:
+        return error("anthropic-version: header is required")
+    body = request.json
+    if "model" not in body:
+        return error("model: Field required")
+    found = problem({"max_tokens": 1, **body}, betas_of(request), place)
+    return None if found is None else error(found)
 
 
 def answer(request: VendorRequest) -> Reply:

@@ -31,15 +31,7 @@ PLACE: Final = anthropic.PLACE._replace(
 
 def refuse(request: VendorRequest) -> Reply | None:
     """Return its refusal; None: it answers."""
-    if request.path not in ("/anthropic/v1/messages", "/anthropic/v1/messages/count_tokens"):
-        return claude.error("Not Found", 404, "not_found_error")
-    if "anthropic-version" not in request.headers:
-        return claude.error("anthropic-version: header is required")
-    body = request.json
-    if "model" not in body:
-        return claude.error("model: Field required")
-    found = claude.problem({"max_tokens": 1, **body}, claude.betas_of(request), PLACE)
-    return None if found is None else claude.error(found)
+    return claude.refuse_below("/anthropic", request, PLACE)
 
 
 VENDOR: Final = Vendor("foundry", refuse, claude.answer)

@@ -1,8 +1,8 @@
 """Answers in Responses of models whose provider keeps none: kept here for a while, as OpenAI does (`store`).
 
-    unfold()   what a request refers to becomes a part of it, before it is sent anywhere
-    keeper()   has the answer of a translated request kept, unless that says `store: false`
-    serve()    GET, DELETE and the rest of /responses/ID, for an answer that is kept here
+    unfold()        what a request refers to becomes a part of it, before it is sent anywhere
+    kept.keeper()   has the answer of a translated request kept, unless that says `store: false`
+    serve()         GET, DELETE and the rest of /responses/ID, for an answer that is kept here
 
 Knows: which requests may be for such an answer. Does not know: how one is found (kept_answers.py, which loads a dialect
 that most gateways don't need).
@@ -78,10 +78,10 @@ class AnswerStore(Protocol):
         """See Answers."""
 
     def keeper(self, caller: Caller, unfolded: Unfolded | None) -> AnswerKeeper:
-        """See Answers."""
+        """Return who keeps the answer of a request."""
 
     def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
-        """See Answers."""
+        """Return what reads an answer that passes as it came, for its keeper; None: the client wants it not kept."""
 
     def in_background(
         self,
@@ -93,7 +93,7 @@ class AnswerStore(Protocol):
         answer_id: str,
         keeper: AnswerKeeper,
     ) -> bytes:
-        """See Answers."""
+        """Begin an answer in the background; return what its client is told. Raises VeloxError."""
 
     async def serve(
         self,
@@ -125,35 +125,15 @@ class Answers:
         return f"<Answers {self._made!r}>"
 
     @property
-    def _kept(self) -> AnswerStore:
+    def kept(self) -> AnswerStore:
+        """What keeps them, made with the first question."""
         if self._made is None:
             self._made = self._make()
         return self._made
 
     async def unfold(self, body: bytes | bytearray, caller: Caller) -> Unfolded | None:
         """Return a request with what it refers to; None: it refers to nothing that is kept. Raises VeloxError."""
-        return await self._kept.unfold(body, caller) if self._is_used() else None
-
-    def keeper(self, caller: Caller, unfolded: Unfolded | None) -> AnswerKeeper:
-        """Return who keeps the answer of a request."""
-        return self._kept.keeper(caller, unfolded)
-
-    def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
-        """Return what reads an answer that passes as it came, for its keeper; None: the client wants it not kept."""
-        return self._kept.reading(keeper, body)
-
-    def in_background(
-        self,
-        owner: BackgroundOwner,
-        bodies: BodyBudget,
-        head: RequestHead,
-        body: bytes | bytearray,
-        caller: Caller,
-        answer_id: str,
-        keeper: AnswerKeeper,
-    ) -> bytes:
-        """Begin an answer in the background; return what its client is told. Raises VeloxError."""
-        return self._kept.in_background(owner, bodies, head, body, caller, answer_id, keeper)
+        return await self.kept.unfold(body, caller) if self._is_used() else None
 
     async def serve(
         self, head: RequestHead, body: bytes | bytearray, caller: Caller, *, makes: Callable[[], str] | None = None
@@ -169,7 +149,7 @@ class Answers:
         is_ours = place.answer_id.startswith(_OWN)
         told = None
         if is_new or self._is_used():
-            told = await self._kept.serve(place, head, body, caller, makes if is_new or is_ours else None)
+            told = await self.kept.serve(place, head, body, caller, makes if is_new or is_ours else None)
         if told is not None:
             return 200, list(_HEADERS), told
         if is_ours:

@@ -475,7 +475,7 @@ class Exchange(HedgingHost):
             calls.end(_NOT_ASKED)  # the request that follows is recorded, and paid for
         answer_id = f"resp_{self.id.decode('ascii').translate(_NO_SIGNS)}"
         bodies, body = gateway.parts.tunnels.bodies, self.body or b""
-        told = answers.in_background(gateway, bodies, self.head, body, self.plan.caller, answer_id, keeper)
+        told = answers.kept.in_background(gateway, bodies, self.head, body, self.plan.caller, answer_id, keeper)
         return AnsweredHereError([_JSON], told, [])
 
     async def _read_in_steps(self) -> None:
@@ -547,10 +547,10 @@ class Exchange(HedgingHost):
         unfolded = await answers.unfold(body, caller)
         lanes = [member.lanes for member in self.gateway.routing.members if member.lanes is not None]
         if self.plan.surface is Surface.RESPONSES and lanes:
-            keeper = self._keeper = answers.keeper(caller, unfolded)
+            keeper = self._keeper = answers.kept.keeper(caller, unfolded)
             model = self.fields.model or ""
             if not all(each.keeps_answers(model) for each in lanes):
-                reading = answers.reading(keeper, body)
+                reading = answers.kept.reading(keeper, body)
                 self._filters = self._filters if reading is None else (*self._filters, reading)
         if unfolded is None:
             return
