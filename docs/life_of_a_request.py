@@ -106,6 +106,7 @@ STEPS: Final = (
             "502 upstream_reset, upstream_protocol,",
             "upstream_redirect; body_timeout as 504",
             "504 upstream_ttfb_timeout",
+            "400 previous_response_not_found",
         ),
     ),
     Step(

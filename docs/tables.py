@@ -57,6 +57,8 @@ MEANING: Final = {
     Reason.DUPLICATE_KEY: "the body repeats a field that Velox acts on; `param` names it",
     Reason.UNKNOWN_ROUTE: "the path is not in `VELOX_PATHS`, or is one of the admin listener's",
     Reason.UNKNOWN_MODEL: "no route is for the model, or no upstream of its route has it ([routes](routes.md))",
+    Reason.PREVIOUS_NOT_FOUND: "the answer that `previous_response_id` names is not kept, or no longer; send the"
+    " whole conversation ([kept answers](dialects.md#kept-answers))",
     Reason.UNKNOWN_OBJECT: "the object was made by another caller ([keys](keys.md#objects))",
     Reason.METHOD_NOT_ALLOWED: "the method is none of those in `Allow`",
     Reason.UNSUPPORTED_MEDIA: "this path takes JSON (or a multipart form), in UTF-8",

@@ -52,6 +52,7 @@ class Reason(enum.Enum):
     DUPLICATE_KEY = ("duplicate_key", 400, _C, False)
     UNKNOWN_ROUTE = ("unknown_route", 404, _C, False)
     UNKNOWN_MODEL = ("unknown_model", 404, _C, False)
+    PREVIOUS_NOT_FOUND = ("previous_response_not_found", 400, _C, False)
     UNKNOWN_OBJECT = ("unknown_object", 404, _C, False)
     METHOD_NOT_ALLOWED = ("method_not_allowed", 405, _C, False)
     UNSUPPORTED_MEDIA = ("unsupported_media", 415, _C, False)

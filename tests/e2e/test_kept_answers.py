@@ -169,7 +169,7 @@ def test_nothing_is_kept_where_the_client_says_so(velox: VeloxProcess) -> None:
     assert get(velox, f"/v1/responses/{made.id}").status == 404
     with pytest.raises(openai.BadRequestError) as info:
         client.responses.create(model="m", input="And?", previous_response_id=made.id)
-    assert info.value.param == "previous_response_id"
+    assert (info.value.code, info.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,18 @@ def answered(upstream: RecordingUpstream, n: int, **settings: str) -> Iterator[t
 
 @covers("VELOX_KEPT_BYTES")
 def test_nothing_is_kept_where_there_is_no_room(upstream: RecordingUpstream) -> None:
-    """VELOX_KEPT_BYTES is 0."""
-    with answered(upstream, 1, kept_bytes="0") as (velox, (answer_id,)), pytest.raises(openai.BadRequestError):
-        velox.openai(api_key="none").responses.create(model="m", input="And?", previous_response_id=answer_id)
+    """VELOX_KEPT_BYTES is 0: what refers to an answer of this gateway gets OpenAI's errors, and is sent nowhere."""
+    with answered(upstream, 1, kept_bytes="0") as (velox, (answer_id,)):
+        upstream.forget()
+        client = velox.openai(api_key="none")
+        with pytest.raises(openai.BadRequestError) as unknown:
+            client.responses.create(model="m", input="And?", previous_response_id=answer_id)
+        for ask in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+            with pytest.raises(openai.NotFoundError) as gone:
+                ask(answer_id)
+            assert gone.value.code == "unknown_object"
+        assert upstream.calls == []
+    assert (unknown.value.code, unknown.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
 @covers("VELOX_KEPT_ANSWERS")

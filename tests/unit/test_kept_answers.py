@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.dialects.responses.kept import KeptAnswer
-from velox.errors import Reason, VeloxError
-from velox.gateway.answers import Answers, Room, Unfolded, is_of_answer
+from velox.errors import VeloxError
+from velox.gateway.answers import Answers, Room, Unfolded, is_of_answer, names_own
 from velox.gateway.kept_answers import KeptAnswers, ReadAnswer
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
@@ -98,13 +98,21 @@ def test_answer_is_found_by_its_maker_alone() -> None:
     )
 
 
-def test_id_that_only_velox_makes_never_goes_up() -> None:
-    """No provider has one that begins so; of any other one, it may."""
+@pytest.mark.parametrize(
+    ("path", "is_own"),
+    [
+        (b"/v1/responses/resp_vx0123/input_items", True),
+        (b"/v1/conversations/conv_vx1", True),
+        (b"/v1/responses/resp_0123", False),
+        (b"/v1/files/resp_vx0123", False),
+        (b"/v1/conversations", False),
+    ],
+)
+def test_ids_that_only_velox_makes(path: bytes, is_own: bool) -> None:
+    """No provider has one that begins so."""
     answers, _ = made()
-    assert served(answers, "/v1/responses/resp_0123") is None
-    with pytest.raises(VeloxError) as info:
-        served(answers, "/v1/responses/resp_vx0123")
-    assert info.value.reason is Reason.UNKNOWN_OBJECT
+    assert names_own(path) is is_own
+    assert served(answers, path.decode()) is None
 
 
 def test_answer_that_is_asked_for_stays() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from velox.dialects.form import ApiError
 
-__all__ = ["BadRequestError", "BrokenReplyError", "Losses", "ReplyError", "lost_media"]
+__all__ = ["BadRequestError", "BrokenReplyError", "Losses", "ReplyError", "UnknownPreviousError", "lost_media"]
 
 
 class BadRequestError(Exception):
@@ -28,6 +28,16 @@ class BadRequestError(Exception):
         self.message: Final = message
         self.param: Final = param
         self.details: Final = details
+
+
+class UnknownPreviousError(BadRequestError):
+    """A `previous_response_id` whose answer is not known: clients then send the whole conversation.
+
+    OpenAI's code for it is `previous_response_not_found` (maximhq/bifrost#2441).
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "previous_response_id")
 
 
 class BrokenReplyError(Exception):

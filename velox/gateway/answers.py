@@ -31,6 +31,8 @@ __all__ = [
     "Room",
     "Unfolded",
     "is_of_answer",
+    "names_own",
+    "unknown_object",
 ]
 
 # Whose requests may refer to what is kept.
@@ -150,12 +152,7 @@ class Answers:
         told = None
         if is_new or self._is_used():
             told = await self.kept.serve(place, head, body, caller, makes if is_new or is_ours else None)
-        if told is not None:
-            return 200, list(_HEADERS), told
-        if is_ours:
-            message = "there is no such object here, or no longer, or it was made by another caller"
-            raise VeloxError(Reason.UNKNOWN_OBJECT, message)
-        return None
+        return None if told is None else (200, list(_HEADERS), told)
 
 
 class Room(ReplyFilter):
@@ -183,6 +180,18 @@ class Room(ReplyFilter):
 def is_of_answer(path: bytes) -> bool:
     """Say whether a path may be of one answer, or of conversations."""
     return _place(path) is not None
+
+
+def names_own(path: bytes) -> bool:
+    """Say whether a path names an answer or a conversation that a gateway of this kind has made."""
+    place = _place(path)
+    return place is not None and place.answer_id.startswith(_OWN)
+
+
+def unknown_object() -> VeloxError:
+    """Return the error for one that is not kept."""
+    message = "there is no such object here, or no longer, or it was made by another caller"
+    return VeloxError(Reason.UNKNOWN_OBJECT, message)
 
 
 def _place(path: bytes) -> AnswerPlace | None:

@@ -21,8 +21,9 @@ from velox.dialects.losses import BadRequestError
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses.background import BackgroundAnswer
 from velox.dialects.responses.kept import KeptAnswer
-from velox.errors import Reason, VeloxError
+from velox.errors import VeloxError
 from velox.gateway.answers import BackgroundOwner
+from velox.gateway.bad_request import refusal
 from velox.heads import Headers, RequestHead
 from velox.net.application import ChunkWriter, ClientExchange, PairsOnly, Successor
 from velox.net.client.body_budget import BodyBudget
@@ -77,7 +78,7 @@ def begin(
     try:
         answer = BackgroundAnswer(answer_id, int(time.time()), body, previous, conversation)
     except BadRequestError as exc:
-        raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
+        raise refusal(exc) from exc
     request = answer.request()
     if not bodies.take_unless_waiting(len(request)):
         raise no_room(close=False)

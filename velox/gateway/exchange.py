@@ -29,7 +29,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access import Guard
 from velox.gateway.addresses import AddressFilter
-from velox.gateway.answers import Answers, Room, is_of_answer
+from velox.gateway.answers import Answers, Room, is_of_answer, names_own, unknown_object
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.batch_lines import check_lines
@@ -57,7 +57,7 @@ from velox.gateway.retries import RetryPolicy
 from velox.gateway.routing import RouteCursor, Routing, Way
 from velox.gateway.steps import finished, in_steps
 from velox.gateway.usage_drain import UsageDrain
-from velox.heads import ReplyHead, RequestHead
+from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
@@ -84,7 +84,7 @@ _ERRORS_FROM: Final = 400
 # Of these the client hears only if nobody has failed before in a way that may pass.
 _REFUSALS: Final = frozenset({400, 404, 413, 422})
 # What a lane says of a request that its upstream's API has no way for.
-_UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
+_UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.PREVIOUS_NOT_FOUND, Reason.UNKNOWN_ROUTE)
 _JSON: Final = (b"content-type", b"application/json")
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # A model thinks before the text of these. Other APIs have items between which it may think again.
@@ -462,6 +462,8 @@ class Exchange(HedgingHost):
         """Give the client an answer that no upstream has made."""
         reply = self.reply
         assert reply is not None, "made with the choice"
+        if self._keeping is not None:
+            self._keeping.number = NOWHERE  # what it tells of is kept here
         reply.begin(None, self.attempt_fields().beside(answered.own))
         reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
 
@@ -517,11 +519,8 @@ class Exchange(HedgingHost):
                 await self._unfold(answers)
             return False
         served = None
-        if answers is not None and is_of_answer(self.head.path):
-            has_own = any(each.lanes is None or each.lanes.has_conversations for each in gateway.routing.members)
-            served = await answers.serve(
-                self.head, self.body or b"", caller, makes=None if has_own else self._object_name
-            )
+        if is_of_answer(self.head.path):
+            served = await self._answer_of_kept(answers)
         models, routing = gateway.parts.models, gateway.routing
         if served is None:
             if models is None or not models.serves(self.head, caller, routing):
@@ -533,6 +532,21 @@ class Exchange(HedgingHost):
         self.reply = self._make_reply()
         self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
         return True
+
+    async def _answer_of_kept(self, answers: Answers | None) -> tuple[int, Headers, bytes] | None:
+        """Answer a question for what is kept here; None: it is for an upstream. Raises VeloxError."""
+        members, head, served = self.gateway.routing.members, self.head, None
+        if answers is not None:
+            has_own = any(each.lanes is None or each.lanes.has_conversations for each in members)
+            makes = None if has_own else self._object_name
+            served = await answers.serve(head, self.body or b"", self.plan.caller, makes=makes)
+        if served is not None or not names_own(head.path):
+            return served
+        # Another gateway of this kind, as an upstream, makes such ids, too.
+        is_elsewhere = self._keeping is not None and bool(self._keeping.places)
+        if is_elsewhere or all(each.lanes is None for each in members):
+            return None
+        raise unknown_object()
 
     def _object_name(self) -> str:
         """Return a name for what is made by this request."""

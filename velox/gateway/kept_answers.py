@@ -44,6 +44,7 @@ from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Unfolded
 from velox.gateway.background import begin
+from velox.gateway.bad_request import refusal
 from velox.gateway.filters import ReplyFilter
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
@@ -98,7 +99,7 @@ class KeptAnswers:
                     unfolding.know(each, await self.found(each, caller))
             made = unfolding.body()
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
+            raise refusal(exc) from exc
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None  # whoever reads it says what is wrong
         if made is None:
@@ -173,7 +174,7 @@ class KeptAnswers:
             if place.answer_id.startswith(_CONVERSATION):
                 return await self._of_conversation(place, head, body, caller, makes)
         except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
+            raise refusal(exc) from exc
         kept = await self.found(place.answer_id, caller)
         if kept is None or kept.id != place.answer_id:
             return None
@@ -201,7 +202,7 @@ class KeptAnswers:
             try:
                 return input_page(kept, query)
             except BadRequestError as exc:
-                raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param) from exc
+                raise refusal(exc) from exc
         if rest == "cancel" and head.method == b"POST":
             if kept.until_s:
                 kept = msgspec.structs.replace(kept, response=with_status(kept.response, "cancelled"), until_s=0)

@@ -37,6 +37,7 @@ from velox.dialects.responses.background import runs_in_background
 from velox.dialects.responses.types_taken import takes_types
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
+from velox.gateway.bad_request import refusal
 from velox.gateway.crossing import Dialogue, Invoked, Plain
 from velox.gateway.filters import Translation
 from velox.gateway.forward import Forwarder
@@ -261,7 +262,7 @@ class Lanes:
             if runs_in_background(asked.body):
                 raise InBackgroundError
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
 
     def keeps_answers(self, model: str) -> bool:
         """Say whether a model's own Responses API keeps answers, where it has one."""
@@ -295,7 +296,7 @@ class Lanes:
         try:
             body, betas = fitted(asked.body or b"", given, facts, losses, is_renamed=is_renamed)
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
         attempt.left_out = losses.dropped
         asked = asked._replace(body=body)
         if asked.surface is Surface.COUNT_MESSAGES and self._row.name == "vertex":
@@ -319,7 +320,7 @@ class Lanes:
             if asked.surface in _EMBEDS_OF_GOOGLE and is_renamed:
                 return with_embedding_model(body, model)
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
         return body
 
     def _invoke(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
@@ -328,7 +329,7 @@ class Lanes:
         try:
             body = self._invoked(asked, losses)
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
         client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
         self._translate(Invoked(client, model, losses.dropped), attempt, asked._replace(on_tokens=None))
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
@@ -393,7 +394,7 @@ class Lanes:
         try:
             body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
         return AnsweredHereError([_JSON], body, [ESTIMATED])
 
     def _count(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
@@ -414,7 +415,7 @@ class Lanes:
             if call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
                 body = _vertex_count(body, model_name)
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         instead = partial(self._estimate_instead, counting, asked) if call.api is Surface.COUNT_CONVERSE else None
         self._translate(Plain(counting), attempt, asked._replace(on_tokens=None), instead=instead)
@@ -450,7 +451,7 @@ class Lanes:
             else:
                 bodies, on_head = [made.request(asked_body, model)], None
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
         self._translate(Plain(made, lambda: made.tokens, n_held), attempt, asked, on_head)
@@ -482,16 +483,12 @@ class Lanes:
         try:
             body = crossing.request(asked.body or b"", asked.model or "")
         except BadRequestError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc) from exc
         if call.fields:
             body = bytes(instead_of_model(body, call.fields))
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         self._translate(crossing, attempt, asked)
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
-
-
-def _refusal(error: BadRequestError) -> VeloxError:
-    return VeloxError(Reason.BAD_REQUEST, error.message, param=error.param or None, details=error.details)
 
 
 def _check_size(asked: Asked) -> None:

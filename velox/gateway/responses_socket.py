@@ -36,6 +36,7 @@ from velox.dialects.responses.socket import (
 from velox.dialects.sse_events import SseEvents
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.apart import LARGE_BYTES, Apart, is_large
+from velox.gateway.bad_request import refusal
 from velox.gateway.parts import Parts
 from velox.gateway.routing import Routing
 from velox.gateway.steps import in_steps
@@ -526,7 +527,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             owner.refuse(turn, head, exc)
             return
         recorder = owner.parts.recorder
-        recorder.refused(recorder.next_id(), head, Endpoint.RESPONSES, VeloxError(Reason.BAD_REQUEST, exc.message))
+        recorder.refused(recorder.next_id(), head, Endpoint.RESPONSES, refusal(exc))
         self.send(self.messages.error(self.messages.refusal(exc), lane))
         self.refused()
 

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.decoding import is_given
-from velox.dialects.losses import BadRequestError
+from velox.dialects.losses import BadRequestError, UnknownPreviousError
 from velox.dialects.text import quoted
 
 __all__ = [
@@ -223,7 +223,7 @@ class Unfolding:
             raise BadRequestError("this answer is still being made in the background; wait for its end", _PREVIOUS)
         if any(isinstance(each, str) for each in before):
             message = "what was said before this answer is no longer kept; send the whole conversation as input"
-            raise BadRequestError(message, _PREVIOUS)
+            raise UnknownPreviousError(message)
         items: list[bytes] = []
         gone = frozenset[str]() if self.conversation is None else removed(self.conversation)
         for kept in reversed(before):

@@ -40,7 +40,7 @@ from velox.dialects.form import (
     ToolResult,
     ToolUse,
 )
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.losses import BadRequestError, Losses, UnknownPreviousError
 from velox.dialects.responses import wire
 from velox.dialects.responses.compaction import COMPACTED_TYPES, PROMPT, TRIGGER, summary_message
 from velox.dialects.responses.tools import (
@@ -78,8 +78,9 @@ _CHOICES: Final = {"auto": Choice.AUTO, "none": Choice.NONE, "required": Choice.
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 # OpenAI's lifetimes of a cache mark -> the form's; 30 minutes are its default.
 _LIFETIMES: Final = {"12h": "1h", "30m": None}
+_PREVIOUS: Final = "previous_response_id"
 _REFUSED: Final = {
-    "previous_response_id": "this answer is not known here, or no longer; send the whole conversation as input, "
+    _PREVIOUS: "this answer is not known here, or no longer; send the whole conversation as input, "
     "without previous_response_id",
     "conversation": "conversations are not kept here for the model of this route; go on by previous_response_id, or "
     "send the whole conversation as input",
@@ -199,7 +200,7 @@ class RequestReader:
         for name, message in _REFUSED.items():
             raw = getattr(given, name)
             if raw is not wire.ABSENT and is_given(raw):
-                raise BadRequestError(message, name)
+                raise UnknownPreviousError(message) if name == _PREVIOUS else BadRequestError(message, name)
         if given.background and not self._keeps:
             message = "the model of this route does not answer in the background; leave background out"
             raise BadRequestError(message, "background")

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from velox.dialects.decoding import checked_text, decoded_request, is_given
 from velox.dialects.form import ApiError, Call, End, ErrorKind, Finish, Start, Stop, StopReason, Usage, Used
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.losses import BadRequestError, Losses, UnknownPreviousError
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.stream_writer import Events
@@ -151,7 +151,7 @@ class SocketMessages:
             is_whole = before is not None
             if before is None and not (self._passes_unknown and given.generate is not False):
                 told = "this answer is not known on this connection; send the whole conversation as input"
-                raise BadRequestError(told, "previous_response_id")
+                raise UnknownPreviousError(told)
             items = b",".join([each for each in (before, items) if each])
         fields = decoded_request(_FIELDS, text)
         for name in ("type", "stream_id", "generate", "input", "stream"):
@@ -178,7 +178,7 @@ class SocketMessages:
 
     def refusal(self, error: BadRequestError) -> ApiError:
         """Return what the client reads of a message that was refused: an unknown answer has a code of its own."""
-        code = _NOT_FOUND if error.param == "previous_response_id" else "bad_request"
+        code = _NOT_FOUND if isinstance(error, UnknownPreviousError) else "bad_request"
         return ApiError(ErrorKind.INVALID, ErrorKind.INVALID.value, error.message, code, error.param or None)
 
     def told(self, error: ApiError) -> ApiError:
