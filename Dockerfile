@@ -11,9 +11,11 @@
 
 ARG BUILD=plain
 
-# Velox is pure Python: its folder is the whole installation.
+# Velox is pure Python: its folders are the whole installation.
 FROM python:3.11-slim AS plain
 COPY velox /installed/velox
+COPY velox_migrate /installed/velox_migrate
+COPY velox_sim /installed/velox_sim
 
 # The same, with the modules of the usual request compiled. bench has the requests that gcc sees its usual way by.
 FROM python:3.11-slim AS compiled
@@ -25,6 +27,8 @@ COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY deploy/compile.py deploy/
 COPY bench bench
 COPY velox velox
+COPY velox_migrate velox_migrate
+COPY velox_sim velox_sim
 RUN python deploy/compile.py wheel /wheel && python -m zipfile -e /wheel/*.whl /installed
 
 FROM ${BUILD} AS installed
@@ -34,7 +38,7 @@ COPY requirements.lock /build/requirements.lock
 RUN python -m venv --without-pip /opt/velox \
     && pip --python /opt/velox/bin/python install --no-cache-dir --require-hashes --only-binary :all: \
         -r /build/requirements.lock
-COPY --from=installed /installed/velox /opt/velox/lib/python3.11/site-packages/velox
+COPY --from=installed /installed /opt/velox/lib/python3.11/site-packages
 RUN /opt/velox/bin/python -m compileall -q /opt/velox/lib/python3.11/site-packages
 # The command that an installed wheel has: docker exec CONTAINER velox reload.
 RUN printf '#!/opt/velox/bin/python\nimport sys\nfrom velox.cli import main\nsys.exit(main())\n' > /opt/velox/bin/velox \

@@ -14,8 +14,8 @@ INSTALLED := .venv/installed
 # Which tests run when. `check`: those of UNIT without the marker `slow`, and without the properties that hypothesis
 # tries on many values; `test`: all of UNIT and SERVERS but those with the marker `more`; `test-more`: these, and all
 # of MORE, which tests/conftest.py gives the marker. A folder of tests is in one of them (tests/arch/test_selection.py).
-UNIT := tests/arch tests/unit
-SERVERS := tests/sockets tests/e2e
+UNIT := tests/arch tests/unit tests/migrate
+SERVERS := tests/sockets tests/sim tests/e2e
 MORE := tests/bench tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
@@ -33,10 +33,10 @@ test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against rea
 	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 
 # What may be other when it is compiled, and starts no gateway.
-CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench deploy docs google import key provider reload secret settings sim,--ignore-glob='tests/unit/test_$(each)*')
+CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench deploy docs google key provider reload secret settings,--ignore-glob='tests/unit/test_$(each)*')
 
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes
-	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets $(ARGS)
+	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets tests/sim $(ARGS)
 
 # What must never happen, end to end: a revoked key that works, money that hides, memory that grows, another's things in
 # reach, an error taken for an answer. For the compiled build, which is what people get; `make test` runs them, too.
@@ -60,7 +60,7 @@ WHEEL := dist/built
 
 wheel: $(WHEEL)  ## A wheel in dist/ with the modules of the usual request compiled: four minutes; needs gcc
 
-$(WHEEL): $(INSTALLED) deploy/compile.py README.md $(shell find velox -name '*.py')
+$(WHEEL): $(INSTALLED) deploy/compile.py README.md $(shell find velox velox_migrate velox_sim -name '*.py')
 	@rm -f dist/*.whl
 	$(BIN)/python deploy/compile.py wheel dist
 	@touch $@

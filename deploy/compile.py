@@ -33,6 +33,8 @@ from setuptools.command.build_ext import build_ext
 __all__ = ["main"]
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
+# What a wheel has. Modules are compiled of the first one only.
+_PACKAGES: Final = ("velox", "velox_migrate", "velox_sim")
 # What a usual request passes on its way: JSON or server-sent events, HTTP/1.1 or HTTP/2 on both sides.
 # Plain stay: what is pickled or read by msgspec (types, policy/routes), enums with __init__ (errors, outcomes), TLS.
 _MODULES: Final = (
@@ -190,7 +192,8 @@ def _wheel(folder: Path, keep: Path | None) -> Path:
         build = Path(temporary)
         for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
             shutil.copy(_ROOT / name, build)
-        shutil.copytree(_ROOT / "velox", build / "velox", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        for name in _PACKAGES:
+            shutil.copytree(_ROOT / name, build / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         os.chdir(build)
         extensions = _translated(build)
         if keep:

@@ -30,7 +30,7 @@ for _name in VARIABLES:
 
 
 # Folders of which `make test` runs what has not the marker `more`.
-USUAL = ("arch", "unit", "sockets", "e2e")
+USUAL = ("arch", "unit", "migrate", "sockets", "sim", "e2e")
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from velox.build import VERSION
@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     from velox.runtime.reload import ConfigSource
 
     again = partial(_load_again, variables, overrides, sim=arguments.sim)
-    return supervisor.serve(settings, ConfigSource(again, began_ns), sim=arguments.sim)
+    return supervisor.serve(settings, ConfigSource(again, began_ns), _simulate if arguments.sim else None)
 
 
 def _load_again(environ: Mapping[str, str], overrides: Mapping[str, str], *, sim: bool) -> Settings:
@@ -322,67 +322,30 @@ def _key(arguments: argparse.Namespace) -> int:
 
 
 def _sim(arguments: argparse.Namespace) -> int:
-    from velox.sim import options as sim_options
-    from velox.sim import server as simulator
+    from velox_sim.command import run_command
 
-    try:
-        options = sim_options.read_options(arguments)
-    except ValueError as exc:
-        print(f"velox sim: {exc}", file=sys.stderr)
-        return 2
-    try:
-        simulator.run(options, lambda line: print(line, flush=True))
-    except OSError as exc:
-        print(f"velox sim: {exc}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(arguments)
+
+
+def _simulate(sock: socket.socket) -> None:
+    """Be the simulator of `serve --sim`. Imported here, in a process of its own: no other needs it."""
+    from velox_sim.command import serve_on
+
+    serve_on(sock)
 
 
 def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Write the Velox file, and the report on standard error. Exit code 1: there is nothing to write, or no place."""
-    try:
-        content = Path(arguments.file).read_bytes()
-    except OSError as exc:
-        print(f"velox import: {arguments.file!r} can't be read ({exc.strerror})", file=sys.stderr)
-        return 2
-    from velox.importing.litellm import import_litellm
-    from velox.importing.litellm_prices import import_litellm_prices
+    from velox_migrate.command import run_file
 
-    if arguments.kind == "litellm-prices":
-        prices = import_litellm_prices(content)
-        text, lines, why = prices.text, list(prices.notes), "no price is left"
-        is_bad = False
-    else:
-        imported = import_litellm(content, arguments.file, environ)
-        text, lines = imported.text, [*map(str, imported.problems), *imported.notes.lines()]
-        why, is_bad = "no model is left that Velox could ask for", bool(imported.problems)
-    for line in lines:
-        print(line, file=sys.stderr)
-    if text is None:
-        print(f"velox import: nothing was written: {why}", file=sys.stderr)
-        return 2 if is_bad else 1
-    if arguments.output is None:
-        print(text, end="")
-        return 0
-    try:
-        # Never over a file: somebody may have worked on what an import before has written.
-        with Path(arguments.output).open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as exc:
-        print(f"velox import: {arguments.output!r} can't be written ({exc.strerror})", file=sys.stderr)
-        return 1
-    return 0
+    return run_file(arguments, environ)
 
 
 def _import_database(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Take over the keys of another proxy's database. Exit codes: as import_litellm_db()."""
-    if arguments.output is not None:
-        print("velox import: litellm-db writes no file: leave out --output", file=sys.stderr)
-        return 2
-    from velox.runtime.moving import MovingArguments, import_litellm_db
+    from velox.runtime.stores import account_store, record_store
+    from velox_migrate.command import run_database
+    from velox_migrate.import_db import OpenStores
 
-    asked = MovingArguments(**{name: getattr(arguments, name) for name in MovingArguments._fields})
-    return import_litellm_db(settings, asked, environ, lambda line: print(line, file=sys.stderr), int(time.time()))
+    return run_database(settings, OpenStores(account_store, record_store), arguments, environ)
 
 
 def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -480,12 +443,18 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     )
     _add_usage(commands)
     _add_accounts(commands, words)
-    _add_import(commands)
+    importer = commands.add_parser(
+        "import", help="take over another proxy's configuration, or its keys", allow_abbrev=False
+    )
+    if "import" in words:
+        from velox_migrate.arguments import add_arguments as add_import_arguments
+
+        add_import_arguments(importer)
     sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
     if "sim" in words:
-        from velox.sim import options as sim_options
+        from velox_sim.options import add_arguments
 
-        sim_options.add_arguments(sim)
+        add_arguments(sim)
     return parser
 
 
@@ -504,24 +473,6 @@ def _add_accounts(commands: argparse._SubParsersAction[_CommandParser], words: f
     actions.add_parser("new", help="print a new key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
     actions.add_parser("hash", help="print the entry of the key on standard input", allow_abbrev=False)
     add_account_arguments(actions, team, user, audit)
-
-
-def _add_import(commands: argparse._SubParsersAction[_CommandParser]) -> None:
-    importer = commands.add_parser(
-        "import", help="take over another proxy's configuration, or its keys", allow_abbrev=False
-    )
-    importer.add_argument(
-        "kind",
-        choices=["litellm", "litellm-prices", "litellm-db"],
-        help="the proxy's configuration, its prices, or the keys, teams, users and spend of its database",
-    )
-    importer.add_argument("file", metavar="FILE", help="its configuration file, a dump of its database, or env:NAME")
-    importer.add_argument("-o", "--output", metavar="FILE", help="file to create (default: standard output)")
-    database = importer.add_argument_group("litellm-db")
-    database.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
-    database.add_argument("--dry-run", action="store_true", help="only tell what would be done")
-    database.add_argument("--allow-weaker", action="store_true", help="go on although limits would hold no longer")
-    database.add_argument("--zone", default="UTC", metavar="NAME", help="where LiteLLM resets budgets (default: UTC)")
 
 
 def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:

@@ -26,7 +26,7 @@ from tests.e2e.recording import RecordingUpstream
 from tests.e2e.routed import named, routed
 from tests.e2e.test_bedrock import ACCESS, SECRET, TOKEN, signature_of
 from tests.untrusting import NO_TRUST
-from velox.sim.shapes import Text
+from velox_sim.shapes import Text
 
 LOCAL: Final = "qwen3-sim-tools-2"
 CODEX: Final = "gpt-5-codex-sim-tools-2"

@@ -16,7 +16,7 @@ from velox.cli import main
 
 TOKEN = "admin-token-of-the-test"
 ROOT = Path(__file__).parents[2]
-DUMP = ROOT / "tests/unit/litellm_dumps/copy.sql"
+DUMP = ROOT / "tests/migrate/dumps/copy.sql"
 SHOP, LAB, SPENT = "sk-shop-0123456789abcdef", "sk-lab-0123456789abcdefg", "sk-spent-0123456789abcde"
 BLOCKED, UNKNOWN = "sk-rotated-0123456789abc", "sk-nobody-0123456789abcd"
 

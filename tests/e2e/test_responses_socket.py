@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.routed import named, nobody, routed
-from velox.sim.shapes import Text
+from velox_sim.shapes import Text
 
 # The SDK's own use of the library, which will do so for now.
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")

@@ -18,7 +18,7 @@ import yaml
 from tests.e2e.harness import REPOSITORY, VeloxProcess
 from tests.e2e.routed import Entry, ask, ask_stream, named, shares
 
-CONFIGS: Final = REPOSITORY / "tests/unit/litellm_configs"
+CONFIGS: Final = REPOSITORY / "tests/migrate/configs"
 CLIENT_KEY: Final = "sk-client-of-litellm"
 SECRET: Final = "sk-upstream-of-litellm"  # what stands in each variable that the import asks for
 BASE: Final = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}

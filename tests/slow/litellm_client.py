@@ -88,7 +88,7 @@ def _refused(call: Any, status: int) -> None:
 
 def _check_fields(types: Any) -> None:
     """Every field of LiteLLM's requests is known here: else a script that gives it would be refused."""
-    known = importlib.import_module("velox.admin.litellm.known").KNOWN
+    known = importlib.import_module("velox_migrate.admin.known").KNOWN
     for kind, names in (
         ("key", ("GenerateKeyRequest", "UpdateKeyRequest", "RegenerateKeyRequest", "LiteLLM_VerificationToken")),
         ("team", ("NewTeamRequest", "UpdateTeamRequest", "LiteLLM_TeamTable")),

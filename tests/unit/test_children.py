@@ -27,6 +27,7 @@ from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 from velox.types import Address
+from velox_sim.command import serve_on
 
 
 class Leaving(Listeners):
@@ -41,7 +42,7 @@ class Leaving(Listeners):
 def processes(tmp_path: Path) -> Iterator[tuple[AdminProcess | LeaseProcess | LedgerProcess | SimulatorProcess, ...]]:
     settings, logger, segment = load({"VELOX_LEDGER": str(tmp_path)}), logging.Logger("test"), Segment(1, CELLS)
     folder = LedgerFolder(tmp_path, 1, 8192)
-    simulator = SimulatorProcess(logger)
+    simulator = SimulatorProcess(serve_on, logger)
     yield (
         AdminProcess(segment),
         LeaseProcess(settings, segment, QuotaMemory(1024, 1), None, logger),

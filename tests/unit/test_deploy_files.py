@@ -172,6 +172,22 @@ def locked(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9][a-z0-9-]*)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
 
 
+def test_packages_are_the_same_wherever_they_are_installed() -> None:
+    """A package that is left out of the image, or of the compiled wheel, would be missed by a command only."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    names = [path.parent.name for path in sorted(ROOT.glob("velox*/__init__.py"))]
+
+    assert names == ["velox", "velox_migrate", "velox_sim"]
+    patterns = project["setuptools"]["packages"]["find"]["include"]
+    assert [name for name in names if any(fnmatch.fnmatch(name, each) for each in patterns)] == names
+    assert project["importlinter"]["root_packages"] == names
+    assert set(names) <= set(project["mypy"]["packages"])
+    copied = [rest for word, rest in instructions() if word == "COPY"]
+    assert all(f"{name} /installed/{name}" in copied and f"{name} {name}" in copied for name in names)
+    script = (ROOT / "deploy/compile.py").read_text()
+    assert "_PACKAGES: Final = " + str(tuple(names)).replace("'", '"') in script
+
+
 def test_package_has_its_licence_wherever_it_is_built() -> None:
     """The wheel, the compiled wheel and the image are built with the files that pyproject.toml names."""
     files = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]

@@ -54,7 +54,7 @@ H2SPEC = "tests/h2spec/test_command.py"
 
 FLEET = "tests/e2e/test_docs_fleet.py::test_fleet_of_the_page_answers_by_its_names"
 
-MOVING_IN = "tests/unit/test_import_litellm.py::test_page_shows_what_its_commands_write"
+MOVING_IN = "tests/migrate/test_import_litellm.py::test_page_shows_what_its_commands_write"
 
 MOVING_KEYS = "tests/e2e/test_moving.py::test_keys_of_a_dump_work_and_their_spend_goes_on"
 MOVING_SCRIPTS = "tests/e2e/test_moving.py::test_scripts_of_litellm_work"
@@ -151,7 +151,7 @@ RUN_BY = {
     "velox usage --rebuild": "tests/unit/ledger/test_damage.py::test_command_mends_what_is_damaged",
     "velox prices claude-sonnet-4-5": PRICES,
     "velox import litellm-prices model_prices_and_context_window.json -o prices.yaml": (
-        "tests/unit/prices/test_litellm_prices.py::test_command_writes_a_file_that_the_settings_take"
+        "tests/migrate/test_import_litellm_prices.py::test_command_writes_a_file_that_the_settings_take"
     ),
     "velox prices gpt-5 --upstream main --tier flex --json": PRICES,
     "velox prices gpt-5 --upstream main --tier flex --at 2026-11-23T12:00:00Z --json": AUDIT,

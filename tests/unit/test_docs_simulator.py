@@ -6,7 +6,7 @@ import argparse
 import re
 
 from tests.markdown import ROOT
-from velox.sim.options import add_arguments
+from velox_sim.options import add_arguments
 
 
 def shown(default: object) -> str:

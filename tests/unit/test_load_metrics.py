@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.protocol.load_metrics import ModelLoad, read_load
-from velox.sim import load
+from velox_sim import load
 
 Kind = Literal["vllm", "sglang"]
 

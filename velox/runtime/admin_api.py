@@ -19,16 +19,13 @@ from velox.admin.api.budgets import BudgetPages
 from velox.admin.api.call import ApiError, Asker
 from velox.admin.api.service import Api
 from velox.admin.api.usage import UsagePages
-from velox.admin.litellm.absent import absent_routes
-from velox.admin.litellm.accounts import LitellmAccounts
-from velox.admin.litellm.reports import LitellmReports, Model
-from velox.admin.litellm.table import LitellmTable
 from velox.admin.roles import Role
 from velox.ledger.record import recorded_key
 from velox.ledger.store import Store
 from velox.runtime.stores import account_store, record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory
+from velox_migrate.admin.paths import Model, litellm_paths
 
 __all__ = ["admin_api"]
 
@@ -87,9 +84,7 @@ def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None, lo
     databases = _Databases(settings)
     usage = UsagePages(databases.records, lambda: datetime.datetime.now(datetime.UTC), databases.recorded_key_of)
     routes = [*AccountPages(databases.accounts).routes(), *usage.routes(), *BudgetPages(budgets, time.time).routes()]
-    accounts = LitellmAccounts(databases.accounts, databases.records, time.time, logger)
-    reports = LitellmReports(databases.accounts, databases.records, time.time, _models(settings))
-    litellm = LitellmTable([*accounts.routes(), *reports.routes(), *absent_routes()])
+    litellm = litellm_paths(databases.accounts, databases.records, time.time, _models(settings), logger)
     return Api(routes, databases.asker_of, version, logger, litellm)
 
 

@@ -236,23 +236,22 @@ class LeaseProcess(LoggedReplaced):
 
 
 class SimulatorProcess(LoggedReplaced):
-    """The built-in simulator. origin: where it listens, for life."""
+    """The simulator of `velox serve --sim`. origin: where it listens, for life.
 
-    def __init__(self, logger: logging.Logger) -> None:
+    simulate: serves on a bound socket until SIGTERM.
+    """
+
+    def __init__(self, simulate: Callable[[socket], None], logger: logging.Logger) -> None:
         super().__init__("the simulator", logger)
+        self._simulate: Final = simulate
         # A free port of loopback. Held here, so that the next process has it too.
         self._sock: Final = bind_one(Address(kind="tcp", host="127.0.0.1", port=0))
-        self._port: Final[int] = self._sock.getsockname()[1]
-        self.origin: Final = f"http://127.0.0.1:{self._port}"
+        self.origin: Final = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
 
     def run(self, listeners: Listeners) -> int:
         """Be the simulator, in a process of its own, until SIGTERM."""
         listeners.close_all()
-        # Here, not above: no other process needs it.
-        from velox.sim import server as simulator
-        from velox.sim.options import SimOptions
-
-        simulator.run(SimOptions(port=self._port), lambda _line: None, sock=self._sock)
+        self._simulate(self._sock)
         return 0
 
     def close(self) -> None:

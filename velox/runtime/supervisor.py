@@ -136,15 +136,19 @@ _LEAVE_GRACE_S: Final = 1.0
 _LEAVE_LAST_S: Final = 3.0
 
 
-def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
-    """Run the gateway until a signal stops it; return the exit code. source: where the settings can be read again."""
+def serve(settings: Settings, source: ConfigSource, simulate: Callable[[socket.socket], None] | None) -> int:
+    """Run the gateway until a signal stops it; return the exit code.
+
+    source: where the settings can be read again. simulate: be the simulator on a socket, in place of the first
+    upstream; None: there is none.
+    """
     stream = own_stderr()
     take_over(stream)
     raise_open_files()  # first: on a machine of many cores the listeners alone are hundreds
     try:
         # What is bound when the start fails is let go: a unix socket would leave its file behind.
         with contextlib.ExitStack() as bound:
-            return Supervisor(settings, source, stream, bound, with_simulator=sim).run()
+            return Supervisor(settings, source, stream, bound, simulate).run()
     except (BindError, CertificateError, RingError, SharedMemoryError) as exc:
         operations_logger(stream).error("%s", exc)
         return 1
@@ -156,7 +160,10 @@ def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
 
 
 class Supervisor:
-    """The parent of all other processes of a gateway. bound: closes what is listened on, whatever ends the gateway."""
+    """The parent of all other processes of a gateway.
+
+    bound: closes what is listened on, whatever ends the gateway. simulate: as for serve().
+    """
 
     def __init__(
         self,
@@ -164,8 +171,7 @@ class Supervisor:
         source: ConfigSource,
         stream: LogStream,
         bound: contextlib.ExitStack,
-        *,
-        with_simulator: bool,
+        simulate: Callable[[socket.socket], None] | None,
     ) -> None:
         logger = operations_logger(stream)
         self._settings: Final = settings
@@ -212,7 +218,7 @@ class Supervisor:
         folder = None if self._ledger is None else self._ledger.folder
         self._objects: Final = object_memory(settings, self._segment.blocks, folder, logger)
         self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, self._start_budget_reader)
-        self._sim: Final = SimulatorProcess(logger) if with_simulator else None
+        self._sim: Final = None if simulate is None else SimulatorProcess(simulate, logger)
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
         self._admin_process: Final = AdminProcess(self._segment)
         self._watchdog: Final = Watchdog(logger)

@@ -34,7 +34,7 @@ from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.model import ResponsesModel
-from velox.sim.message_wishes import message_wish
+from velox_sim.message_wishes import message_wish
 
 _CALL: Final = Call("0123abcd", 1_700_000_000, "m")
 _CLAUDE: Final = ModelFacts(thinking="budget", forced_choice=False, max_tokens_name="max_tokens")

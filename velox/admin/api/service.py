@@ -43,7 +43,7 @@ class Api:
     """The API of the admin listener.
 
     asker_of: returns who shows a key of a client; None: it is no key in force. It may wait for the database.
-    logger: the operations log. litellm: paths of LiteLLM that are served beside it; None: none is.
+    logger: the operations log. others: paths of another API that are served beside it; None: none are.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Api:
         asker_of: Callable[[str], Asker | None],
         version: str,
         logger: logging.Logger,
-        litellm: OtherTable | None = None,
+        others: OtherTable | None = None,
     ) -> None:
         self._table: Final = RouteTable(routes)
-        self._litellm: Final = litellm
+        self._others: Final = others
         self._logger: Final = logger
         self._asker_of: Final = asker_of
         self._description: Final = describe(routes, version)
@@ -68,15 +68,15 @@ class Api:
 
     def takes(self, path: str) -> bool:
         """Tell whether a path is the API's."""
-        return path == API_PATH or path.startswith(f"{API_PATH}/") or self._is_litellms(path)
+        return path == API_PATH or path.startswith(f"{API_PATH}/") or self._is_anothers(path)
 
-    def _is_litellms(self, path: str) -> bool:
-        return self._litellm is not None and self._litellm.takes(path)
+    def _is_anothers(self, path: str) -> bool:
+        return self._others is not None and self._others.takes(path)
 
     def _refusal(self, request: AdminRequest, error: ApiError) -> Reply:
         """Return the reply of a call that is refused, in the shape of its path."""
-        if self._litellm is not None and self._litellm.takes(request.path):
-            return self._litellm.error_reply(error)
+        if self._others is not None and self._others.takes(request.path):
+            return self._others.error_reply(error)
         return error_reply(error)
 
     def admit(self, request: AdminRequest, role: Role | None) -> None:
@@ -120,8 +120,8 @@ class Api:
 
     def _call(self, request: AdminRequest, asker: Asker) -> Reply:
         table: OtherTable | RouteTable = self._table
-        if self._litellm is not None and self._litellm.takes(request.path):
-            table = self._litellm
+        if self._others is not None and self._others.takes(request.path):
+            table = self._others
         route, ids = table.find(request)
         if asker.role not in route.roles:
             raise _forbidden(asker.role)

@@ -1,1 +1,0 @@
-"""An OpenAI-compatible upstream that makes its answers up: for demos, tests and load."""
