@@ -359,9 +359,12 @@ class Guard:
         """Return what looks at the messages of a client's WebSocket. most_bytes: of one."""
         return MessageGate(self._check_message, min(most_bytes, MOST_BYTES))
 
-    def watch(self) -> IdWatch | None:
-        """Return what reads the ids in what the upstream sends over a WebSocket; None: nobody asks for them."""
-        return None if self._owned is None else self._owned.watch()
+    def watch(self, place: int) -> IdWatch | None:
+        """Return what reads the ids in what the upstream sends over a WebSocket; None: nobody asks for them.
+
+        place: where the upstream keeps them.
+        """
+        return None if self._owned is None else self._owned.watch(place)
 
     # -- inside -------------------------------------------------------------------------------------
 

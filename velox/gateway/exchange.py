@@ -293,7 +293,7 @@ class Exchange(HedgingHost):
         has_asked: other gateways were asked for what is not known here; else that comes first (_learn()).
         """
         body, access, owned = self.body or b"", self.gateway.parts.access, guard.owned
-        if owned is None or self.head.offer is not None or not (access.keeps_places or access.share is not None):
+        if owned is None or not (access.keeps_places or access.share is not None):
             self._filters = yield from guard.steps(self.head, body, self.fields)
             return
         keeping = self._keeping = Keeping(notes=access.keeps_places)

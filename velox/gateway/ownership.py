@@ -212,9 +212,9 @@ class OwnedCall:
             raise _unread(exc) from None
         finished(self._check_all(ids))
 
-    def watch(self) -> IdWatch:
-        """Return what reads the upstream's side of a WebSocket."""
-        return IdWatch(self._table, self._owner)
+    def watch(self, place: int) -> IdWatch:
+        """Return what reads the upstream's side of a WebSocket. place: where the upstream keeps what it makes."""
+        return IdWatch(self._table, self._owner, place)
 
     def _check_all(self, ids: Sequence[NamedId]) -> Generator[None, None, None]:
         for n, found in enumerate(ids, 1):
@@ -443,11 +443,12 @@ class IdWatch:
     extension that nobody asked for) is not read.
     """
 
-    __slots__ = ("_fields", "_head", "_left", "_owner", "_reads_frame", "_reads_message", "_table")
+    __slots__ = ("_fields", "_head", "_left", "_owner", "_place", "_reads_frame", "_reads_message", "_table")
 
-    def __init__(self, table: ObjectTable, owner: int) -> None:
+    def __init__(self, table: ObjectTable, owner: int, place: int = UNKNOWN) -> None:
         self._table: Final = table
         self._owner: Final = owner
+        self._place: Final = place
         self._fields: Final = TopFields(_TYPE, _OF_RESPONSE)
         self._head = b""  # of a frame, as far as it has come
         self._left = 0  # bytes of the open frame's payload that are still to come
@@ -487,7 +488,7 @@ class IdWatch:
     def _read(self, data: bytes) -> None:
         for path, text in self._fields.feed(data):
             if path == _OF_RESPONSE:
-                self._table.remember(text, self._owner)
+                self._table.remember(text, self._owner, self._place)
             elif text in _MAKING:
                 continue
             self._reads_message = False

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl
@@ -23,11 +24,13 @@ from velox.gateway.access import Guard
 from velox.gateway.exchange import Exchange
 from velox.gateway.group import Attempt
 from velox.gateway.member import Member
+from velox.gateway.ownership import nowhere
 from velox.gateway.parts import GatewayLimits
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import DROPPED, OWN, HeaderRuleFilter, ReplyFields, changed
 from velox.gateway.request_ids import REQUEST_ID, client_id
+from velox.gateway.steps import finished
 from velox.gateway.tunnels import Tunnels
 from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import Client
@@ -74,6 +77,9 @@ class TunnelExchange(Exchange):
         named = self.plan.path_model
         model = model_of(self.head.query) if named is None else named
         self.fields = BodyFields(model=model, stream=True, is_model_in_path=named is not None)
+        guard = self.plan.guard
+        if guard is not None:
+            finished(self._guarding(guard))  # the query may name a call to join
         parts.tunnels.take(self)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
@@ -100,8 +106,17 @@ class TunnelExchange(Exchange):
         parts = self.gateway.parts
         more = (parts.reply_fields, self._grant.limits.headers)
         rules = self._way.parts.entry.response_headers or None
+        place = nowhere if self._keeping is None else self._keeping.place
         return TunnelReply(
-            self.client, self.head, self.id, self.loop, *more, tunnels=parts.tunnels, rules=rules, guard=self.plan.guard
+            self.client,
+            self.head,
+            self.id,
+            self.loop,
+            *more,
+            tunnels=parts.tunnels,
+            rules=rules,
+            guard=self.plan.guard,
+            place=place,
         )
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
@@ -126,10 +141,11 @@ class TunnelExchange(Exchange):
 class TunnelReply(Reply):
     """The answer to a request for a WebSocket: a tunnel, or a refusal like any other reply.
 
+    place: returns where the upstream keeps what it tells of.
     offer: what went up, which is less than what came where a browser's key was taken out. tunnel: None up to the 101.
     """
 
-    __slots__ = ("_guard", "_rules", "_tunnels", "offer", "tunnel")
+    __slots__ = ("_guard", "_place", "_rules", "_tunnels", "offer", "tunnel")
 
     def __init__(
         self,
@@ -143,10 +159,12 @@ class TunnelReply(Reply):
         tunnels: Tunnels,
         rules: HeaderRules | None = None,
         guard: Guard | None = None,
+        place: Callable[[], int] = nowhere,
     ) -> None:
         filters = () if rules is None else (HeaderRuleFilter(rules),)
         super().__init__(client, request, request_id, loop, fields, rates, filters=filters)
         self._guard: Final = guard
+        self._place: Final = place
         self._rules: Final = rules
         self.offer: WebSocketOffer | None = None
         self.tunnel: Tunnel | None = None
@@ -174,7 +192,7 @@ class TunnelReply(Reply):
             if self._guard is not None:
                 tunnels = self._tunnels
                 gate = self._guard.gate(tunnels.limits.body_bytes)
-                tunnel.guard(gate, self._guard.watch(), tunnels.bodies)
+                tunnel.guard(gate, self._guard.watch(self._place()), tunnels.bodies)
             tunnel.upstream.take(transport, rest)
             self._client.switch(headers, tunnel.client)
         except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL
