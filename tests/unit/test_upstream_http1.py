@@ -307,3 +307,25 @@ def test_reads_that_are_gone_through_quickly_become_long() -> None:
     for _ in range(4):
         line.give(bytes(len(line.connection.get_buffer(-1))))
     assert len(line.connection.get_buffer(-1)) == 128 * 1024 and line.transport.is_reading()
+
+
+def test_short_reads_of_one_turn_are_counted_together() -> None:
+    """X9: an upstream that is read quickly, 32 times in a row: together no more than a millisecond of a turn."""
+    line = Line()
+
+    class Quick(Sink):
+        def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None:
+            line.loop.now_s += 0.0004
+            super().on_reply(head, data, end)
+
+    line.open(sink=Quick())
+    line.give(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")
+    for _ in range(3):
+        assert line.transport.is_reading()
+        line.give(bytes(len(line.connection.get_buffer(-1))))
+    assert not line.transport.is_reading(), "no more in this turn"
+    line.connection.pause()
+    line.connection.resume()
+    assert not line.transport.is_reading(), "nor because the client takes more"
+    line.turn()
+    assert line.transport.is_reading()

@@ -105,8 +105,8 @@ class Tunnel:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.loop: Final = loop
-        self.client: Final = TunnelEnd(self, buffer.view, clock, is_server=False)
-        self.upstream: Final = TunnelEnd(self, buffer.view, clock, is_server=True)
+        self.client: Final = TunnelEnd(self, buffer, clock, is_server=False)
+        self.upstream: Final = TunnelEnd(self, buffer, clock, is_server=True)
         self.client.peer, self.upstream.peer = self.upstream, self.client
         self.goodbye = ""  # the text of our Close frames, from close() on
         self.goodbye_code = GOING_AWAY
@@ -216,16 +216,17 @@ class TunnelEnd(asyncio.BufferedProtocol):
     it. scan: where its frames end. gate: sees what came from it before it passes; None: it passes unread.
     """
 
-    def __init__(self, tunnel: Tunnel, view: memoryview, clock: Callable[[], float], *, is_server: bool) -> None:
+    def __init__(self, tunnel: Tunnel, buffer: ReadBuffer, clock: Callable[[], float], *, is_server: bool) -> None:
         self.peer: TunnelEnd
         self.scan: Final = FrameScanner()
         self.gate: Gate | None = None
         self.n_bytes = 0
         self._tunnel = tunnel
-        self._view: Final = view
+        self._view: Final = buffer.view
+        self._turns: Final = buffer.turns
         self._clock: Final = clock
-        self._pace: Final = ReadPace(len(view))
-        self._is_paced = False  # nothing more is read in this turn of the loop
+        self._pace: Final = ReadPace(len(buffer.view))
+        self._is_in_line = False  # for a turn of the loop in which to read on
         self._is_server: Final = is_server
         self._transport: asyncio.Transport | None = None
         self._is_tls = False
@@ -289,10 +290,11 @@ class TunnelEnd(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         began_s = self._clock()
         self._received(bytes(self._view[:nbytes]))
-        if self._pace.took(nbytes, self._clock() - began_s) and not self.is_closed:
-            self._is_paced = True
+        seconds = self._clock() - began_s
+        self._pace.took(nbytes, seconds)
+        if not (self.is_closed or self._is_in_line) and self._turns.took(self, seconds, self._tunnel.loop):
+            self._is_in_line = True
             self._pause()
-            self._tunnel.loop.call_soon(self._read_on)
 
     def eof_received(self) -> bool:
         self._got_eof = True
@@ -468,8 +470,9 @@ class TunnelEnd(asyncio.BufferedProtocol):
             self._ended = True
             self._transport.close()
 
-    def _read_on(self) -> None:
-        self._is_paced = False
+    def read_on(self) -> None:
+        """See TurnReader."""
+        self._is_in_line = False
         if not self.is_closed and not self.peer._write_paused:
             self._resume()
 
@@ -479,7 +482,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._is_paced:
+        if self._is_in_line:
             return
         if self._room is not None:
             self._settle(self._room, 0)

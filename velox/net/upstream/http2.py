@@ -97,6 +97,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._n_max_streams = 1  # until the peer has announced its limit; 0: the connection takes no more streams
         self._owner: Final = owner
         self._whole_view: Final = buffer.view
+        self._turns: Final = buffer.turns
+        self._is_in_line = False  # for a turn in which to read on
         self._clock: Final = clock
         self._pace: Final = ReadPace(len(buffer.view))
         self._view = buffer.view[: self._pace.n_bytes]  # of the next read
@@ -427,16 +429,18 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._flush_soon()
 
     def _paced(self, nbytes: int, seconds: float) -> None:
-        """Read less at a time, and no more in this turn of the loop, where a read took long to go through."""
+        """Read less at a time where a read took long to go through, and no more in a turn of the loop that is over."""
         pace, transport = self._pace, self._transport
-        is_over = pace.took(nbytes, seconds)
+        pace.took(nbytes, seconds)
         if len(self._view) != pace.n_bytes:
             self._view = self._whole_view[: pace.n_bytes]
-        if is_over and transport is not None:
+        if transport is not None and not self._is_in_line and self._turns.took(self, seconds, self._loop):
+            self._is_in_line = True
             transport.pause_reading()
-            self._loop.call_soon(self._read_on)
 
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
+        """See TurnReader."""
+        self._is_in_line = False
         if self._transport is not None:
             self._transport.resume_reading()
 

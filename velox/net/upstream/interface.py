@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers, ReplyHead, WebSocketOffer
+from velox.net.read_turns import ReadTurns
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http1_write import field_lines
 from velox.protocol.http2 import Mark, guarded
@@ -260,10 +261,11 @@ class ReadBuffer:
 
     A read is parsed before the next one begins (the loop calls get_buffer and buffer_updated back to back), and the
     parsers copy what they keep, so one buffer serves all connections. 128 KiB takes all TLS records that have arrived.
-    Chunks that come alone pass it by (http1.py).
+    Chunks that come alone pass it by (http1.py). turns: in which these connections read what is much.
     """
 
-    __slots__ = ("view",)
+    __slots__ = ("turns", "view")
 
     def __init__(self, size_bytes: int = 128 * 1024) -> None:
         self.view: Final = memoryview(bytearray(size_bytes))
+        self.turns: Final = ReadTurns()

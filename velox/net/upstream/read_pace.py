@@ -1,9 +1,9 @@
-"""How much of an upstream's bytes one turn of the loop takes: as much as is gone through in about a millisecond.
+"""How much of an upstream's bytes one read takes: as much as is gone through in about a millisecond.
 
-A reply of many small events costs a hundred times as much a byte as one that passes unread. The loop offers a read of
-128 KiB again and again while an upstream sends faster than it is read, and all other exchanges of the worker wait.
+A reply of many small events costs a hundred times as much a byte as one that passes unread. How many reads there are in
+a turn of the loop is another matter (net/read_turns.py).
 
-Knows: how long reads took. Does not know: what is done with them, or how a connection stops to read.
+Knows: how long reads took. Does not know: what is done with them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class ReadPace:
     def __repr__(self) -> str:
         return f"<ReadPace {self.n_bytes} of {self._most}>"
 
-    def took(self, n_bytes: int, seconds: float) -> bool:
-        """Note how long it took to go through a read. Return True if no more is to be read in this turn of the loop."""
+    def took(self, n_bytes: int, seconds: float) -> None:
+        """Note how long it took to go through a read."""
         if seconds > _MOST_S:
             self.n_bytes = max(_LEAST_BYTES, min(self._most, int(n_bytes * _WANTED_S / seconds)))
         elif n_bytes >= self.n_bytes and seconds < _WANTED_S:
             self.n_bytes = min(self._most, 2 * self.n_bytes)
-        return seconds >= _WANTED_S
