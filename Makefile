@@ -13,13 +13,15 @@ INSTALLED := .venv/installed
 
 # Which tests run when. `check`: those of UNIT without the marker `slow`, and without the properties that hypothesis
 # tries on many values; `test`: all of UNIT and SERVERS but those with the marker `more`; `test-more`: these, and all
-# of MORE, which tests/conftest.py gives the marker. A folder of tests is in one of them (tests/arch/test_selection.py).
+# of MORE, which tests/conftest.py gives the marker. `test-clients`: CLIENTS, whose marker is `clients`, and which no other
+# command runs. A folder of tests is in one of them (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit tests/migrate
 SERVERS := tests/sockets tests/sim tests/e2e
 MORE := tests/bench tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
+CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-core test-guarded test-more test-all soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check test test-core test-guarded test-more test-all test-clients soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -50,6 +52,17 @@ test-guarded: $(INSTALLED)  ## What must never happen, end to end: about three m
 test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
+
+test-clients: $(INSTALLED) .clients/node/installed  ## Claude Code, Codex, Gemini CLI, SDKs and others, each with tools on five kinds of upstreams; installs 2 GB of them
+	@tests/install-tools.sh
+	$(PYTEST) -m clients $(CLIENTS) $(ARGS)
+
+# No script of a package runs; programs that are not JavaScript come as packages of their own, which are chosen by the machine.
+.clients/node/installed: tests/clients/node/package.json tests/clients/node/package-lock.json
+	@mkdir -p .clients/node
+	@cp tests/clients/node/package.json tests/clients/node/package-lock.json .clients/node/
+	@cd .clients/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
 
 soak-short: $(INSTALLED)  ## Five minutes of all lanes with faults, kills and reloads, or as ARGS says (--minutes 20): what stays, what is lost
 	@tests/install-tools.sh
@@ -133,4 +146,4 @@ lock:  ## Write both lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv .engine .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .clients .engine .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     usual = {here / folder for folder in USUAL}
     for item in items:
         if here in item.path.parents and usual.isdisjoint(item.path.parents):
-            item.add_marker("more")
+            item.add_marker("clients" if here / "clients" in item.path.parents else "more")
 
 
 def pytest_collection_finish() -> None:

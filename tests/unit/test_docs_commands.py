@@ -76,6 +76,8 @@ RUN_BY = {
     ),
     "make check": ".ci/run: make --keep-going lint",
     "make test": ".ci/run: tests test",
+    # Two gigabytes of clients are no part of CI.
+    "make test-clients": "tests/arch/test_selection.py::test_every_test_is_run_by_one_command",
     "make test-all": ".ci/run: tests -C .compiled test-more",
     "make compiled": ".ci/run: make wheel compiled",
     "make wheel": ".ci/run: make wheel compiled",

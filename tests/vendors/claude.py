@@ -145,6 +145,7 @@ def _problems(body: Mapping[str, Any], betas: frozenset[str], place: Place) -> I
         yield from _tool_problems(f"tools.{at}", tool, betas, place)
     for at, message in enumerate(body.get("messages") or ()):
         yield from _message_problems(f"messages.{at}", message, betas, place)
+    yield from _turn_problems(body)
     marks = list(_marks({name: body.get(name) for name in ("tools", "system", "messages")}))
     if len(marks) > _MARKS:
         # "Prompt caching", "How many breakpoints": four.
@@ -198,6 +199,42 @@ def _message_problems(path: str, message: Mapping[str, Any], betas: frozenset[st
             and not place.files | ("files-api-2025-04-14" in betas)
         ):
             yield f"{path}.content: Input tag 'file' found using 'type' does not match any of the expected tags"
+
+
+def _turn_problems(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the turns: results follow their calls at once, reasoning stands before them."""
+    messages = [message for message in body.get("messages") or () if message.get("role") != "system"]
+    before: list[str] = []
+    for at, message in enumerate([*messages, {"role": "user", "content": []}]):
+        content = message.get("content")
+        blocks: list[Any] = content if isinstance(content, list) else []
+        results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+        if missing := [each for each in before if each not in results]:
+            # anthropics/claude-code#3086.
+            yield (
+                f"messages.{at - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the "
+                "next message."
+            )
+        for index, result in enumerate(results):
+            if result not in before:
+                # router-for-me/CLIProxyAPI#497.
+                yield (
+                    f"messages.{at}.content.{index}: unexpected `tool_use_id` found in `tool_result` blocks: {result}. "
+                    "Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
+                )
+        before = [block["id"] for block in blocks if block.get("type") == "tool_use"]
+        if any(block.get("type") == "text" and not block.get("text") for block in blocks):
+            yield f"messages.{at}: text content blocks must be non-empty"  # NousResearch/hermes-agent#55092
+        first = blocks[0].get("type") if blocks else ""
+        is_last = message["role"] == "assistant" and not any(each["role"] == "assistant" for each in messages[at + 1 :])
+        is_thinking = (body.get("thinking") or {}).get("type") == "enabled"
+        if is_last and before and is_thinking and first not in ("thinking", "redacted_thinking"):
+            # anomalyco/opencode#3077.
+            yield (
+                f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{first}`. When "
+                "`thinking` is enabled, a final `assistant` message must start with a thinking block"
+            )
 
 
 def _blocks(content: Any) -> Iterator[dict[str, Any]]:

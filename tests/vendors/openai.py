@@ -6,13 +6,13 @@ Sources: OpenAI's API reference and its SDK's types (openai 3.54), and the issue
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tests.vendors import schemas
 from tests.vendors.vendor import Reply, Vendor, VendorRequest
 
-__all__ = ["VENDOR", "problems", "refuse"]
+__all__ = ["VENDOR", "problems", "refuse", "unpaired"]
 
 _CHAT: Final = "/v1/chat/completions"
 _RESPONSES: Final = "/v1/responses"
@@ -20,9 +20,10 @@ _MOST_STOPS: Final = 4  # QwenLM/Qwen-Agent#228
 _MOST_TOOLS: Final = 128
 _TIERS: Final = ("auto", "default", "flex", "scale", "priority")
 _DETAILS: Final = ("auto", "low", "high")
-# Of a message of the assistant: the reference knows no more.
+# Of a message of the assistant: the reference knows no more, but its guide "Function calling" sends an answer's message
+# back as it is, with `annotations`.
 _FIELDS: Final = frozenset(
-    {"role", "content", "name", "refusal", "audio", "tool_calls", "function_call", "tool_call_id"}
+    {"role", "content", "name", "refusal", "audio", "tool_calls", "function_call", "tool_call_id", "annotations"}
 )
 
 
@@ -48,6 +49,7 @@ def _chat_problems(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     stops = body.get("stop") or []
     if isinstance(stops, list) and len(stops) > _MOST_STOPS:
         yield "stop", f"Invalid 'stop': array too long. Expected an array with maximum length {_MOST_STOPS}"
+    yield from _unanswered_calls(body.get("messages") or ())
     for at, message in enumerate(body.get("messages") or ()):
         for name in message.keys() - _FIELDS:
             yield f"messages[{at}].{name}", f"Unrecognized request argument supplied: {name}"
@@ -57,12 +59,52 @@ def _chat_problems(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"messages[{at}].content", f"Invalid value: '{detail}'. Supported values are: {_DETAILS}"
 
 
+def _unanswered_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with calls and their results: each message with calls is followed by all its results."""
+    wanted: list[str] = []
+    for at, message in enumerate([*messages, {"role": ""}]):
+        if message["role"] == "tool":
+            if message.get("tool_call_id") not in wanted:
+                # miurla/morphic#136; microsoft/promptflow#3130 has the other, too.
+                yield (
+                    f"messages.[{at}].role",
+                    "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
+                    "'tool_calls'.",
+                )
+            else:
+                wanted.remove(message["tool_call_id"])
+            continue
+        if wanted:
+            yield (
+                f"messages.[{at}].role",
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(wanted)}",
+            )
+        wanted = [call["id"] for call in message.get("tool_calls") or ()]
+
+
+def unpaired(items: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with calls and results among items: those that ids name stand there, too."""
+    calls = [item["call_id"] for item in items if str(item.get("type")).endswith("_call") and "call_id" in item]
+    results = [item["call_id"] for item in items if str(item.get("type")).endswith("_call_output")]
+    for call in calls:
+        if call not in results:
+            yield "input", f"No tool output found for function call {call}."  # symgraph/GhidrAssist#78
+    for result in results:
+        if result not in calls:
+            # continuedev/continue#10092.
+            yield "input", f"No tool call found for function call output with call_id {result}."
+
+
 def _responses_problems(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "input" not in body:
         yield "input", "Missing required parameter: 'input'."
     if "stop" in body:
         yield "stop", "Unknown parameter: 'stop'."
     items = body.get("input") if isinstance(body.get("input"), list) else []
+    is_whole = not any(body.get(name) for name in ("previous_response_id", "conversation", "prompt"))
+    if is_whole and not any(item.get("type") == "item_reference" for item in items or ()):
+        yield from unpaired(items or ())
     for at, item in enumerate(items or ()):
         if item.get("type") != "reasoning" or "id" not in item or body.get("store") is not False:
             continue
