@@ -1,12 +1,12 @@
 """One database of PostgreSQL: brought to the newest schema, asked by blocking calls, opened anew after a failure.
 
-Knows: connections, transactions, migrations and their lock. Does not know: which tables there are.
+Knows: connections, transactions, and the lock of migrations. Does not know: which tables there are, or in which order
+migrations run (migrations.py).
 
 asyncpg needs an event loop, and those who ask (the ledger's process, the threads of the admin process, commands) block.
 So each database has a loop in a thread of its own, and one connection. Threads may share it, one at a time.
 
-Migrations are numbered from 1, for each part of the schema by itself (`velox_schema`). Each runs in a transaction
-of its own, under an advisory lock, so several gateways that start at once do not all make the same tables [1].
+Each part of the schema has a number of its own (`velox_schema`). Migrations run under an advisory lock [1].
 
 A transaction that commits is on the disk, whatever the role has set: without `synchronous_commit` a ring would forget
 records that a power loss takes back. Nothing is prepared by name, so a pooler that shares connections between
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import ssl
 import threading
@@ -30,6 +29,7 @@ from urllib.parse import urlsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from velox.ledger.migrations import migrate
 from velox.ledger.postgres_url import driver_url
 from velox.ledger.store import StoreError
 
@@ -188,7 +188,8 @@ class PostgresDatabase:
                 raise StoreError(_EXPECTED) from None
             self._connection = connection
             try:
-                self._migrate(connection)
+                schema = _PartSchema(connection, self._wait, self._place, self._part)
+                migrate(schema, self._migrations, is_reader=self._is_reader)
             except StoreError:
                 self._drop()
                 raise
@@ -220,46 +221,6 @@ class PostgresDatabase:
             target_session_attrs=wants,
         )
 
-    def _migrate(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
-        newest = len(self._migrations)
-        version = self._version(connection)
-        if version > newest:
-            raise StoreError(
-                f"{self._place} has schema {version} of {self._part}, written by a newer Velox; this one knows"
-                f" {newest}: run the newer one, or name another database"
-            )
-        if version == newest:
-            return
-        if self._is_reader:
-            raise StoreError(
-                f"{self._place} has schema {version} of {self._part}, and this Velox needs {newest}: start its gateway"
-                " once"
-            )
-        if not version:
-            (row,) = self._wait(lambda: connection.fetch(_ENCODING))
-            if row[0] not in _ENCODINGS:
-                raise StoreError(f"{self._place}: {_letters(row[0])}")
-        for number in range(version + 1, newest + 1):
-            self._wait(functools.partial(self._migrate_to, connection, number))
-
-    def _version(self, connection: asyncpg.Connection[asyncpg.Record]) -> int:
-        if self._wait(lambda: connection.fetchval("SELECT to_regclass('velox_schema')")) is None:
-            return 0
-        return int(self._wait(lambda: connection.fetchval(_VERSION, self._part)) or 0)
-
-    async def _migrate_to(self, connection: asyncpg.Connection[asyncpg.Record], number: int) -> None:
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-            await connection.execute(_SCHEMA)
-            if int(await connection.fetchval(_VERSION, self._part) or 0) >= number:
-                return
-            await connection.execute(self._migrations[number - 1], timeout=_MIGRATION_S)
-            await connection.execute(
-                "INSERT INTO velox_schema VALUES ($1, $2) ON CONFLICT (part) DO UPDATE SET version = $2",
-                self._part,
-                number,
-            )
-
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -282,6 +243,82 @@ def reachable(url: str) -> str | None:
     if is_made or may_make:
         return None
     return f"{_place(url)}: the user may not make tables: GRANT CREATE ON SCHEMA public TO it, or another schema"
+
+
+class _PartSchema:
+    """One part of a database's schema, with a number of its own (migrations.Schema)."""
+
+    unit: Final = "database"
+
+    def __init__(
+        self,
+        connection: asyncpg.Connection[asyncpg.Record],
+        wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any],
+        place: str,
+        part: str,
+    ) -> None:
+        self._connection: Final = connection
+        self._wait: Final = wait
+        self._place: Final = place
+        self._part: Final = part
+
+    @property
+    def place(self) -> str:
+        """Host and database."""
+        return self._place
+
+    @property
+    def part(self) -> str:
+        """The part."""
+        return f"of {self._part}"
+
+    def not_the_newest(self, version: int, newest: int) -> str:
+        """Name both numbers: gateways of several versions may share a database."""
+        return (
+            f"{self._place} has schema {version} of {self._part}, and this Velox needs {newest}: start its gateway once"
+        )
+
+    def version(self) -> int:
+        """Return the part's number in `velox_schema`."""
+        if self._value("SELECT to_regclass('velox_schema')") is None:
+            return 0
+        return int(self._value(_VERSION, self._part) or 0)
+
+    def prepare(self, version: int) -> None:
+        """Refuse an encoding that can't hold all names, before the first table is made."""
+        if not version:
+            encoding = self._value(_ENCODING)
+            if encoding not in _ENCODINGS:
+                raise StoreError(f"{self._place}: {_letters(encoding)}")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the advisory lock until the transaction ends."""
+        self._execute("BEGIN")
+        try:
+            self._value("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+            self._execute(_SCHEMA)
+            yield
+            self._execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(*_FAILURES):
+                self._execute("ROLLBACK")
+            raise
+
+    def run(self, migration: str) -> None:
+        """Run all statements of a migration."""
+        self._execute(migration, timeout=_MIGRATION_S)
+
+    def set_version(self, number: int) -> None:
+        """Keep the part's number in `velox_schema`, in the transaction."""
+        sql = "INSERT INTO velox_schema VALUES ($1, $2) ON CONFLICT (part) DO UPDATE SET version = $2"
+        self._execute(sql, self._part, number)
+
+    def _value(self, sql: str, *values: object) -> Any:
+        return self._wait(lambda: self._connection.fetchval(sql, *values))
+
+    def _execute(self, sql: str, *values: object, timeout: float | None = None) -> None:
+        self._wait(lambda: self._connection.execute(sql, *values, timeout=timeout))
 
 
 class Transaction:

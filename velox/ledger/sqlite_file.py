@@ -1,10 +1,7 @@
 """One file of SQLite: opened safely, brought to the newest schema, and never left with half of a change.
 
-Knows: how a file is opened, migrated and locked, and whose it is. Does not know: which tables are in it.
-
-Migrations are numbered from 1, and `user_version` is the number of the last one. Each runs in a transaction of its own
-that begins with the lock, so two processes that open a new file do not both make it. They only add: a Velox of the
-version before can go on with the file, but not open it anew.
+Knows: how a file is opened and locked, and whose it is. Does not know: which tables are in it, or in which order
+migrations run (migrations.py). `user_version` is the number of the schema.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from velox.ledger.migrations import migrate
 from velox.ledger.store import StoreError
 
 __all__ = ["connect", "error_name", "failing", "make_folder", "transaction"]
@@ -47,40 +45,66 @@ def connect(
 
 def _connect(path: Path, migrations: Sequence[str], *, is_reader: bool, is_alone: bool = False) -> sqlite3.Connection:
     """Open it. is_alone: with the log's index in memory, for which SQLite lets nobody else in meanwhile."""
-    newest = len(migrations)
     where = f"{path.absolute().as_uri()}?mode={'rw' if is_alone else 'ro' if is_reader else 'rwc'}"
-    is_new = not is_reader and not path.exists()
+    is_new = not path.exists()
     db = sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         if is_alone:
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("PRAGMA query_only = ON")
-        version = _version(db)
-        if version > newest:
-            raise StoreError(
-                f"{path} has schema {version}, written by a newer Velox; this one knows {newest}: run the newer one,"
-                " or name another folder"
-            )
-        if is_reader and not version:
-            raise StoreError(f"{path} is just being made: try again in a moment")
-        if is_reader and version < newest:
-            raise StoreError(f"{path} has schema {version}, of an earlier Velox: start this one with its folder once")
-        if not is_reader:
-            if is_new:
-                _hand_over(path)
-            path.chmod(0o600)
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            for number in range(version + 1, newest + 1):
-                with transaction(db):
-                    if _version(db) < number:
-                        for statement in migrations[number - 1].split(";"):
-                            db.execute(statement)
-                        db.execute(f"PRAGMA user_version = {number}")
+        migrate(_FileSchema(db, path, is_new=is_new), migrations, is_reader=is_reader)
     except BaseException:
         db.close()
         raise
     return db
+
+
+class _FileSchema:
+    """The schema of one file (migrations.Schema). is_new: there was no file before this connection."""
+
+    unit: Final = "folder"
+    part: Final = ""
+
+    def __init__(self, db: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
+        self._db: Final = db
+        self._path: Final = path
+        self._is_new: Final = is_new
+
+    @property
+    def place(self) -> str:
+        """The file."""
+        return str(self._path)
+
+    def not_the_newest(self, version: int, newest: int) -> str:
+        """Tell a file that is being made from one of an earlier Velox. Only who writes makes and migrates it."""
+        if not version:
+            return f"{self._path} is just being made: try again in a moment"
+        return f"{self._path} has schema {version}, of an earlier Velox: start this one with its folder once"
+
+    def version(self) -> int:
+        """Return `user_version`."""
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def prepare(self, version: int) -> None:
+        """Keep the file for its owner, with a write-ahead log whose commits are on the disk."""
+        if self._is_new:
+            _hand_over(self._path)
+        self._path.chmod(0o600)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the file's write lock."""
+        return transaction(self._db)
+
+    def run(self, migration: str) -> None:
+        """Run statements, one at a time: executescript() would commit first."""
+        for statement in migration.split(";"):
+            self._db.execute(statement)
+
+    def set_version(self, number: int) -> None:
+        """Set `user_version`, in the transaction."""
+        self._db.execute(f"PRAGMA user_version = {number}")
 
 
 def make_folder(folder: Path) -> None:
@@ -123,10 +147,6 @@ def _user(uid: int) -> str:
 def error_name(exc: BaseException | None) -> str | None:
     """Return SQLite's name of an error; None: it is none of SQLite's."""
     return getattr(exc, "sqlite_errorname", None)  # absent where no library's code was the reason
-
-
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 @contextlib.contextmanager
