@@ -1,9 +1,10 @@
 """Write velox/prices/table.jsonl anew: the price table that is shipped, from the data of the package genai-prices.
 
-    pip download --no-deps genai-prices
-    python -m deploy.prices genai_prices-*.whl [--date 2026-11-23]
+    pip download --no-deps genai-prices litellm
+    python -m deploy.prices genai_prices-*.whl litellm-*.whl [--date 2026-11-23]
 
-The package is read, never imported: its data is a Python file of constructor calls, and each call becomes a dict.
+The packages are read, never imported: genai-prices' data is a Python file of constructor calls, and each call becomes a
+dict. LiteLLM's is JSON; of that only what genai-prices has no prices of is taken (_litellm_models()).
 Prices stand there in dollars per million tokens, as decimals in quotes; here they are whole pico-dollars, and one that
 is not whole is rounded. What the table rounds or leaves out is written into its first line.
 """
@@ -34,7 +35,20 @@ _UNITS: Final = (
     *("output_reasoning_mtok", "web_searches_kcount", "requests_kcount"),
 )
 # What a model is paid by that is paid by no tokens.
-_LENGTHS: Final = ("input_audio_hours", "input_mchars")
+_LENGTHS: Final = (
+    *("input_audio_hours", "input_mchars", "input_document_kpages", "input_annotated_document_kpages"),
+    "rerank_searches_kcount",
+)
+# Whose rankings are taken from LiteLLM, by the provider of Velox's: their replies tell search units.
+_RERANKS: Final = {"cohere": "cohere", "azure_ai": "azure"}
+# Sizes of videos, by their price there. https://platform.openai.com/docs/pricing
+_VIDEO_SIZES: Final = {
+    "sora-2": {"720x1280": "openai/sora-2", "1280x720": "openai/sora-2"},
+    "sora-2-pro": {
+        **dict.fromkeys(("720x1280", "1280x720"), "openai/sora-2-pro"),
+        **dict.fromkeys(("1024x1792", "1792x1024"), "openai/sora-2-pro-high-res"),
+    },
+}
 _SAME: Final = "audio_hours"  # as input_audio_hours
 _TIERS: Final = {
     ("processing", "batch"): "batch",
@@ -50,36 +64,93 @@ def main(argv: list[str] | None = None) -> int:
     """Write the table. Exit code 1: the data has something that this script can't carry over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
+    parser.add_argument("litellm", type=Path)
     parser.add_argument("--date", default=datetime.now(UTC).date().isoformat(), help="when the data was fetched")
     arguments = parser.parse_args(argv)
-    lines = table_lines(arguments.wheel, arguments.date)
+    lines = table_lines(arguments.wheel, arguments.litellm, arguments.date)
     TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     head = json.loads(lines[0])
     sys.stdout.write(f"{TABLE.name}: {head['models']} models, {len(head['left_out'])} prices left out\n")
     return 0
 
 
-def table_lines(wheel: Path, date: str) -> list[str]:
+def table_lines(wheel: Path, litellm: Path, date: str) -> list[str]:
     """Return the lines of the table: its head, and one for each provider."""
-    with zipfile.ZipFile(wheel) as archive:
-        source = archive.read("genai_prices/data.py").decode()
-        licence = next(name for name in archive.namelist() if name.endswith("licenses/LICENSE"))
-        notice = archive.read(licence).decode()
+    source, notice = _read(wheel, "genai_prices/data.py")
+    more, more_notice = _read(litellm, "litellm/model_prices_and_context_window_backup.json")
     providers = _providers(source)
     left_out: list[list[str]] = []
     rounded: list[list[str]] = []
     rows = [_provider(provider, left_out, rounded) for provider in providers]
+    for home, models in _litellm_models(json.loads(more, parse_float=Decimal)).items():
+        own = next(row["models"] for row in rows if row["id"] == home)
+        own += [model for model in models if all(model[0] != each[0] for each in own)]
     head = {
         "source": "genai-prices",
-        "version": wheel.name.split("-")[1],
+        "version": f"{wheel.name.split('-')[1]} with litellm {litellm.name.split('-')[1]}",
         "date": date,
-        "unit": "pico-dollars of one token, call, search, character or hour",
+        "unit": "pico-dollars of one token, call, search, character, hour, page, picture or second",
         "models": sum(len(row["models"]) for row in rows),
         "left_out": left_out,
         "rounded": rounded,
-        "licence": notice,
+        "licence": f"{notice}\n\nlitellm's prices:\n\n{more_notice}",
     }
     return [json.dumps(each, separators=(",", ":")) for each in (head, *rows)]
+
+
+def _read(wheel: Path, name: str) -> tuple[str, str]:
+    """Return a file of a package, and the licence that it is under."""
+    with zipfile.ZipFile(wheel) as archive:
+        licence = next(each for each in archive.namelist() if each.endswith("licenses/LICENSE"))
+        return archive.read(name).decode(), archive.read(licence).decode()
+
+
+def _litellm_models(prices: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return models as _model() does, by provider: those whose units genai-prices has no prices of."""
+    found: dict[str, list[Any]] = {"azure": [], "openai": [], "cohere": [], "mistral": []}
+    for name, fields in prices.items():
+        vendor, model = fields.get("litellm_provider"), name.rpartition("/")[2]
+        if vendor in _RERANKS and fields.get("mode") == "rerank":
+            found[_RERANKS[vendor]].append([model, ["equals", model.lower()], [[None, _of_ranking(fields)]], [], 0])
+        elif vendor == "mistral" and fields.get("mode") == "moderation" and not fields["input_cost_per_token"]:
+            found[vendor].append([model, ["equals", model], [[None, {"input_mtok": 0, "output_mtok": 0}]], [], 0])
+    for home in ("openai", "azure"):
+        found[home] += [_videos(model, prices) for model in _VIDEO_SIZES]
+    found["azure"].append(_pictures("azure", "dall-e-3", prices))
+    return found
+
+
+def _of_ranking(fields: dict[str, Any]) -> dict[str, int]:
+    if "input_cost_per_query" in fields:
+        return {"rerank_searches_kcount": round(Decimal(fields["input_cost_per_query"]) * 10**12)}
+    return {"input_mtok": round(Decimal(fields["input_cost_per_token"]) * 10**12), "output_mtok": 0}
+
+
+def _videos(model: str, prices: dict[str, dict[str, Any]]) -> list[Any]:
+    """Return a model that makes videos, by their size; the first one is that of who names none."""
+    rates = {
+        size: {"output_video_seconds": round(Decimal(prices[name]["output_cost_per_video_per_second"]) * 10**12)}
+        for size, name in _VIDEO_SIZES[model].items()
+    }
+    usual = next(iter(rates.values()))
+    variants = [[f"video {size}", None, rate] for size, rate in {"default": usual, **rates}.items()]
+    return [model, ["or", ["equals", model], ["startswith", f"{model}-20"]], [[None, usual]], variants, 0]
+
+
+def _pictures(home: str, model: str, prices: dict[str, dict[str, Any]]) -> list[Any]:
+    """Return a model that makes pictures, by quality and size. Of a price by pixels one of the picture is made."""
+    rates: dict[str, dict[str, int]] = {}
+    for name, fields in prices.items():
+        if match := re.fullmatch(rf"{home}/([a-z]+)/(\d+)-x-(\d+)/{re.escape(model)}", name):
+            quality, width, height = match.groups()
+            dollars = Decimal(fields["input_cost_per_pixel"]) * int(width) * int(height)
+            # It was divided there: vendors' prices are of 0.1 cents.
+            rates[f"{quality} {width}x{height}"] = {"output_pictures": int(round(dollars, 3) * 10**12)}
+    # What a request leaves out. https://platform.openai.com/docs/api-reference/images/create
+    usual = {tier.replace("standard ", "default "): rate for tier, rate in rates.items() if "standard" in tier}
+    usual |= {tier.replace(" 1024x1024", " default"): rate for tier, rate in rates.items() if " 1024x1024" in tier}
+    variants = [[tier, None, rate] for tier, rate in {**rates, **usual}.items()]
+    return [model, ["equals", model], [[None, rates["standard 1024x1024"]]], variants, 0]
 
 
 def _providers(source: str) -> list[dict[str, Any]]:

@@ -83,7 +83,8 @@ class FormFields(BodyFields, gc=False):
     """The same of a multipart form.
 
     model_at, model_end: where the part of its model stands, from its head on; 0: it has none. n_text, n_file: bytes of
-    its texts, and of its files. tells: the reply that it asks for has a place for what is billed.
+    its texts, and of its files. tells: the reply that it asks for has a place for what is billed. quality, size,
+    seconds: of the pictures or the video that it asks for, as the form has them; "": not said.
     """
 
     boundary: bytes = b""
@@ -92,6 +93,9 @@ class FormFields(BodyFields, gc=False):
     n_text: int = 0
     n_file: int = 0
     tells: bool = True
+    quality: str = ""
+    size: str = ""
+    seconds: str = ""
 
 
 class Scope(enum.IntEnum):

@@ -34,9 +34,14 @@ _UNITS: Final[Mapping[str, str]] = {
     "input_cost_per_request": "request",
     "input_cost_per_second": "audio_hour",
     "input_cost_per_character": "characters",
+    "ocr_cost_per_page": "page",
+    "annotation_cost_per_page": "annotated_page",
+    "input_cost_per_query": "search_unit",
 }
 # Of models that are paid by no tokens.
-_LENGTHS: Final = frozenset({"audio_hour", "characters"})
+_LENGTHS: Final = frozenset({"audio_hour", "characters", "page", "annotated_page", "search_unit"})
+# Of other models than those that rank, a query is a search of another kind.
+_RANKING: Final = "rerank"
 _SECONDS_PER_HOUR: Final = 3600
 _TIERS: Final[Mapping[str, str]] = {"batches": "batch", "flex": "flex", "priority": "priority"}
 _ENDINGS: Final = re.compile(r"(?:_above_(\d{1,7})k_tokens)?(?:_(batches|flex|priority))?")
@@ -140,8 +145,12 @@ def _entry(name: str, fields: dict[str, Any], left_out: dict[str, list[str]]) ->
         )
     plain = by_tier.pop("", {})
     base = plain.get(0, {})
+    if fields.get("mode") != _RANKING and base.pop("search_unit", None):
+        leave('not carried over: "input_cost_per_query" of another model than one that ranks')
+    if not any(base.get(unit) for unit in ("input", "output")) and not _LENGTHS.isdisjoint(base):
+        base = plain[0] = {unit: pico for unit, pico in base.items() if unit not in ("input", "output")}
     if "input" in base and not _LENGTHS.isdisjoint(base):
-        leave("not carried over: its price of sound or characters beside that of tokens")
+        leave("not carried over: its price of sound, characters or pages beside that of tokens")
         for unit in _LENGTHS & base.keys():
             del base[unit]
     if not {"input", "request", *_LENGTHS} & base.keys():
@@ -200,8 +209,8 @@ def _written(bands: Bands, leave: Any) -> list[str]:
 
 
 def _dollars(unit: str, pico: int) -> str:
-    """Return dollars of a million tokens or characters, of an hour, or of one call."""
-    one = _PICO if unit in ("request", "audio_hour") else _PICO_PER_MILLION
+    """Return dollars of a million tokens or characters, of an hour, or of one of all else."""
+    one = _PICO if unit == "request" or (unit in _LENGTHS and unit != "characters") else _PICO_PER_MILLION
     whole, part = divmod(pico, one)
     digits = f"{part:0{len(str(one)) - 1}d}".rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)

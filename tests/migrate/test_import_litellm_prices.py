@@ -32,6 +32,16 @@ FILE = b"""{
   "bad": {"litellm_provider": "openai", "input_cost_per_token": "a lot"},
   "image": {"litellm_provider": "openai", "input_cost_per_pixel": 1e-09}
 }"""
+UNITS = b"""{
+  "rerank-v9": {"litellm_provider": "cohere", "mode": "rerank", "input_cost_per_query": 0.002,
+    "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
+  "mistral/ocr-9": {"litellm_provider": "mistral", "mode": "ocr", "ocr_cost_per_page": 0.004,
+    "ocr_cost_per_page_batches": 0.002, "annotation_cost_per_page": 0.005, "annotation_cost_per_page_batches": 0.0025},
+  "tts-9": {"litellm_provider": "openai", "mode": "audio_speech", "input_cost_per_character": 1.5e-05},
+  "heard": {"litellm_provider": "openai", "input_cost_per_second": 0.0001},
+  "searching": {"litellm_provider": "openai", "input_cost_per_query": 0.5, "input_cost_per_token": 1e-06},
+  "both": {"litellm_provider": "openai", "ocr_cost_per_page": 0.5, "input_cost_per_token": 1e-06}
+}"""
 
 
 def test_command_writes_a_file_that_the_settings_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,3 +138,19 @@ def test_prices_of_sound_and_characters_are_taken_where_nothing_is_paid_by_token
     assert 'model: "tts-1", provider: openai, characters: 15}' in made.text
     assert 'model: "both", provider: openai, input: 1}' in made.text
     assert any("beside that of tokens" in note for note in made.notes)
+
+
+def test_prices_of_other_units_than_tokens_are_taken() -> None:
+    """Where a model has none of tokens, or these cost nothing; a query is a search unit of a model that ranks only."""
+    found = import_litellm_prices(UNITS)
+    assert found.text is not None
+    assert found.text.splitlines()[1:] == [
+        '  - {model: "rerank-v9", provider: cohere, search_unit: 0.002}',
+        '  - {model: "ocr-9", provider: mistral, page: 0.004, annotated_page: 0.005,'
+        " tiers: {batch: {page: 0.002, annotated_page: 0.0025}}}",
+        '  - {model: "tts-9", provider: openai, characters: 15}',
+        '  - {model: "heard", provider: openai, audio_hour: 0.36}',
+        '  - {model: "searching", provider: openai, input: 1}',
+        '  - {model: "both", provider: openai, input: 1}',
+    ]
+    assert len(found.notes) == 2

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.billed_units import AskedUnits
 from velox.gateway.lease_wait import NotYetError
 from velox.memo import Memo
 from velox.policy.budget import period_text, usd_text
@@ -27,7 +28,7 @@ from velox.policy.budget_rules import BudgetRule, has_budgets, own_rules, spende
 from velox.policy.estimate import NO_TOKENS, Estimate, longest_answer, n_answers
 from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.token_usage import TokenUsage, Units
 from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget
 from velox.types import BodyFields, Caller, Endpoint, FormFields
 
@@ -200,15 +201,15 @@ class BudgetGate:
         if not estimate.answer and not fields.max_tokens:
             answer = 0  # its answer is not made of tokens
         tokens = min(estimate.prompt + answer, _MOST)
-        if estimate is NO_TOKENS and bound is None:
-            return _Amounts(tokens, None)
-        usage = TokenUsage(estimate.prompt, answer) if bound is None else bound
+        usage = bound
+        if usage is None:
+            usage = TokenUsage() if estimate is NO_TOKENS else TokenUsage(estimate.prompt, answer)
         most = 0
         for upstream, model in way.destinations(fields.model):
-            price = self.prices(upstream, model, "", "", int(now_s))
+            price = self.prices(upstream, model, "", usage.tier, int(now_s))
             cost = None if price is None else price.cost(usage)
             if cost is None:
-                return _Amounts(tokens, None, upstream)
+                return _Amounts(tokens, None, "" if usage.input is None else upstream)
             most = max(most, cost.nano)
         return _Amounts(tokens, min(most, _MOST))
 
@@ -298,11 +299,17 @@ def _lacking(kept: SharedBudget) -> VeloxError:
     return VeloxError(Reason.LIMITS_UNAVAILABLE, message, retry_after_s=_LACKING_RETRY_S)
 
 
-def bound_of(endpoint: Endpoint, fields: BodyFields, n_bytes: int) -> TokenUsage | None:
-    """Return the most that sound and pictures are likely to be counted as; None: their reply will not tell what it was.
+def bound_of(endpoint: Endpoint, fields: BodyFields, n_bytes: int, asked: AskedUnits | None) -> TokenUsage | None:
+    """Return the most that a call is likely to be counted as that is not paid by its text.
 
-    n_bytes: of the body. What a call whose reply tells nothing counts as is what it held, so this is no low guess.
+    None: its reply will not tell what it was. n_bytes: of the body. asked: what the request tells of other units. What
+    a call whose reply tells nothing counts as is what it held, so this is no low guess.
     """
+    usage = _tokens_bound(endpoint, fields, n_bytes)
+    return usage if asked is None or usage is None else asked.bound(usage)
+
+
+def _tokens_bound(endpoint: Endpoint, fields: BodyFields, n_bytes: int) -> TokenUsage | None:
     text = n_bytes
     files = 0
     if isinstance(fields, FormFields):
@@ -313,10 +320,13 @@ def bound_of(endpoint: Endpoint, fields: BodyFields, n_bytes: int) -> TokenUsage
     if endpoint is Endpoint.IMAGES:
         made = n_answers(fields) * _PICTURE_TOKENS
         return TokenUsage(prompt, made, image_input=files or None, image_output=made)
+    if endpoint is not Endpoint.AUDIO:
+        return TokenUsage(prompt, 0)
     if isinstance(fields, FormFields):
-        return TokenUsage(prompt, prompt, audio_input=files or None, sound_ms=fields.n_file * 1000 // _SECOND_BYTES)
+        length = Units(sound_ms=fields.n_file * 1000 // _SECOND_BYTES)
+        return TokenUsage(prompt, prompt, audio_input=files or None, units=length)
     made = text * _SPOKEN_TOKENS
-    return TokenUsage(prompt, made, audio_output=made, letters=text)
+    return TokenUsage(prompt, made, audio_output=made)
 
 
 class BudgetHold:

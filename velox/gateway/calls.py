@@ -13,12 +13,12 @@ or whose reply was cut, counts by what came, and by the estimate where nothing i
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.billed_units import AskedUnits
 from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.member import Counts
 from velox.gateway.metering import Meter, Usage, usage_of
@@ -38,14 +38,12 @@ __all__ = [
     "Copied",
     "RecordedAttempt",
     "RequestCalls",
-    "letters_of",
 ]
 
 NO_KINDS: Final = TokenUsage()
 
 _ERRORS_FROM: Final = 400
 _SWITCHED: Final = 101
-_LONGEST_SPEECH: Final = 1024 * 1024  # in bytes of JSON; OpenAI takes 4,096 characters
 _COPY: Final = 0  # the number of its attempt: one copy is sent of a request
 _LOST: Final = "lost"
 _NOT_KNOWN: Final = b"unknown"
@@ -176,12 +174,11 @@ class CallLog:
         hold: BudgetHold | None = None,
         dialect: Dialect = Dialect.OPENAI,
         path: str = "",
-        letters: int | None = None,
+        asked: AskedUnits | None = None,
     ) -> RequestCalls:
         """Return what records the calls of one request. hold: of its budgets. dialect: of its client. path: its family.
 
-        letters: of the text that is to be spoken; None: none is, or it is not known.
-
+        asked: what it tells of units that are paid in place of tokens; None: nothing.
         estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
         """
         number = int(request_id.rpartition(b"-")[2], 16)
@@ -197,7 +194,7 @@ class CallLog:
             hold=hold,
             dialect=dialect,
             path=path,
-            letters=letters,
+            asked=asked,
         )
 
     def times(self) -> tuple[int, int]:
@@ -213,12 +210,12 @@ class RequestCalls:
 
     __slots__ = (
         "_answer",
+        "_asked",
         "_begun",
         "_caller",
         "_estimate",
         "_fields",
         "_hold",
-        "_letters",
         "_log",
         "_number",
         "_path",
@@ -244,9 +241,9 @@ class RequestCalls:
         hold: BudgetHold | None,
         dialect: Dialect,
         path: str,
-        letters: int | None = None,
+        asked: AskedUnits | None = None,
     ) -> None:
-        self._letters: Final = letters
+        self._asked: Final = asked
         self._hold: Final = hold
         self._log: Final = log
         self._prices: Final = log.prices  # a reload may take the upstream away while it answers
@@ -326,9 +323,6 @@ class RequestCalls:
 
         None: it is not known; the label says which kind of tokens has no rate. model: that the upstream was asked for.
         """
-        is_told = usage.input is not None or usage.output is not None or usage.bill is not None
-        if not is_told and usage.sound_ms is None and usage.letters is None:
-            return None, "", 0
         price = self._prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
         if price is None:
             return None, "", 0
@@ -406,10 +400,11 @@ class RequestCalls:
         """Return the tokens of a reply, with the estimate where it does not tell, and what is to be said of them."""
         given, made = (None, None) if usage is None else (usage.input, usage.output)
         is_exact = given is not None and made is not None and usage is not None and usage.is_exact
-        if self._letters is not None:
-            kinds = kinds._replace(letters=self._letters)
-        if kinds.sound_ms is not None and given is None and made is None:
-            return kinds, 0  # it is paid by its length, which is told
+        asked = self._asked
+        if asked is not None:
+            kinds = asked.merged(kinds, has_tokens=given is not None or made is not None)
+        if kinds.units is not None and given is None and made is None:
+            return kinds, 0 if asked is None or asked.is_sure else _ESTIMATED  # it is paid by these
         guess = self._guess(self._answer)
         given = guess.input if given is None else given
         made = guess.output if made is None else made
@@ -450,7 +445,7 @@ class RequestCalls:
             flags=flags | billed,
             first_byte_us=first_byte_us,
             duration_us=(now_ns - begun.began_ns) // 1000,
-            tokens=Tokens(*usage[:13]),
+            tokens=Tokens(*usage[:13]) if usage.units is None else Tokens(*usage[:13], *usage.units),
             cost_nano=cost_nano,
             prices=label,
             tier=usage.tier,
@@ -471,17 +466,6 @@ def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, pa
     key = key_name(caller.id, caller.name, caller.account) if caller.id else ""
     tags = TAG_SEPARATOR.join(caller.tags) if caller.tags else ""
     return CallNames(key, route, upstream, asked, model, caller.team, caller.user, tags, path)
-
-
-def letters_of(body: bytes | bytearray) -> int | None:
-    """Return the characters of a text that is to be spoken, as `audio/speech` has it; None: they can't be told."""
-    if len(body) > _LONGEST_SPEECH:
-        return None
-    try:
-        text = json.loads(body).get("input")
-    except ValueError:
-        return None
-    return len(text) if isinstance(text, str) else None
 
 
 def _total(usage: TokenUsage) -> int | None:

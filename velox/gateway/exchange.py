@@ -33,8 +33,9 @@ from velox.gateway.answers import Answers, Room, is_of_answer, names_own, unknow
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.batch_lines import check_lines
+from velox.gateway.billed_units import BY_UNITS, AskedUnits, asked_units
 from velox.gateway.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
-from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls, letters_of
+from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.capacity import Claim
 from velox.gateway.cost_filter import CostFilter
 from velox.gateway.filters import ReplyFilter
@@ -1037,7 +1038,8 @@ class Exchange(HedgingHost):
         elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._is_unfolded:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
-        hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate)
+        asked = asked_units(plan.endpoint, plan.family, fields, self.body) if plan.endpoint in BY_UNITS else None
+        hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate, asked)
         route = way.parts.entry.name
         return log.request(
             self.id,
@@ -1049,14 +1051,18 @@ class Exchange(HedgingHost):
             hold=hold,
             dialect=plan.dialect,
             path=plan.family,
-            letters=letters_of(self.body or b"") if plan.endpoint is Endpoint.AUDIO and plan.reads_body else None,
+            asked=asked,
         )
 
-    async def _hold(self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:
+    async def _hold(
+        self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate, asked: AskedUnits | None
+    ) -> BudgetHold | None:
         """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
         hold: BudgetHold | None = None
         plan, n_bytes = self.plan, 0 if self.body is None else len(self.body)
-        bound = bound_of(plan.endpoint, fields, n_bytes) if plan.names_model and plan.endpoint in BOUNDED else None
+        bound: TokenUsage | None = None
+        if asked is not None or (plan.names_model and plan.endpoint in BOUNDED):
+            bound = bound_of(plan.endpoint, fields, n_bytes, asked)
 
         def gate(_now_ns: int) -> None:
             nonlocal hold

@@ -12,7 +12,7 @@ from velox.gateway.filters import ReplyFilter
 from velox.heads import ReplyHead
 from velox.protocol.body_edit import ask_for_usage
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
-from velox.protocol.usage import GOOGLE_KEY, ArrayUsage, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
+from velox.protocol.usage import GOOGLE_KEY, UNITS_KEY, ArrayUsage, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
 from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Dialect, Endpoint
 
@@ -22,6 +22,8 @@ __all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ERRORS_FROM: Final = 400
 _KEY: Final = b'"usage"'
+# Their replies may count other units than tokens.
+_UNITS: Final = frozenset({Endpoint.VIDEOS, Endpoint.RERANK, Endpoint.OTHER})
 _MOST_BEGUN: Final = 64  # more than blanks before a body, and the name of an event's first field
 _NOTHING: Final = Usage(None, None, False)
 _NO_EVENT: Final = Usage(None, 0, False)
@@ -191,7 +193,7 @@ def usage_of(meter: Meter, answering: AnsweringModel | None, named: str | None, 
 def usage_key(endpoint: Endpoint, dialect: Dialect) -> bytes:
     """Return what the usage is called in replies of an endpoint to clients of a dialect."""
     is_google = endpoint is Endpoint.GENERATE or (endpoint is Endpoint.EMBEDDINGS and dialect is Dialect.GOOGLE)
-    return GOOGLE_KEY if is_google else _KEY
+    return GOOGLE_KEY if is_google else UNITS_KEY if endpoint in _UNITS else _KEY
 
 
 def metered(

@@ -89,6 +89,11 @@ CREATE INDEX velox_call_upstream ON velox_call (upstream, started_us);
 CREATE INDEX velox_call_tags ON velox_call USING gin (tags);
 CREATE INDEX velox_total_key ON velox_total (period, key, start)
 """,
+    """
+ALTER TABLE velox_call ADD COLUMN sound_ms bigint, ADD COLUMN letters bigint, ADD COLUMN pictures bigint,
+    ADD COLUMN video_ms bigint, ADD COLUMN pages bigint, ADD COLUMN annotated_pages bigint,
+    ADD COLUMN search_units bigint
+""",
 )
 _NEWER_NAMES: Final = ("account", "path", "tier", "answered_model", "price")
 _CALL_TYPES: Final[dict[str, str]] = {

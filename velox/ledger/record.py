@@ -4,7 +4,7 @@ Knows: the fields, and their bytes. Does not know: where the ring is (shm/record
 (collector.py). No text of a request or reply is among them.
 
     name    a text that records refer to by number: of a key, a model, ... Longer ones take several records
-    rest    units that few calls have (sound, pictures, searches), of the call in the very next record
+    rest    units that few calls have (sound, pictures, searches, pages), of the call in the very next record
     call    one call of an upstream that did work, or may have
 
 A number stands for a text from its name record on. Writers never use one again; readers keep the newest.
@@ -112,7 +112,8 @@ class Flag(enum.IntFlag):
 class Tokens(NamedTuple):
     """What a call used; None: not known. input and output are totals, of which the others are parts.
 
-    In the order of protocol.token_usage.TokenUsage, whose words say what each is. web_searches are calls of a tool.
+    In the order of protocol.token_usage.TokenUsage and Units, whose words say what each is. web_searches are calls of a
+    tool; those behind image_cached are no tokens, but what some models are paid by in their place.
     """
 
     input: int | None = None
@@ -128,6 +129,13 @@ class Tokens(NamedTuple):
     image_output: int | None = None
     web_searches: int | None = None
     image_cached: int | None = None
+    sound_ms: int | None = None
+    letters: int | None = None
+    pictures: int | None = None
+    video_ms: int | None = None
+    pages: int | None = None
+    annotated_pages: int | None = None
+    search_units: int | None = None
 
 
 # So many of them are in the record of a call; those behind them, which few calls have, are in one of their own.

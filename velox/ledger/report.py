@@ -16,7 +16,7 @@ from velox.ledger.record import Call, Flag
 from velox.ledger.store import Dimension, Sums, Total
 from velox.types import Endpoint
 
-__all__ = ["CALL_NAMES", "FORMATS", "Format", "call_rows", "lines", "total_names", "total_rows"]
+__all__ = ["CALL_NAMES", "FORMATS", "TOKEN_NAMES", "Format", "call_rows", "lines", "total_names", "total_rows"]
 
 Format: TypeAlias = Literal["table", "csv", "jsonl"]
 FORMATS: Final[Sequence[Format]] = ("table", "csv", "jsonl")
@@ -28,15 +28,16 @@ _NANO: Final = 1_000_000_000
 _ENDPOINTS: Final = {endpoint.value: endpoint.name.lower() for endpoint in Endpoint}
 _1970: Final = datetime.datetime(1970, 1, 1)
 # The columns of call_rows(), and those of total_rows() beside what it groups by.
-_TOKEN_NAMES: Final = (
+TOKEN_NAMES: Final = (
     *("input_tokens", "output_tokens", "cached_tokens", "cache_written_tokens", "cache_written_1h_tokens"),
     *("reasoning_tokens", "audio_input_tokens", "audio_cached_tokens", "audio_output_tokens", "image_input_tokens"),
-    *("image_output_tokens", "web_searches", "image_cached_tokens"),
+    *("image_output_tokens", "web_searches", "image_cached_tokens", "audio_ms", "characters", "pictures", "video_ms"),
+    *("pages", "annotated_pages", "search_units"),
 )
 CALL_NAMES: Final = (
     *("id", "attempt", "started_us", "key", "key_id", "team", "user", "tags", "endpoint", "path", "route", "upstream"),
     *("model", "upstream_model", "answered_model", "tier", "status", "reason", "flags", "first_byte_ms", "duration_ms"),
-    *_TOKEN_NAMES,
+    *TOKEN_NAMES,
     *("cost_usd", "cost_state", "price", "prices"),
 )
 _SUM_NAMES: Final = (

@@ -139,6 +139,15 @@ ALTER TABLE call ADD COLUMN image_output INTEGER;
 ALTER TABLE call ADD COLUMN web_searches INTEGER;
 ALTER TABLE call ADD COLUMN image_cached INTEGER
 """,
+    """
+ALTER TABLE call ADD COLUMN sound_ms INTEGER;
+ALTER TABLE call ADD COLUMN letters INTEGER;
+ALTER TABLE call ADD COLUMN pictures INTEGER;
+ALTER TABLE call ADD COLUMN video_ms INTEGER;
+ALTER TABLE call ADD COLUMN pages INTEGER;
+ALTER TABLE call ADD COLUMN annotated_pages INTEGER;
+ALTER TABLE call ADD COLUMN search_units INTEGER
+""",
 )
 _DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _REMEDY: Final = "stop the gateway, and run `velox usage --rebuild`, or put a copy of the file in its place"
@@ -148,7 +157,7 @@ _ANY_DAY: Final = ""
 _CHECKED_DAYS: Final = 2  # in which calls may still have been written when a process was killed
 _CHUNK: Final = 20_000
 _N_USUAL: Final = 6  # kinds of tokens that stand together; the others came later
-_N_CALL: Final = 40
+_N_CALL: Final = 47
 # Names of columns are ours in all that is put together here; what others give is a parameter.
 _INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
 # What is more than 64 bits would become a REAL in a row, and an error in a sum of rows.

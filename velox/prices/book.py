@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from velox.memo import Memo
 from velox.policy.patterns import is_exact, matches
 from velox.prices.price import Band, Price
-from velox.prices.table import PLAIN_TIERS, Dated, Table
+from velox.prices.table import PLAIN_TIERS, Dated, Table, is_made
 
 __all__ = ["Override", "PriceBook", "Seller"]
 
@@ -117,7 +117,8 @@ class PriceBook:
 
     def _dated(self, override: Override, tier: str) -> Dated:
         bands = override.tiers.get(tier)
-        if bands is None and (override.is_flat or tier in PLAIN_TIERS):
+        is_plain = tier in PLAIN_TIERS or (is_made(tier) and not any(map(is_made, override.tiers)))
+        if bands is None and (override.is_flat or is_plain):
             bands = override.tiers.get("")
         price = Price(bands, override.source, self._version) if bands else None
         return Dated(price, override.begins_s, override.ends_s)

@@ -9,7 +9,7 @@ Knows: the fields, and what is wrong with one, by its path. Does not know: YAML,
          tiers: {batch: {input: 0.625, output: 5}}}
 
 Prices are dollars per million tokens, those of `request` and `web_search` dollars each, of `audio_hour` for an hour of
-sound, of `characters` for a million.
+sound, of `characters` for a million; of a picture, a second of video, a page or a search unit each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from decimal import Decimal
 from typing import Final, TypeAlias
 
 from velox.prices.book import Override
-from velox.prices.price import Band, Rate, compiled, free
+from velox.prices.price import UNITS, Band, Rate, compiled, free
 
 __all__ = ["Fields", "PriceError", "read_overrides"]
 
@@ -46,6 +46,11 @@ _UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "request": ("requests_kcount", _PICO_EACH),
     "audio_hour": ("input_audio_hours", _PICO_EACH),
     "characters": ("input_mchars", _PICO_PER_MILLION),
+    "picture": ("output_pictures", _PICO_EACH),
+    "video_second": ("output_video_seconds", _PICO_EACH),
+    "page": ("input_document_kpages", _PICO_EACH),
+    "annotated_page": ("input_annotated_document_kpages", _PICO_EACH),
+    "search_unit": ("rerank_searches_kcount", _PICO_EACH),
 }
 # What costs as another unit where it has no rate, in this order. Sound has no such: it costs many times what text does.
 _AS_OTHERS: Final = (
@@ -107,7 +112,7 @@ def _tiers(fields: Mapping[str, Fields], path: str) -> Iterator[tuple[str, tuple
 def _bands(fields: Mapping[str, Fields], path: str) -> tuple[Band, ...]:
     """Return the rates. One that is higher up and not given there stays as it is below."""
     first = dict(_rates(fields, path))
-    if not {"input_mtok", "requests_kcount", "input_audio_hours", "input_mchars"} & first.keys():
+    if first.keys().isdisjoint(("input_mtok", "requests_kcount", *UNITS)):
         raise PriceError(f"{path}.input: expected dollars per million tokens, or `request`, or `free: true`")
     above = fields.get("above", {})
     if not isinstance(above, Mapping):

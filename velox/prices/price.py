@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.token_usage import TokenUsage, Units
 
-__all__ = ["LABEL_SEPARATOR", "Band", "Cost", "Price", "compiled", "free"]
+__all__ = ["LABEL_SEPARATOR", "UNITS", "Band", "Cost", "Price", "UnitRates", "compiled", "free"]
 
 # Between the parts of a name in a record: no part holds it.
 LABEL_SEPARATOR: Final = "\x1f"
@@ -22,6 +22,7 @@ LABEL_SEPARATOR: Final = "\x1f"
 _PICO_PER_NANO: Final = 1000
 _NANO_DIGITS: Final = 9
 _MS_PER_HOUR: Final = 3_600_000
+_MS_PER_SECOND: Final = 1000
 
 
 class Cost(NamedTuple):
@@ -41,13 +42,55 @@ class Cost(NamedTuple):
         return f"{whole}.{digits}" if digits else str(whole)
 
 
+class UnitRates(NamedTuple):
+    """The rates of what is paid in place of tokens, in pico-dollars; None: not known.
+
+    hour: of an hour of a sound that is read. letter: of a character that is spoken. picture: that is made.
+    video_second: of a video that is made. page, annotated_page: that is read. search_unit: of a ranking. least_ms: so
+    much of a sound is paid at least.
+    """
+
+    hour: int | None = None
+    letter: int | None = None
+    picture: int | None = None
+    video_second: int | None = None
+    page: int | None = None
+    annotated_page: int | None = None
+    search_unit: int | None = None
+    least_ms: int = 0
+
+    def cost(self, units: Units | None) -> Cost | None:
+        """Return what these units cost; None: the one that is paid for is not told, or one of them has no rate."""
+        if units is None:
+            return None
+        sound, pages = units.sound_ms, units.pages
+        annotated = units.annotated_pages or 0
+        if sound is not None:
+            sound = max(sound, self.least_ms)
+        counts = (
+            (sound, self.hour, _MS_PER_HOUR),
+            (units.letters, self.letter, 1),
+            (units.pictures, self.picture, 1),
+            (units.video_ms, self.video_second, _MS_PER_SECOND),
+            (None if pages is None else max(0, pages - annotated), self.page, 1),
+            (annotated if annotated and pages is not None else None, self.annotated_page, 1),
+            (units.search_units, self.search_unit, 1),
+        )
+        told = [(n, rate, per) for n, rate, per in counts if n is not None]
+        pico = 0
+        for n, rate, per in told:
+            if n and rate is None:
+                return None
+            pico += (n * (rate or 0) + per // 2) // per
+        return Cost(pico) if any(rate is not None for _, rate, _ in told) else None
+
+
 class Band(NamedTuple):
     """The rates for prompts of more than `above` tokens. Pico-dollars of one token, search or request.
 
     None: not known, so that a call with any of that kind has no known cost; of reasoning: it costs as other output.
-    pictures_only: of an answer that is nothing but pictures, where image_output is not known. hour: of an hour of a
-    sound that is read; letter: of a character that is spoken: what has either is paid by nothing else. least_ms: so
-    much of a sound is paid at least.
+    pictures_only: of an answer that is nothing but pictures, where image_output is not known. units: what has them is
+    paid by nothing else; None: it is paid by tokens or calls.
     """
 
     above: int
@@ -66,9 +109,7 @@ class Band(NamedTuple):
     request: int
     image_cached: int | None
     pictures_only: int | None
-    hour: int | None = None
-    letter: int | None = None
-    least_ms: int = 0
+    units: UnitRates | None = None
 
 
 class Price:
@@ -110,6 +151,11 @@ class Price:
         """Return the rates by the length of the prompt; none: only a reply can tell."""
         return self._bands
 
+    @property
+    def is_free(self) -> bool:
+        """Tell whether calls cost nothing, whatever they take."""
+        return self._first is _FREE
+
     def is_billed(self, usage: TokenUsage) -> bool:
         """Tell whether a call costs what its reply says that the vendor takes."""
         return usage.bill is not None and usage.bill.biller == self._biller
@@ -124,10 +170,10 @@ class Price:
         if usage.bill is not None and usage.bill.biller == self._biller:
             return Cost(usage.bill.pico)
         band = self._first
-        if band is not None and (band.hour is not None or band.letter is not None):
-            return _by_length(usage, band)
+        if band is not None and band.units is not None:
+            return band.units.cost(usage.units)
         if prompt is None or answer is None or usage.has_others or band is None:
-            return None
+            return Cost(0) if self.is_free and not usage.has_others else None
         if len(self._bands) > 1:
             for each in self._bands:
                 if prompt > each.above:
@@ -160,25 +206,19 @@ class Price:
 
     def lacks(self, usage: TokenUsage) -> str:
         """Return the first kind of tokens of a call that has no rate, as Band calls it; "": each has one."""
-        if not self._bands or usage.input is None or usage.output is None or self.is_billed(usage):
+        if (
+            not self._bands
+            or self._bands[0].units is not None
+            or usage.input is None
+            or usage.output is None
+            or self.is_billed(usage)
+        ):
             return ""
         band = [each for each in self._bands if usage.input > each.above or each is self._first][-1]
         names = (*_PROMPT, *_ANSWER)
         parts = (*_parts_of_prompt(usage, band, usage.input), *_parts_of_answer(usage, band, usage.output))
         found = (name for name, (n, rate) in zip(names, parts, strict=True) if n and rate is None)
         return next(found, "web_search" if usage.web_searches and band.web_search is None else "")
-
-
-def _by_length(usage: TokenUsage, band: Band) -> Cost | None:
-    """Return what a sound or a spoken text costs by its length; None: that is not known."""
-    if band.hour is not None:
-        length = usage.sound_ms
-        return (
-            None
-            if length is None
-            else Cost((max(length, band.least_ms) * band.hour + _MS_PER_HOUR // 2) // _MS_PER_HOUR)
-        )
-    return None if usage.letters is None or band.letter is None else Cost(usage.letters * band.letter)
 
 
 _Parts = tuple[tuple[int, int | None], ...]
@@ -245,6 +285,17 @@ def _parts_of_answer(usage: TokenUsage, band: Band, answer: int) -> _Parts:
     )
 
 
+# The units of what is paid in place of tokens, by the rate that each has (UnitRates).
+UNITS: Final[Mapping[str, str]] = {
+    "input_audio_hours": "hour",
+    "input_mchars": "letter",
+    "output_pictures": "picture",
+    "output_video_seconds": "video_second",
+    "input_document_kpages": "page",
+    "input_annotated_document_kpages": "annotated_page",
+    "rerank_searches_kcount": "search_unit",
+}
+_PRICED: Final = frozenset({"input_mtok", "output_mtok", "requests_kcount", *UNITS})
 # A rate of genai-prices' units: one number, or the first one and then [above, number].
 Rate = int | list[int | list[int]]
 
@@ -255,8 +306,7 @@ def compiled(rates: Mapping[str, Rate], *, makes_pictures: bool = False) -> tupl
     A kind without a rate of its own has none: who knows that it costs as another does gives it that rate.
     makes_pictures: an answer that is pictures only has the rate of its output.
     """
-    by_length = {"input_audio_hours", "input_mchars"} & rates.keys()
-    if not by_length and not {"input_mtok", "output_mtok", "requests_kcount"} & rates.keys():
+    if rates.keys().isdisjoint(_PRICED):
         return ()
     starts = {-1}
     for rate in rates.values():
@@ -280,6 +330,7 @@ def _at(rate: Rate, above: int) -> int:
 
 
 def _band(above: int, rates: dict[str, int], makes_pictures: bool) -> Band:
+    by_unit = {name: rates[unit] for unit, name in UNITS.items() if unit in rates}
     return Band(
         above=above,
         input=rates.get("input_mtok", 0),
@@ -297,12 +348,13 @@ def _band(above: int, rates: dict[str, int], makes_pictures: bool) -> Band:
         request=rates.get("requests_kcount", 0),
         image_cached=rates.get("cache_image_read_mtok"),
         pictures_only=rates.get("output_mtok") if makes_pictures else None,
-        hour=rates.get("input_audio_hours"),
-        letter=rates.get("input_mchars"),
-        least_ms=rates.get("least_ms", 0),
+        units=UnitRates(**by_unit, least_ms=rates.get("least_ms", 0)) if by_unit else None,
     )
+
+
+_FREE: Final = Band(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0, 0, 0, None)
 
 
 def free() -> tuple[Band, ...]:
     """Return the rates of what costs nothing, whatever it is."""
-    return (Band(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0, 0, 0, None),)
+    return (_FREE,)

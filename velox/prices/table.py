@@ -15,7 +15,7 @@ import orjson
 
 from velox.prices.price import Band, Price, compiled, free
 
-__all__ = ["PLAIN_TIERS", "Dated", "Table", "shipped_table"]
+__all__ = ["PLAIN_TIERS", "Dated", "Table", "is_made", "shipped_table"]
 
 _LONGEST_NAME: Final = 256
 _DAY_S: Final = 86_400
@@ -122,6 +122,8 @@ class Table:
         source = f"{home}/{name}"
         # genai-prices has the prices of other tiers at the provider itself only, never at one that resells its models.
         own = variants if home == asked else ()
+        if is_made(tier) and not any(is_made(each[0]) for each in own):
+            tier = ""
         matching = [each for each in own if each[0] == (tier or "default")]
         regional = _REGIONAL_PERCENT.get(asked, 100)
         plain = [self._dated(source, when, rates, biller, regional) for when, rates in reversed(prices)]
@@ -205,6 +207,14 @@ def _bands(source: str, rates: dict[str, Any]) -> tuple[Band, ...]:
         rates["least_ms"] = _LEAST_MS[home]
     makes_pictures = home in _PICTURES and _PICTURES[home].match(model) is not None
     return compiled(rates, makes_pictures=makes_pictures)
+
+
+def is_made(tier: str) -> bool:
+    """Tell whether a tier is the quality and size that a picture or a video is made in: `hd 1024x1792`.
+
+    Where no price is by these, the plain one is for all of them.
+    """
+    return " " in tier
 
 
 def _with_first(prices: list[Dated]) -> tuple[Dated, ...]:

@@ -51,7 +51,7 @@ _VALUE_BYTES: Final = 1024
 _COUNT: Final = re.compile(r"[0-9]{1,6}")
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MODEL: Final = "model"
-_READ: Final = frozenset({_MODEL, "stream", "n", "response_format"})
+_READ: Final = frozenset({_MODEL, "stream", "n", "response_format", "quality", "size", "seconds"})
 # Formats of a transcription whose replies say what is billed: JSON has it in `usage`, texts have no place for it.
 # https://platform.openai.com/docs/api-reference/audio/createTranscription
 _TELLING: Final = frozenset({"", "json", "verbose_json", "diarized_json", "b64_json", "url"})
@@ -176,6 +176,12 @@ def _take(fields: FormFields, part: FormPart, value: bytes) -> None:
         fields.stream = text.strip().lower() in _TRUE
     elif part.name == "n":
         fields.n = int(text) if _COUNT.fullmatch(text) else 1
+    elif part.name == "quality":
+        fields.quality = text
+    elif part.name == "size":
+        fields.size = text
+    elif part.name == "seconds":
+        fields.seconds = text
     else:
         fields.tells = text.strip().lower() in _TELLING
 

@@ -11,19 +11,24 @@ it inside, so it is not.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 __all__ = [
     "REGIONAL",
     "Bill",
     "TokenUsage",
+    "Units",
     "answer_of_total",
     "beside_prompt",
     "bill_of",
+    "billed_units",
     "count_of",
     "milliseconds",
     "sound_ms",
     "token_usage",
+    "told_units",
     "with_all_of_prompt",
     "with_compactions",
     "with_tools",
@@ -44,6 +49,8 @@ _TRAFFIC: Final = {"ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 # What Google's embeddings have, which have no answer: those of other prompts are "promptTokensDetails".
 _EMBEDDED: Final = "promptTokenDetails"
 _MOST_SECONDS: Final = 1_000_000
+# Of a picture or video, in pixels.
+_SIZE: Final = re.compile(r"[0-9]{2,5}x[0-9]{2,5}")
 _CACHE: Final = "cacheTokensDetails"
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
@@ -73,16 +80,33 @@ class Bill(NamedTuple):
     biller: str
 
 
+class Units(NamedTuple):
+    """What some models are paid by in place of tokens; None: not told, or not of this call.
+
+    sound_ms: length of a sound that was read, in milliseconds. letters: characters of a text that was spoken. pictures:
+    that were made. video_ms: length of a video that was made. pages: that were read; annotated_pages: of these, with
+    annotations. search_units: of a ranking, as its vendor counts them.
+    """
+
+    sound_ms: int | None = None
+    letters: int | None = None
+    pictures: int | None = None
+    video_ms: int | None = None
+    pages: int | None = None
+    annotated_pages: int | None = None
+    search_units: int | None = None
+
+
 class TokenUsage(NamedTuple):
     """Tokens of one call by kind. None: not told; a price takes it as none of that kind.
 
     cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached,
     image_cached: of `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that
-    the vendor runs. tier: that the reply says it was served in, in lower case; "": not told. has_others: another model
-    worked for the answer, too, which has another price, and its tokens are not among these. model: that answered, as
-    the reply calls it; "": not told. bill: what the vendor says that it takes for the call, with the tools that it ran.
-    is_regional: it was kept within a region, which may cost more. sound_ms: length of a sound that was read, in
-    milliseconds. letters: characters of a text that was spoken. Some models are paid by these, and not by tokens.
+    the vendor runs. tier: that the reply says it was served in, in lower case; "": not told; of pictures and videos
+    their quality and size (gateway/billed_units.py). has_others: another model worked for the answer, too, which has
+    another price, and its tokens are not among these. model: that answered, as the reply calls it; "": not told. bill:
+    what the vendor says that it takes for the call, with the tools that it ran. is_regional: it was kept within a
+    region, which may cost more. units: what it may be paid by in place of tokens; None: no such unit is told.
     """
 
     input: int | None = None
@@ -103,8 +127,7 @@ class TokenUsage(NamedTuple):
     model: str = ""
     bill: Bill | None = None
     is_regional: bool = False
-    sound_ms: int | None = None
-    letters: int | None = None
+    units: Units | None = None
 
     def over(self, before: TokenUsage) -> TokenUsage:
         """Return these, and those of `before` where these say nothing.
@@ -135,6 +158,30 @@ def with_tools(found: TokenUsage, tools: object) -> TokenUsage:
     return found._replace(has_others=True) if has_pictures else found
 
 
+def told_units(reply: Mapping[str, object]) -> tuple[Units | None, str]:
+    """Return what a reply tells of units in place of tokens, and the tier that they are made in; None, "": nothing.
+
+    Pages: Mistral's `usage_info`. Units of a ranking: Cohere's `meta.billed_units`. A video: OpenAI's `seconds` and
+    `size`; its tier is `video SIZE`.
+    https://docs.mistral.ai/api/endpoint/ocr, https://docs.cohere.com/reference/rerank,
+    https://platform.openai.com/docs/api-reference/videos/object
+    """
+    if (pages := count_of(_inside(reply, "usage_info"), "pages_processed")) is not None:
+        return Units(pages=pages), ""
+    if (searches := count_of(billed_units(reply), "search_units")) is not None:
+        return Units(search_units=searches), ""
+    if reply.get("object") == "video" and (length := milliseconds(reply.get("seconds"))):
+        size = reply.get("size")
+        told = size if isinstance(size, str) and _SIZE.fullmatch(size) else "other"
+        return Units(video_ms=length), "" if size is None else f"video {told}"
+    return None, ""
+
+
+def billed_units(reply: Mapping[str, object]) -> dict[str, object]:
+    """Return Cohere's `meta.billed_units` of a reply; empty: it has none."""
+    return _inside(_inside(reply, "meta"), "billed_units")
+
+
 def sound_ms(usage: dict[str, object]) -> int | None:
     """Return the length of a sound that a usage tells, in milliseconds: of one that is paid by its length."""
     return milliseconds(usage.get("seconds") if usage.get("type") == "duration" else usage.get(_SECONDS))
@@ -152,7 +199,7 @@ def milliseconds(seconds: object) -> int | None:
     return math.ceil(seconds * 1000)
 
 
-def count_of(usage: dict[str, object], name: str) -> int | None:
+def count_of(usage: Mapping[str, object], name: str) -> int | None:
     """Return a count of a usage; None: it is not there, or can't be one. JSON may write 1000 as 1e3, too."""
     value = usage.get(name)
     if type(value) is float and value.is_integer():
@@ -352,7 +399,7 @@ def _modality(usage: dict[str, object], name: str, modality: str) -> int | None:
     return sum(each or 0 for each in found) if found or name == _CACHE else None
 
 
-def _inside(usage: dict[str, object], name: str) -> dict[str, object]:
+def _inside(usage: Mapping[str, object], name: str) -> dict[str, object]:
     value = usage.get(name)
     return value if isinstance(value, dict) else {}
 

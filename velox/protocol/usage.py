@@ -33,28 +33,36 @@ import simdjson
 from velox.protocol.json_outline import Outline
 from velox.protocol.token_usage import (
     TokenUsage,
+    Units,
     answer_of_total,
+    billed_units,
     count_of,
     sound_ms,
     token_usage,
+    told_units,
     with_all_of_prompt,
     with_compactions,
     with_tools,
 )
 
-__all__ = ["GOOGLE_KEY", "ArrayUsage", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
+__all__ = ["GOOGLE_KEY", "UNITS_KEY", "ArrayUsage", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
 
 _KEY: Final = b'"usage"'
 GOOGLE_KEY: Final = b'"usageMetadata"'
+# Of replies that may be paid by other units than tokens: a usage may stand in them as well.
+UNITS_KEY: Final = b'"usage_info"'
 _NULL: Final = b'"usage":null'
 _TIER: Final = "service_tier"
 # What counts beside either usage: the tier, and what the model that answered is called.
 # What OpenAI tells of tools beside the usage of a response, and a transcription with its words of its length.
 _TOOLS: Final = "tool_usage"
 _LENGTH: Final = "duration"
+# Where units in place of tokens stand (token_usage.told_units()).
+_UNITS: Final = ("usage_info", "meta", "object", "seconds", "size")
 _NAMES: Final = {
     _KEY: ("usage", _TIER, "model", _TOOLS, _LENGTH),
     GOOGLE_KEY: ("usageMetadata", _TIER, "modelVersion"),
+    UNITS_KEY: ("usage", _TIER, "model", _TOOLS, _LENGTH, *_UNITS),
 }
 # Where a usage may stand in an event, beside its top level: the member that holds it, by how the event's type begins.
 _HOLDERS: Final = (("response.", "response"), ("message_start", "message"))
@@ -97,9 +105,10 @@ class _Counts:
     Field by field, because Anthropic reports the prompt at the beginning of a stream and the answer at its end.
     """
 
-    __slots__ = ("_first", "_last", "_model", "_tier", "_tools", "input", "output")
+    __slots__ = ("_first", "_last", "_model", "_tier", "_tools", "_units", "input", "output")
 
     def __init__(self) -> None:
+        self._units: Units | None = None
         self.input: int | None = None
         self.output: int | None = None
         self._first: dict[str, object] | None = None
@@ -123,17 +132,28 @@ class _Counts:
     def kinds(self) -> TokenUsage:
         """Return all kinds of tokens, by the first usage and the last one: each counts all so far."""
         if self._first is None or self._last is None:
-            return TokenUsage()
+            if self._units is None:
+                return TokenUsage()
+            self._first = self._last = {}
         last = token_usage(self._last, self._tier, self._model)
+        if self._units is not None:
+            last = last._replace(units=self._units)
         if self._tools is not None:
             last = with_tools(last, self._tools)
         if "seconds" in self._last or "prompt_audio_seconds" in self._last:
-            last = last._replace(sound_ms=sound_ms(self._last))
+            length = sound_ms(self._last)
+            last = last if length is None else last._replace(units=Units(length))
         if self._first is not self._last:
             last = last.over(token_usage(self._first))
         if last.input == self.input and last.output == self.output:
             return last  # nearly always; a copy takes longer
         return last._replace(input=self.input, output=self.output)
+
+    def take_units(self, members: dict[str, object]) -> None:
+        """Take over units in place of tokens, with the tier and the model that stand beside them."""
+        self._units, tier = told_units(members)
+        if self._units is not None:
+            self.add_names(tier or members.get(_TIER), members.get("model"))
 
     def take(self, usage: dict[str, object], tier: object = None, model: object = None, tools: object = None) -> None:
         """Take over what one usage says. tier, model, tools: what stands beside it."""
@@ -258,6 +278,8 @@ class BodyUsage:
             told = _beside(members, self._key)
             if told.usage is not None:
                 counts.take(told.usage, told.tier, told.model, told.tools)
+            if self._key == UNITS_KEY:
+                counts.take_units(members)
         return self._counts
 
 
@@ -380,6 +402,9 @@ def _beside(members: dict[str, object], key: bytes) -> _Told:
     if not isinstance(usage, dict):
         # A transcription with its words tells its length, also where it has no usage.
         usage = {"type": _LENGTH, "seconds": members[_LENGTH]} if _LENGTH in members and name not in members else None
+        billed = billed_units(members) if key == UNITS_KEY else {}
+        if "input_tokens" in billed:  # of Cohere's models that are paid by tokens
+            usage = {"output_tokens": 0, **billed}
     return _Told(usage, members.get(tier), members.get(model), members.get(_TOOLS))
 
 
@@ -451,7 +476,7 @@ class StreamUsage:
     __slots__ = ("_begin", "_counts", "_event", "_key", "_long")
 
     def __init__(self, key: bytes = _KEY) -> None:
-        self._key: Final = key
+        self._key: Final = _KEY if key == UNITS_KEY else key
         self._counts: Final = _Counts()
         self._begin = b""  # of the stream
         self._event: Final = bytearray()  # the open event; of a long one its last bytes

@@ -29,11 +29,15 @@ _PICO_EACH: Final = 10**12
 _USUAL_PERCENT: Final = 100
 _EACH: Final = ("web_search", "request")
 _OF: Final = {
-    **dict.fromkeys(_EACH, "each"),
+    **dict.fromkeys((*_EACH, "picture", "page", "annotated_page", "search_unit"), "each"),
     "audio_hour": "for an hour of sound",
     "characters": "for a million characters",
+    "video_second": "for a second of video",
+    "least_ms": "milliseconds at least",
 }
-_HIDDEN: Final = frozenset({"above", "pictures_only", "hour", "letter", "least_ms"})
+# What the file of prices calls rates of UnitRates otherwise, and of how many units they are there.
+_BY_UNIT: Final = {"hour": ("audio_hour", _PICO_EACH), "letter": ("characters", _PICO_PER_MILLION)}
+_HIDDEN: Final = frozenset({"above", "pictures_only", "units"})
 
 
 def price_book(settings: Settings) -> PriceBook:
@@ -105,7 +109,7 @@ def price_lines(answers: list[dict[str, Any]]) -> Iterator[str]:
             rates = ((name, value) for name, value in band.items() if name != "above" and value is not None)
             for name, value in rates:
                 unit = _OF.get(name, "for a million tokens")
-                yield f"  {name:13}{value:>12} $ {unit}"
+                yield f"  {name:13}{value:>12}{'' if name == 'least_ms' else ' $'} {unit}"
         if answer["regional_percent"] != _USUAL_PERCENT:
             yield f"  calls kept within a region: tokens cost {answer['regional_percent']} % of this"
 
@@ -129,10 +133,13 @@ def _answer(upstream: str, model: str, tier: str, price: Price | None) -> dict[s
 def _rates(band: Band) -> dict[str, str | int | None]:
     """Return the rates in dollars, as exact decimals."""
     rates: dict[str, str | int | None] = {"above": band.above if band.above >= 0 else None}
-    if band.hour is not None:
-        return {**rates, "audio_hour": _dollars(band.hour, _PICO_EACH)}
-    if band.letter is not None:
-        return {**rates, "characters": _dollars(band.letter, _PICO_PER_MILLION)}
+    if band.units is not None:
+        *of_units, least_ms = zip(band.units._fields, band.units, strict=True)
+        for unit, pico in of_units:
+            if pico is not None:
+                name, one = _BY_UNIT.get(unit, (unit, _PICO_EACH))
+                rates[name] = _dollars(pico, one)
+        return rates if not least_ms[1] else {**rates, "least_ms": least_ms[1]}
     if band.image_output is None:
         band = band._replace(image_output=band.pictures_only)
     for name, pico in band._asdict().items():

@@ -11,7 +11,7 @@ from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.form import Call
 from velox.dialects.losses import Losses
 from velox.gateway.crossing import Dialogue
-from velox.protocol.token_usage import Bill, TokenUsage
+from velox.protocol.token_usage import Bill, TokenUsage, Units
 from velox.protocol.usage import BodyUsage, StreamUsage
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides
@@ -307,5 +307,5 @@ def test_parts_beside_the_count_of_a_prompt_are_of_the_prompt(usage: dict[str, A
         reader.feed(json.dumps({"usage": told}).encode())
         stream.feed(sse({"choices": [], "usage": told}))
         seconds = told.get("prompt_audio_seconds")  # of a sound that is paid by its length
-        assert reader.kinds() == stream.kinds() == kinds._replace(sound_ms=seconds and seconds * 1000)
+        assert reader.kinds() == stream.kinds() == kinds._replace(units=seconds and Units(seconds * 1000))
         assert reader.tokens() == stream.tokens() == kinds[:2]

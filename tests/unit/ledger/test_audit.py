@@ -23,11 +23,15 @@ from velox.gateway.metering import Usage
 from velox.ledger.record import Tokens
 from velox.ledger.report import CALL_NAMES, call_rows, lines
 from velox.policy.estimate import Estimator
-from velox.protocol.token_usage import Bill, TokenUsage
+from velox.protocol.token_usage import Bill, TokenUsage, Units
 from velox.runtime.priced import call_prices
 from velox.settings import load
 from velox.types import BodyFields, Caller, Endpoint
 
+# Columns of what is paid that are no tokens.
+OTHERS: Final = (
+    *("web_searches", "audio_ms", "characters", "pictures", "video_ms", "pages", "annotated_pages", "search_units"),
+)
 NOON: Final = datetime.datetime(2026, 11, 23, 12, tzinfo=datetime.UTC)
 PRICES: Final = """
 prices:
@@ -48,14 +52,25 @@ prices:
     request: 0.003
     above: {1000: {input: 2.21, output: 17.63, cached: 0.25}}
     tiers: {flex: {input: 0.551, output: 4.401, web_search: 0.01}}
+  - {model: heard, audio_hour: 0.111}
+  - {model: spoken, characters: 15.5}
+  - {model: drawn, picture: 0.04, tiers: {hd 1024x1792: {picture: 0.1234}}}
+  - {model: filmed, video_second: 0.1, tiers: {video 1792x1024: {video_second: 0.5}}}
+  - {model: read, page: 0.002, annotated_page: 0.003}
+  - {model: ranked, search_unit: 0.0025}
 """
 FILE: Final = """
 upstreams:
   - {name: own, origin: "http://127.0.0.1:9"}
   - {name: claude, origin: "https://api.anthropic.com", provider: anthropic, key: env:SOME_KEY}
   - {name: openai, origin: "https://api.openai.com", provider: openai, key: env:SOME_KEY}
+  - {name: groq, origin: "https://api.groq.com", provider: groq, key: env:SOME_KEY}
+  - {name: azure, origin: "https://x.openai.azure.com", provider: azure, key: env:SOME_KEY}
+  - {name: mistral, origin: "https://api.mistral.ai", provider: mistral, key: env:SOME_KEY}
+  - {name: cohere, origin: "https://api.cohere.com", provider: cohere, key: env:SOME_KEY}
   - {name: google, origin: "https://generativelanguage.googleapis.com", provider: gemini, key: env:SOME_KEY}
 """
+UNITS: Final = Units(*range(11, 11 + len(Units._fields)))
 FULL: Final = TokenUsage(
     900, 400, cached=300, written=120, written_1h=50, reasoning=90, audio_input=170, audio_cached=110,
     audio_output=60, image_input=40, image_output=80, web_searches=3, image_cached=15, tier="default",
@@ -111,7 +126,19 @@ def recorded(folder: Path, config: Path, upstream: str, asked: str, usage: Token
 
 def recomputed(row: dict[str, str], printed: dict[str, Any]) -> str:
     """Return the cost of a call in dollars, of its row and what `velox prices --json` printed for it."""
-    n = {name: int(row[name] or 0) for name in row if name.endswith("_tokens") or name == "web_searches"}
+    n = {name: int(row[name] or 0) for name in row if name.endswith("_tokens") or name in OTHERS}
+    if not {"input", "output", "request"} & printed["price"][0].keys():
+        rate = {name: Decimal(rate) for name, rate in printed["price"][0].items() if rate is not None}
+        cost = (
+            max(n["audio_ms"], int(rate.get("least_ms", 0))) * rate.get("audio_hour", Decimal()) / 3_600_000
+            + n["characters"] * rate.get("characters", Decimal()) / 10**6
+            + n["pictures"] * rate.get("picture", Decimal())
+            + n["video_ms"] * rate.get("video_second", Decimal()) / 1000
+            + (n["pages"] - n["annotated_pages"]) * rate.get("page", Decimal())
+            + n["annotated_pages"] * rate.get("annotated_page", Decimal())
+            + n["search_units"] * rate.get("search_unit", Decimal())
+        )
+        return str(cost.quantize(Decimal("1E-9"), ROUND_HALF_UP))
     prompt, answer = n["input_tokens"], n["output_tokens"]
     rates = next(
         {name: None if rate is None else Decimal(rate) for name, rate in band.items() if name != "above"}
@@ -163,6 +190,57 @@ def printed_price(config: Path, row: dict[str, str], capsys: pytest.CaptureFixtu
     assert main(command, {"SOME_KEY": "k"}) == 0
     (answer,) = json.loads(capsys.readouterr().out)
     return dict(answer)
+
+
+EACH_UNIT: Final = [
+    ("own", "heard", TokenUsage(units=Units(sound_ms=83_457))),
+    ("own", "heard", TokenUsage(400, 30, units=Units(sound_ms=83_457))),  # its tokens cost nothing more
+    ("own", "spoken", TokenUsage(units=Units(letters=4_096))),
+    ("own", "drawn", TokenUsage(units=Units(pictures=3))),
+    ("own", "drawn", TokenUsage(units=Units(pictures=3), tier="hd 1024x1792")),
+    ("own", "filmed", TokenUsage(units=Units(video_ms=8_000), tier="video 1792x1024")),
+    ("own", "filmed", TokenUsage(units=Units(video_ms=12_000))),
+    ("own", "read", TokenUsage(units=Units(pages=29))),
+    ("own", "read", TokenUsage(units=Units(pages=29, annotated_pages=29))),
+    ("own", "ranked", TokenUsage(units=Units(search_units=7))),
+    ("openai", "whisper-1", TokenUsage(units=Units(sound_ms=83_457))),
+    ("openai", "tts-1", TokenUsage(units=Units(letters=4_096))),
+    ("groq", "whisper-large-v3", TokenUsage(units=Units(sound_ms=1_200))),  # ten seconds are paid at least
+    ("azure", "dall-e-3", TokenUsage(units=Units(pictures=1))),
+    ("azure", "dall-e-3", TokenUsage(units=Units(pictures=1), tier="hd 1792x1024")),
+    ("azure", "sora-2-pro", TokenUsage(units=Units(video_ms=4_000), tier="video 1792x1024", model="sora-2-pro")),
+    ("mistral", "mistral-ocr-latest", TokenUsage(units=Units(pages=29), model="mistral-ocr-2512")),
+    ("mistral", "mistral-ocr-2512", TokenUsage(units=Units(pages=29, annotated_pages=29))),
+    ("cohere", "rerank-v3.5", TokenUsage(units=Units(search_units=2))),
+]
+
+
+@pytest.mark.parametrize(("upstream", "asked", "usage"), EACH_UNIT)
+def test_m12_cost_of_what_is_not_paid_by_tokens_is_recomputed(
+    tmp_path: Path, config: Path, upstream: str, asked: str, usage: TokenUsage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """M12: sound, speech, pictures, videos, pages and rankings: the row has their number, and which price it was."""
+    row = recorded(tmp_path, config, upstream, asked, usage)
+    printed = printed_price(config, row, capsys)
+    assert (row["price"], row["prices"]) == (printed["source"], printed["version"])
+    assert row["cost_usd"] == recomputed(row, printed) > "0.000000000"
+    assert row["cost_state"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("asked", "usage"),
+    [
+        ("heard", TokenUsage(units=Units(letters=5))),  # a unit that the model is not paid by
+        ("spoken", TokenUsage(10, 5)),
+        ("drawn", TokenUsage(units=Units(pictures=1), tier="hd 512x512")),
+        ("filmed", TokenUsage(units=Units(video_ms=1), tier="video 512x512")),
+        ("ranked", TokenUsage(units=Units(search_units=1, pages=1))),
+    ],
+)
+def test_unit_without_a_rate_has_no_known_cost(tmp_path: Path, config: Path, asked: str, usage: TokenUsage) -> None:
+    """Nor has another size than those that have prices."""
+    row = recorded(tmp_path, config, "own", asked, usage)
+    assert (row["cost_usd"], row["cost_state"]) == ("", "unknown")
 
 
 KINDS: Final = ("cached", "written", "reasoning", "audio_input", "audio_output", "image_input", "image_output")
@@ -221,10 +299,10 @@ def test_cost_by_the_shipped_table_is_recomputed(
 
 def test_row_tells_all_that_its_reply_told(tmp_path: Path, config: Path) -> None:
     """Every kind of tokens, whose key, which endpoint, the models, the tier and the price."""
-    row = recorded(tmp_path, config, "own", "all-kinds", FULL._replace(model="all-kinds"))
+    row = recorded(tmp_path, config, "own", "all-kinds", FULL._replace(model="all-kinds", units=UNITS))
     assert tuple(row) == CALL_NAMES
-    told = [int(row[name]) for name in CALL_NAMES if name.endswith("_tokens") or name == "web_searches"]
-    assert told == list(FULL[: len(Tokens._fields)])
+    told = [int(row[name]) for name in CALL_NAMES if name.endswith("_tokens") or name in OTHERS]
+    assert told == [*FULL[: FULL._fields.index("tier")], *UNITS]
     names = ("key", "key_id", "endpoint", "path", "upstream_model", "answered_model", "tier")
     assert [row[name] for name in names] == [
         *("6161616161616161 ada", "key_ada", "chat", "/v1/chat/completions"),
@@ -256,11 +334,9 @@ def test_cost_that_the_vendor_told_is_marked(tmp_path: Path, config: Path) -> No
 
 
 def test_units_of_a_record_are_those_of_a_usage() -> None:
-    """They are taken over by their places: a kind that is added to a usage has to be added to a record, too.
-
-    The lengths of sound and of spoken text are in no record (docs/ledger.md).
-    """
-    others = ("tier", "has_others", "model", "bill", "is_regional", "sound_ms", "letters")
+    """They are taken over by their places: a kind that is added to a usage has to be added to a record, too."""
+    others = ("tier", "has_others", "model", "bill", "is_regional", "units")
     words = {"cache_written": "written", "cache_written_1h": "written_1h"}
     counts = [name for name in TokenUsage._fields if name not in others]
-    assert [words.get(name, name) for name in Tokens._fields] == counts == list(TokenUsage._fields[: len(counts)])
+    assert counts == list(TokenUsage._fields[: len(counts)])
+    assert [words.get(name, name) for name in Tokens._fields] == [*counts, *Units._fields]

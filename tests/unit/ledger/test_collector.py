@@ -173,6 +173,25 @@ def test_file_of_the_version_before_keeps_what_is_in_it(tmp_path: Path) -> None:
     assert old.key_id == "0011223344556677"
 
 
+def test_m12_file_without_units_beside_tokens_is_migrated(tmp_path: Path) -> None:
+    """M12: its calls have none, and those that come now have what they are paid by."""
+    connect(tmp_path / "ledger.db", _SUM_MIGRATIONS[:3], is_reader=False).close()
+    connect(tmp_path / "calls-2026-11-23.db", _DAY_MIGRATIONS[:4], is_reader=False).close()
+    with sqlite3.connect(tmp_path / "calls-2026-11-23.db") as db:
+        texts = ("0011223344556677 ada", "r", "u", "m", "ok", "v1", "red", "ada", "a,b", "")
+        db.executemany("INSERT INTO text (text) VALUES (?)", [(each,) for each in texts])
+        row = f"1,2,1,1,0,1,200,1,{NOON_S}000000,5,9,1,2,3,4,4,5,7,8,3,2,1,4,90,6,7,8,9"
+        db.execute(f"INSERT INTO call VALUES ({row},10,10,10,10,10,11,12,13,14,15,16,17)")
+
+    path = tmp_path / "0.ring"
+    write(writer_of(path), made_call(9, started_s=NOON_S + 1, tokens=ALL_KINDS))
+    collect(tmp_path, path)
+
+    old, new = kept(tmp_path)
+    assert old.tokens == Tokens(7, 8, 3, 2, 1, 4, *range(11, 18))
+    assert new.tokens == ALL_KINDS and None not in new.tokens
+
+
 def test_record_of_an_earlier_version_has_no_owners() -> None:
     """It waits in a ring when Velox is replaced by a newer one: zeros stand there."""
     names = NameParts({1: "text"})
@@ -186,7 +205,7 @@ def test_record_of_an_earlier_version_has_no_owners() -> None:
     assert (call.key, call.account, call.path, call.tier, call.answered_model, call.price) == ("text", *("",) * 5)
 
 
-ALL_KINDS = Tokens(1000, 200, 300, 50, 20, 30, 40, 15, 60, 70, 80, 3)
+ALL_KINDS = Tokens(1000, 200, 300, 50, 20, 30, 40, 15, 60, 70, 80, 3, 5, 90_000, 4096, 2, 8000, 29, 28, 7)
 
 
 def test_sound_pictures_and_searches_are_kept(tmp_path: Path) -> None:

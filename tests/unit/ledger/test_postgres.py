@@ -79,6 +79,33 @@ def test_tables_of_the_version_before_keep_what_is_in_them(url: str) -> None:
     assert new == made_call(9, started_s=NOON_S + 1)
 
 
+def test_m12_tables_without_units_beside_tokens_are_migrated(url: str) -> None:
+    """M12: calls that were recorded have none, and those that come now have what they are paid by."""
+    PostgresDatabase(url, "records", _MIGRATIONS[:3]).close()
+    tokens = Tokens(*range(1, 1 + len(Tokens._fields)))
+    day = NOON_S // DAY_S
+    database = PostgresDatabase(url, "", ())
+    with database.transaction() as transaction:
+        transaction.execute(
+            f"CREATE TABLE velox_call_20261123 PARTITION OF velox_call FOR VALUES FROM ({day}) TO ({day + 1})"
+        )
+        transaction.execute(
+            "INSERT INTO velox_call (day, process, number, attempt, gateway, endpoint, status, flags, started_us,"
+            ' duration_us, key, route, upstream, model, upstream_model, reason, prices, team, "user", tags,'
+            f" image_cached) VALUES ({day}, 1, 2, 1, 'here', 1, 200, 1, {NOON_S}000000, 9, 'k', 'r', 'u', 'm', 'm',"
+            " 'ok', 'v1', '', '', '{}', 5)"
+        )
+    database.close()
+
+    store = PostgresStore(url, gateway="here", days=30)
+    store.add(batch([made_call(9, started_s=NOON_S + 1, tokens=tokens)]))
+    old, new = kept(store)
+    store.close()
+
+    assert old.tokens == Tokens(image_cached=5)
+    assert new.tokens == tokens
+
+
 def test_gateways_that_write_at_once_wait_for_nobody_and_lose_nothing(url: str) -> None:
     """They make the partition of a new day at the same moment, add to sums of the same names, and drop old days."""
     barrier = threading.Barrier(4)

@@ -9,7 +9,7 @@ import pytest
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import PriceError, read_overrides
 from velox.prices.table import shipped_table
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.token_usage import TokenUsage, Units
 
 NOW = 1_795_401_000
 OWN, OPENAI = Seller("own"), Seller("main", "openai")
@@ -145,5 +145,5 @@ def test_sound_and_speech_have_prices_by_their_length() -> None:
     heard, spoken = (book.find(OWN, model, "", "", NOW) for model in "ws")
 
     assert heard is not None and spoken is not None
-    costs = [heard.cost(TokenUsage(sound_ms=60_000)), spoken.cost(TokenUsage(letters=1000))]
+    costs = [heard.cost(TokenUsage(units=Units(sound_ms=60_000))), spoken.cost(TokenUsage(units=Units(letters=1000)))]
     assert [cost and cost.dollars() for cost in costs] == ["0.006", "0.015"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Cost, Price, compiled
 from velox.prices.table import shipped_table
-from velox.protocol.token_usage import TokenUsage, token_usage, with_tools
+from velox.protocol.token_usage import TokenUsage, Units, token_usage, with_tools
 
 NOW = 1_795_401_000
 
@@ -226,7 +226,7 @@ def test_sound_costs_exactly_by_its_length_and_at_least_what_is_paid_at_least(ms
     of = price(input_audio_hours=hour, least_ms=least)
     exact = Fraction(max(ms, least) * hour, 3_600_000)
 
-    assert abs(pico(of, TokenUsage(sound_ms=ms)) - exact) <= Fraction(1, 2)
+    assert abs(pico(of, TokenUsage(units=Units(sound_ms=ms))) - exact) <= Fraction(1, 2)
     assert of.cost(TokenUsage(10, 10)) is None  # its length is not told
 
 
@@ -234,17 +234,17 @@ def test_speech_costs_by_its_letters_and_not_by_tokens() -> None:
     """C45: tokens that are estimated beside it cost nothing more."""
     of = price(input_mchars=15_000_000)
 
-    assert pico(of, TokenUsage(10, None, letters=7)) == 7 * 15_000_000
+    assert pico(of, TokenUsage(10, None, units=Units(letters=7))) == 7 * 15_000_000
     assert of.cost(TokenUsage(10, 10)) is None
 
 
 @pytest.mark.parametrize(
     ("provider", "model", "usage", "dollars"),
     [
-        ("openai", "whisper-1", TokenUsage(sound_ms=3_600_000), "0.36"),
-        ("groq", "whisper-large-v3", TokenUsage(sound_ms=1000), "0.000308333"),
-        ("openai", "tts-1-hd", TokenUsage(letters=1_000_000), "30"),
-        ("mistral", "voxtral-mini-2602", TokenUsage(400, 30, sound_ms=3_600_000), "0.18"),
+        ("openai", "whisper-1", TokenUsage(units=Units(sound_ms=3_600_000)), "0.36"),
+        ("groq", "whisper-large-v3", TokenUsage(units=Units(sound_ms=1000)), "0.000308333"),
+        ("openai", "tts-1-hd", TokenUsage(units=Units(letters=1_000_000)), "30"),
+        ("mistral", "voxtral-mini-2602", TokenUsage(400, 30, units=Units(sound_ms=3_600_000)), "0.18"),
     ],
 )
 def test_models_that_are_paid_by_length_have_a_price(

@@ -75,7 +75,10 @@ def test_a_reload_takes_what_the_file_says_now(tmp_path: Path) -> None:
 def test_check_shows_the_date_and_what_has_no_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"], environ(tmp_path, "prices:\n  - {model: gpt-4o, input: 1, output: 2}\n")) == 0
     out = capsys.readouterr().out
-    assert re.search(r"prices: 2\d{3} models of genai-prices [0-9.]+, as of 20[0-9-]{8}, and 1 of your own in ", out)
+    assert re.search(
+        r"prices: 2\d{3} models of genai-prices [0-9.]+ with litellm [0-9.]+, as of 20[0-9-]{8}, and 1 of your own in ",
+        out,
+    )
     assert "no price is known for weird at main, llama-3 at own" in out
 
 

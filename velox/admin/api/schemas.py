@@ -12,7 +12,7 @@ from velox.accounts.fields import EMAIL, MOST_BUDGETS, MOST_LISTED, NAME, RATE_O
 from velox.accounts.model import TEAM_ADMIN, Kind
 from velox.accounts.service import LEAST_SECRET_CHARS
 from velox.admin.api.routes import Schema
-from velox.ledger.report import CALL_NAMES
+from velox.ledger.report import CALL_NAMES, TOKEN_NAMES
 from velox.ledger.store import DIMENSIONS
 from velox.policy import spellings
 from velox.policy.budget import BUDGET_FIELDS, CALENDAR, MOST_SOFT, MOST_TOKENS, MOST_USD, MOST_WINDOW_S, TOTAL
@@ -217,19 +217,17 @@ USAGE: Final[Schema] = {
     **_object({**dict.fromkeys(DIMENSIONS, _TEXT), **_SUMS}, required=False),
     "required": list(_SUMS),
 }
-_NUMBERS: Final = ("attempt", "started_us", "status", "first_byte_ms", "duration_ms", "web_searches")
+_NUMBERS: Final = ("attempt", "started_us", "status", "first_byte_ms", "duration_ms")
 _CALL_TEXTS: Final[Mapping[str, Schema]] = {
     "key_id": {**_TEXT, "description": "as /api/v1/keys has it; of a key of the settings, the start of its digest"},
-    "tier": {**_TEXT, "description": "service tier that the reply tells"},
+    "tier": {**_TEXT, "description": "service tier that the reply tells; of pictures and videos quality and size"},
     "cost_usd": _USD,
     "cost_state": {"enum": ["exact", "estimated", "unknown"]},
     "price": {**_TEXT, "description": "where the price stands, in the table or file of the version `prices`"},
 }
 CALL: Final[Schema] = _object(
     {
-        name: {"type": ["integer", "null"]}
-        if name in _NUMBERS or name.endswith("_tokens")
-        else _CALL_TEXTS.get(name, _TEXT)
+        name: {"type": ["integer", "null"]} if name in _NUMBERS or name in TOKEN_NAMES else _CALL_TEXTS.get(name, _TEXT)
         for name in CALL_NAMES
     }
 )
