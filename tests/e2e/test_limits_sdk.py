@@ -105,11 +105,11 @@ def test_streamed_usage_is_settled_and_shown_only_if_asked_for(slow: VeloxProces
 
 
 def test_snippet_of_the_page_prints_what_is_left(slow: VeloxProcess, tmp_path: Path) -> None:
-    """docs/limits.md: run as it is shown, with another address and key."""
+    """docs/limits.md: run as it is shown, with another address."""
     (snippet,) = blocks(ROOT / "docs/limits.md", "python")
-    text = snippet.replace("http://127.0.0.1:8080", slow.base_url).replace("change-me-2", KEY)
+    text = snippet.replace("http://127.0.0.1:8080", slow.base_url)
 
-    done = run([sys.executable, "-c", text], tmp_path)
+    done = run([sys.executable, "-c", text], tmp_path, {"GATEWAY_KEY": KEY})
 
     answer, told = done.stdout.splitlines()
     assert len(answer.split()) > 5

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.markdown import ROOT, blocks
 from velox.settings import SettingsError, load
 from velox.settings.weak import is_weak
 
 OPEN = "0.0.0.0:8080"
+# A secret of the gateway's own in an example: an entry of a file, a variable, an argument of a client.
+SHOWN = re.compile(r"""(?:\bkey: |VELOX_(?:API_KEYS|ADMIN_(?:VIEWER_)?TOKEN)=|api_key=)["']?([^"',}\s]+)""")
 
 
 @pytest.mark.parametrize(
@@ -80,3 +84,12 @@ def test_weak_token_is_refused_where_others_can_connect() -> None:
             str(each).startswith(f"{name} is set: expected at least 8 characters") for each in refused.value.problems
         )
     load({"VELOX_ADMIN_TOKEN": "a"}, cores=2)
+
+
+def test_no_page_shows_a_secret_that_is_refused() -> None:
+    """U10: who takes an example as it stands has a gateway that starts; another one names a variable, or a digest."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = [(page.name, text) for page in pages for kind in ("yaml", "sh", "python") for text in blocks(page, kind)]
+    shown = [(name, secret) for name, text in texts if "model_list:" not in text for secret in SHOWN.findall(text)]
+    assert [each for each in shown if is_weak(each[1])] == []
+    assert {"limits.md", "routes.md", "keys.md"} <= {name for name, _ in shown}
