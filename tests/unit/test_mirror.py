@@ -464,6 +464,7 @@ def test_mirror_without_the_model_is_not_asked_for_it() -> None:
     ("media", "pieces", "first_s"),
     [
         (b"text/event-stream", (b": ok\n\n", b"event: message_start\ndata: {}\n\n", b"event: x\ndata: {}\n\n"), 3.0),
+        (b"Text/Event-Stream", (b": ok\n\n", b"event: x\ndata: {}\n\n"), 2.0),
         (b"text/event-stream", (b": ok\n\n", b"event: response.created\ndata: {}\n\n"), None),
         (b"application/json", (b" ", b"{}"), 1.0),
     ],
@@ -471,14 +472,17 @@ def test_mirror_without_the_model_is_not_asked_for_it() -> None:
 def test_first_event_of_a_copy_is_one_that_tells_of_the_models_work(
     media: bytes, pieces: tuple[bytes, ...], first_s: float | None
 ) -> None:
-    """As with a client's: else its upstream looks idle, however many wait inside, and `auto` sends more and more."""
+    """As with a client's: else its upstream looks idle, however many wait inside, and `auto` sends more and more.
+
+    A media type has no case, and `identity` compresses nothing: it is an event stream all the same.
+    """
 
     class Slow(Server):
         def open(self, request, sink):  # type: ignore[no-untyped-def,override]
             stream = super().open(request, sink)
             stream._answer.cancel()
             loop = asyncio.get_running_loop()
-            head = ReplyHead.of(200, [(b"content-type", media)], None)
+            head = ReplyHead.of(200, [(b"content-type", media), (b"content-encoding", b"identity")], None)
             for n, piece in enumerate(pieces, 1):
                 loop.call_later(n, sink.on_reply, head if n == 1 else None, piece, False)
             loop.call_later(len(pieces) + 1, self._whole, stream, sink)

@@ -135,7 +135,7 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
                 is_html = value.lower().startswith(_HTML)
                 is_json = value.lower().startswith(_JSON)
             elif name == b"content-encoding" and value is not None:
-                is_plain = not is_coded(value)
+                is_plain = is_plain and not is_coded(value)
             elif name == b"date":
                 is_dated = True
             elif name == REQUEST_ID:

@@ -93,8 +93,8 @@ def label_of(headers: Iterable[Header]) -> tuple[bool, bool]:
     for name, value in headers:
         if name == b"content-type":
             is_sse = is_events(value)
-        elif name == b"content-encoding":
-            is_plain = not is_coded(value)
+        elif name == b"content-encoding" and is_coded(value):
+            is_plain = False  # the field may come several times (RFC 9110 §5.3)
     return is_sse, is_plain
 
 
