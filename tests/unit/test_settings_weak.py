@@ -14,7 +14,9 @@ from velox.settings.weak import is_weak
 
 OPEN = "0.0.0.0:8080"
 # A secret of the gateway's own in an example: an entry of a file, a variable, an argument of a client.
-SHOWN = re.compile(r"""(?:\bkey: |VELOX_(?:API_KEYS|ADMIN_(?:VIEWER_)?TOKEN)=|api_key=)["']?([^"',}\s]+)""")
+SHOWN = re.compile(
+    r"""(?:^[ ]*(?:- )?key: |[{,] ?key: |VELOX_(?:API_KEYS|ADMIN_(?:VIEWER_)?TOKEN)=|api_key=)["']?([^"',}\s]+)""", re.M
+)
 
 
 @pytest.mark.parametrize(
@@ -91,5 +93,6 @@ def test_no_page_shows_a_secret_that_is_refused() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = [(page.name, text) for page in pages for kind in ("yaml", "sh", "python") for text in blocks(page, kind)]
     shown = [(name, secret) for name, text in texts if "model_list:" not in text for secret in SHOWN.findall(text)]
-    assert [each for each in shown if is_weak(each[1])] == []
+    no_key = "none"  # of an upstream
+    assert [each for each in shown if is_weak(each[1]) and each[1] != no_key] == []
     assert {"limits.md", "routes.md", "keys.md"} <= {name for name, _ in shown}
