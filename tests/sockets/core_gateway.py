@@ -12,6 +12,8 @@ from typing import Final
 from tests.sockets.composed import TIMEOUTS, Dial, Stand, composed, in_order, settings_with, upstream_of
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import QuotaTable
+from velox.gateway.outcome import Broken, Refused
+from velox.gateway.reply import Reply
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import ChunkWriter, Successor
 from velox.net.client.http1 import Http1Replies
@@ -35,11 +37,22 @@ __all__ = [
     "FakeClient",
     "ScriptedUpstream",
     "Step",
+    "end_of",
     "full_in_minutes",
     "gateway",
     "one_a_minute",
     "request_head",
 ]
+
+
+async def end_of(reply: Reply) -> None:
+    """Return when a reply is whole. Raises what broke it; an error that nobody else takes is passed on."""
+    ended = await reply.ended
+    while isinstance(ended, Refused):
+        reply.pass_on()
+        ended = await reply.ended
+    if isinstance(ended, Broken):
+        raise ended.failure
 
 
 class FakeClient(Http1Replies):

@@ -58,7 +58,7 @@ class _Stream(ScriptedStream):
     n_pauses = 0
 
     def play(self, step: Step) -> None:
-        self.is_whole |= not isinstance(step, UpstreamFailure) and step[2]
+        self.is_whole |= self._sink is not None and not isinstance(step, UpstreamFailure) and step[2]
         super().play(step)
 
     def pause(self) -> None:

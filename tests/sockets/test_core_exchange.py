@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from tests.patience import PATIENCE_S
-from tests.sockets.core_gateway import FakeClient, gateway, request_head
+from tests.sockets.core_gateway import FakeClient, end_of, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
@@ -165,7 +165,7 @@ def test_late_end_of_a_reply_that_timed_out_frees_its_stream() -> None:
         reply.detach()
         assert stream.n_cancelled == 0
         with pytest.raises(UpstreamFailure):
-            await reply.done
+            await end_of(reply)
 
     uvloop.run(main())
 

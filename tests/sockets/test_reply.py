@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sockets.core_gateway import FakeClient, request_head
+from tests.sockets.core_gateway import FakeClient, end_of, request_head
 from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.endpoints import Routes
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.outcome import Broken, Refused, Whole
 from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
@@ -29,31 +30,20 @@ PING: Final = b"8\r\n: ping\n\n\r\n"
 
 
 class Listener(ReplyListener):
-    """The attempt whose reply it is. verdict: whether a head is refused; None: none is."""
+    """The attempt whose reply it is. heads: the statuses of those that it was told of."""
 
-    def __init__(
-        self,
-        verdict: Callable[[ReplyHead], bool] | None = None,
-        secret: bytes | None = None,
-        on_first: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, secret: bytes | None = None, on_first: Callable[[], None] | None = None) -> None:
         self.secret = secret
         self.translation = None
-        self._verdict: Final = verdict
+        self.heads: list[int] = []
         self._on_first: Final = on_first
 
     @property
     def holds_head(self) -> bool:
         return False
 
-    def refuses(self, head: ReplyHead) -> bool:
-        return self._verdict is not None and self._verdict(head)
-
-    def reads_error(self, head: ReplyHead) -> bool:
-        return False
-
-    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
-        return False
+    def on_head(self, head: ReplyHead) -> None:
+        self.heads.append(head.status)
 
     def on_first(self, now_s: float, *, is_stream: bool) -> None:
         if self._on_first is not None:
@@ -133,26 +123,20 @@ def test_refused_head_leaves_nothing_for_the_client() -> None:
     """The attempt ends at once with its status, its rest is given up, and the next one's reply is whole and unmixed."""
 
     async def test(client: FakeClient) -> None:
-        reply, stream, asked = reply_for(client), Stream(), []
-
-        def verdict(answer: ReplyHead) -> bool:
-            asked.append(answer.status)
-            return answer.status == 503
-
-        reply.begin(Listener(verdict, KEY), NO_ATTEMPTS)
+        reply, stream, listener = reply_for(client), Stream(), Listener(KEY)
+        reply.begin(listener, NO_ATTEMPTS)
         reply.attach(stream)
         reply.on_reply(head(503, (b"x-which", b"first")), b"busy", False)
-        with pytest.raises(UpstreamFailure) as caught:
-            await reply.done
+        refused = await reply.ended
+        assert isinstance(refused, Refused) and (refused.head.status, refused.body) == (503, None)
         reply.on_reply(None, b"more", False)
         reply.detach()
-        assert (caught.value.reason, caught.value.status) == (Reason.UPSTREAM_STATUS, 503)
         assert (client.written, reply.started, stream.n_cancelled) == (b"", False, 1)
 
-        reply.begin(Listener(verdict, KEY), NO_ATTEMPTS)
+        reply.begin(listener, NO_ATTEMPTS)
         reply.on_reply(head(200, (b"x-which", b"second"), length=2), b"ok", True)
-        await reply.done
-        assert asked == [503, 200]
+        await end_of(reply)
+        assert listener.heads == [503, 200]
         assert client.written.endswith(b"\r\n\r\nok") and b"first" not in client.written
         assert b"x-which: second" in client.written
 
@@ -164,13 +148,60 @@ def test_refused_head_that_is_whole_frees_its_connection() -> None:
 
     async def test(client: FakeClient) -> None:
         reply, stream = reply_for(client), Stream()
-        reply.begin(Listener(lambda _head: True), NO_ATTEMPTS)
         reply.attach(stream)
         reply.on_reply(head(429, length=0), b"", True)
         reply.detach()
         assert stream.n_cancelled == 0
-        with pytest.raises(UpstreamFailure):
-            await reply.done
+        assert isinstance(await reply.ended, Refused)
+
+    on_a_loop(test)
+
+
+@pytest.mark.parametrize(("status", "is_read"), [(503, False), (429, False), (400, True), (404, True), (422, True)])
+def test_error_that_is_passed_on_is_whole_whatever_came_meanwhile(status: int, is_read: bool) -> None:
+    """Until it is decided nothing of it goes out; an error whose text tells what follows is read first."""
+
+    async def test(client: FakeClient) -> None:
+        reply, stream = reply_for(client), Stream()
+        reply.attach(stream)
+        reply.on_reply(head(status), b"a", False)
+        assert reply.ended.done() is not is_read
+        reply.on_reply(None, b"b", False)
+        reply.on_reply(None, b"c", True)
+        refused = await reply.ended
+        assert isinstance(refused, Refused) and refused.body == (b"abc" if is_read else None)
+        assert client.written == b""
+        reply.pass_on()
+        assert isinstance(await reply.ended, Whole)
+        assert body_of(client) == b"abc" and stream.n_cancelled == 0
+
+    on_a_loop(test)
+
+
+def test_error_that_is_passed_on_breaks_as_its_upstream_did_meanwhile() -> None:
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(503), b"bu", False)
+        failure = UpstreamFailure(Reason.UPSTREAM_RESET, "gone")
+        reply.on_failure(failure)
+        assert isinstance(await reply.ended, Refused)
+        reply.pass_on()
+        broken = await reply.ended
+        assert isinstance(broken, Broken) and broken.failure is failure and reply.started
+
+    on_a_loop(test)
+
+
+def test_error_too_long_to_be_one_is_passed_on_unread() -> None:
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(400), b"x" * 65_000, False)
+        assert not reply.ended.done()
+        reply.on_reply(None, b"x" * 65_000, False)
+        refused = await reply.ended
+        assert isinstance(refused, Refused) and refused.body is None
+        reply.pass_on()
+        assert reply.started and body_of(client) == b"x" * 130_000
 
     on_a_loop(test)
 
@@ -191,7 +222,7 @@ def test_stream_that_is_over_gets_a_moment_for_its_end(after_s: float, n_cancell
         reply, stream = reply_for(client, filters=[Over()]), Stream()
         reply.attach(stream)
         reply.on_reply(head(200, SSE), b"data: 1\n\n!", False)
-        await reply.done
+        await end_of(reply)
         reply.detach()
         reply.detach()  # as one of two attempts is (hedged.py)
         assert body_of(client) == b"data: 1\n\n!"
@@ -210,10 +241,9 @@ def test_redirect_is_no_matter_of_opinion() -> None:
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(Listener(lambda _head: pytest.fail("nobody asks")), NO_ATTEMPTS)
         reply.on_reply(head(307), b"", True)
         with pytest.raises(UpstreamFailure) as caught:
-            await reply.done
+            await end_of(reply)
         assert caught.value.reason is Reason.UPSTREAM_REDIRECT
 
     on_a_loop(test)
@@ -343,7 +373,7 @@ def test_any_split_of_a_stream_gives_the_same_bytes(places: list[int]) -> None:
         reply.on_reply(head(200, SSE), b"", False)
         for start, end in itertools.pairwise(cuts):
             reply.on_reply(None, EVENTS[start:end], end == len(EVENTS))
-        await reply.done
+        await end_of(reply)
         assert client.written.endswith(b"0\r\n\r\n")
         assert body_of(client) == EVENTS
         assert (reply.bytes_out, reply.n_stream_errors) == (len(EVENTS), 2)

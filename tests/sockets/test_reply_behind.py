@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.sockets.core_gateway import FakeClient
+from tests.sockets.core_gateway import FakeClient, end_of
 from tests.sockets.test_reply import SSE, Stream, body_of, head, reply_for
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
@@ -111,7 +111,7 @@ def test_whole_reply_is_made_in_a_thread() -> None:
         assert (client.written, reply.started, reply.is_behind) == (b"", False, True)
 
         slow.may_end.set()
-        await reply.done
+        await end_of(reply)
         assert body_of(client) == b"".join(PIECES)
         assert slow.thread not in (None, threading.get_ident())
         reply.detach()
@@ -139,7 +139,7 @@ def test_stream_waits_and_goes_on_in_order() -> None:
         await caught_up(reply)
         assert not stream.is_paused
         reply.on_reply(None, b"end", True)
-        await reply.done
+        await end_of(reply)
         made = b"".join(PIECES)
         assert body_of(client) == b"zero " + made + b"four " + made + b"end"
 
@@ -169,7 +169,7 @@ def test_failure_of_what_is_made_is_the_attempt_s() -> None:
         reply = reply_for(client, filters=[slow])
         reply.on_reply(head(200, JSON), b"#", True)
         with pytest.raises(UpstreamFailure, match="too many"):
-            await reply.done
+            await end_of(reply)
         reply.detach()
         assert (client.written, reply.started, reply.is_behind) == (b"", False, False)
 
@@ -185,7 +185,7 @@ def test_bug_of_a_filter_ends_the_reply() -> None:
         reply = reply_for(client, filters=[slow])
         reply.on_reply(head(200, JSON), b"#", True)
         with pytest.raises(ZeroDivisionError):
-            await reply.done
+            await end_of(reply)
 
     on_a_loop(test)
 
@@ -200,14 +200,14 @@ def test_what_is_made_for_nobody_is_dropped() -> None:
         await turns()
         reply.on_failure(VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, "late"))
         with pytest.raises(VeloxError, match="late"):
-            await reply.done
+            await end_of(reply)
         reply.detach()
         slow.may_end.set()
 
         slow.is_behind = False
         reply.begin(None, NO_ATTEMPTS)
         reply.on_reply(head(200, JSON), b"second", True)
-        await reply.done
+        await end_of(reply)
         while slow.thread is None:
             await asyncio.sleep(0)
         await turns()
@@ -228,7 +228,7 @@ def test_drain_takes_the_rest_of_what_is_made() -> None:
         drain = UsageDrain(DrainRules("all", 5.0, 1000, 1), 0.0, reply.bytes_out, lambda: None)
         reply.drain(drain)
         slow.may_end.set()
-        await reply.done
+        await end_of(reply)
         assert reply.bytes_out == len(b"zero " + b"".join(PIECES))
         assert body_of(client) == b"zero "
 
@@ -253,7 +253,7 @@ def test_long_preludes_of_a_stream_pass_in_turns() -> None:
         assert body_of(client) == prelude + event * 2
         assert reply.on_chunk(b"%x\r\n%b\r\n" % (len(event), event), 4)
         reply.on_reply(None, b"", True)
-        await reply.done
+        await end_of(reply)
         assert body_of(client) == prelude + event * 3
 
     on_a_loop(test)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sockets.core_gateway import FakeClient
+from tests.sockets.core_gateway import FakeClient, end_of
 from tests.sockets.test_reply import KEY, SSE, Listener, body_of, head, on_a_loop, reply_for
 from tests.unit import virtual_time
 from velox.errors import Reason
@@ -48,7 +48,7 @@ def test_usual_events_take_the_short_way() -> None:
         assert reply.bytes_out == 2 * len(EVENT) + len(ANTHROPIC)
         assert reply.last_s == asyncio.get_running_loop().time()
         reply.on_reply(None, b"data: [DONE]\n\n", True)
-        await reply.done
+        await end_of(reply)
         assert body_of(client) == 2 * EVENT + ANTHROPIC + b"data: [DONE]\n\n"
 
     on_a_loop(test)
@@ -149,6 +149,7 @@ def test_error_that_comes_as_a_stream_does_not_show_our_key() -> None:
         kept = b'data: {"id":12}\n\n'
         assert len(kept) == len(KEY) - 1
         reply.on_reply(head(401, SSE), EVENT * 1100 + kept, False)
+        reply.pass_on()
         assert body_of(client) == EVENT * 1100
         assert not give(reply, EVENT)
         give(reply, b'data: {"id":"' + KEY + b'"}\n\n')

@@ -6,7 +6,7 @@ Each service is played by a fake that is as strict as it is (tests/vendors/), an
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.claude_features import ASKED, BETAS, EXAMPLES, TOOL, example
-from tests.unit.test_gateway_lanes import Sent, asked_of
+from tests.unit.test_gateway_lanes import asked_of, prepared
 from tests.vendors import bedrock, foundry, mantle, messages_servers, vertex
 from tests.vendors.claude import BETAS as KNOWN
 from tests.vendors.vendor import Reply, Vendor, VendorRequest, as_request
 from velox.errors import Reason, VeloxError
-from velox.gateway.lanes import LaneAttempt, Lanes
+from velox.gateway.lanes import Lanes
+from velox.gateway.prepared import Prepared
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
@@ -35,8 +36,8 @@ MODEL = "anthropic.claude-opus-4-8"
 
 def went_up(
     row: str, body: dict[str, Any], betas: list[str], surface: Surface = Surface.MESSAGES
-) -> tuple[VendorRequest, Sent]:
-    """Return what the service gets of a request, and its attempt. Raises VeloxError."""
+) -> tuple[VendorRequest, Prepared]:
+    """Return what the service gets of a request, and how that was prepared. Raises VeloxError."""
     lanes = Lanes(sides(), PROVIDERS[row], PARAMETERS, lambda model: facts_of(PROVIDERS[row], model))
     stream = bool(body.get("stream"))
     call = lanes.call(surface, MODEL, stream=stream, query=b"")
@@ -48,10 +49,10 @@ def went_up(
     asked = asked_of(surface, head, MODEL)._replace(
         fields=BodyFields(MODEL, stream=stream), body=json.dumps({**body, "model": MODEL}).encode()
     )
-    attempt = Sent(row)
-    sent = lanes.request(call, cast(LaneAttempt, attempt), asked)
+    made = prepared(lanes, call, asked, row)
+    sent = made.request
     fields = [(name.decode(), value.decode()) for name, value in sent.headers]
-    return as_request("POST", sent.target.decode(), fields, bytes(sent.body or b"")), attempt
+    return as_request("POST", sent.target.decode(), fields, bytes(sent.body or b"")), made
 
 
 def refusal(vendor: Vendor, body: dict[str, Any], betas: list[str]) -> Reply | None:
@@ -156,7 +157,7 @@ def test_thinking_of_a_model_that_the_client_did_not_name_is_its_own(row: str, n
     asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
         fields=BodyFields(named), body=json.dumps(body).encode()
     )
-    sent = lanes.request(call, cast(LaneAttempt, Sent(row)), asked)
+    sent = prepared(lanes, call, asked, row).request
 
     kind = json.loads(sent.body or b"")["thinking"]["type"]
     assert kind == ("adaptive" if named == model else "enabled")
@@ -192,7 +193,7 @@ def test_arn_with_a_family_is_asked_as_that_model(surface: Surface) -> None:
         "thinking": {"type": "enabled", "budget_tokens": 1024},
     }
     asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(body=json.dumps(body).encode())
-    sent = lanes.request(call, cast(LaneAttempt, Sent("bedrock")), asked)
+    sent = prepared(lanes, call, asked, "bedrock").request
     assert json.loads(sent.body or b"") == {
         **{name: value for name, value in body.items() if name != "model"},
         "anthropic_version": "bedrock-2023-05-31",

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.test_translation import JSON, Judge
+from tests.unit.test_translation import JSON
 from velox.dialects.form import Answer, Event, Stop, StopReason, Text
 from velox.dialects.losses import BrokenReplyError, Losses
 from velox.errors import VeloxError
@@ -61,7 +61,7 @@ class Vectors:
 @pytest.mark.parametrize(("n", "is_too_many"), [(300_000, False), (8_000_001, True)])
 def test_numbers_of_vectors_have_a_bound_of_their_own(n: int, is_too_many: bool) -> None:
     """A hundred texts of 3,072 numbers each are usual, and were refused as over 200,000 values."""
-    made = TranslatedReply(Plain(Vectors()), Judge(), lambda _: None, is_stream=False, has_limits=False)
+    made = TranslatedReply(Plain(Vectors()), lambda _: None, is_stream=False, has_limits=False)
     chain = FilterChain((made,), is_sse=False, is_plain=True)
     chain.begin(ReplyHead.of(200, [JSON], None))
     body = b"[%b0]" % (b"1," * n)

@@ -9,21 +9,23 @@ import pytest
 
 from tests.unit.dialects.test_claude_envelope import bedrock_framed
 from tests.unit.dialects.test_told_tokens import sse
-from tests.unit.unasked import Unasked
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
-from velox.gateway.filters import FilterChain, Translation
+from velox.gateway.filters import FilterChain
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
-from velox.gateway.lanes import LaneAttempt, Lanes, Sides
+from velox.gateway.lanes import Lanes, Sides
 from velox.gateway.metering import Meter
+from velox.gateway.prepared import Prepared
+from velox.gateway.several import CalledMember
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.token_usage import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
+from velox.providers.target import TargetCall
 from velox.runtime.dialects import sides
 from velox.types import BodyFields, Surface
 
@@ -49,17 +51,16 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
     assert asked_for == ["m", "n"]
 
 
-class Sent:
-    """An attempt whose upstream has these headers of its own."""
+def forwarder_of(row: str, *added: tuple[bytes, bytes]) -> Forwarder:
+    """Return the one of an upstream that has these headers of its own."""
+    return Forwarder(PROVIDERS[row], base_path="", root_path="/", key="k", client_keys_are_ours=True, added=added)
 
-    worked = secret = None
-    translation: Translation | None = None
-    left_out: tuple[str, ...] = ()
 
-    def __init__(self, row: str, *added: tuple[bytes, bytes]) -> None:
-        self.forwarder = Forwarder(
-            PROVIDERS[row], base_path="", root_path="/", key="k", client_keys_are_ours=True, added=added
-        )
+def prepared(lanes: Lanes, call: TargetCall, asked: Asked, row: str, *added: tuple[bytes, bytes]) -> Prepared:
+    """Return what goes to an upstream of this provider."""
+    made = lanes.request(call, asked._replace(forwarder=forwarder_of(row, *added)))
+    assert isinstance(made, Prepared)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_request_of_too_many_values_is_not_translated(surface: Surface, body: by
     asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
 
     with pytest.raises(VeloxError, match="200,000") as caught:
-        found.request(call, cast(LaneAttempt, Sent("anthropic")), asked)
+        prepared(found, call, asked, "anthropic")
 
     assert caught.value.reason is Reason.BAD_REQUEST
 
@@ -155,7 +156,7 @@ def request_of(
     assert call is not None
     asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
     asked = asked._replace(body=body)
-    return found.request(call, cast(LaneAttempt, Sent(row, *added)), asked)
+    return prepared(found, call, asked, row, *added).request
 
 
 SONAR = {"model": "perplexity/sonar"}
@@ -206,7 +207,7 @@ def perplexity_body(surface: Surface, model: str, body: bytes) -> bytes:
     asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
         fields=BodyFields(model="m"), body=body
     )
-    sent = found.request(call, cast(LaneAttempt, Sent("perplexity")), asked).body
+    sent = prepared(found, call, asked, "perplexity").request.body
     assert sent is not None
     return bytes(sent)
 
@@ -214,6 +215,9 @@ def perplexity_body(surface: Surface, model: str, body: bytes) -> bytes:
 def asked_of(surface: Surface, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
     return Asked(
         surface=surface,
+        forwarder=forwarder_of("openai"),
+        member=cast(CalledMember, None),  # asked for by several calls alone
+        secret=None,
         head=head,
         fields=BodyFields(model=model),
         body=b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
@@ -280,13 +284,13 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     found = Lanes(sides(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model))
     call = found.call(Surface.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
     assert call is not None
-    meter, sent = Meter(is_stream=is_stream), Sent("bedrock")
+    meter = Meter(is_stream=is_stream)
     asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
     asked = asked._replace(fields=BodyFields("anthropic.claude-x", stream=is_stream), on_tokens=meter.note)
-    found.request(call, cast(LaneAttempt, sent), asked)
+    sent = prepared(found, call, asked, "bedrock")
     assert sent.translation is not None
 
-    chain = FilterChain((sent.translation(Unasked()), meter), is_sse=False, is_plain=True)
+    chain = FilterChain((sent.translation(), meter), is_sse=False, is_plain=True)
     chain.begin(ReplyHead.of(200, [(b"content-type", form)], None))
     chain.feed(body, True)
 

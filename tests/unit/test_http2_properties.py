@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.sockets.core_gateway import FakeClient, request_head
+from tests.sockets.core_gateway import FakeClient, end_of, request_head
 from tests.storm.frames import Server, Stage, frame
 from tests.storm.http2_duel import Ear
 from tests.unit import virtual_time
@@ -345,7 +345,7 @@ def test_reply_passes_the_same_bytes_on_in_any_pieces(text: bytes, cuts: list[in
         pieces = cut(text, cuts)
         for number, piece in enumerate(pieces):
             reply.on_reply(None, piece, number == len(pieces) - 1)
-        await reply.done
+        await end_of(reply)
         return bytes(client.written)
 
     written = virtual_time.run(main())

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 import zstandard
 
+from tests.sockets.core_gateway import end_of
 from tests.sockets.test_reply import Listener
 from tests.unit import virtual_time
 from velox.errors import Reason
@@ -323,7 +324,7 @@ def test_metered_reply_is_one_write_for_each_read() -> None:
         reply.on_reply(None, CHUNK[20:] + CHUNK + USAGE[:9], False)
         reply.on_reply(None, USAGE[9:], False)
         reply.on_reply(None, DONE, True)
-        await reply.done
+        await end_of(reply)
         assert client.writes == [SENT, SENT, SENT * 2, DONE] and client.has_ended
         assert reply.bytes_out == len(SENT * 4 + DONE)
 
@@ -335,7 +336,7 @@ def test_metered_stream_that_is_whole_at_once_has_its_own_length() -> None:
 
     async def test(reply: Reply, client: Client) -> None:
         reply.on_reply(head(200, SSE), CHUNK + USAGE + DONE, True)
-        await reply.done
+        await end_of(reply)
         assert client.writes == [SENT + DONE] and client.length == len(SENT + DONE)
 
     replying(test, Meter(is_stream=True), UsageFilter())
@@ -349,7 +350,7 @@ def test_stream_whose_length_was_announced_is_not_changed() -> None:
     async def test(reply: Reply, client: Client) -> None:
         reply.on_reply(head(200, SSE, length=len(stream)), stream[:30], False)
         reply.on_reply(None, stream[30:], True)
-        await reply.done
+        await end_of(reply)
         assert b"".join(client.writes) == stream
 
     replying(test, meter, UsageFilter())
@@ -387,7 +388,7 @@ def test_stream_that_ends_with_its_connection_inside_an_event_is_cut() -> None:
         reply.on_reply(head(200, SSE, until_close=True), CHUNK, False)
         reply.on_reply(None, CHUNK[:20], True)
         with pytest.raises(UpstreamFailure) as caught:
-            await reply.done
+            await end_of(reply)
         reply.cut(caught.value)
         assert caught.value.reason is Reason.UPSTREAM_TRUNCATED
         assert b"".join(client.writes) == SENT and not client.has_ended
@@ -430,7 +431,7 @@ def test_error_that_is_held_for_its_key_passes_a_meter() -> None:
         reply.begin(Listener(secret=b"sk-ours-0123456789"), NO_ATTEMPTS)
         reply.on_reply(head(400, JSON), b'{"error":{"message":', False)
         reply.on_reply(None, b'"bad"}}', True)
-        await reply.done
+        await end_of(reply)
         assert b"".join(client.writes) == b'{"error":{"message":"bad"}}'
 
     replying(test, meter, UsageFilter())

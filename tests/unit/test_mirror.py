@@ -25,10 +25,11 @@ from velox.gateway.group import Attempt
 from velox.gateway.lanes import Lanes
 from velox.gateway.member import Member
 from velox.gateway.mirror import Mirrors
+from velox.gateway.prepared import AnsweredHere, Prepared
 from velox.gateway.routing import Routing
 from velox.heads import ReplyHead, WebSocketOffer
 from velox.ledger.record import Flag
-from velox.net.upstream.interface import UpstreamConnection, UpstreamRequest
+from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.concurrency import FixedLimit
@@ -235,11 +236,11 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
     row = PROVIDERS["gemini"]
     lanes = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
 
-    def build(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
+    def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
         call = lanes.call(Surface.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
         asked = asked_of(Surface.CHAT, request_head(), "gemini-m")
-        return lanes.request(call, attempt, asked._replace(on_tokens=on_tokens))
+        return lanes.request(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def talk() -> Setup:
         server = Server(body=answer)
@@ -248,7 +249,7 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
         calls = log.request(b"vx-1-1", ANYONE, Endpoint.CHAT, "r", PEEK, Estimate(7, 100, 0))
         mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
-        setup.mirrors.copy(mirror, setup.routing, request_head(), PEEK, BODY, build=build, calls=calls)
+        setup.mirrors.copy(mirror, setup.routing, request_head(), PEEK, BODY, prepare=prepare, calls=calls)
         await asyncio.sleep(1)
         return setup
 
@@ -398,12 +399,12 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
     lanes = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
     names: list[str] = []
 
-    def build(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
+    def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
         call = lanes.call(Surface.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
         names.append(threading.current_thread().name)
         asked = asked_of(Surface.CHAT, request_head(), "gemini-m")
-        return lanes.request(call, attempt, asked._replace(on_tokens=on_tokens))
+        return lanes.request(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def main() -> None:
         apart = Apart()
@@ -412,11 +413,15 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
         mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
 
-        async def build_apart(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> UpstreamRequest:
-            return await apart.run(lambda: build(attempt, on_tokens))
+        async def prepare_apart(
+            attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None
+        ) -> Prepared | AnsweredHere:
+            return await apart.run(lambda: prepare(attempt, on_tokens))
 
         for _ in range(10):
-            setup.mirrors.copy(mirror, setup.routing, request_head(), PEEK, BODY, build=build, build_apart=build_apart)
+            setup.mirrors.copy(
+                mirror, setup.routing, request_head(), PEEK, BODY, prepare=prepare, prepare_apart=prepare_apart
+            )
         while len(names) < 10 or setup.ends[Mirrored.DROPPED] < 7:
             await asyncio.sleep(0)
         assert server.n_open == 3 and setup.mirrors.n_begun == 3

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_gateway_lanes import Sent, asked_of
+from tests.unit.test_gateway_lanes import asked_of, prepared
 from tests.vendors.responses_servers import TOOLS, VENDORS
 from tests.vendors.vendor import VendorRequest
 from velox.dialects.facts import ModelFacts
 from velox.dialects.responses.types_taken import takes_types
-from velox.gateway.lanes import LaneAttempt, Lanes
+from velox.gateway.lanes import Lanes
 from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.providers.model_facts import facts_of
@@ -58,7 +58,7 @@ def sent_to(row: str, body: bytes, apis: tuple[Surface, ...] = (), model: str = 
     assert call is not None
     asked = asked_of(Surface.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
     asked = asked._replace(fields=BodyFields(model=name), body=body)
-    return found.request(call, cast(LaneAttempt, Sent(row)), asked)
+    return prepared(found, call, asked, row).request
 
 
 @pytest.mark.parametrize("row", TOOLS)
@@ -140,5 +140,5 @@ def test_c14_compaction_never_goes_to_who_has_it_not(row: str) -> None:
         assert call is not None
         asked = asked_of(Surface.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")
         asked = asked._replace(fields=BodyFields(model="claude-x"), body=body)
-        sent = found.request(call, cast(LaneAttempt, Sent(name)), asked)
+        sent = prepared(found, call, asked, name).request
         assert (b"/compact" in sent.target, b"Write a summary" in (sent.body or b"")) == (has_it, not has_it)

@@ -5,7 +5,7 @@ the head was sent, an error of the provider behind them. Nothing has gone to the
 with the status that the error names.
 
 Knows: how much is held back, and where an error stands in each API. Does not know: whether another attempt follows
-(retries.py), or an error that comes later, which is an event of the stream.
+(exchange.py), or an error that comes later, which is an event of the stream.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from velox.dialects.openai_errors import api_error, error_json
 from velox.dialects.sse_events import SseEvents
 from velox.errors import Reason
 from velox.gateway.error_body import JSON, OF_THE_BODY, ErrorRedaction
-from velox.gateway.filters import ErrorJudge, ReplyFilter
+from velox.gateway.filters import InnerError, ReplyFilter
 from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch, is_prelude
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -79,9 +79,9 @@ _NO_ERROR: Final = _Error(0, b"")
 class EarlyErrorGate(ReplyFilter):
     """Of one reply of status 200 to a request whose answer is JSON or an event stream.
 
-    judge: decides what follows. secret: the key that went up, which no error may show; None: none. dialect: of the
-    client, who may know Anthropic's own status for an overload. feed() raises UpstreamFailure: another attempt follows,
-    or the reply is none.
+    secret: the key that went up, which no error may show; None: none. dialect: of the client, who may know Anthropic's
+    own status for an overload. An error is asked about before it is passed on. feed() raises UpstreamFailure for what
+    is no reply.
     """
 
     __slots__ = (
@@ -90,7 +90,6 @@ class EarlyErrorGate(ReplyFilter):
         "_has_expired",
         "_head",
         "_held",
-        "_judge",
         "_left",
         "_n_before",
         "_n_held",
@@ -100,10 +99,9 @@ class EarlyErrorGate(ReplyFilter):
         "_watch",
     )
 
-    def __init__(self, judge: ErrorJudge, secret: bytes | None, dialect: Dialect) -> None:
+    def __init__(self, secret: bytes | None, dialect: Dialect) -> None:
         super().__init__()
         self._secret: Final = secret
-        self._judge: ErrorJudge | None = judge
         self._dialect: Final = dialect
         self._head: ReplyHead | None = None
         self._held: list[bytes] = []
@@ -164,7 +162,9 @@ class EarlyErrorGate(ReplyFilter):
         return True
 
     def go_on(self) -> bytes:
-        """Return the next piece of what was held."""
+        """Return the error that was asked about, or the next piece of what was held."""
+        if self.asks is not None:
+            return self._tell(self.asks)
         piece = self._left.popleft()
         self.is_behind = bool(self._left)
         return piece
@@ -180,7 +180,7 @@ class EarlyErrorGate(ReplyFilter):
     def _end(self, head: ReplyHead | None) -> None:
         self.reads_body = False
         self.released = head
-        self._judge = self._events = self._watch = self._reader = None
+        self._events = self._watch = self._reader = None
         self._text = []
 
     def _event_error(self, events: SseEvents, data: bytes, end: bool) -> _Error | None:
@@ -211,17 +211,22 @@ class EarlyErrorGate(ReplyFilter):
         return None if len(held.lstrip()) < LEAST_READ or may_be_error(held) else _NO_ERROR
 
     def _fail(self, error: _Error) -> bytes:
-        """Answer with an error of the status that it names. Raises UpstreamFailure: another attempt follows."""
-        head, judge = self._head, self._judge
-        assert head is not None and judge is not None, "an error is found once, after the head"
+        """Ask about an error of the status that it names."""
+        head = self._head
+        assert head is not None, "an error comes after the head"
         status, body = error
         if status == _OVERLOADED and self._dialect is not Dialect.ANTHROPIC:
             status = _UNAVAILABLE
         headers = [field for field in head.headers if field[0] not in OF_THE_BODY]
-        made = ReplyHead.of(status, [*headers, JSON], len(body))
-        if judge.gives_up(made, body):
-            message = f"the upstream answered with an error of status {status}, inside a reply of status {head.status}"
-            raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status)
+        self.asks = InnerError(ReplyHead.of(status, [*headers, JSON], len(body)), body)
+        self.is_behind = True
+        return b""
+
+    def _tell(self, error: InnerError) -> bytes:
+        """Answer with the error."""
+        made, body = error
+        self.asks = None
+        self.is_behind = False
         self._held = []
         self.is_over = True
         if self._secret:

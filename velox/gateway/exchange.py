@@ -10,7 +10,8 @@
       _wait_for_turn()       what was taken ahead of its time
       _choose()     where    its route, and whom of that (routing.py)
                     forward  one attempt, and where it is safe another (retries.py)
-        Attempt.run()        a stream on a warm connection; the reply passes through reply.py   (group.py)
+        Attempt.send()       a stream on a warm connection; the reply passes through reply.py   (group.py)
+        _after()             what came of it: the end, another attempt, or the client gets the error   (retries.py)
       _end()        account  always, exactly once: limits settled, slot, body, count, log
 
 Knows: the order of these steps and who learns of each end. Does not know: sockets (net/), framing (protocol/), rules
@@ -40,28 +41,30 @@ from velox.gateway.capacity import Claim
 from velox.gateway.cost_filter import CostFilter
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
-from velox.gateway.group import Attempt, Group, HedgingHost, RetryDecision
+from velox.gateway.group import UNSAYABLE, Attempt, Group, HedgingHost, RetryDecision
 from velox.gateway.hedged import HedgedAttempts, hedged
-from velox.gateway.lane_request import COUNTS, AnsweredHereError, Asked, InBackgroundError
+from velox.gateway.lane_request import COUNTS, Asked
 from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.member import Member
 from velox.gateway.metering import Meter, Usage, metered, usage_of
 from velox.gateway.mirror import Mirrors
+from velox.gateway.outcome import Broken, Refused, Unsayable, Whole
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.places import NOWHERE, Keeping
 from velox.gateway.plan import RequestPlan
+from velox.gateway.prepared import AnsweredHere, InBackground, Prepared
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import NO_ATTEMPTS, AttemptFields, HeaderRuleFilter
 from velox.gateway.respond import crash
-from velox.gateway.retries import RetryPolicy
+from velox.gateway.retries import Hidden, RetryPolicy
 from velox.gateway.routing import RouteCursor, Routing, Way
 from velox.gateway.steps import finished, in_steps
 from velox.gateway.usage_drain import UsageDrain
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
-from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
 from velox.outcomes import Phase
 from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.fair_queue import FairQueue
@@ -84,8 +87,6 @@ _NOT_READ: Final = BodyFields()
 _ERRORS_FROM: Final = 400
 # Of these the client hears only if nobody has failed before in a way that may pass.
 _REFUSALS: Final = frozenset({400, 404, 413, 422})
-# What a lane says of a request that its upstream's API has no way for.
-_UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.PREVIOUS_NOT_FOUND, Reason.UNKNOWN_ROUTE)
 _JSON: Final = (b"content-type", b"application/json")
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # A model thinks before the text of these. Other APIs have items between which it may think again.
@@ -391,23 +392,21 @@ class Exchange(HedgingHost):
                 if way.only is None or way.parts.hedging is not None:
                     attempting = hedged(self, self.cursor, way.parts.hedging, attempt)
                 self._attempting = attempting
-                while True:
-                    try:
-                        decision = await attempting.run(self, reply)
-                    except VeloxError as exc:
-                        decision = self._passed_over(attempting, exc)
-                    if decision is None:
+                outcome = await attempting.send(self, reply)
+                while not isinstance(outcome, Whole):
+                    if isinstance(outcome, AnsweredHere):
+                        self._answer_here(self._in_background() if isinstance(outcome, InBackground) else outcome)
                         break
+                    decision = self._after(attempting, outcome, reply)
+                    if decision is None:
+                        outcome = await attempting.pass_on(reply)
+                        continue
                     await self._wait_for_retry(decision)
                     self.recorder.retried(decision.cause)
                     attempting = self._attempting = decision.attempt
+                    outcome = await attempting.send(self, reply)
         except VeloxError as exc:
             error = exc
-        except AnsweredHereError as answered:
-            try:
-                self._answer_here(self._in_background() if isinstance(answered, InBackgroundError) else answered)
-            except VeloxError as exc:
-                error = exc
         except asyncio.CancelledError:
             # Two cancel: the client that left, and fail(). Both go on to the account. Of a drain, both may: a Responses
             # WebSocket that is closed gives up what fail() has just ended.
@@ -431,35 +430,74 @@ class Exchange(HedgingHost):
         if self.reply is not None:
             self.reply.bytes_out = drain.n_before  # what the client has had of it
 
-    def _passed_over(self, attempting: Attempt | HedgedAttempts, exc: VeloxError) -> RetryDecision:
+    def _after(
+        self, attempting: Attempt | HedgedAttempts, outcome: Refused | Broken | Unsayable, reply: Reply
+    ) -> RetryDecision | None:
+        """Decide what follows an attempt that has brought no good reply; None: the client gets its error.
+
+        Raises VeloxError where nothing follows, and there is nothing to pass on.
+        """
+        attempt = attempting if isinstance(attempting, Attempt) else attempting.last
+        if isinstance(outcome, Unsayable):
+            return self._after_unsayable(attempt, outcome.error)
+        if isinstance(outcome, Refused):
+            decision = self._after_error(attempt, outcome)
+            if decision is None or (isinstance(decision, Hidden) and self._before is None):
+                return None
+            failure = attempting.give_up(outcome, reply)
+            if isinstance(decision, Hidden):
+                assert self._before is not None, "see above"
+                self.tried += (f"{attempt.member.name}={failure.status}",)
+                raise _first_of(
+                    self._before, f"the fallback {attempt.member.name} refused the request ({failure.status})"
+                )
+        else:
+            if not isinstance(outcome.failure, UpstreamFailure):
+                raise outcome.failure  # it was ended from outside
+            failure = outcome.failure
+            if reply.started:
+                raise failure
+            decision = self._retry_policy().after_failure(failure, attempt, self.loop.time())
+            if decision is None:
+                raise failure
+        self.attempt_failed(attempt.member.name, failure)
+        return decision
+
+    def _after_error(self, attempt: Attempt, refused: Refused) -> RetryDecision | Hidden | None:
+        """Decide about an error that the client has seen nothing of."""
+        policy, now_s = self._retry_policy(), self.loop.time()
+        decision = policy.after_status(refused.head, attempt, now_s)
+        if decision is not None or refused.body is None:
+            return decision
+        is_sealed = self._is_sealed(attempt)
+        if not policy.reads_error(refused.head, is_sealed=is_sealed):
+            return None
+        found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
+        self._is_unsealed |= isinstance(found, RetryDecision) and found.is_unsealed
+        return found
+
+    def _after_unsayable(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
         """Return what comes after a member whose API can't say the request. Raises VeloxError: nobody, or it may not.
 
         If none can say it, the client hears why the first can't. If one that can has failed before, it hears of that
         failure, which may pass: the request was right.
         """
-        attempt = attempting if isinstance(attempting, Attempt) else attempting.last
-        if exc.reason is Reason.UPSTREAM_STATUS and self.hides_error and self._before is not None:
-            self.tried += (f"{attempt.member.name}={exc.status}",)
-            raise _first_of(self._before, f"the fallback {attempt.member.name} refused the request ({exc.status})")
-        if exc.reason not in _UNSAYABLE or attempt.is_sent:
-            raise exc
         before = self._before
-        was_unsayable = before is None or before.reason in _UNSAYABLE
+        was_unsayable = before is None or before.reason in UNSAYABLE
         decision = self._retry_policy().after_no_way(attempt, self.loop.time(), anyhow=was_unsayable)
         if before is None:
             if decision is None:
-                raise exc
-            self._before = exc
-        self.tried += (f"{attempt.member.name}={exc.reason.code}",)
-        untraced(exc)
+                raise error
+            self._before = error
+        self.tried += (f"{attempt.member.name}={error.reason.code}",)
         if decision is not None:
             return decision
         assert before is not None, "it is raised above"
         if was_unsayable:
             raise before
-        raise _first_of(before, f"the fallback {attempt.member.name} can't take the request: {exc.message}")
+        raise _first_of(before, f"the fallback {attempt.member.name} can't take the request: {error.message}")
 
-    def _answer_here(self, answered: AnsweredHereError) -> None:
+    def _answer_here(self, answered: AnsweredHere) -> None:
         """Give the client an answer that no upstream has made."""
         reply = self.reply
         assert reply is not None, "made with the choice"
@@ -468,7 +506,7 @@ class Exchange(HedgingHost):
         reply.begin(None, self.attempt_fields().beside(answered.own))
         reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
 
-    def _in_background(self) -> AnsweredHereError:
+    def _in_background(self) -> AnsweredHere:
         """Begin the answer in the background; return what the client is told. Raises VeloxError."""
         gateway, keeper = self.gateway, self._keeper
         answers = gateway.parts.answers
@@ -479,7 +517,7 @@ class Exchange(HedgingHost):
         answer_id = f"resp_{self.id.decode('ascii').translate(_NO_SIGNS)}"
         bodies, body = gateway.parts.tunnels.bodies, self.body or b""
         told = answers.kept.in_background(gateway, bodies, self.head, body, self.plan.caller, answer_id, keeper)
-        return AnsweredHereError([_JSON], told, [])
+        return AnsweredHere([_JSON], told, [])
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""
@@ -662,10 +700,10 @@ class Exchange(HedgingHost):
     def _mirror(self, mirror: tuple[MirrorGate, Group], routing: Routing) -> None:
         """Send a copy, put into the API of its upstream where that has another one."""
         has_lanes = any(member.lanes is not None for member in mirror[1].members)
-        build = self._build if has_lanes else None
-        apart = self._build_apart if has_lanes and self.builds_apart else None
+        prepare = self._prepare if has_lanes else None
+        apart = self._prepare_apart if has_lanes and self.prepares_apart else None
         self.gateway.mirrors.copy(
-            mirror, routing, self.head, self.fields, self.body, build=build, build_apart=apart, calls=self._calls
+            mirror, routing, self.head, self.fields, self.body, prepare=prepare, prepare_apart=apart, calls=self._calls
         )
 
     def _make_reply(self) -> Reply:
@@ -756,46 +794,43 @@ class Exchange(HedgingHost):
         """Return the fields of a reply that tell of the attempts so far."""
         return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
 
-    def build(self, attempt: Attempt) -> UpstreamRequest:
-        """Return what an attempt sends.
-
-        Raises VeloxError for what its upstream's API can't say, AnsweredHereError where nobody is to be asked.
-        """
-        return self._build(attempt, None if self._meter is None else self._meter.note, keeps=True)
+    def prepare(self, attempt: Attempt) -> Prepared | AnsweredHere:
+        """Return what an attempt sends. Raises VeloxError for what the API of its upstream can't say."""
+        return self._prepare(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
     @property
-    def builds_apart(self) -> bool:
+    def prepares_apart(self) -> bool:
         """True where what is sent may take long to be put into another API, or to be given another model."""
         return self.body is not None and is_large((self.body,))
 
-    async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
-        """Do what build() does: in steps, or where another API is written in the worker's thread for such work."""
+    async def prepare_apart(self, attempt: Attempt) -> Prepared | AnsweredHere:
+        """Do what prepare() does: in steps, or where another API is written in the worker's thread for such work."""
         if attempt.member.lanes is None:
             assert self.body is not None, "it is large"
             await attempt.rename(self.fields, self.body)
-            return self.build(attempt)
-        return await self._build_apart(attempt, None if self._meter is None else self._meter.note, keeps=True)
+            return self.prepare(attempt)
+        return await self._prepare_apart(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
-    async def _build_apart(
+    async def _prepare_apart(
         self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None, *, keeps: bool = False
-    ) -> UpstreamRequest:
+    ) -> Prepared | AnsweredHere:
         told: list[tuple[Surface, Surface, int]] = []
         try:
-            build = partial(self._build, attempt, on_tokens, partial(_note, told), keeps=keeps)
-            return await self.gateway.apart.run(build)
+            prepare = partial(self._prepare, attempt, on_tokens, partial(_note, told), keeps=keeps)
+            return await self.gateway.apart.run(prepare)
         finally:
             for client_api, model_api, n_dropped in told:  # counters are of the loop
                 self.recorder.translated(client_api, model_api, n_dropped)
 
-    def _build(
+    def _prepare(
         self,
         attempt: Attempt,
         on_tokens: Callable[[TokenUsage], None] | None,
         on_translated: Callable[[Surface, Surface, int], None] | None = None,
         *,
         keeps: bool = False,
-    ) -> UpstreamRequest:
-        """As build(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them.
+    ) -> Prepared | AnsweredHere:
+        """As prepare(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them.
 
         on_translated: as in Asked; None: the recorder's own. keeps: its answer is the client's, and may be kept.
         """
@@ -814,19 +849,19 @@ class Exchange(HedgingHost):
                         asked = asked._replace(on_translated=on_translated)
                     if keeps and self._keeper is not None:
                         asked = asked._replace(keeper=self._keeper)
-                    request = lanes.request(call, attempt, asked)
-                    if attempt.translation is not None:
-                        self._note_place(attempt)
-                    return request
+                    prepared = lanes.request(call, asked)
+                    if isinstance(prepared, Prepared) and prepared.translation is not None:
+                        self._note_place(attempt, is_translated=True)
+                    return prepared
                 if surface in COUNTS:
-                    raise lanes.estimate(self._asked(surface, model, attempt, None))
+                    return lanes.estimate(self._asked(surface, model, attempt, None))
             of_google = self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE
             lanes.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
         if self.plan.has_addresses:
             target = None if self.plan.passed is None else self.plan.passed.target
             is_read = bool(self._filters) or self.plan.reads_addresses
-            return attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target)
-        return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
+            return Prepared(attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target))
+        return Prepared(attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters)))
 
     def _take_addresses(self, attempt: Attempt) -> None:
         """Have the reply's addresses of this upstream changed, and those in the body that were changed before."""
@@ -848,6 +883,9 @@ class Exchange(HedgingHost):
         assert way is not None, "an attempt has a route"
         return Asked(
             surface,
+            attempt.forwarder,
+            attempt.member,
+            attempt.secret,
             self.head,
             self.fields,
             self.body,
@@ -873,36 +911,10 @@ class Exchange(HedgingHost):
         self.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)
         return connection
 
-    def retry_after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
-        """Decide when an error's head has come, before the client sees it."""
-        return self._retry_policy().after_status(head, attempt, now_s)
-
-    def may_ask_another(self, head: ReplyHead, attempt: Attempt) -> bool:
-        """Say whether an error may be a reason to ask another upstream, once it is read."""
-        return self._retry_policy().reads_error(head, is_sealed=self._is_sealed(attempt))
-
-    def retry_after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
-        """Decide when such an error has been read."""
-        is_sealed = self._is_sealed(attempt)
-        decision = self._retry_policy().after_error(head, body, attempt, now_s, is_sealed=is_sealed)
-        self._is_unsealed |= decision is not None and decision.is_unsealed
-        return decision
-
-    @property
-    def hides_error(self) -> bool:
-        """True if the error that was read last is not for the client, though no other attempt follows."""
-        return self._retries is not None and self._retries.hides_error and self._before is not None
-
     def _is_sealed(self, attempt: Attempt) -> bool:
         """Say whether the request has reasoning that only its maker can read."""
         lanes, surface, body = attempt.member.lanes, self.plan.surface, self.body
         return lanes is not None and surface is not None and bool(body) and lanes.has_sealed(body or b"", surface)
-
-    def retry_after_failure(
-        self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
-    ) -> RetryDecision | None:
-        """Decide after an attempt that brought no reply at all."""
-        return self._retry_policy().after_failure(failure, attempt, began_s, now_s)
 
     @property
     def rules(self) -> RetryRules:
@@ -920,7 +932,7 @@ class Exchange(HedgingHost):
         if self._calls is not None:
             self._calls.answering = attempt
 
-    def _note_place(self, attempt: Attempt) -> None:
+    def _note_place(self, attempt: Attempt, *, is_translated: bool = False) -> None:
         """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
         places, keeping = self.gateway.parts.access.places, self._keeping
         if keeping is None or places is None:
@@ -928,7 +940,7 @@ class Exchange(HedgingHost):
         number = places.number(attempt.member, attempt.key)
         if keeping.session:
             places.keep_session(keeping.session, number, time.time_ns())
-        keeping.number = number if attempt.translation is None else NOWHERE
+        keeping.number = NOWHERE if is_translated or attempt.translation is not None else number
 
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""

@@ -13,15 +13,21 @@ Knows: how a head and a body go from one filter to the next. Does not know: what
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, TypeAlias
+from collections.abc import Sequence
+from typing import ClassVar, Final, NamedTuple
 
 from velox.errors import VeloxError
 from velox.heads import ReplyHead
 from velox.protocol.reply_body import label_of
 
-__all__ = ["ErrorJudge", "FilterChain", "ReplyFilter", "Translation"]
+__all__ = ["FilterChain", "InnerError", "ReplyFilter"]
+
+
+class InnerError(NamedTuple):
+    """An error that stands inside a reply of another status. head: as if the error had come by itself."""
+
+    head: ReplyHead
+    body: bytes
 
 
 class ReplyFilter:
@@ -30,12 +36,13 @@ class ReplyFilter:
     reads_body: False once begin() has returned: feed() need not be called. released: the head that begin() held back,
     set by feed() as soon as it may go on. is_over: what feed() returned is the end of the reply; what follows of the
     upstream's is not wanted. is_behind: set by feed() and go_on(): nothing may be fed before go_on() has returned the
-    rest. has_work: work() comes before that, and may take long. Of one chain only one filter may be behind. holds: the
-    client has been given whole events only, though the upstream is inside one. only_reads: of a class that passes
+    rest. has_work: work() comes before that, and may take long. asks: an error that may be a reason for another
+    attempt: the filter is behind, and go_on() passes the error on. Of one chain only one filter may be behind. holds:
+    the client has been given whole events only, though the upstream is inside one. only_reads: of a class that passes
     everything on, and of a head looks only at its status and form.
     """
 
-    __slots__ = ("has_work", "is_behind", "is_over", "reads_body", "released")
+    __slots__ = ("asks", "has_work", "is_behind", "is_over", "reads_body", "released")
     only_reads: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -44,6 +51,7 @@ class ReplyFilter:
         self.is_over = False
         self.is_behind = False
         self.has_work = False
+        self.asks: InnerError | None = None
 
     @property
     def holds(self) -> bool:
@@ -77,34 +85,6 @@ class ReplyFilter:
 
     def close(self) -> None:
         """Nothing more comes."""
-
-
-class ErrorJudge(abc.ABC):
-    """Who decides what follows an error (an attempt: group.py)."""
-
-    __slots__ = ()
-
-    @abc.abstractmethod
-    def refuses(self, head: ReplyHead) -> bool:
-        """Return True if an error with this head is not for the client, because another attempt follows."""
-
-    @abc.abstractmethod
-    def reads_error(self, head: ReplyHead) -> bool:
-        """Return True if refuses_error() is to be asked, too."""
-
-    @abc.abstractmethod
-    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
-        """Return True if an error with this body is not for the client, because another attempt follows."""
-
-    def gives_up(self, head: ReplyHead, body: bytes) -> bool:
-        """Return True if an error that is read already is not for the client, because another attempt follows."""
-        return self.refuses(head) or (self.reads_error(head) and self.refuses_error(head, body))
-
-
-# Makes the filter that puts a reply into the client's dialect. Its argument is asked about an error that stood inside a
-# reply of another status. An attempt holds this, never the filter: that leads back to the attempt, a reference cycle
-# with the request's body in it.
-Translation: TypeAlias = Callable[[ErrorJudge], ReplyFilter]
 
 
 class FilterChain:
@@ -151,6 +131,11 @@ class FilterChain:
     def has_work(self) -> bool:
         """True where work() comes before go_on()."""
         return self.is_behind and self._filters[self._behind_at].has_work
+
+    @property
+    def asks(self) -> InnerError | None:
+        """The error that one of them asks about; None: none does."""
+        return self._filters[self._behind_at].asks if self.is_behind else None
 
     def work(self) -> None:
         """Do what the filter that is behind has to do. As ReplyFilter.work()."""

@@ -5,7 +5,9 @@
                    balancer, keys and counters learn from it
     Stage          a group, without those of its members that don't have a request's model
 
-    Attempt.run()       a stream on a warm connection; the reply passes through reply.py
+    Attempt.send()      a stream on a warm connection; the reply passes through reply.py; returns what came of it
+    Attempt.pass_on()   an error that came of it goes to the client, as no other attempt follows
+    Attempt.give_up()   it does not, as another one follows
     Attempt.overdue()   asked every 0.25 s: is it time to give this upstream up?
 
 Knows: what is asked before a choice (health, balancer, keys, concurrency, scraped load), how one attempt is made and
@@ -22,14 +24,16 @@ import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import UpstreamAddresses
-from velox.gateway.filters import Translation
+from velox.gateway.filters import ReplyFilter
 from velox.gateway.member import Member
+from velox.gateway.outcome import WHOLE, Broken, Refused, Unsayable
+from velox.gateway.prepared import AnsweredHere, Prepared
 from velox.gateway.recorder import RecordedExchange, Recorder
-from velox.gateway.reply import ReplyListener
+from velox.gateway.reply import ReplyEnd, ReplyListener
 from velox.gateway.reply_fields import AttemptFields
 from velox.gateway.steps import in_steps
 from velox.heads import Headers, ReplyHead, RequestHead
@@ -49,14 +53,18 @@ from velox.providers.reasoning import reasons
 from velox.types import BodyFields, Endpoint, FormFields
 
 __all__ = [
+    "UNSAYABLE",
     "Attempt",
     "AttemptHost",
-    "AttemptObserver",
     "AttemptReply",
     "Group",
     "HedgingHost",
+    "Outcome",
     "RetryDecision",
 ]
+
+# What came of an attempt.
+Outcome: TypeAlias = ReplyEnd | Unsayable | AnsweredHere
 
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
@@ -70,6 +78,8 @@ _WRITTEN: Final = frozenset(
 )
 # Errors that an upstream may mean for the account that a client names, which need not be ours.
 _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
+# What a lane says of a request that its upstream's API has no way for.
+UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.PREVIOUS_NOT_FOUND, Reason.UNKNOWN_ROUTE)
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
 _MOST_REST_S: Final = 300.0
@@ -255,7 +265,7 @@ class AttemptReply(Protocol):
     """
 
     @property
-    def done(self) -> asyncio.Future[None]: ...
+    def ended(self) -> asyncio.Future[ReplyEnd]: ...
 
     @property
     def started(self) -> bool: ...
@@ -288,6 +298,8 @@ class AttemptReply(Protocol):
     def on_chunk(self, chunk: bytes, at: int) -> bool: ...
 
     def on_failure(self, failure: VeloxError) -> None: ...
+
+    def pass_on(self) -> None: ...
 
     def release_head(self) -> None: ...
 
@@ -324,53 +336,22 @@ class AttemptHost(RecordedExchange):
     def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
 
-    @abc.abstractmethod
-    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
-        """Note how an attempt ended that another one follows."""
-
-    @abc.abstractmethod
-    def attempt_fields(self) -> AttemptFields:
-        """Return the fields that tell the client of the attempts so far."""
-
-    @abc.abstractmethod
-    def build(self, attempt: Attempt) -> UpstreamRequest:
-        """Return what is sent."""
-
     @property
     @abc.abstractmethod
-    def builds_apart(self) -> bool:
+    def prepares_apart(self) -> bool:
         """True where what is sent may take long to be put into another API, or to be given another model."""
 
     @abc.abstractmethod
-    async def build_apart(self, attempt: Attempt) -> UpstreamRequest:
-        """Do what build() does, while others have their turns."""
+    def prepare(self, attempt: Attempt) -> Prepared | AnsweredHere:
+        """Return what is sent. Raises VeloxError for what the API of the upstream can't say."""
+
+    @abc.abstractmethod
+    async def prepare_apart(self, attempt: Attempt) -> Prepared | AnsweredHere:
+        """Do what prepare() does, while others have their turns."""
 
     @abc.abstractmethod
     async def lease(self, member: Member) -> UpstreamConnection:
         """Wait for a connection with room for one request. Raises VeloxError."""
-
-    @abc.abstractmethod
-    def retry_after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
-        """Decide when an error's head has come, before the client sees it; None: it is passed on."""
-
-    @abc.abstractmethod
-    def may_ask_another(self, head: ReplyHead, attempt: Attempt) -> bool:
-        """Say whether an error that is passed on so far may be a reason to ask another upstream, once it is read."""
-
-    @property
-    @abc.abstractmethod
-    def hides_error(self) -> bool:
-        """True if the error that was read last is not for the client, though no other attempt follows."""
-
-    @abc.abstractmethod
-    def retry_after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
-        """Decide when such an error has been read; None: it is passed on."""
-
-    @abc.abstractmethod
-    def retry_after_failure(
-        self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
-    ) -> RetryDecision | None:
-        """Decide after an attempt that brought no reply at all; None: that was the last."""
 
     @abc.abstractmethod
     def found_capacity(self) -> None:
@@ -390,22 +371,20 @@ class HedgingHost(AttemptHost):
         """Which errors are tried again."""
 
     @abc.abstractmethod
+    def attempt_fields(self) -> AttemptFields:
+        """Return the fields that tell the client of the attempts so far."""
+
+    @abc.abstractmethod
+    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
+        """Note how an attempt ended that another one follows, or is beside."""
+
+    @abc.abstractmethod
     def goes_on_with(self, attempt: Attempt) -> None:
         """Of two attempts this is the one whose reply it will be, if any."""
 
     @abc.abstractmethod
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""
-
-
-class AttemptObserver(Protocol):
-    """Who follows one of several attempts at a time (racer.py)."""
-
-    def on_first(self) -> None:
-        """It has brought the first bytes of a good reply."""
-
-    def may_retry(self, failure: UpstreamFailure) -> bool:
-        """It has failed. Return True if it was the last that ran: then the usual follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,20 +410,19 @@ class Attempt(ReplyListener):
     """One choice of a member, and the attempt that is made there.
 
     begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
-    broke(), gave_up(). run() does all of that.
+    broke(), gave_up(). send() does all of that; after Refused, pass_on() or give_up() does the rest.
 
-    observer: who follows it beside others; None for most. late_s: of a probe: when its silence says that the member is
-    not back. is_sent: as far as it is known; it may have failed as it was.
-    may_have_worked: it ended without an answer, and nothing says that the upstream did not take it. worked: of one that
-    is several calls; tells what those took that were answered, None where none was. copied: the head of the request
-    that a mirror's is a copy of; such a one is not run().
+    on_first_byte: called when it has brought the first bytes of a good reply; None for most. late_s: of a probe: when
+    its silence says that the member is not back. is_sent: as far as it is known; it may have failed as it was.
+    may_have_worked: it ended without an answer, and nothing says that the upstream did not take it. translation,
+    worked: as in Prepared. copied: the head of the request that a mirror's is a copy of; such a one is not sent here.
     """
 
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
-        *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_retry", "_sent_s", "_stream"),
-        *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "left_out", "may_have_worked", "member"),
-        *("n", "observer", "proof", "worked"),
+        *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
+        *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member"),
+        *("n", "on_first_byte", "proof", "worked"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -458,9 +436,8 @@ class Attempt(ReplyListener):
         self.secret = self.forwarder.secret  # what no error may show; None where the client's own key goes up
         self.proof = NO_PROOF  # what it signs in with, where its upstream has no keys
         self.late_s = math.inf
-        self.observer: AttemptObserver | None = None
-        self.translation: Translation | None = None  # of the reply into the client's dialect, if that is another one
-        self.left_out: tuple[str, ...] = ()  # of a request in its own dialect: what the upstream does not take
+        self.on_first_byte: Callable[[], None] | None = None
+        self.translation: Callable[[], ReplyFilter] | None = None
         self.is_sent = False
         self.may_have_worked = False
         self.worked: Callable[[], TokenUsage | None] | None = None
@@ -469,7 +446,6 @@ class Attempt(ReplyListener):
         self._began_s = _NOT_BEGUN
         self._sent_s = 0.0
         self._stream: UpstreamStream | None = None  # from its opening to its end; never of several calls
-        self._retry: RetryDecision | None = None  # what follows, once the head of its reply has been refused
         self._renamed: bytes | bytearray | None = None  # the body, with its model
         self._n_unsent = 0  # of the request's body, at the last look
         self._progress_s = 0.0  # when that had last become less
@@ -484,6 +460,11 @@ class Attempt(ReplyListener):
     def __repr__(self) -> str:
         state = "open" if self._stream is not None else "not begun" if self._began_s < 0.0 else "waiting"
         return f"<Attempt at {self.member.name} key={self.key} {state}>"
+
+    @property
+    def began_s(self) -> float:
+        """When it began, on the loop's clock."""
+        return self._began_s
 
     @property
     def group(self) -> Group:
@@ -501,28 +482,31 @@ class Attempt(ReplyListener):
 
     # -- the whole of it ----------------------------------------------------------------------------
 
-    async def run(self, host: AttemptHost, reply: AttemptReply) -> RetryDecision | None:
-        """Send the request once. Return None when the reply is whole, else what comes next.
+    async def send(self, host: AttemptHost, reply: AttemptReply) -> Outcome:
+        """Send the request once; return what came of it. Of Refused the client has seen nothing, and all is open.
 
-        Raises VeloxError if nothing may.
+        Raises VeloxError where it could not be sent for a reason that is not the upstream's.
         """
         loop, group, member, lasts = host.loop, self._group, self.member, host.lasts
         self._host = host
         told = host.attempt_began(self)
         if self._began_s < 0.0:
             self.begin(loop.time())
-        began_s = self._began_s
-        concurrency = member.concurrency
         if group.is_limited:
-            concurrency.begin(began_s, lasts=lasts)
+            member.concurrency.begin(self._began_s, lasts=lasts)
         else:
-            concurrency.n_begun += 1
+            member.concurrency.n_begun += 1
         try:
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
             # What an API of its own takes may be long in the making, and so may be a body with another model.
-            is_apart = group.changes_body[self.n] and host.builds_apart
-            request = await host.build_apart(self) if is_apart else host.build(self)
+            is_apart = group.changes_body[self.n] and host.prepares_apart
+            prepared = await host.prepare_apart(self) if is_apart else host.prepare(self)
+            if not isinstance(prepared, Prepared):
+                self._given_up(host, reply)
+                return prepared
+            self.take(prepared)
+            request = prepared.request
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.
             connection = None if lasts else member.pool.lease_nowait()
@@ -530,44 +514,97 @@ class Attempt(ReplyListener):
                 connection = await host.lease(member)
             host.phase = "ttfb"
             self.is_sent = True
-            reply.begin(self, told.leaving_out(self.left_out) if self.left_out else told)
+            reply.begin(self, told.leaving_out(prepared.left_out) if prepared.left_out else told)
+            # No await before give_back(): the stream that was leased is taken.
             try:
-                # No await before give_back(): the stream that was leased is taken.
-                try:
-                    opener = request.opener
-                    stream = connection.open(request, reply) if opener is None else opener(reply)
-                    reply.attach(stream)
-                finally:
-                    member.pool.give_back(connection)
-                self._stream = stream if request.opener is None else None  # several calls have time-outs of their own
-                self._sent_s = self._progress_s = loop.time()
-                if host.client.is_write_paused:
-                    reply.pause()
-                await reply.done
+                opener = request.opener
+                stream = connection.open(request, reply) if opener is None else opener(reply)
+                reply.attach(stream)
             finally:
-                self._stream = None
-                reply.detach()
+                member.pool.give_back(connection)
+            self._stream = stream if request.opener is None else None  # several calls have time-outs of their own
+            self._sent_s = self._progress_s = loop.time()
+            if host.client.is_write_paused:
+                reply.pause()
+            ended = await reply.ended
         except UpstreamFailure as failure:
-            retry = self._failed(host, failure, reply)
-            if retry is None:
-                raise
-            untraced(failure)
-            return retry
-        except BaseException:
-            self._given_up(host)
+            return self._ended_as(Broken(untraced(failure)), host, reply)
+        except VeloxError as exc:
+            self._given_up(host, reply)
+            if exc.reason in UNSAYABLE and not self.is_sent:
+                return Unsayable(untraced(exc))
             raise
-        finally:
-            now_s = loop.time()
-            if group.is_limited:
-                concurrency.ended(began_s, now_s, replied=self._has_first, lasts=lasts)
-            else:
-                concurrency.n_begun -= 1
-            self._host = None  # a cycle, which would hold the request's body
-        host.was_sent = True
-        status = reply.status
-        host.recorder.attempt_answered(member, status)
-        self.answered(status, now_s)
-        return None
+        except BaseException:
+            self._given_up(host, reply)
+            raise
+        return self._ended_as(ended, host, reply)
+
+    def take(self, prepared: Prepared) -> None:
+        """Take what is sent."""
+        self.translation, self.worked = prepared.translation, prepared.worked
+
+    async def pass_on(self, reply: AttemptReply) -> Outcome:
+        """Have the client get the error that came of it; return what comes of that."""
+        host = self._host
+        assert host is not None, "it is open"
+        try:
+            reply.pass_on()
+            ended = await reply.ended
+        except BaseException:
+            self._given_up(host, reply)
+            raise
+        return self._ended_as(ended, host, reply)
+
+    def give_up(self, refused: Refused, reply: AttemptReply) -> UpstreamFailure:
+        """End it with an error that the client does not get. Return how that counts."""
+        host = self._host
+        assert host is not None, "it is open"
+        failure = UpstreamFailure(Reason.UPSTREAM_STATUS, refused.message, status=refused.head.status)
+        self._ended_as(Broken(failure), host, reply)
+        return failure
+
+    def abandon(self, reply: AttemptReply) -> None:
+        """End it if it is open: nobody has decided about its error, nor will."""
+        if self._host is not None:
+            self._given_up(self._host, reply)
+
+    def _ended_as(self, ended: ReplyEnd, host: AttemptHost, reply: AttemptReply) -> ReplyEnd:
+        """Account for how it ended; an error stays open until it is known who gets it."""
+        if isinstance(ended, Refused):
+            self.on_head(ended.head)
+            return ended
+        now_s = self._close(host, reply)
+        if ended is WHOLE:
+            host.was_sent = True
+            status = reply.status
+            host.recorder.attempt_answered(self.member, status)
+            self.answered(status, now_s)
+            return ended
+        assert isinstance(ended, Broken), "there is no other end"
+        failure = ended.failure
+        if not isinstance(failure, UpstreamFailure):  # it was ended from outside
+            self._account_given_up(host, now_s)
+            return ended
+        host.recorder.attempt_failed(self.member, failure)
+        self.broke(failure, now_s)
+        host.was_sent |= failure.unprocessed is None
+        # What it answered, even with an error, it does not work on any more.
+        self.may_have_worked = failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
+        host.may_have_begun |= self.may_have_worked
+        return ended
+
+    def _close(self, host: AttemptHost, reply: AttemptReply) -> float:
+        """Let go of its stream and of its place at the member. Return when, on the loop's clock."""
+        now_s = host.loop.time()
+        self._stream = None
+        if self.is_sent:
+            reply.detach()
+        if self._group.is_limited:
+            self.member.concurrency.ended(self._began_s, now_s, replied=self._has_first, lasts=host.lasts)
+        else:
+            self.member.concurrency.n_begun -= 1
+        self._host = None  # a cycle, which would hold the request's body
+        return now_s
 
     async def _sign_in(self, host: AttemptHost, authority: Authority) -> None:
         coming = authority.coming(time.time())
@@ -577,50 +614,16 @@ class Attempt(ReplyListener):
         self.proof = authority.proof(time.time())
         self.secret = self.proof.secret
 
-    def _given_up(self, host: AttemptHost) -> None:
-        """Account for an attempt that was ended from outside."""
-        now_s = host.loop.time()
+    def _given_up(self, host: AttemptHost, reply: AttemptReply) -> None:
+        """Close and account for an attempt that was ended from outside, or could not be made."""
+        self._account_given_up(host, self._close(host, reply))
+
+    def _account_given_up(self, host: AttemptHost, now_s: float) -> None:
         host.recorder.attempt_given_up(self.member)
         self.gave_up(now_s)
         host.was_sent |= self.is_sent
         host.may_have_begun |= self.is_sent
         self.may_have_worked = self.is_sent
-        if self._retry is not None:
-            self._retry.give_up(now_s)
-
-    def _failed(self, host: AttemptHost, failure: UpstreamFailure, reply: AttemptReply) -> RetryDecision | None:
-        """Account for an attempt that failed. Return what follows."""
-        now_s = host.loop.time()
-        host.recorder.attempt_failed(self.member, failure)
-        self.broke(failure, now_s)
-        retry = self._retry
-        host.was_sent |= failure.unprocessed is None
-        # What it answered, even with an error, it does not work on any more.
-        self.may_have_worked = failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
-        host.may_have_begun |= self.may_have_worked
-        if retry is None and not reply.started and (self.observer is None or self.observer.may_retry(failure)):
-            retry = host.retry_after_failure(failure, self, self._began_s, now_s)
-        if retry is not None:
-            host.attempt_failed(self.member.name, failure)
-        return retry
-
-    def refuses(self, head: ReplyHead) -> bool:
-        """Say whether a reply is not for the client, because there is another attempt. Asked with each reply's head."""
-        host = self._host
-        if host is None:
-            return False  # a copy's is for nobody
-        now_s, status = host.loop.time(), head.shape.status
-        if status < 400 and self.keys is None and status != _SWITCHED:  # most of them
-            if not self._has_head:
-                self._has_head = self._answers = True
-                self._head_s = now_s
-                self.member.health.answers(self._began_s, now_s)
-            return False
-        self.on_head(head, now_s)
-        if status < 400:
-            return False
-        self._retry = host.retry_after_status(head, self, now_s)
-        return self._retry is not None
 
     def renewal(self, head: ReplyHead) -> asyncio.Future[None] | None:
         """Look whether an error is about what it signed in with. Return what is done once something newer may hold."""
@@ -628,18 +631,6 @@ class Attempt(ReplyListener):
         return (
             None if authority is None else authority.refused(self.proof.version, head.status, head.headers, time.time())
         )
-
-    def reads_error(self, head: ReplyHead) -> bool:
-        """Say whether an error that was not refused is read before it is passed on."""
-        host = self._host
-        return host is not None and host.may_ask_another(head, self)  # a copy's is for nobody
-
-    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
-        """Say whether an error that was read is not for the client: there is another attempt, or it was our choice."""
-        host = self._host
-        assert host is not None, "a reply comes while its attempt runs"
-        self._retry = host.retry_after_error(head, body, self, host.loop.time())
-        return self._retry is not None or host.hides_error
 
     @property
     def addresses(self) -> UpstreamAddresses | None:
@@ -661,13 +652,21 @@ class Attempt(ReplyListener):
     def _request_head(self) -> RequestHead | None:
         return self.copied if self._host is None else self._host.head
 
-    def on_head(self, head: ReplyHead, now_s: float) -> None:
+    def on_head(self, head: ReplyHead) -> None:
         """The reply's head has come, whether or not it is the client's.
 
         Of a good one only the first call counts. The head of an error may follow it: of one that stood in the body.
         """
-        if not self._has_head or head.status >= 400:
-            self._has_head = True
+        host, status = self._host, head.shape.status
+        if host is None or (self._has_head and status < 400):
+            return
+        self._has_head = True
+        now_s = host.loop.time()
+        if status < 400 and self.keys is None and status != _SWITCHED:  # most of them
+            self._answers = True
+            self._head_s = now_s
+            self.member.health.answers(self._began_s, now_s)
+        else:
             self.answers(head, now_s)
 
     def on_first(self, now_s: float, *, is_stream: bool) -> None:
@@ -686,8 +685,8 @@ class Attempt(ReplyListener):
             concurrency = member.concurrency
             if concurrency.limit and concurrency.replied(self._began_s, waited_s, now_s, streamed=host.is_streamed):
                 host.found_capacity()
-        if self.observer is not None:
-            self.observer.on_first()
+        if self.on_first_byte is not None:
+            self.on_first_byte()
 
     @property
     def total_s(self) -> float:
@@ -709,7 +708,7 @@ class Attempt(ReplyListener):
             if silent_s < idle_s:
                 return None
         stream = self._stream
-        if stream is None or reply.done.done() or reply.is_behind:
+        if stream is None or reply.ended.done() or reply.is_behind:
             return None  # what it has brought is in the making
         if reply.started:
             message = f"the upstream sent nothing for {idle_s:g} s"

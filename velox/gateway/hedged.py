@@ -22,9 +22,10 @@ from functools import partial
 from typing import Final
 
 from velox.errors import VeloxError, untraced
-from velox.gateway.group import Attempt, AttemptHost, HedgingHost, RetryDecision
+from velox.gateway.group import Attempt, AttemptHost, HedgingHost, Outcome
+from velox.gateway.outcome import WHOLE, Broken, Refused
 from velox.gateway.racer import Racer
-from velox.gateway.reply import Reply
+from velox.gateway.reply import Reply, ReplyEnd
 from velox.gateway.respond import crash
 from velox.gateway.routing import RouteCursor
 from velox.net.upstream.interface import UpstreamFailure
@@ -107,22 +108,48 @@ class HedgedAttempts:
 
     # -- what the exchange asks for (exchange.py) -------------------------------------------------
 
-    async def run(self, host: AttemptHost, reply: Reply) -> RetryDecision | None:
-        """Return None when the reply is whole, else what comes next. Raises VeloxError if nothing may."""
+    async def send(self, host: AttemptHost, reply: Reply) -> Outcome:
+        """Return what came of the one that counts. As Attempt.send()."""
         self._hedging.on_request()
         self._reply = reply
         first = self._first = Racer(self, self._host, reply, self.last)
         delay_s = self._hedging.delay_s(self._began_s)
+        is_open = False
         try:
             if delay_s is None:
                 self._leave_alone(first)
-                return await first.run()
-            self._start(first)
-            self._timer = self._host.loop.call_at(self._began_s + delay_s, self._on_late)
-            reply.done.add_done_callback(self._on_end_from_outside)
-            return await self._wait()
+                outcome = await first.send()
+            else:
+                self._start(first)
+                self._timer = self._host.loop.call_at(self._began_s + delay_s, self._on_late)
+                reply.ended.add_done_callback(self._on_end_from_outside)
+                outcome = await self._wait()
+            is_open = isinstance(outcome, Refused)
+            return outcome
         finally:
-            self._close()
+            if not is_open:
+                self._close()
+
+    async def pass_on(self, reply: Reply) -> Outcome:
+        """As Attempt.pass_on()."""
+        sole = self._sole
+        assert sole is not None, "one is left whose error the client may get"
+        is_open = False
+        try:
+            outcome = await sole.attempt.pass_on(sole.held)
+            is_open = isinstance(outcome, Refused)
+            return outcome
+        finally:
+            if not is_open:
+                self._close()
+
+    def give_up(self, refused: Refused, reply: Reply) -> UpstreamFailure:
+        """As Attempt.give_up()."""
+        sole = self._sole
+        assert sole is not None, "one is left whose error the client does not get"
+        failure = sole.attempt.give_up(refused, sole.held)
+        self._close()
+        return failure
 
     @property
     def total_s(self) -> float:
@@ -145,7 +172,7 @@ class HedgedAttempts:
     def on_answer(self, racer: Racer) -> None:
         """What is held of its reply is good or bad."""
         assert self._reply is not None, "set by run()"
-        if self._sole is not None or racer.is_out or self._reply.done.done():
+        if self._sole is not None or racer.is_out or self._reply.ended.done():
             return
         other = self._other(racer)
         if other is None:
@@ -163,33 +190,32 @@ class HedgedAttempts:
             now_s = self._host.loop.time()
             self._hedging.heard(now_s - self._began_s, now_s)
 
-    def leaves(self, racer: Racer, failure: VeloxError) -> bool:
-        """It has failed. Return True if it was the last: then the usual follows."""
+    def left(self, racer: Racer, failure: VeloxError) -> None:
+        """It has failed: the other one goes on alone, if there is one."""
         if racer.is_out:
-            return False
+            return
         racer.is_out = True
         other = self._other(racer)
         if self._sole is None and other is not None:
             self._host.attempt_failed(racer.name, failure)
             self._leave_alone(other)
-            return False
+            return
         self._sole = racer
         self.last = racer.attempt
         self._stop_timer()
-        return True
 
     # -- two at a time ----------------------------------------------------------------------------
 
     def _start(self, racer: Racer) -> None:
         self._n_running += 1
-        racer.task = self._host.loop.create_task(racer.run())
+        racer.task = self._host.loop.create_task(racer.send())
         racer.task.add_done_callback(partial(self._on_end, racer))
 
     def _on_late(self) -> None:
         """The first has not answered in time: a second one goes, if one may."""
         host, first = self._host, self._first
         assert first is not None and self._reply is not None, "set by run()"
-        if self._sole is not None or self._reply.done.done():
+        if self._sole is not None or self._reply.ended.done():
             return
         self._is_late = True
         now_s = host.loop.time()
@@ -237,7 +263,7 @@ class HedgedAttempts:
             host.goes_on_with(racer.attempt)
             host.phase = "ttfb" if racer.attempt.is_sent else "connect"
         assert self._reply is not None, "set by run()"
-        if not self._reply.done.done():  # else it was failed in this turn, and the attempts hear of it in the next
+        if not self._reply.ended.done():  # else it was failed in this turn, and the attempts hear of it in the next
             racer.held.release()
 
     def _note_hedged(self, loser: Racer, winner: Racer) -> None:
@@ -268,7 +294,7 @@ class HedgedAttempts:
 
     # -- ends -------------------------------------------------------------------------------------
 
-    async def _wait(self) -> RetryDecision | None:
+    async def _wait(self) -> Outcome:
         """Wait until all attempts have ended, and return what came of the one that counts."""
         try:
             await self._over
@@ -281,11 +307,9 @@ class HedgedAttempts:
                     await self._over
                 except asyncio.CancelledError:
                     continue  # two may cancel: the client that leaves, and the end of a drain
-            self._give_up_again()
             raise
         if self._failed is not None:
-            self._give_up_again()
-            raise self._failed
+            return Broken(self._failed)
         assert self._sole is not None and self._sole.task is not None, "the last one that ends is the only one"
         return self._sole.task.result()
 
@@ -303,28 +327,20 @@ class HedgedAttempts:
             racer.is_out = True
         return running
 
-    def _give_up_again(self) -> None:
-        """The attempt that would follow is not made."""
-        for racer in (self._first, self._second):
-            if racer is not None and racer.task and not racer.task.cancelled() and racer.task.exception() is None:
-                decision = racer.task.result()
-                if decision is not None:
-                    decision.give_up(self._host.loop.time())
-
-    def _on_end_from_outside(self, done: asyncio.Future[None]) -> None:
+    def _on_end_from_outside(self, ended: asyncio.Future[ReplyEnd]) -> None:
         """The client's reply has failed (Exchange.fail()): both are ended, unless it is the reply of one already."""
-        if done.cancelled() or self._first is None or (self._sole is not None and self._sole.held.passes):
+        if ended.cancelled() or self._first is None or (self._sole is not None and self._sole.held.passes):
             return  # or both had ended in this turn, and the exchange knows what came in between
-        error = done.exception()
-        assert isinstance(error, VeloxError), "it is not whole, for nothing was passed on"
-        self._failed = error
+        broken = ended.result()
+        assert isinstance(broken, Broken), "it is not whole, for nothing was passed on"
+        self._failed = broken.failure
         for racer in self._end_all():
             if racer.attempt.is_sent:
-                racer.held.on_failure(error)
+                racer.held.on_failure(broken.failure)
             else:
                 self._drop(racer)
 
-    def _on_end(self, racer: Racer, task: asyncio.Task[RetryDecision | None]) -> None:
+    def _on_end(self, racer: Racer, task: asyncio.Task[Outcome]) -> None:
         """Its task is over."""
         host = self._host
         self._n_running -= 1
@@ -335,8 +351,12 @@ class HedgedAttempts:
             host.recorder.hedged(self._outcome(racer, task))
         if error is not None and not racer.is_out:  # it got no connection; or a bug
             failure = error if isinstance(error, VeloxError) else crash()
-            if not self.leaves(racer, failure) and isinstance(error, Exception) and error is not failure:
+            is_last = self._sole is not None or self._other(racer) is None
+            self.left(racer, failure)
+            if not is_last and isinstance(error, Exception) and error is not failure:
                 host.recorder.crashed(error)
+        elif self._sole is None and not racer.is_out and self._other(racer) is None:
+            self._sole, self.last = racer, racer.attempt  # it is answered here
         if isinstance(error, VeloxError):
             untraced(error)
         if self._n_running:
@@ -345,16 +365,18 @@ class HedgedAttempts:
         elif not self._over.done():
             self._over.set_result(None)
 
-    def _outcome(self, second: Racer, task: asyncio.Task[RetryDecision | None]) -> Hedged:
+    def _outcome(self, second: Racer, task: asyncio.Task[Outcome]) -> Hedged:
         """Return what came of the second attempt."""
         if second.has_first:
             return Hedged.WON
         if task.cancelled():
             return Hedged.LOST
-        error = task.exception()
-        if error is not None:
-            return Hedged.LOST if error is self._failed else Hedged.FAILED
-        is_good = task.result() is None and second.held.status < 400
+        if task.exception() is not None:
+            return Hedged.FAILED
+        outcome = task.result()
+        if isinstance(outcome, Broken) and outcome.failure is self._failed:
+            return Hedged.LOST
+        is_good = outcome is WHOLE and second.held.status < 400
         return Hedged.WON if is_good else Hedged.FAILED
 
     def _close(self) -> None:
@@ -362,12 +384,11 @@ class HedgedAttempts:
         self._stop_timer()
         reply = self._reply
         if reply is not None:
-            reply.done.remove_done_callback(self._on_end_from_outside)
-            if reply.done.done() and not reply.done.cancelled():
-                reply.done.exception()  # of Exchange.fail(), which nobody may have seen: the exchange knows
+            reply.ended.remove_done_callback(self._on_end_from_outside)
         for racer in (self._first, self._second):
             if racer is not None:
+                racer.attempt.abandon(racer.held)
                 racer.held.detach()
-                racer.attempt.observer = None
+                racer.attempt.on_first_byte = None
                 racer.task = None
         self._first = self._second = self._sole = self._reply = self._failed = None

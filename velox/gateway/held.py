@@ -19,7 +19,8 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch
-from velox.gateway.reply import Reply, ReplyListener
+from velox.gateway.outcome import Broken
+from velox.gateway.reply import Reply, ReplyEnd, ReplyListener
 from velox.gateway.reply_fields import AttemptFields
 from velox.heads import ReplyHead
 from velox.net.application import Client
@@ -33,7 +34,7 @@ _MOST_HELD: Final = 64 * 1024
 
 
 class HeldReply:
-    """The sink of one attempt of two. `done` resolves as Reply's does.
+    """The sink of one attempt of two. `ended` resolves as Reply's does.
 
     on_head: told of the head at once. on_answer: called once, when it is good or bad. told: the fields that tell of the
     attempts, asked for when it is released. passes: it is released, and has begun.
@@ -54,7 +55,7 @@ class HeldReply:
         "_stream",
         "_told",
         "_watch",
-        "done",
+        "ended",
         "head",
         "is_bad",
         "is_good",
@@ -84,7 +85,7 @@ class HeldReply:
         self._is_released = False
         self._last_s = 0.0
         self.passes = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[ReplyEnd] = asyncio.get_running_loop().create_future()
         self.head: ReplyHead | None = None
         self.is_good = False
         self.is_bad = False
@@ -135,14 +136,14 @@ class HeldReply:
         """Take the attempt's stream."""
         if self.passes:
             self._reply.attach(stream)
-        elif not self.done.done() and not self._is_whole:
+        elif not self.ended.done() and not self._is_whole:
             self._stream = stream
 
     def detach(self) -> None:
         """End the attempt; what is left of its stream is cancelled."""
         self._on_head = self._on_answer = self._listener = None  # they lead back to the exchange, as in Reply
         if self.passes:
-            self._reply.done.remove_done_callback(self._follow)
+            self._reply.ended.remove_done_callback(self._follow)
             self._reply.detach()
             return
         stream, self._stream = self._stream, None
@@ -161,11 +162,11 @@ class HeldReply:
         if self.passes:
             self._reply.on_reply(head, data, end)
             return
-        self._last_s = self.done.get_loop().time()
+        self._last_s = self.ended.get_loop().time()
         if end:
             self._stream = None  # the connection is free for the next exchange, as in Reply
             self._is_whole = True
-        if self.done.done():
+        if self.ended.done():
             return
         if head is not None:
             self._take_head(head)
@@ -190,8 +191,14 @@ class HeldReply:
         """It will not become whole. No effect on one that is."""
         if self.passes:
             self._reply.on_failure(failure)
-        elif not self.done.done():
-            self.done.set_exception(untraced(failure))
+        elif not self.ended.done():
+            self.ended.set_result(Broken(untraced(failure)))
+
+    def pass_on(self) -> None:
+        """Have the client get the error that the reply has ended with as Refused."""
+        self.ended = self.ended.get_loop().create_future()
+        self._reply.pass_on()
+        self._reply.ended.add_done_callback(self._follow)
 
     def release_head(self) -> None:
         """Let the head go to the client, if it is the client's reply."""
@@ -203,7 +210,7 @@ class HeldReply:
     def release(self) -> None:
         """It is the client's reply, from here on or when its attempt begins."""
         self._is_released = True
-        if self._listener is not None and not self.done.done():
+        if self._listener is not None and not self.ended.done():
             self._pass()
 
     def refusal(self) -> UpstreamFailure:
@@ -245,7 +252,7 @@ class HeldReply:
         assert self._listener is not None, "asked for once the attempt has begun"
         reply.begin(self._listener, self._told())
         self.passes = True
-        reply.done.add_done_callback(self._follow)
+        reply.ended.add_done_callback(self._follow)
         stream, self._stream = self._stream, None
         if stream is not None:
             reply.attach(stream)
@@ -257,12 +264,12 @@ class HeldReply:
             data, self._data = b"".join(self._data), []
             reply.on_reply(self.head, data, self._is_whole)
 
-    def _follow(self, done: asyncio.Future[None]) -> None:
-        """The client's reply is whole, or broke: so is this."""
-        if self.done.done() or done.cancelled():
+    def _follow(self, ended: asyncio.Future[ReplyEnd]) -> None:
+        """The client's reply has ended: so has this."""
+        if self.ended.done() or ended.cancelled():
             return
-        failure = done.exception()
-        if failure is None:
-            self.done.set_result(None)
+        bug = ended.exception()
+        if bug is None:
+            self.ended.set_result(ended.result())
         else:
-            self.done.set_exception(untraced(failure))
+            self.ended.set_exception(bug)

@@ -1,7 +1,7 @@
 """How requests go up to one member: as they came, by another path or in another envelope, or in another dialect.
 
     Lanes.call()     the API of the member's models that a request is sent to, and its target; None: as it came
-    Lanes.request()  what is sent for such a call; and the attempt's `translation`, which brings its reply back
+    Lanes.request()  what is sent for such a call, and what brings its reply back
 
 A member of an upstream without a provider has no lanes: all its requests go up as they came.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from velox.dialects.added_marks import MarkingModel, adds_marks
 from velox.dialects.as_sent import with_known_values
@@ -39,10 +39,10 @@ from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.bad_request import refusal
 from velox.gateway.crossing import Dialogue, Invoked, Plain
-from velox.gateway.filters import Translation
-from velox.gateway.forward import Forwarder
-from velox.gateway.lane_request import COUNTED_BY, AnsweredHereError, Asked, InBackgroundError
-from velox.gateway.several import CalledMember, SeveralCalls
+from velox.gateway.filters import ReplyFilter
+from velox.gateway.lane_request import COUNTED_BY, Asked
+from velox.gateway.prepared import AnsweredHere, InBackground, Prepared
+from velox.gateway.several import SeveralCalls
 from velox.gateway.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
 from velox.heads import Headers
 from velox.memo import Memo
@@ -50,14 +50,13 @@ from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.api_rows import is_management
 from velox.policy.routes import HeaderRules
 from velox.protocol.body_edit import Field, instead_of_model, naming_model, with_model
-from velox.protocol.token_usage import TokenUsage
 from velox.protocol.value_count import MOST_VALUES, has_over
 from velox.providers.provider import Envelope, Provider
 from velox.providers.rows import takes_path
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import Endpoint, Surface
 
-__all__ = ["LaneAttempt", "Lanes", "Sides"]
+__all__ = ["Lanes", "Sides"]
 
 _KEPT_CALLS: Final = 512
 _KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
@@ -100,27 +99,6 @@ class Sides(NamedTuple):
 
     clients: Mapping[Surface, Callable[[Call, Losses], ClientSide]]
     models: Mapping[Surface, Callable[[ModelFacts, Losses, str], ModelSide]]
-
-
-class LaneAttempt(Protocol):
-    """What is asked of the attempt that a call is made for.
-
-    translation: is set where its reply is to be changed. left_out: where a request in its own dialect has lost fields.
-    worked: where it is several calls. secret: the key that goes up; None: none.
-    """
-
-    translation: Translation | None
-    left_out: tuple[str, ...]
-    worked: Callable[[], TokenUsage | None] | None
-
-    @property
-    def forwarder(self) -> Forwarder: ...
-
-    @property
-    def member(self) -> CalledMember: ...
-
-    @property
-    def secret(self) -> bytes | None: ...
 
 
 class Lanes:
@@ -209,22 +187,21 @@ class Lanes:
                 self._known.put(key, found)
         return found[0]
 
-    def request(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+    def request(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
+        left_out: tuple[str, ...] = ()
         if asked.surface in _OF_CLAUDE and asked.body and self._refuses_scopes(asked.model or ""):
             asked = asked._replace(body=without_scopes(asked.body))
         if asked.surface in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
             asked = asked._replace(body=without_billing(asked.body))
         if call.api is not asked.surface:
-            self._check_background(asked)
-            return self._crossing(call, attempt, asked)
+            return InBackground() if self._runs_in_background(asked) else self._crossing(call, asked)
         if asked.surface is Surface.RESPONSES and (fitted := self._fitted(asked)) is not None:
-            self._check_background(asked)
-            return self._crossing(fitted, attempt, asked)
+            return InBackground() if self._runs_in_background(asked) else self._crossing(fitted, asked)
         if asked.keeper is not None:
             asked.keeper.reads_reply = not self.keeps_answers(asked.model or "")
-            if asked.keeper.reads_reply:
-                self._check_background(asked)
+            if asked.keeper.reads_reply and self._runs_in_background(asked):
+                return InBackground()
         if asked.body and asked.model is not None:
             facts = self._facts_of(asked.model)
             own = without_foreign(asked.body, asked.surface, facts, self._row.name)
@@ -232,11 +209,11 @@ class Lanes:
             if own is not asked.body:
                 asked = asked._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:
-            return self._invoke(call, attempt, asked)
+            return self._invoke(call, asked)
         model, rules = asked.model, asked.rules
         is_another = model is not None and (asked.fields.model != model or asked.fields.is_model_in_path)
         if asked.surface in _OF_CLAUDE and asked.body and (is_another or self._row.name != _ANTHROPIC):
-            asked, rules = self._for_service(attempt, asked)
+            asked, rules, left_out = self._for_service(asked)
         body = asked.body
         is_renamed = is_another and call.envelope not in _IN_PATH
         if body and asked.surface in _OF_GOOGLE:
@@ -250,17 +227,17 @@ class Lanes:
             body = vertex_body(body)
         elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
             body = _vertex_count(body, model or "")
-        return attempt.forwarder.build(
+        request = asked.forwarder.build(
             asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
         )
+        return Prepared(request, left_out=left_out)
 
-    def _check_background(self, asked: Asked) -> None:
-        """Raise InBackgroundError for an answer that its provider would not make in the background, or VeloxError."""
+    def _runs_in_background(self, asked: Asked) -> bool:
+        """Say whether an answer is wanted in the background, which its provider would not do. Raises VeloxError."""
         if asked.keeper is None or not asked.body:
-            return
+            return False
         try:
-            if runs_in_background(asked.body):
-                raise InBackgroundError
+            return runs_in_background(asked.body)
         except BadRequestError as exc:
             raise refusal(exc) from exc
 
@@ -285,8 +262,8 @@ class Lanes:
         facts = self._facts_of(model)
         return _SCOPES in facts.refused or (_SCOPES, REFUSED) in facts.beta_fields
 
-    def _for_service(self, attempt: LaneAttempt, asked: Asked) -> tuple[Asked, HeaderRules]:
-        """Return a request of Messages as its service takes it, and the rules for its headers, with its betas.
+    def _for_service(self, asked: Asked) -> tuple[Asked, HeaderRules, tuple[str, ...]]:
+        """Return a request of Messages as its service takes it, the rules for its headers, and what was left out.
 
         What a route or an upstream sets as betas is sent as it says.
         """
@@ -297,16 +274,16 @@ class Lanes:
             body, betas = fitted(asked.body or b"", given, facts, losses, is_renamed=is_renamed)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        attempt.left_out = losses.dropped
         asked = asked._replace(body=body)
         if asked.surface is Surface.COUNT_MESSAGES and self._row.name == "vertex":
             betas = tuple(beta for beta in betas if beta not in _NOT_COUNTED)
         is_same = betas == given and (bool(given) or asked.head.header(_BETA) is None)
-        if is_same or _BETA in rules.names or attempt.forwarder.sets(_BETA):
-            return asked, rules
+        if is_same or _BETA in rules.names or asked.forwarder.sets(_BETA):
+            return asked, rules, losses.dropped
         if not betas:
-            return asked, HeaderRules(rules.set, (*rules.remove, _BETA))
-        return asked, HeaderRules((*rules.set, (_BETA, ",".join(betas).encode("latin-1"))), rules.remove)
+            return asked, HeaderRules(rules.set, (*rules.remove, _BETA)), losses.dropped
+        named = (_BETA, ",".join(betas).encode("latin-1"))
+        return asked, HeaderRules((*rules.set, named), rules.remove), losses.dropped
 
     def _betas_of(self, asked: Asked) -> tuple[str, ...]:
         return names_of(value.decode("latin-1") for name, value in asked.head.headers if name == _BETA)
@@ -323,7 +300,7 @@ class Lanes:
             raise refusal(exc) from exc
         return body
 
-    def _invoke(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+    def _invoke(self, call: TargetCall, asked: Asked) -> Prepared:
         """Ask Claude on Bedrock for a client of Messages."""
         losses = Losses(strict=asked.strict)
         try:
@@ -331,8 +308,8 @@ class Lanes:
         except BadRequestError as exc:
             raise refusal(exc) from exc
         client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
-        self._translate(Invoked(client, model, losses.dropped), attempt, asked._replace(on_tokens=None))
-        return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+        brings_back = _translation(Invoked(client, model, losses.dropped), asked._replace(on_tokens=None), self._heads)
+        return Prepared(_built(call, asked, body), brings_back)
 
     def _invoked(self, asked: Asked, losses: Losses) -> bytes:
         """Return the body of a client of Messages as Bedrock's invoke wants it. Raises BadRequestError."""
@@ -362,31 +339,7 @@ class Lanes:
                 self._models.put(model, found)
         return found
 
-    def _translate(
-        self,
-        crossing: Crossing,
-        attempt: LaneAttempt,
-        asked: Asked,
-        on_head: Callable[[Headers], None] | None = None,
-        instead: Callable[[ApiError], Instead | None] | None = None,
-    ) -> None:
-        """Have the reply brought back by a crossing. on_head, instead: as in TranslatedReply."""
-        attempt.translation = partial(
-            TranslatedReply,
-            crossing,
-            on_bug=asked.on_bug,
-            is_stream=asked.fields.stream,
-            has_limits=asked.has_limits,
-            knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),
-            on_tokens=asked.on_tokens,
-            secret=attempt.secret,
-            heads=self._heads,
-            on_head=on_head,
-            instead=instead,
-            is_array=_wants_array(asked),
-        )
-
-    def estimate(self, asked: Asked) -> AnsweredHereError:
+    def estimate(self, asked: Asked) -> AnsweredHere:
         """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
         _check_size(asked)
         losses = Losses()
@@ -395,14 +348,14 @@ class Lanes:
             body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        return AnsweredHereError([_JSON], body, [ESTIMATED])
+        return AnsweredHere([_JSON], body, [ESTIMATED])
 
-    def _count(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+    def _count(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
         """Have the tokens of a request counted by another API than its client's."""
         model_name = asked.model or ""
         until_s = self._uncounted.get(model_name) or self._uncounted.find(model_name)
         if until_s is not None and asked.now_s < until_s:
-            raise self.estimate(asked)
+            return self.estimate(asked)
         losses = Losses(strict=asked.strict)
         client, model = self._both(asked, COUNTED_BY[asked.surface], _COUNTED_AT[call.api], losses)
         is_vertex = self._row.name == "vertex"
@@ -418,8 +371,8 @@ class Lanes:
             raise refusal(exc) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         instead = partial(self._estimate_instead, counting, asked) if call.api is Surface.COUNT_CONVERSE else None
-        self._translate(Plain(counting), attempt, asked._replace(on_tokens=None), instead=instead)
-        return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+        brings_back = _translation(Plain(counting), asked._replace(on_tokens=None), self._heads, instead=instead)
+        return Prepared(_built(call, asked, body), brings_back)
 
     def _estimate_instead(self, counting: Counting, asked: Asked, error: ApiError) -> Instead | None:
         """Return an estimate in place of an error which says that a model's provider can't count, or may not here."""
@@ -433,7 +386,7 @@ class Lanes:
             self._uncounted.put(asked.model or "", asked.now_s + _UNCOUNTED_S)
         return Instead(body, (ESTIMATED,))
 
-    def _embed(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+    def _embed(self, call: TargetCall, asked: Asked) -> Prepared:
         """Have texts embedded by another API than their client's."""
         losses = Losses(strict=asked.strict)
         is_google = asked.surface in _EMBEDS_OF_GOOGLE
@@ -443,7 +396,7 @@ class Lanes:
         google = GoogleEmbeddings(*sides, losses) if is_google else None
         made = google if form is None else ModelEmbeddings(*sides, losses, form, google)
         assert made is not None, "OpenAI's requests to OpenAI's API need no crossing"
-        build = partial(self._embedding_call, call, attempt, asked)
+        build = partial(_built, call, asked)
         asked_body, model = asked.body or b"", asked.model or ""
         try:
             if isinstance(made, ModelEmbeddings):
@@ -454,23 +407,20 @@ class Lanes:
             raise refusal(exc) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
-        self._translate(Plain(made, lambda: made.tokens, n_held), attempt, asked, on_head)
+        brings_back = _translation(Plain(made, lambda: made.tokens, n_held), asked, self._heads, on_head)
         request = build(bodies[0])
-        if isinstance(made, ModelEmbeddings) and len(bodies) > 1:
-            attempt.worked = made.worked
-            request.opener = SeveralCalls(bodies, build, made.take, attempt.member, asked.on_bug, asked.apart).open
-        return request
+        if not isinstance(made, ModelEmbeddings) or len(bodies) == 1:
+            return Prepared(request, brings_back)
+        request.opener = SeveralCalls(bodies, build, made.take, asked.member, asked.on_bug, asked.apart).open
+        return Prepared(request, brings_back, worked=made.worked)
 
-    def _embedding_call(self, call: TargetCall, attempt: LaneAttempt, asked: Asked, body: bytes) -> UpstreamRequest:
-        return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
-
-    def _crossing(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+    def _crossing(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
         """Put a request into another dialect."""
         _check_size(asked)
         if asked.surface in COUNTED_BY:
-            return self._count(call, attempt, asked)
+            return self._count(call, asked)
         if asked.surface in _EMBEDS:
-            return self._embed(call, attempt, asked)
+            return self._embed(call, asked)
         losses = Losses(strict=asked.strict, on_lost=partial(asked.on_lost, asked.surface, call.api))
         client, model = self._both(asked, asked.surface, call.api, losses)
         if asked.surface is not Surface.MESSAGES and adds_marks(self._facts_of(asked.model or "")):
@@ -487,8 +437,36 @@ class Lanes:
         if call.fields:
             body = bytes(instead_of_model(body, call.fields))
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
-        self._translate(crossing, attempt, asked)
-        return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+        return Prepared(_built(call, asked, body), _translation(crossing, asked, self._heads))
+
+
+def _built(call: TargetCall, asked: Asked, body: bytes) -> UpstreamRequest:
+    """Return a request that is written anew."""
+    return asked.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
+
+def _translation(
+    crossing: Crossing,
+    asked: Asked,
+    heads: TranslatedHeads,
+    on_head: Callable[[Headers], None] | None = None,
+    instead: Callable[[ApiError], Instead | None] | None = None,
+) -> Callable[[], ReplyFilter]:
+    """Return what brings the reply back by a crossing. on_head, instead: as in TranslatedReply."""
+    return partial(
+        TranslatedReply,
+        crossing,
+        asked.on_bug,
+        is_stream=asked.fields.stream,
+        has_limits=asked.has_limits,
+        knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),
+        on_tokens=asked.on_tokens,
+        secret=asked.secret,
+        heads=heads,
+        on_head=on_head,
+        instead=instead,
+        is_array=_wants_array(asked),
+    )
 
 
 def _check_size(asked: Asked) -> None:

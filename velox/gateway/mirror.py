@@ -29,8 +29,8 @@ from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
 from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.group import Attempt, Group
-from velox.gateway.lane_request import AnsweredHereError
 from velox.gateway.metering import Meter, usage_key
+from velox.gateway.prepared import AnsweredHere, Prepared
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing
 from velox.heads import ReplyHead, RequestHead
@@ -42,11 +42,11 @@ from velox.protocol.reply_body import label_of
 from velox.protocol.token_usage import TokenUsage
 from velox.types import BodyFields
 
-__all__ = ["Build", "BuildApart", "Mirrors"]
+__all__ = ["Mirrors", "Prepare", "PrepareApart"]
 
 # Makes what a copy's attempt sends, and is told whom its translation tells the answer's tokens; None: nobody.
-Build: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], UpstreamRequest]
-BuildApart: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Awaitable[UpstreamRequest]]
+Prepare: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Prepared | AnsweredHere]
+PrepareApart: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Awaitable[Prepared | AnsweredHere]]
 
 # Of all routes of one worker; each route has a bound of its own. Arbitrary.
 _MOST: Final = 256
@@ -98,14 +98,14 @@ class Mirrors:
         fields: BodyFields,
         body: bytes | bytearray | None,
         *,
-        build: Build | None = None,
-        build_apart: BuildApart | None = None,
+        prepare: Prepare | None = None,
+        prepare_apart: PrepareApart | None = None,
         calls: RequestCalls | None = None,
     ) -> None:
         """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more.
 
-        build: None: the request is sent as it came. calls: where it is recorded; None: nowhere.
-        build_apart: makes, beside the loop, what goes to an upstream of another API; None: that takes no time.
+        prepare: None: the request is sent as it came. calls: where it is recorded; None: nowhere.
+        prepare_apart: makes, beside the loop, what goes to an upstream of another API; None: that takes no time.
 
         routing: of the request's configuration, which stays as long as the copy is under way.
         """
@@ -123,7 +123,9 @@ class Mirrors:
             return
         routing.n_open += 1  # its upstream stays, whatever is reloaded
         self._n_bytes += n_bytes
-        task = self._loop.create_task(self._send(group, head, fields, body, build, build_apart, calls), name="mirror")
+        task = self._loop.create_task(
+            self._send(group, head, fields, body, prepare, prepare_apart, calls), name="mirror"
+        )
         self._tasks.add(task)
 
         def over(_: asyncio.Task[Mirrored]) -> None:
@@ -149,8 +151,8 @@ class Mirrors:
         head: RequestHead,
         fields: BodyFields,
         body: bytes | bytearray | None,
-        build: Build | None,
-        build_apart: BuildApart | None,
+        prepare: Prepare | None,
+        prepare_apart: PrepareApart | None,
         calls: RequestCalls | None,
     ) -> Mirrored:
         try:
@@ -163,22 +165,28 @@ class Mirrors:
                 key = usage_key(calls.endpoint, calls.dialect)
                 meter = Meter(is_stream=fields.stream, key=key)
             try:
-                if build is None:
+                if prepare is None:
                     if body is not None and is_large((body,)):
                         await attempt.rename(fields, body)
                         if group.is_limited and attempt.member.concurrency.room <= 0:
                             return Mirrored.DROPPED  # as below
-                    request = attempt.build(head, fields, body, to_be_read=calls is not None)
-                elif build_apart is not None and attempt.member.lanes is not None:
-                    request = await build_apart(attempt, None if meter is None else meter.note)
+                    prepared: Prepared | AnsweredHere = Prepared(
+                        attempt.build(head, fields, body, to_be_read=calls is not None)
+                    )
+                elif prepare_apart is not None and attempt.member.lanes is not None:
+                    prepared = await prepare_apart(attempt, None if meter is None else meter.note)
                     if group.is_limited and attempt.member.concurrency.room <= 0:
                         return Mirrored.DROPPED  # others have taken its place meanwhile
                 else:
-                    request = build(attempt, None if meter is None else meter.note)
+                    prepared = prepare(attempt, None if meter is None else meter.note)
             except UpstreamFailure:
                 return Mirrored.FAILED  # there are no credentials
-            except (VeloxError, AnsweredHereError):
-                return Mirrored.DROPPED  # its API can't say this, or nobody is to be asked
+            except VeloxError:
+                return Mirrored.DROPPED  # its API can't say this
+            if not isinstance(prepared, Prepared):
+                return Mirrored.DROPPED  # nobody is to be asked
+            attempt.take(prepared)
+            request = prepared.request
             copy = _Copy(attempt, self._loop, meter, self._apart)
             # Together with the place that it takes at once: nothing is awaited since it was seen to be free.
             self.n_begun += 1
@@ -312,7 +320,7 @@ class _Copy:
             # What is in another API than the client's is read by who would have to translate it.
             filters: tuple[ReplyFilter, ...] = (self._meter,)
             if translation is not None and self._status < 400:
-                filters = (translation(self._attempt), self._meter)
+                filters = (translation(), self._meter)
             self._chain = FilterChain(filters, is_sse=self._is_sse, is_plain=is_plain)
             self._chain.begin(head)
 

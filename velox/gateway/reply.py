@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.addresses import UpstreamAddresses
@@ -29,9 +29,9 @@ from velox.gateway.early_error import (
     may_have_failed,
 )
 from velox.gateway.error_body import ErrorRedaction
-from velox.gateway.error_reading import ErrorReading
-from velox.gateway.filters import ErrorJudge, FilterChain, ReplyFilter, Translation
+from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.first_event import FirstEventWatch, has_whole_event
+from velox.gateway.outcome import WHOLE, Broken, Refused, Whole
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, UNBUFFERED, AttemptFields, PassedFields, ReplyFields
 from velox.gateway.request_ids import REQUEST_ID, client_id
@@ -39,11 +39,15 @@ from velox.heads import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
+from velox.protocol.error_meaning import ERROR_BYTES, READ_STATUSES
 from velox.protocol.http_date import http_date
 from velox.protocol.reply_body import begun_text, label_of
 from velox.types import Answers, Dialect
 
-__all__ = ["Reply", "ReplyListener"]
+__all__ = ["Reply", "ReplyEnd", "ReplyListener"]
+
+# How a reply ends.
+ReplyEnd: TypeAlias = Whole | Refused | Broken
 
 _OK: Final = 200
 # The attribute of an enumeration takes 50 ns.
@@ -57,11 +61,11 @@ _END_S: Final = 1.0
 _FIRST_EVENTS_BYTES: Final = 2048
 
 
-class ReplyListener(ErrorJudge):
-    """The attempt whose reply it is (group.py).
+class ReplyListener(abc.ABC):
+    """The attempt whose reply it is (group.py): it is told what comes, and decides nothing.
 
-    secret: the key that went up, which no error may show; None: none. translation: of its reply into the client's
-    dialect; None: it is in that.
+    secret: the key that went up, which no error may show; None: none. translation: makes what puts its reply into the
+    client's dialect; None: it is in that. The attempt holds this, never the filter, which leads to the request's body.
 
     A base class and no protocol: compiled code reads its attributes directly.
     """
@@ -69,7 +73,7 @@ class ReplyListener(ErrorJudge):
     __slots__ = ("secret", "translation")
 
     secret: bytes | None
-    translation: Translation | None
+    translation: Callable[[], ReplyFilter] | None
 
     @property
     @abc.abstractmethod
@@ -82,6 +86,10 @@ class ReplyListener(ErrorJudge):
         return None
 
     @abc.abstractmethod
+    def on_head(self, head: ReplyHead) -> None:
+        """The head of a reply has come, whether or not the client gets it."""
+
+    @abc.abstractmethod
     def on_first(self, now_s: float, *, is_stream: bool) -> None:
         """The client has the first bytes of a body that is no error. is_stream: it is an event stream.
 
@@ -91,7 +99,10 @@ class ReplyListener(ErrorJudge):
 
 
 class Reply:
-    """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it.
+    """One reply, and the sink of each attempt at it. `ended` resolves with how that ended.
+
+    An error that the client has seen nothing of ends it as Refused: then either pass_on() has the client get it, and
+    there is another end, or the attempt is given up with detach().
 
     filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
     learns of its limits. dialect: in which the client reads errors. answers: what a reply
@@ -114,7 +125,8 @@ class Reply:
         ),
         *("_needs_first", "_rates", "_request"),
         *("_request_id", "_rewrites", "_stream", "_told", "_until_close"),
-        *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
+        *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "ended", "first_byte_ns"),
+        *("_failed_later", "_later", "_refused"),
         *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
 
@@ -150,6 +162,9 @@ class Reply:
         self._is_chat: Final = is_chat
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._early: tuple[ReplyHead, bytes] | None = None  # a head, and what came of the body, until more tells
+        self._refused: tuple[ReplyHead, bytes, bool] | None = None  # what an end as Refused has held back
+        self._later: deque[tuple[bytes, bool]] | None = None  # what has come since such an end
+        self._failed_later: VeloxError | None = None  # what has broken it since
         self._may_hold = True  # the head may wait for the first event
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
@@ -168,7 +183,7 @@ class Reply:
         self._leaving: asyncio.TimerHandle | None = None  # while the end is awaited of a stream that is over
         self._listener: ReplyListener | None = None  # while its attempt runs
         self._needs_first = False  # the listener waits for the first bytes
-        self.done: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[ReplyEnd] = loop.create_future()
         self.started = False  # the client has seen the head
         self.is_sse = False
         self.status = 0
@@ -182,8 +197,7 @@ class Reply:
     def begin(self, listener: ReplyListener | None, told: AttemptFields) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is.
 
-        listener: whose `done` fails with UpstreamFailure(UPSTREAM_STATUS) for a head that it refuses; its status is the
-        head's. None: all heads are passed on. told: fields that tell of the attempts.
+        listener: None: errors are passed on without a question. told: fields that tell of the attempts.
         """
         self._told = told
         self._listener = listener
@@ -191,12 +205,12 @@ class Reply:
         self._has_first = False
         self._chain = self._gate = self._early = None
         self._may_hold = True
-        if self.done.done():
-            self.done = self._loop.create_future()
+        if self.ended.done():
+            self.ended = self._loop.create_future()
 
     def attach(self, stream: UpstreamStream) -> None:
         """Take the attempt's stream, to hold it up and to cancel it."""
-        if not self.done.done():
+        if not self.ended.done():
             self._stream = stream
             if self._catching_up is not None:
                 stream.pause()
@@ -205,7 +219,7 @@ class Reply:
         """End an attempt; what is left of its stream is cancelled."""
         self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
         self._needs_first = self._has_first = False
-        self._early = None
+        self._early = self._refused = self._later = self._failed_later = None
         if self._catching_up is not None:
             self._catching_up.cancel()
             self._catching_up = self._waiting = None
@@ -243,7 +257,8 @@ class Reply:
     @property
     def is_whole(self) -> bool:
         """True when the upstream has given all of it."""
-        return self.done.done() and not self.done.cancelled() and self.done.exception() is None
+        ended = self.ended
+        return ended.done() and not ended.cancelled() and ended.exception() is None and ended.result() is WHOLE
 
     # -- ReplySink --------------------------------------------------------------------------------
 
@@ -253,12 +268,16 @@ class Reply:
             # First of all: the connection is free for the next exchange from here on. A client that is slow must not
             # hold it up, nor the end of this exchange cancel what is another's.
             self._stream = None
-        if self.done.done():
-            if end and self._leaving is not None:
+        if self.ended.done():
+            if self._later is not None:
+                self._later.append((data, end))
+            elif end and self._leaving is not None:
                 self._leaving.cancel()
                 self._leaving = None
             return
         if head is not None:
+            if self._listener is not None:
+                self._listener.on_head(head)
             self._on_head(head, data, end)
             return
         early = self._early
@@ -282,12 +301,12 @@ class Reply:
         else:
             self._write_body(data, end and not is_cut)
             if end and not is_cut:
-                self.done.set_result(None)
+                self._end(WHOLE)
         if self._has_first and self.started:
             self._tell_first(self.last_s)
             self._pass_chunks()
-        if is_cut and not self.done.done():
-            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream closed inside an event"))
+        if is_cut:
+            self.on_failure(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream closed inside an event"))
 
     def on_chunk(self, chunk: bytes, at: int) -> bool:
         """Pass a chunk on as it is, if it is an event like most and nothing else is to be done with it."""
@@ -302,10 +321,31 @@ class Reply:
 
     def on_failure(self, failure: VeloxError) -> None:
         """The reply will not become whole. No effect on one that is."""
-        self._write_chunk = None
-        if not self.done.done():
-            self.done.set_exception(untraced(failure))
-            self.done.exception()  # its exchange may just have been cancelled: then nobody else asks
+        if self._later is None:
+            self._end(Broken(untraced(failure)))
+        elif self._failed_later is None:
+            self._failed_later = untraced(failure)
+
+    def pass_on(self) -> None:
+        """Have the client get the error that this has ended with as Refused, and what came since."""
+        refused, later, failure = self._refused, self._later, self._failed_later
+        assert later is not None, "asked for after an end as Refused"
+        self._refused = self._later = self._failed_later = None
+        self.ended = self._loop.create_future()
+        self._resume_stream()
+        if refused is not None:
+            self._on_head(*refused, was_refused=True)
+        elif self._chain is not None:
+            try:
+                data = self._chain.go_on()
+            except UpstreamFailure as broken:
+                self.on_failure(broken)
+                return
+            self._pass_on(self._chain, data, False)
+        for data, end in later:
+            self.on_reply(None, data, end)
+        if failure is not None:
+            self.on_failure(failure)
 
     # -- the client's side --------------------------------------------------------------------------
 
@@ -322,17 +362,17 @@ class Reply:
         self._resume_stream()
 
     def _resume_stream(self) -> None:
-        if self._stream is not None and not self.is_behind:
+        if self._stream is not None and not self.is_behind and self._later is None:
             self._stream.resume()
 
     def release_head(self) -> None:
         """Let the head of a stream go to the client, and what came with it, though no event has come that says more."""
         gate, chain, early = self._gate, self._chain, self._early
         self._may_hold = False
-        if early is not None and not self.done.done():
+        if early is not None and not self.ended.done():
             self._early = None
             self._on_head(early[0], early[1], False)
-        elif gate is not None and chain is not None and not self.done.done():
+        elif gate is not None and chain is not None and not self.ended.done():
             gate.expire()
             self._on_filtered(chain, b"", False)
 
@@ -343,7 +383,7 @@ class Reply:
         stream may follow in a frame of its own: it is whole now, and costs what it says.
         """
         self._write_chunk = None
-        if self.done.done() or self._length is None or self.bytes_out != self._length:
+        if self.ended.done() or self._length is None or self.bytes_out != self._length:
             return
         try:
             if self._chain is not None:
@@ -351,7 +391,7 @@ class Reply:
         except UpstreamFailure as failure:
             self.on_failure(failure)
         else:
-            self.done.set_result(None)
+            self._end(WHOLE)
 
     def drain(self, client: Client) -> None:
         """Go on without the client that has left, for what the filters learn. client: takes what is passed on."""
@@ -368,7 +408,7 @@ class Reply:
         # The usual answer first: this is asked of thousands at a time.
         if self.bytes_out != self._n_seen or not self._quiet_s:
             self._n_seen, self._quiet_s = self.bytes_out, self.heard_s or now_s
-        if now_s - self._quiet_s < silence_s or self.done.done() or self._client.is_write_paused:
+        if now_s - self._quiet_s < silence_s or self.ended.done() or self._client.is_write_paused:
             return
         if not self.started:
             self._begin_stream()
@@ -414,6 +454,19 @@ class Reply:
 
     # -- inside -------------------------------------------------------------------------------------
 
+    def _end(self, how: ReplyEnd) -> None:
+        """End it, or the attempt at it. No effect on one that has ended."""
+        self._write_chunk = None
+        if not self.ended.done():
+            self.ended.set_result(how)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Wait for what the exchange decides about an error."""
+        self._later = deque()
+        if self._stream is not None:
+            self._stream.pause()
+        self._end(refused)
+
     @property
     def _is_between(self) -> bool:
         """True when the client stands between two events, of what is a stream of events for it."""
@@ -421,24 +474,31 @@ class Reply:
             return True
         return self._watch is not None and self._watch.between and not self.is_behind
 
-    def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
-        """Pass the head on, unless it is one that the client must not have, or not yet."""
+    def _on_head(self, head: ReplyHead, data: bytes, end: bool, *, was_refused: bool = False) -> None:
+        """Pass the head on, unless it is one that the client must not have, or not yet.
+
+        was_refused: the exchange has decided that the client gets this error.
+        """
         now_s = self.last_s = self._loop.time()
         shape, listener, rates = head.shape, self._listener, self._rates
         status = shape.status
         if 300 <= status < 400 and status != 304:
             message = f"the upstream answered with a redirect ({status}); Velox follows none"
-            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
+            self._end(Broken(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message)))
             return
         filters, translation = self._filters, None
         if listener is not None:
-            if listener.refuses(head):
-                message = f"the upstream answered with {status}"
-                self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status))
+            if status >= _ERRORS_FROM and not was_refused:
+                is_read = status in READ_STATUSES
+                if is_read and not end and len(data) <= ERROR_BYTES and self._may_hold:
+                    self._early = (head, data)  # what it says tells what follows
+                    return
+                self._refused = (head, data, end)
+                self._refuse(Refused(head, data if is_read and end else None))
                 return
             translation = listener.translation
             if translation is not None:
-                filters = (translation(listener), *filters)
+                filters = (translation(), *filters)
             elif not data and not end and self._answers and status == _OK and self._may_hold:
                 self._early = (head, data)  # what comes of the body tells whether it is an error
                 return
@@ -446,8 +506,6 @@ class Reply:
                 self._needs_first = False
                 if listener.secret:
                     filters = (ErrorRedaction(listener.secret, self.dialect), *filters)
-                if listener.reads_error(head):
-                    filters = (ErrorReading(listener.refuses_error), *filters)
         began_ns = time.monotonic_ns()
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
@@ -490,7 +548,7 @@ class Reply:
                 self._has_first, self._first, self._watch = False, None, None
                 return
             if is_held and self._may_hold and has_body:
-                gate = self._gate = EarlyErrorGate(listener, listener.secret, self.dialect)
+                gate = self._gate = EarlyErrorGate(listener.secret, self.dialect)
                 filters = (gate, *filters)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
@@ -510,7 +568,7 @@ class Reply:
         else:
             is_whole = self._write_head(status, self._headers(passed, head, began_ns), length, data, end) and end
         if is_whole:
-            self.done.set_result(None)
+            self._end(WHOLE)
         if self.started:
             self.relay_ns = self.first_byte_ns - began_ns
             if self._has_first:
@@ -557,7 +615,7 @@ class Reply:
     def _has_bad_head(self) -> bool:
         """Fail: a field has CR, LF or NUL, which a parser let through."""
         self._watch = None
-        self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header"))
+        self._end(Broken(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header")))
         return False
 
     def _has_begun(self, status: int, length: int | None, data: bytes) -> None:
@@ -580,6 +638,8 @@ class Reply:
         except UpstreamFailure as failure:
             self.on_failure(failure)
             return
+        if self._asks_about(chain):
+            return
         if chain.is_behind:
             self._waiting = deque()
             self._catching_up = self._loop.create_task(self._catch_up(chain, self._waiting, end), name="catch up")
@@ -588,16 +648,24 @@ class Reply:
             end = False
         self._pass_on(chain, data, end)
 
+    def _asks_about(self, chain: FilterChain) -> bool:
+        """End as Refused if an error has been found inside a reply of another status."""
+        asks = chain.asks
+        if asks is None:
+            return False
+        self._refuse(Refused(asks.head, asks.body, inside=True))
+        return True
+
     async def _catch_up(self, chain: FilterChain, waiting: deque[tuple[bytes, bool]], end: bool) -> None:
         """Pass on what a filter that is behind has yet to give, then what has come meanwhile. end: it has been fed."""
         # A task that ends as cancelled keeps the error, whose traceback leads to what it ran, and that to the task.
         with contextlib.suppress(asyncio.CancelledError):
             try:
-                while not self.done.done() and (chain.is_behind or waiting):
+                while not self.ended.done() and (chain.is_behind or waiting):
                     end = await self._catch_up_step(chain, waiting, end)
             except Exception as exc:
-                if not self.done.done():
-                    self.done.set_exception(exc)  # a bug: its exchange records it
+                if not self.ended.done():
+                    self.ended.set_exception(exc)  # a bug: its exchange records it
             self._catching_up = self._waiting = None
             self.last_s = self._loop.time()
             self._let_go(chain)
@@ -610,7 +678,7 @@ class Reply:
         else:
             # The others' turn. No wait for a client that reads slowly: what it leaves counts where it is buffered.
             await asyncio.sleep(0)
-        if self.done.done():
+        if self.ended.done():
             return end
         self.last_s = self._loop.time()
         try:
@@ -621,6 +689,8 @@ class Reply:
                 data = chain.feed(data, end)
         except UpstreamFailure as failure:
             self.on_failure(failure)
+            return end
+        if self._asks_about(chain):
             return end
         self._pass_on(chain, data, end and not chain.is_behind)
         if self._has_first and self.started:
@@ -650,7 +720,7 @@ class Reply:
                 if not chain.is_behind:
                     self._let_go(chain)
         if end:
-            self.done.set_result(None)
+            self._end(WHOLE)
 
     def _let_go(self, chain: FilterChain) -> None:
         """Pass chunks on as they come where nobody reads them from here on: some filters are there for a head alone."""
@@ -659,7 +729,7 @@ class Reply:
         self._pass_chunks()
 
     def _write_head(self, status: int, headers: Headers, length: int | None, data: bytes, end: bool) -> bool:
-        """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
+        """Write the head and what came with it. False: the head can't be sent, and `ended` says why."""
         headers.append((b"x-velox-request-id", self._request_id))
         headers += self._told.headers
         has_body = self._has_body
@@ -683,7 +753,7 @@ class Reply:
     def _pass_chunks(self) -> None:
         """Have lone chunks go straight to the client from now on, if nothing is to be done with them on the way."""
         is_read = self._needs_first or (self._chain is not None and self._chain.reads_body)
-        if self._watch is not None and not is_read and self.started and not self.done.done():
+        if self._watch is not None and not is_read and self.started and not self.ended.done():
             self._write_chunk = self._client.chunk_writer
 
     def _write_body(self, data: bytes, end: bool) -> None:

@@ -55,7 +55,7 @@ from velox.protocol.error_meaning import (
     refuses_reasoning,
 )
 
-__all__ = ["RetryPolicy"]
+__all__ = ["HIDDEN", "Hidden", "RetryPolicy"]
 
 # No connection could be made, or it was closed as it was used: sure enough for two more tries, and for others where
 # somebody else is well: who can't be reached is not, so these come to an end by themselves.
@@ -84,16 +84,25 @@ _CAUSES: Final = {
 }
 
 
+class Hidden:
+    """No other attempt follows, but the client hears of an earlier failure: this error is of the gateway's making."""
+
+    __slots__ = ()
+
+
+HIDDEN: Final = Hidden()
+
+
 class RetryPolicy:
     """The retries of one request; made when its first attempt did not bring a reply.
 
     deadline_s: of the client; no attempt begins after it. on_denied: called when something forbids a retry that could
-    have been made. hides_error: the error that was read last is not for the client, though nobody is left to ask.
+    have been made.
     """
 
     __slots__ = (
         *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_n_stale", "_on_denied"),
-        *("_failed", "_has_unsealed", "_rules", "_terms", "hides_error"),
+        *("_failed", "_has_unsealed", "_rules", "_terms"),
     )
 
     def __init__(
@@ -117,11 +126,8 @@ class RetryPolicy:
         self._has_renewed = False
         self._has_unsealed = False
         self._failed: tuple[str, ModelName] | None = None  # of the first one that failed in a way that may pass
-        self.hides_error = False
 
-    def after_failure(
-        self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
-    ) -> RetryDecision | None:
+    def after_failure(self, failure: UpstreamFailure, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide after an attempt that brought no reply at all; None: that was the last."""
         self._cursor.tried(attempt, is_silent=True)
         if failure.reason is not Reason.UPSTREAM_STATUS:
@@ -133,7 +139,7 @@ class RetryPolicy:
                 attempt.member.pool.retire_stale_idle(now_s, 0.0)
         if failure.unprocessed is not None:
             # A connection that was waited for in vain is not waited for again: the client's SDK comes back in its time.
-            hopeless = failure.unprocessed is Retry.CONNECT and now_s - began_s >= _HOPELESS_S
+            hopeless = failure.unprocessed is Retry.CONNECT and now_s - attempt.began_s >= _HOPELESS_S
             return self._free(failure.unprocessed, None if hopeless else attempt, now_s)
         cause = _CAUSES.get(failure.reason)
         return None if cause is None else self._counted(cause, attempt, [], now_s)
@@ -141,7 +147,7 @@ class RetryPolicy:
     def after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide when a reply's head has come, before the client sees it; None: it is passed on.
 
-        What it says of the key has been told already (Attempt.refuses).
+        What it says of the key has been told already (Attempt.on_head).
         """
         if head.status in _OF_CREDENTIALS:
             again = self._renewed(head, attempt, now_s)
@@ -171,8 +177,8 @@ class RetryPolicy:
 
     def after_error(
         self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float, *, is_sealed: bool
-    ) -> RetryDecision | None:
-        """Decide when an error has been read, before the client sees it; None: it is passed on, unless hides_error.
+    ) -> RetryDecision | Hidden | None:
+        """Decide when an error has been read, before the client sees it; None: it is passed on.
 
         Who does not have the model, or can't take the request with it, did no work, and is not asked again. is_sealed:
         as for reads_error().
@@ -201,8 +207,7 @@ class RetryPolicy:
                 self._cursor.tried(other)  # it would refuse it, too
                 other = self._cursor.next(now_s, may_probe=True)
         if other is None:
-            self.hides_error = is_ours
-            return None
+            return HIDDEN if is_ours else None
         self._n_free += 1
         return self._again(other, 0.0, Retry.UNKNOWN_MODEL if is_model else Retry.STATUS, now_s)
 

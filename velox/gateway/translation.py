@@ -1,7 +1,7 @@
 """One attempt's reply on its way from the dialect of its model into that of its client: the first filter of the chain.
 
 Knows: when the client may get the head, what of it passes, how the end of a stream is told. Does not know: any dialect
-(dialects/), where the request went (crossing.py), or whether another attempt follows (retries.py).
+(dialects/), where the request went (crossing.py), or whether another attempt follows (exchange.py).
 
     an error of the upstream     read whole, written as the client's dialect has errors, with the same status unless its
                                  dialect means another (Bedrock's quota is a 400)
@@ -27,7 +27,7 @@ from velox.dialects.openai_errors import error_json
 from velox.dialects.sse_events import MOST_REPLY_BYTES
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import LARGE_BYTES, is_large
-from velox.gateway.filters import ErrorJudge, ReplyFilter
+from velox.gateway.filters import InnerError, ReplyFilter
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
@@ -200,8 +200,8 @@ def _translated(
 class TranslatedReply(ReplyFilter):
     """Of one attempt.
 
-    is_stream: the client asked for one. judge: asked about an error inside a reply of another status: another attempt
-    may follow. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
+    is_stream: the client asked for one. An error inside a reply of another status is asked about before it is passed
+    on. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
     in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
     others get 503. on_tokens: called with all kinds of tokens that the upstream told of; None: nobody counts them.
     on_head: called with the fields of a reply that is no error. secret: the key that went up, which no error may show;
@@ -222,7 +222,6 @@ class TranslatedReply(ReplyFilter):
         "_is_events",
         "_is_last",
         "_is_stream",
-        "_judge",
         "_knows_529",
         "_left",
         "_made",
@@ -233,6 +232,7 @@ class TranslatedReply(ReplyFilter):
         "_reader",
         "_secret",
         "_stream",
+        "_told",
         "_work",
         "_written",
     )
@@ -240,7 +240,6 @@ class TranslatedReply(ReplyFilter):
     def __init__(
         self,
         crossing: Crossing,
-        judge: ErrorJudge,
         on_bug: Callable[[Exception], None],
         *,
         is_stream: bool,
@@ -263,7 +262,6 @@ class TranslatedReply(ReplyFilter):
         self._on_head: Final = on_head
         self._on_tokens: Final = on_tokens
         self._crossing: Final = crossing
-        self._judge: Final = judge
         self._is_array: Final = is_array
         self._is_stream: Final = is_stream
         self._has_limits: Final = has_limits
@@ -279,6 +277,7 @@ class TranslatedReply(ReplyFilter):
         self._ends = False  # what came last was fed with the end
         self._left: deque[bytes] = deque()  # what is written, and goes out with go_on()
         self._is_last = False
+        self._told: tuple[ApiError, tuple[Header, ...]] | None = None  # while it asks about that
 
     @property
     def holds(self) -> bool:
@@ -325,7 +324,12 @@ class TranslatedReply(ReplyFilter):
         self._made = _made(work)
 
     def go_on(self) -> bytes:
-        """Return what has come of the work, or the next piece of it. Raises UpstreamFailure."""
+        """Return what has come of the work, the next piece of it, or what was asked about. Raises UpstreamFailure."""
+        if self._told is not None:
+            error, wait = self._told
+            self._told = self.asks = None
+            self.is_behind, self.is_over = False, True
+            return self._tell(error, wait)
         made, self._made = self._made, None
         if made is None:
             return self._next_piece()
@@ -483,7 +487,7 @@ class TranslatedReply(ReplyFilter):
         return self._first_of(pieces)
 
     def _fail(self, error: ApiError) -> bytes:
-        """Answer with an error. Of another status than the reply's, it may be a reason for another attempt."""
+        """Answer with an error. One of another status than the reply's is asked about first."""
         head = self._head
         assert head is not None, "a body comes after its head"
         wait: tuple[Header, ...] = ()
@@ -491,10 +495,12 @@ class TranslatedReply(ReplyFilter):
             wait = ((_RETRY_AFTER, b"%d" % math.ceil(min(error.retry_after_s, _MOST_WAIT_S))),)
         if error.status != head.status:
             told = ReplyHead.of(error.status, [*head.headers, *wait], None)
-            if self._judge.gives_up(told, error_json(error)):
-                message = f"the upstream answered with {error.status}, inside a reply of status {head.status}"
-                raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=error.status)
-            self.is_over = True
+            self.asks, self._told = InnerError(told, error_json(error)), (error, wait)
+            self.is_behind = True
+            return b""
+        return self._tell(error, wait)
+
+    def _tell(self, error: ApiError, wait: tuple[Header, ...]) -> bytes:
         self._release(error.status, _JSON, *wait)
         return self._crossing.error(self._without_secret(error))
 

@@ -24,8 +24,10 @@ from velox.gateway.access import Guard
 from velox.gateway.exchange import Exchange
 from velox.gateway.group import Attempt
 from velox.gateway.member import Member
+from velox.gateway.outcome import WHOLE, Broken
 from velox.gateway.ownership import nowhere
 from velox.gateway.parts import GatewayLimits
+from velox.gateway.prepared import AnsweredHere, Prepared
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import DROPPED, OWN, HeaderRuleFilter, ReplyFields, changed
@@ -35,7 +37,7 @@ from velox.gateway.tunnels import Tunnels
 from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
-from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure
 from velox.outcomes import Phase
 from velox.policy.routes import HeaderRules
 from velox.protocol.websocket import HandshakeError, check_accepted
@@ -119,13 +121,13 @@ class TunnelExchange(Exchange):
             place=place,
         )
 
-    def build(self, attempt: Attempt) -> UpstreamRequest:
+    def prepare(self, attempt: Attempt) -> Prepared | AnsweredHere:
         """Return the request for a WebSocket."""
         head = self.head if self.plan.guard is None else _without_extensions(self.head)
         request = attempt.build_upgrade(head, None if self.fields.is_model_in_path else self.fields.model)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
-        return request
+        return Prepared(request)
 
     async def lease(self, member: Member) -> UpstreamConnection:
         """Dial: the connection serves nothing else, before or after."""
@@ -183,7 +185,7 @@ class TunnelReply(Reply):
     def on_switch(self, fields: Headers, transport: asyncio.Transport, rest: bytes) -> None:
         """Check the 101; then both connections are the tunnel's."""
         self._stream = None  # the connection knows of it no more
-        if self.done.done():
+        if self.ended.done():
             transport.abort()
             return
         try:
@@ -209,7 +211,7 @@ class TunnelReply(Reply):
         tunnel.start()
 
     def on_failure(self, failure: VeloxError) -> None:
-        """Fail the attempt; a tunnel is closed, and `done` fails when that is done."""
+        """Fail the attempt; a tunnel is closed, and ends it when that is done."""
         if self.tunnel is None:
             super().on_failure(failure)
         else:
@@ -229,7 +231,7 @@ class TunnelReply(Reply):
         assert self.offer is not None, "set with the request"
         switched, others = check_accepted(fields, self.offer)
         if self._listener is not None:
-            self._listener.refuses(ReplyHead.of(_SWITCHED, others, None))  # its health hears that it answers
+            self._listener.on_head(ReplyHead.of(_SWITCHED, others, None))  # its health hears that it answers
         fields = [field for field in others if self._may_pass(field)]
         headers = [*switched, *(fields if self._rules is None else changed(fields, self._rules))]
         given = client_id(self._request)
@@ -253,12 +255,7 @@ class TunnelReply(Reply):
         self.bytes_in, self.bytes_out = self.tunnel.client.n_bytes, self.tunnel.upstream.n_bytes
         self.close_code = self.tunnel.close_code
         self._tunnels.ended(self.tunnel)
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
+        self._end(WHOLE if error is None else Broken(error))
 
 
 def _without_extensions(head: RequestHead) -> RequestHead:

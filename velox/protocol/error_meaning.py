@@ -26,6 +26,7 @@ from velox.protocol.reply_body import CodingError, plain_reply
 
 __all__ = [
     "ERROR_BYTES",
+    "READ_STATUSES",
     "REFUSING",
     "is_too_long",
     "lacks_field",
@@ -45,6 +46,8 @@ _MISSING: Final = re.compile(
 _ANTHROPIC: Final = re.compile(r"model: \S+")
 # The statuses with which a request is refused.
 REFUSING: Final = frozenset({400, 413, 422})
+# Those whose error tells by what it says whether another upstream is asked.
+READ_STATUSES: Final = REFUSING | {404}
 # Of the error's `code` or `type`, or of Azure's inner error.
 _REFUSALS: Final = {
     "context_length_exceeded": Refusal.CONTEXT_LENGTH,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_gateway_lanes import Sent, asked_of
+from tests.unit.test_gateway_lanes import asked_of, prepared
 from tests.vendors import foundry, mantle, vertex
 from tests.vendors.vendor import Vendor, VendorRequest
-from velox.gateway.lanes import LaneAttempt, Lanes
+from velox.gateway.lanes import Lanes
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
@@ -40,7 +40,7 @@ def sent(row: str, surface: Surface, body: dict[str, Any], *rules: ModelRule, mo
     asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/x"), model)._replace(
         fields=BodyFields(model), body=json.dumps({"model": model, **body}).encode()
     )
-    found = lanes.request(call, cast(LaneAttempt, Sent(row)), asked).body
+    found = prepared(lanes, call, asked, row).request.body
     assert found is not None
     return cast(dict[str, Any], json.loads(found))
 

@@ -13,7 +13,6 @@ import pytest
 from tests.unit.dialects.assembling import assembled
 from tests.unit.dialects.assembling import events_of as read_events
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, delta, event, stop
-from tests.unit.unasked import Unasked
 from velox.dialects.events import answer_of, events_of
 from velox.dialects.form import Call, Message, Request, Role, Text
 from velox.dialects.losses import Losses
@@ -207,9 +206,7 @@ def replied(*, is_stream: bool, body: bytes, counted: list[None]) -> tuple[Trans
     client, asked = SIDES.clients[Surface.CHAT](CALL, losses), model(Surface.GENERATE, losses)
     dialogue = Dialogue(client, asked, losses)
     dialogue.request(b'{"model":"m","messages":[{"role":"user","content":"a"}]}', "m")
-    reply = TranslatedReply(
-        dialogue, Unasked(), lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False
-    )
+    reply = TranslatedReply(dialogue, lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False)
     kind = b"text/event-stream" if is_stream else b"application/json"
     reply.begin(ReplyHead.of(200, [(b"content-type", kind)], None), is_sse=is_stream, is_plain=True)
     return reply, reply.feed(body, True)

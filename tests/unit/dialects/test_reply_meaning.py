@@ -25,7 +25,6 @@ from tests.unit.dialects.said import (
     sse,
     streamed,
 )
-from tests.unit.unasked import Unasked
 from velox.dialects.chat.stream import ChunkReader
 from velox.dialects.form import Call
 from velox.dialects.losses import BrokenReplyError, Losses
@@ -177,7 +176,7 @@ def test_reply_means_the_same_whatever_its_label(
     body = coded(text + tail)
     sizes = data.draw(st.lists(st.integers(1, len(body)), max_size=4))
     crossing = _dialogue(client, api)
-    reply = TranslatedReply(crossing, Unasked(), bugs.append, is_stream=asks_stream, has_limits=False)
+    reply = TranslatedReply(crossing, bugs.append, is_stream=asks_stream, has_limits=False)
     chain = FilterChain((reply,), is_sse=False, is_plain=True)
     chain.begin(ReplyHead.of(200, labels, None))
     written, at = b"", 0
