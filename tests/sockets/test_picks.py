@@ -207,7 +207,7 @@ def test_connections_that_may_be_dead_as_well_are_retired(
         assert pick is not None
         pick.begin(now_s)
         if has_head:
-            pick.on_head(ReplyHead.of(200, [], None), now_s)
+            pick.answers(ReplyHead.of(200, [], None), now_s)
 
         pick.broke(failure, now_s + 1.0)
 
@@ -229,7 +229,7 @@ def test_key_is_back_when_a_reply_begins_though_streams_outlast_the_probes() -> 
         pick = Attempt(group, 0, 0)
         pick.begin(now_s)
 
-        pick.on_head(ReplyHead.of(200, [(b"x-ratelimit-remaining-requests", b"0")], None), now_s + 0.5)
+        pick.answers(ReplyHead.of(200, [(b"x-ratelimit-remaining-requests", b"0")], None), now_s + 0.5)
 
         assert keys.n_out() == 0
         assert {keys.pick(now_s + 0.5, n / 100) for n in range(99)} == {0, 1}

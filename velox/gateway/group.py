@@ -573,8 +573,8 @@ class Attempt(ReplyListener):
         if isinstance(ended, Refused):
             self.on_head(ended.head)
             return ended
-        now_s = self._close(host, reply)
         if ended is WHOLE:
+            now_s = self._close(host, reply)
             host.was_sent = True
             status = reply.status
             host.recorder.attempt_answered(self.member, status)
@@ -583,14 +583,15 @@ class Attempt(ReplyListener):
         assert isinstance(ended, Broken), "there is no other end"
         failure = ended.failure
         if not isinstance(failure, UpstreamFailure):  # it was ended from outside
-            self._account_given_up(host, now_s)
+            self._given_up(host, reply)
             return ended
         host.recorder.attempt_failed(self.member, failure)
-        self.broke(failure, now_s)
+        self.broke(failure, host.loop.time())
         host.was_sent |= failure.unprocessed is None
         # What it answered, even with an error, it does not work on any more.
         self.may_have_worked = failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
         host.may_have_begun |= self.may_have_worked
+        self._close(host, reply)
         return ended
 
     def _close(self, host: AttemptHost, reply: AttemptReply) -> float:
@@ -616,9 +617,7 @@ class Attempt(ReplyListener):
 
     def _given_up(self, host: AttemptHost, reply: AttemptReply) -> None:
         """Close and account for an attempt that was ended from outside, or could not be made."""
-        self._account_given_up(host, self._close(host, reply))
-
-    def _account_given_up(self, host: AttemptHost, now_s: float) -> None:
+        now_s = self._close(host, reply)
         host.recorder.attempt_given_up(self.member)
         self.gave_up(now_s)
         host.was_sent |= self.is_sent
