@@ -659,10 +659,9 @@ class Attempt(ReplyListener):
         host, status = self._host, head.shape.status
         if host is None or (self._has_head and status < 400):
             return
-        self._has_head = True
         now_s = host.loop.time()
         if status < 400 and self.keys is None and status != _SWITCHED:  # most of them
-            self._answers = True
+            self._has_head = self._answers = True
             self._head_s = now_s
             self.member.health.answers(self._began_s, now_s)
         else:
@@ -815,6 +814,7 @@ class Attempt(ReplyListener):
     def answers(self, head: ReplyHead, now_s: float) -> None:
         """A reply begins. What it says of the key counts at once: for the next choice, and its end may be far."""
         status = head.status
+        self._has_head = True
         if status >= 400 or self.keys is not None:
             self._headers = head.headers
             self._tell_key(status, now_s)
