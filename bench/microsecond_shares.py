@@ -197,7 +197,7 @@ def step_of(frames: Sequence[str]) -> str:
 
 
 def by_step(folded: Iterable[str]) -> dict[str, float]:
-    """Return the share of each step in what is ours, from folded stacks (velox/profiling/flamegraph.py)."""
+    """Return the share of each step in what is ours, from folded stacks (velox/profiling/folded.py)."""
     spent: Counter[str] = Counter()
     for line in folded:
         stack, _, cost = line.rpartition(" ")

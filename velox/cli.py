@@ -99,7 +99,7 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     if arguments.command == "prices":
         return _prices(settings, arguments)
     if arguments.command == "usage":
-        return _usage(settings, arguments, variables)
+        return _usage(settings, arguments)
     if arguments.command == "import":
         return _import_database(settings, arguments, variables)
     if arguments.command in ("key", "team", "user", "audit"):
@@ -348,7 +348,7 @@ def _import_database(settings: Settings, arguments: argparse.Namespace, environ:
     return run_database(settings, OpenStores(account_store, record_store), arguments, environ)
 
 
-def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+def _usage(settings: Settings, arguments: argparse.Namespace) -> int:
     """Print what was recorded, or write it elsewhere. Exit code 1: it can't be done. 2: an argument can't be used."""
     import datetime
 
@@ -373,7 +373,7 @@ def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
             lines = usage_lines(store, asked, datetime.datetime.now(datetime.UTC))
             if arguments.to is not None:
                 tell = partial(print, "velox usage:", file=sys.stderr)
-                tell(f"{export(lines, arguments.to, environ, tell):,} lines are in {arguments.to}")
+                tell(f"{export(lines, arguments.to, tell):,} lines are in {arguments.to}")
                 return 0
             for line in lines:
                 print(line)
@@ -496,6 +496,4 @@ def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     usage.add_argument(
         "--rebuild", action="store_true", help="mend the files of a gateway that is stopped, and print what was lost"
     )
-    usage.add_argument(
-        "--to", metavar="FILE", help="write into this file, or s3://BUCKET/KEY; compressed if its name ends with .gz"
-    )
+    usage.add_argument("--to", metavar="FILE", help="write into this file, compressed if its name ends with .gz")

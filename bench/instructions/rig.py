@@ -43,7 +43,7 @@ from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.sqlite import SqliteAccounts
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.profiling.flamegraph import folded
+from velox.profiling.folded import folded
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import Profile
 from velox.runtime.buckets import table_size

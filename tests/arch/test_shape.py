@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.arch.lines import PACKAGES, code_lines, main
+
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("velox", "velox_migrate", "velox_sim")
 FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 
 
@@ -60,3 +61,12 @@ def test_no_package_is_excused_from_the_contract() -> None:
     excused = [name for contract in contracts for name in contract.get("skip_descendants", ())]
 
     assert excused == []
+
+
+def test_lines_of_code_have_no_comments_and_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
+    text = '"""What it is.\n\nMore."""\n\nX = (\n    1,  # one\n)\n'
+    function = 'def f() -> str:\n    """Do."""\n    # now\n    return """a\nb"""\n'
+    assert (code_lines(text), code_lines(function)) == (3, 3)
+
+    assert main(ROOT) == 0
+    assert "velox_sim\n" in capsys.readouterr().out

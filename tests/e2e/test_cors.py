@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import queue
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,10 +18,23 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recording import RecordingUpstream, healthy
-from tests.e2e.test_flame_graph_browser import CHROMIUM, FLAGS
 from tests.e2e.tools import covers
 
 NODE_MODULES: Final = Path(__file__).parent / "node/node_modules"
+CHROMIUM: Final = shutil.which("chromium")
+# No network beyond this machine, no sandbox (the tests may run as root), nothing kept.
+FLAGS: Final = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1400,900",
+]
 KEY: Final = "vk-of-the-page-0123456789"
 # It tells the server of the page what it has seen, and then the test goes on.
 PAGE: Final = """<!doctype html><script type="module">

@@ -39,7 +39,7 @@ _NEEDLESS: Final = re.compile(
     r"velox_(?:migrate|sim)\b|velox\.(?:admin\.(?:api|call|health_call|reload_call)|providers\.(?:aws|google|entra|oauth|s3|snapshot)"
     r"|dialects\.(?:chat|converse|messages|responses|claude_envelope|counting|embeddings|embedding_models)"
     r"|dialects\.generate\.(?!json_items)|gateway\.(?:lanes|crossing|translation|several|responses_socket|kept_answers|background)"
-    r"|profiling\.(?:flamegraph|pprof)|accounts\.(?:service|sqlite|postgres)|ledger\.(?:sqlite|postgres|totals)"
+    r"|profiling\.(?:folded|pprof)|accounts\.(?:service|sqlite|postgres)|ledger\.(?:sqlite|postgres|totals)"
     r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|ledger|lease_keeper"
     r"|lease_redis|answers_redis|sign_in|translation_losses|usage)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
     r"|(?:asyncpg|botocore|configparser|difflib|google|h2|hpack|multiprocessing|redis|sqlite3"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from velox.admin.health import STUCK_AFTER_S, WorkerHealth, readiness
-from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
+from velox.admin.message import TEXT, AdminRequest, RefusalError, Reply, parse_request, write_reply
 from velox.admin.pprof import ProfilePage, index_page
 from velox.profiling.samples import Profile
 from velox.shm.problems import CredentialProblem
@@ -230,7 +230,7 @@ def test_profile_query_in_range_is_taken(query: str, asked: tuple[int, int]) -> 
     [
         "seconds=0", "seconds=61", "seconds=99999", "seconds=-1", "seconds=1.5", "seconds=", "seconds=abc",
         "seconds=1&seconds=2", "seconds=%31%30%30", "seconds=nan", "seconds=1e1", "hz=0", "hz=501", "hz=x",
-        "format=html", "format=", "second=5", "seconds=٣",
+        "format=html", "format=svg", "format=", "second=5", "seconds=٣",
     ],
 )  # fmt: skip
 def test_profile_query_bad_is_400_and_takes_nothing(query: str) -> None:
@@ -242,31 +242,18 @@ def test_profile_query_bad_is_400_and_takes_nothing(query: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "content_type"),
-    [
-        ({"accept": "text/html,*/*", "user-agent": "Mozilla/5.0"}, "image/svg+xml"),
-        ({"accept": "*/*", "user-agent": "curl/8.0"}, "image/svg+xml"),
-        ({"user-agent": "Go-http-client/1.1", "accept-encoding": "gzip"}, "application/octet-stream"),
-        ({"accept": "*/*", "user-agent": "Go-http-client/1.1"}, "application/octet-stream"),
-        ({}, "application/octet-stream"),
-    ],
+    ("query", "content_type"),
+    [("", "application/octet-stream"), ("format=pprof", "application/octet-stream"), ("format=folded", TEXT)],
 )
-def test_profile_format_follows_the_client(headers: dict[str, str], content_type: str) -> None:
-    """A browser and curl get the picture, `go tool pprof` gets its file, from one address."""
-    assert ask("", headers)[0].content_type == content_type
-
-
-def test_profile_format_asked_for_wins() -> None:
-    """format= decides over what the client looks like."""
-    assert ask("format=pprof")[0].content_type == "application/octet-stream"
-    assert ask("format=svg", {"user-agent": "Go-http-client/1.1"})[0].content_type == "image/svg+xml"
+def test_profile_is_a_file_for_pprof_unless_text_is_asked_for(query: str, content_type: str) -> None:
+    assert ask(query)[0].content_type == content_type
 
 
 def test_profile_head_takes_no_profile() -> None:
     """HEAD asks whether and as what it would be served, and costs nothing."""
     reply, calls = ask("seconds=60", method="HEAD")
 
-    assert (reply.status, reply.body, reply.content_type) == (200, None, "image/svg+xml")
+    assert (reply.status, reply.body, reply.content_type) == (200, None, "application/octet-stream")
     assert calls == []
 
 

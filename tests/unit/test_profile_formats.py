@@ -1,18 +1,13 @@
-"""A profile as pprof file, flame graph and folded text."""
+"""A profile as pprof file and as folded text."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
-from xml.etree import ElementTree
 
-import pytest
-
-from velox.profiling import flamegraph, pprof
-from velox.profiling.flamegraph import SCRIPT
+from velox.profiling import pprof
+from velox.profiling.folded import folded
 from velox.profiling.samples import Cost, Frame, Profile, Stack
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 MAIN = Frame("main", "velox/cli.py", 10, 12)
 RUN = Frame("Exchange.run", "velox/gateway/exchange.py", 40, 55)
@@ -141,91 +136,15 @@ def test_pprof_empty_profile_is_still_a_profile() -> None:
     assert decoded.samples() == {}
 
 
-def boxes(svg: str) -> dict[tuple[int, str], ElementTree.Element]:
-    root = ElementTree.fromstring(svg)
-    found = {}
-    for group in root.iter(f"{SVG}g"):
-        if group.get("class") == "f":
-            found[int(group.get("data-d", "")), group.get("data-short", "")] = group
-    return found
-
-
-def attribute(group: ElementTree.Element, name: str) -> float:
-    rect = group.find(f"{SVG}rect")
-    assert rect is not None
-    return float(rect.get(name, ""))
-
-
-def test_flamegraph_box_widths_are_shares_of_cpu_time() -> None:
-    """A box is as wide as its part of the CPU time, inside its caller's, one row below it."""
-    found = boxes(flamegraph.render(a_profile({"worker 0": STACKS})))
-
-    assert found.keys() == {
-        (0, "all workers"), (1, "worker 0"), (2, "main"), (3, "Exchange.run"), (4, "loads"),
-    }  # fmt: skip
-    whole, run, loads = found[0, "all workers"], found[3, "Exchange.run"], found[4, "loads"]
-    assert int(run.get("data-w", "")) == 80_000_000, "both lines of one function are one box"
-    assert attribute(run, "width") == pytest.approx(0.8 * attribute(whole, "width"), abs=2)
-    assert attribute(run, "x") <= attribute(loads, "x")
-    assert attribute(loads, "y") == attribute(run, "y") + flamegraph.ROW
-
-
-def test_flamegraph_tooltip_names_place_cost_and_hottest_line() -> None:
-    """Pointing at a box tells what it is, where, what it cost and which line."""
-    found = boxes(flamegraph.render(a_profile({"worker 0": STACKS})))
-
-    assert found[3, "Exchange.run"].findtext(f"{SVG}title") == (
-        "velox.gateway.exchange.Exchange.run\nvelox/gateway/exchange.py:40\n"
-        "80 ms CPU, 80.0 % (30 ms in itself), 62 % of it at line 70"
-    )
-
-
-def test_flamegraph_hostile_names_stay_text() -> None:
-    """No name can become markup, or a document that XML parsers refuse."""
-    name = "<script>alert(1)</script>\"'&\x00\x1b\ud800]]>"
-    svg = flamegraph.render(a_profile({"worker 0": {(Frame(name, "a<b.py", 1, 1),): Cost(1, 1_000_000)}}))
-
-    root = ElementTree.fromstring(svg.encode())
-
-    assert [script.text for script in root.iter(f"{SVG}script")] == [SCRIPT]
-    assert (2, "<script>alert(1)</script>\"'&???]]>") in boxes(svg)
-
-
-def test_flamegraph_sliver_is_left_out() -> None:
-    """What nobody could see is not in the file, so its size is bounded; its time stays in its caller's."""
-    tiny = Frame("tiny", "velox/a.py", 1, 1)
-    found = boxes(flamegraph.render(a_profile({"worker 0": {(MAIN,): Cost(1, 10**9), (MAIN, tiny): Cost(1, 10**5)}})))
-
-    assert (3, "tiny") not in found
-    assert int(found[2, "main"].get("data-w", "")) == 10**9 + 10**5
-
-
-def test_flamegraph_worker_missing_is_said() -> None:
-    """Who reads the picture sees that a part is not in it."""
-    assert "No answer from worker 1, worker 2" in flamegraph.render(
-        a_profile({"worker 0": STACKS}, missing=("worker 1", "worker 2"))
-    )
-
-
-@pytest.mark.parametrize(("workers", "text"), [({}, "No worker answered."), ({"worker 0": {}}, "too little CPU time")])
-def test_flamegraph_nothing_sampled_says_so(workers: dict[str, dict[Stack, Cost]], text: str) -> None:
-    """An idle gateway gives a picture that says it, not an empty or broken one."""
-    svg = flamegraph.render(a_profile(workers))
-
-    ElementTree.fromstring(svg)
-    assert text in svg
-
-
 def test_folded_is_one_line_per_stack() -> None:
     """Other tools read a stack per line, callers first, and microseconds; separators in names are replaced."""
     odd = Frame("<lambda>; x", "velox/a.py", 1, 1)
-    text = flamegraph.folded(a_profile({"worker 0": {(MAIN, odd): Cost(1, 1_500_000), (MAIN,): Cost(1, 2000)}}))
+    text = folded(a_profile({"worker 0": {(MAIN, odd): Cost(1, 1_500_000), (MAIN,): Cost(1, 2000)}}))
 
     assert text == "worker_0;velox.cli.main 2\nworker_0;velox.cli.main;velox.a.<lambda>,_x 1500\n"
 
 
-def test_picture_and_file_say_what_samples_can_not_show() -> None:
+def test_file_says_what_samples_can_not_show() -> None:
     """A profile of compiled modules looks as if nothing were done there."""
     profile = dataclasses.replace(a_profile({"worker 0": STACKS}), unseen="compiled & unseen")
-    assert "compiled &amp; unseen" in flamegraph.render(profile)
     assert b"compiled & unseen" in gzip.decompress(pprof.encode(profile))

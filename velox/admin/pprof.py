@@ -1,4 +1,4 @@
-"""The /debug/pprof/ pages: an index, and CPU profiles as flame graph, as folded text, for `go tool pprof`.
+"""The /debug/pprof/ pages: an index, and CPU profiles for `go tool pprof`, or as folded text.
 
 Knows: the query of a profile, its formats, one profile at a time. Does not know: how samples are taken or
 sent.
@@ -7,15 +7,13 @@ sent.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import re
 import time
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply
@@ -36,7 +34,7 @@ _INDEX: Final = re.sub("(?s)<!-- with profiles -->.*<!-- end -->\n", "", _PAGE)
 _HTML_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 
-_CONTENT_TYPES: Final = {"svg": "image/svg+xml", "pprof": "application/octet-stream", "folded": TEXT}
+_CONTENT_TYPES: Final = {"pprof": "application/octet-stream", "folded": TEXT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class ProfilePage:
         query = _parse_query(request)
         content_type = _CONTENT_TYPES[query.format]
         if request.is_head:
-            return Reply(200, None, content_type, await asyncio.to_thread(_headers, query.format))
+            return Reply(200, None, content_type, _headers(query.format))
         if self._taking:
             # How long the other one takes is known here to a second or so only.
             raise RefusalError(429, "another profile is being taken", (("Retry-After", "5"),))
@@ -84,33 +82,21 @@ class ProfilePage:
             self._taking = False
         # Megabytes at worst; on a thread, so that a scrape does not wait for it.
         body = await asyncio.to_thread(_encode, profile, query.format)
-        return Reply(200, body, content_type, await asyncio.to_thread(_headers, query.format))
+        return Reply(200, body, content_type, _headers(query.format))
 
 
 def _headers(wanted: str) -> tuple[tuple[str, str], ...]:
     if wanted == "pprof":
         return (("Content-Disposition", 'attachment; filename="velox-cpu.pb.gz"'),)
-    if wanted == "folded":
-        return ()
-    from velox.profiling.flamegraph import SCRIPT
-
-    # The picture runs its own script and loads nothing; a second script, however it got in, is not that one.
-    digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return (("Content-Security-Policy", policy),)
+    return ()
 
 
 def _encode(profile: Profile, wanted: str) -> bytes:
     # Here, not above: a profile takes seconds, but few gateways are ever asked for one.
-    from velox.profiling import flamegraph, pprof
+    from velox.profiling import pprof
+    from velox.profiling.folded import folded
 
-    match wanted:
-        case "svg":
-            return flamegraph.render(profile).encode()
-        case "folded":
-            return flamegraph.folded(profile).encode()
-        case _:
-            return pprof.encode(profile)
+    return folded(profile).encode() if wanted == "folded" else pprof.encode(profile)
 
 
 def _parse_query(request: AdminRequest) -> _Query:
@@ -118,9 +104,9 @@ def _parse_query(request: AdminRequest) -> _Query:
     given = dict(pairs)
     if len(given) != len(pairs) or not given.keys() <= {"seconds", "hz", "format"}:
         raise RefusalError(400, "the parameters are seconds, hz and format, each once at most")
-    wanted = given.get("format", _default_format(request))
+    wanted = given.get("format", "pprof")
     if wanted not in _CONTENT_TYPES:
-        raise RefusalError(400, "format must be svg, pprof or folded")
+        raise RefusalError(400, "format must be pprof or folded")
     return _Query(
         seconds=_whole_number(given.get("seconds", "10"), _SECONDS, "seconds must be a whole number from 1 to 60"),
         hz=_whole_number(given.get("hz", "99"), _HZ, "hz must be a whole number from 1 to 500"),
@@ -133,12 +119,6 @@ def _whole_number(text: str, allowed: range, message: str) -> int:
     if number not in allowed:
         raise RefusalError(400, message)
     return number
-
-
-def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
-    """`go tool pprof` names Go's client and says nothing about what it accepts; browsers and curl do."""
-    from_go = request.headers.get("user-agent", "").startswith("Go-http-client")
-    return "pprof" if from_go or "accept" not in request.headers else "svg"
 
 
 def index_page(

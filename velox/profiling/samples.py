@@ -6,7 +6,6 @@ know: how a sample is taken, shown or sent.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -19,7 +18,6 @@ __all__ = [
     "Profile",
     "Samples",
     "Stack",
-    "is_stdlib",
     "merge",
     "pack",
     "short_file",
@@ -103,12 +101,6 @@ def short_file(path: str, roots: Iterable[str]) -> str:
     below = [path.removeprefix(root.rstrip("/") + "/") for root in roots if root]
     best = min(below, key=len, default=path)
     return best if len(best) < len(path) else path.rpartition("/")[2]
-
-
-def is_stdlib(file: str) -> bool:
-    """Tell whether a shortened file belongs to Python's own library."""
-    top = file.partition("/")[0].removesuffix(".py")
-    return file.startswith("<frozen") or top in sys.stdlib_module_names
 
 
 def pack(samples: Samples) -> bytes:

@@ -41,12 +41,11 @@ class AwsCredentials:
 
 
 class Signer:
-    """Signs requests to one service in one region: "bedrock" in "eu-central-1". encodes_path: False for S3 alone."""
+    """Signs requests to one service in one region: "bedrock" in "eu-central-1"."""
 
     __slots__ = (
         "_credentials",
         "_day",
-        "_encodes_path",
         "_key",
         "_paths",
         "_region",
@@ -56,8 +55,7 @@ class Signer:
         "_stamp",
     )
 
-    def __init__(self, region: str, service: str, *, encodes_path: bool = True) -> None:
-        self._encodes_path: Final = encodes_path
+    def __init__(self, region: str, service: str) -> None:
         self._region: Final = region
         self._service: Final = service
         self._paths: Final[Memo[bytes, bytes]] = Memo(_PATHS)  # encoded: half of the time of a signature
@@ -105,11 +103,7 @@ class Signer:
         names = sorted(fields)
         signed_names = b";".join(names)
         path, _, query = target.partition(b"?")
-        canonical_path = path
-        if self._encodes_path:
-            canonical_path = (
-                self._paths.get(path) or self._paths.find(path) or self._paths.put(path, _canonical_path(path))
-            )
+        canonical_path = self._paths.get(path) or self._paths.find(path) or self._paths.put(path, _canonical_path(path))
         canonical = b"\n".join(
             (
                 method,

@@ -1,12 +1,10 @@
-"""`velox usage --to`: lines into a file, or into an object of an S3-compatible store; whole, or not at all.
+"""`velox usage --to`: lines into a file, whole or not at all.
 
-Knows: what is written where, and how far it is. Does not know: what the lines say (usage.py), or how a store is asked
-(providers/s3.py).
+Knows: what is written where, and how far it is. Does not know: what the lines say (usage.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -14,18 +12,11 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
-
-from velox.providers.aws import AwsChain
-from velox.providers.renewal import FetchError
-from velox.providers.s3 import S3Upload, s3_place
-from velox.runtime.outside import NetOutside
+from typing import Final
 
 __all__ = ["ExportError", "TargetError", "export"]
-
-T = TypeVar("T")
 
 _CHUNK_CHARS: Final = 256 * 1024
 _PROGRESS_S: Final = 2.0
@@ -34,7 +25,6 @@ _GZIP_BITS: Final = (
 )
 _SIGNALLED: Final = 128  # and the number of the signal: the exit code, as shells have it
 _GZIP: Final = ".gz"
-_S3: Final = "s3://"
 
 
 class TargetError(Exception):
@@ -45,21 +35,9 @@ class ExportError(Exception):
     """The lines could not be written. What was there before is there still."""
 
 
-class _Target(Protocol):
-    def write(self, data: bytes) -> None:
-        """Take the next bytes. Raises ExportError."""
-
-    def close(self) -> None:
-        """Have all of it be there. Raises ExportError."""
-
-    def abandon(self) -> None:
-        """Leave nothing behind."""
-
-
 def export(
     lines: Iterable[str],
     to: str,
-    environment: Mapping[str, str],
     tell: Callable[[str], None],
     clock_s: Callable[[], float] = time.monotonic,
 ) -> int:
@@ -69,7 +47,7 @@ def export(
     the lines raise, or SystemExit where SIGTERM ends it; then nothing is left of it.
     """
     with _ending_by_signal():
-        return _export(lines, to, environment, tell, clock_s)
+        return _export(lines, to, tell, clock_s)
 
 
 @contextlib.contextmanager
@@ -92,11 +70,10 @@ def _ending_by_signal() -> Iterator[None]:
 def _export(
     lines: Iterable[str],
     to: str,
-    environment: Mapping[str, str],
     tell: Callable[[str], None],
     clock_s: Callable[[], float],
 ) -> int:
-    target = _opened(to, environment)
+    target = _File(Path(to))
     packer = zlib.compressobj(wbits=_GZIP_BITS) if to.endswith(_GZIP) else None
     n, n_chars, held, told_s = 0, 0, list[str](), clock_s()
 
@@ -124,15 +101,6 @@ def _export(
         target.abandon()
         raise
     return n
-
-
-def _opened(to: str, environment: Mapping[str, str]) -> _Target:
-    if not to.startswith(_S3):
-        return _File(Path(to))
-    try:
-        return _Object(to, environment)
-    except ValueError as exc:
-        raise TargetError(str(exc)) from None
 
 
 class _File:
@@ -176,35 +144,3 @@ class _File:
 
     def _error(self, exc: OSError) -> ExportError:
         return ExportError(f"{self._path} can't be written ({exc.strerror})")
-
-
-class _Object:
-    """An object of a store, on a loop of its own."""
-
-    def __init__(self, to: str, environment: Mapping[str, str]) -> None:
-        place = s3_place(to, environment)
-        self._loop: Final = asyncio.new_event_loop()
-        outside = NetOutside(self._loop)
-        chain = AwsChain(environment, outside, clock=time.time, region=place.region)
-        kind = b"application/gzip" if to.endswith(_GZIP) else b"application/x-ndjson"
-        self._upload: Final = S3Upload(place, outside, chain, clock=time.time, content_type=kind)
-
-    def write(self, data: bytes) -> None:
-        self._do(self._upload.write(data))
-
-    def close(self) -> None:
-        self._do(self._upload.close())
-        self._loop.close()
-
-    def abandon(self) -> None:
-        self._do(self._upload.abandon())
-        self._loop.close()
-
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        task = self._loop.create_task(work, name="export")
-        try:
-            return self._loop.run_until_complete(task)
-        except FetchError as exc:
-            raise ExportError(exc.reason) from exc
-        finally:
-            task.cancel()  # a signal has ended the loop, which is needed once more

@@ -1,0 +1,20 @@
+"""A profile as folded text, from which speedscope and flamegraph.pl draw a flame graph.
+
+Knows: the form of a line. Does not know: where a profile came from, or HTTP.
+"""
+
+from __future__ import annotations
+
+from velox.profiling.samples import Profile
+
+__all__ = ["folded"]
+
+
+def folded(profile: Profile) -> str:
+    """Return a line per stack, `frame;frame;frame microseconds`, callers first."""
+    lines = []
+    for worker, samples in profile.workers.items():
+        for stack, cost in samples.items():
+            names = (frame.dotted.replace(";", ",").replace(" ", "_") for frame in stack)
+            lines.append(f"{worker.replace(' ', '_')};{';'.join(names)} {round(cost.cpu_ns / 1000)}\n")
+    return "".join(sorted(lines))
