@@ -87,8 +87,8 @@ MEANING: Final = {
     Reason.LIMITS_UNAVAILABLE: "Redis is down, so a shared limit can't be checked"
     " ([limits-replicas.md](limits-replicas.md), [budgets](budgets.md#several-gateways)); or the ledger can't be read"
     " ([budgets](budgets.md#without-the-ledger))",
-    Reason.ANSWERS_UNAVAILABLE: "Redis is down, so a [kept answer](dialects.md#kept-answers) of another gateway can't"
-    " be read, or one can't be deleted",
+    Reason.ANSWERS_UNAVAILABLE: "Redis, or the database, is down, so a [kept answer](dialects.md#kept-answers) of"
+    " another gateway can't be read, or one can't be deleted or changed",
     Reason.LEDGER_FULL: "no more calls can be recorded ([ledger](ledger.md#when-the-database-is-away),"
     " `VELOX_LEDGER_FULL`)",
     Reason.INTERNAL: "a bug in Velox; the operations log says where",

@@ -41,7 +41,7 @@ _NEEDLESS: Final = re.compile(
     r"|dialects\.generate\.(?!json_items)|gateway\.(?:lanes|crossing|translation|several|responses_socket|kept_answers|background)"
     r"|profiling\.(?:folded|pprof)|accounts\.(?:service|sqlite|postgres)|ledger\.(?:sqlite|postgres|totals)"
     r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|ledger|lease_keeper"
-    r"|lease_redis|answers_redis|sign_in|translation_losses|usage)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
+    r"|lease_redis|answers_redis|objects_redis|answers_postgres|objects_postgres|postgres_pool|redis_pool|shared_\w+|sign_in|translation_losses|usage)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
     r"|(?:asyncpg|botocore|configparser|difflib|google|h2|hpack|multiprocessing|redis|sqlite3"
     r"|xml|yaml|zoneinfo)\b"
 )

@@ -1,4 +1,4 @@
-"""Owners and places of objects of two gateways with one Redis: the same for both, and what is so while it is away."""
+"""Owners and places of objects of two gateways with one Redis or PostgreSQL: the same for both, or away."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import JSON, Call, RecordingUpstream
-from tests.e2e.redis_server import RedisServer, redis_server
 from tests.e2e.routed import routed
+from tests.e2e.shared_stores import STORES, SharedStore, shared_store
 
 MADE: dict[str, str] = {}
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as running:
+@pytest.fixture(scope="module", params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStore]:
+    with shared_store(request.param, tmp_path_factory.mktemp("store")) as running:
         yield running
 
 
@@ -41,7 +41,7 @@ def keeper(name: str) -> Callable[[Call], Awaitable[None]]:
 
 
 @pytest.fixture(scope="module")
-def gateways(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VeloxProcess]]:
+def gateways(store: SharedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VeloxProcess]]:
     keys = Path(tmp_path_factory.mktemp("keys"), "keys.yaml")
     keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
     with ExitStack() as running:
@@ -50,8 +50,8 @@ def gateways(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> It
             made = running.enter_context(RecordingUpstream(script=keeper(name)))
             upstreams.append({"name": name, "origin": made.upstream.url})
         config = {"upstreams": upstreams, "routes": [{"name": "all", "to": ["left", "right"]}]}
-        more = {"redis_url": redis.url, "VELOX_API_KEYS_FILE": str(keys), "redis_timeout": "1s"}
-        yield [running.enter_context(routed(config, **more)) for _ in range(2)]
+        more = {"VELOX_API_KEYS_FILE": str(keys)}
+        yield [running.enter_context(routed(config, **more, **store.settings())) for _ in range(2)]
 
 
 def ask(velox: VeloxProcess, key: str, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
@@ -59,14 +59,13 @@ def ask(velox: VeloxProcess, key: str, method: str, path: str, body: bytes = b""
     return reply.status, json.loads(reply.body)
 
 
-def test_gateways_know_the_same_owners_and_places(gateways: list[VeloxProcess], redis: RedisServer) -> None:
+def test_gateways_know_the_same_owners_and_places(gateways: list[VeloxProcess], store: SharedStore) -> None:
     """W2: made by one, read and gone on with by the other, at the upstream that keeps it; nobody else's."""
     one, other = gateways
     created = [ask(one, "vk-a", "POST", "/v1/responses", b'{"model":"m","input":"x"}') for _ in range(6)]
     assert {MADE[told["id"]] for _, told in created} == {"left", "right"}
-    with redis.client() as client:
-        until(lambda: len(client.keys("*:object:*")) >= 6, "Redis knows all of them", 10.0)
-        assert all(0 < client.ttl(key) <= 30 * 86_400 for key in client.keys("*:object:*"))
+    until(lambda: store.n_objects() >= 6, "the store knows all of them", 10.0)
+    assert 0 < store.longest_s("object") <= 30 * 86_400
     for n, (_, told) in enumerate(created):
         path = f"/v1/responses/{told['id']}"
         if n % 2:  # whoever asks first
@@ -78,14 +77,14 @@ def test_gateways_know_the_same_owners_and_places(gateways: list[VeloxProcess], 
         assert ask(other, "vk-a", "POST", "/v1/responses", follow)[0] == 200
 
 
-def test_gateway_serves_while_redis_is_away(gateways: list[VeloxProcess], redis: RedisServer) -> None:
+def test_gateway_serves_while_the_store_is_away(gateways: list[VeloxProcess], store: SharedStore) -> None:
     """It knows what it made itself; of an id that nobody knows it asks in vain, for a moment at most."""
     one, _ = gateways
-    redis.pause()
+    store.pause()
     try:
         _, told = ask(one, "vk-a", "POST", "/v1/responses", b'{"model":"m","input":"x"}')
         assert ask(one, "vk-a", "GET", f"/v1/responses/{told['id']}")[0] == 200
         assert ask(one, "vk-b", "GET", f"/v1/responses/{told['id']}")[0] == 404
         assert ask(one, "vk-a", "GET", "/v1/responses/resp_of_nobody")[0] == 404
     finally:
-        redis.resume()
+        store.resume()

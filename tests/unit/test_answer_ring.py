@@ -180,3 +180,64 @@ def test_processes_that_write_at_once_and_are_killed_never_mix_texts() -> None:
     assert set(ends.values()) == {0}
     assert reader.put("e", ("e",), b"x" * 100)
     assert text_of(made[1], "e", owner="e") == b"x" * 100
+
+
+def _append(ring: AnswerRing, name: bytes, n: int) -> None:
+    for turn in range(n):
+        while True:
+            found = ring.get("a", "x", 60.0)
+            if found is not None and ring.swap("a", "x", found, found.text + b"%b%d," % (name, turn)):
+                break
+    os._exit(0)
+
+
+def test_changes_of_processes_at_one_instant_are_all_there() -> None:
+    """K6: each is made of the text as it is then, whoever changed it before."""
+    made = rings(size=1 << 18, entries=256, blocks=3)
+    made[0].put("a", ("x",), b",")
+    children = []
+    for ring, name in zip(made, (b"a", b"b", b"c"), strict=True):
+        pid = os.fork()
+        if not pid:
+            _append(ring, name, 60)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
+    text = text_of(made[0], "x")
+    assert text is not None
+    assert sorted(text.strip(b",").split(b",")) == sorted(b"%c%d" % (name, n) for name in b"abc" for n in range(60))
+
+
+def test_text_that_was_changed_meanwhile_is_not_replaced() -> None:
+    one, other = rings()
+    one.put("a", ("x",), b"first")
+    found = one.get("a", "x", 60.0)
+    assert found is not None
+    other.put("a", ("x",), b"second")
+    assert not one.swap("a", "x", found, b"lost")
+    other.forget("a", "x")
+    assert not one.swap("a", "x", found, b"lost") and text_of(one, "x") is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_process_that_is_stopped_in_a_change_holds_nobody_up(number: signal.Signals) -> None:
+    """Of one that was killed the kernel takes the lock; one that stands still is waited for some milliseconds."""
+    one, other = rings()
+    one.put("a", ("x",), b"first")
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        with other._changing(other._number("x")):
+            os.write(write, b"!")
+            os.kill(os.getpid(), number)
+    assert os.read(read, 1) == b"!"
+    os.waitpid(pid, os.WUNTRACED)
+    try:
+        found = one.get("a", "x", 60.0)
+        began_s = time.monotonic()
+        assert found is not None and one.swap("a", "x", found, b"second")
+        assert time.monotonic() - began_s < 1.0
+    finally:
+        if number is signal.SIGSTOP:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert text_of(other, "x") == b"second"

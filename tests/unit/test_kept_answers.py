@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -13,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.dialects.responses.kept import KeptAnswer
-from velox.errors import VeloxError
-from velox.gateway.answers import Answers, Room, Unfolded, is_of_answer, names_own
+from velox.errors import Reason, VeloxError
+from velox.gateway.answers import Answers, AnswersDownError, Changed, Room, Unfolded, is_of_answer, names_own
 from velox.gateway.kept_answers import KeptAnswers, ReadAnswer
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
@@ -25,10 +26,30 @@ A, B = Caller("a"), Caller("b")
 
 
 class Shared:
-    """A store of several gateways."""
+    """A store of several gateways. before: called before each change, as another gateway's may come."""
+
+    name = "the store"
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str, str], bytes] = {}
+        self.before: list[Callable[[], None]] = []
+        self.is_down = False
+
+    async def change(self, owner: str, object_id: str, change: Callable[[bytes], Changed]) -> bool:
+        while (text := self.texts.get((owner, object_id))) is not None:
+            made = change(text)
+            if self.before:
+                await asyncio.to_thread(self.before.pop())
+            if self.is_down:
+                raise AnswersDownError
+            if self.texts.get((owner, object_id)) == text:
+                for ids, changed in made.texts:
+                    self.put(owner, ids, changed)
+                return True
+        return False
+
+    def begin(self, owner: str, object_id: str, work: Callable[[], Awaitable[None]]) -> None:
+        asyncio.run(_awaited(work))
 
     async def get(self, owner: str, object_id: str) -> bytes | None:
         return self.texts.get((owner, object_id))
@@ -39,6 +60,10 @@ class Shared:
     async def forget(self, owner: str, ids: tuple[str, ...]) -> None:
         for each in ids:
             self.texts.pop((owner, each), None)
+
+
+async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
 
 
 def made(shared: Shared | None = None, size: int = 8192) -> tuple[Answers, AnswerRing]:
@@ -136,6 +161,75 @@ def test_gateways_have_the_same_answers_where_they_share_a_store() -> None:
     assert served(one, "/v1/responses/resp_1", "DELETE")["deleted"] is True
     assert (served(one, "/v1/responses/resp_1"), served(other, "/v1/responses/resp_1")) == (None, None)
     assert shared.texts == {}
+
+
+def conversation(answers: Answers, *turns: str) -> str:
+    """Make a conversation, and go on with it; return its id."""
+    head = RequestHead.of(b"POST", b"/v1/conversations")
+    found = asyncio.run(answers.serve(head, b"{}", A, makes=lambda: "vx1"))
+    assert found is not None
+    for each in turns:
+        say(answers, each)
+    return str(json.loads(found[2])["id"])
+
+
+def say(answers: Answers, name: str) -> None:
+    """Go on with the conversation."""
+    unfolded = unfold(answers, {"input": f"asked {name}", "conversation": "conv_vx1"})
+    assert unfolded is not None and unfolded.conversation == "conv_vx1"
+    item = {"id": f"msg_{name}", "type": "message", "role": "assistant", "content": f"said {name}"}
+    keeper = answers.kept.keeper(A, unfolded)
+    keeper.keep(unfolded.body, json.dumps({"id": f"resp_{name}", "output": [item]}).encode())
+
+
+def said(answers: Answers) -> list[str]:
+    page = served(answers, "/v1/conversations/conv_vx1/items", caller=A)["data"]
+    return [item["content"] for item in page][::-1]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_turns_that_began_at_one_instant_are_both_in_the_conversation(*, is_shared: bool) -> None:
+    """K6: the later one stands behind the other, though it was asked without it."""
+    shared = Shared() if is_shared else None
+    one, ring = made(shared)
+    other = Answers(lambda: KeptAnswers(ring, 60.0, 10_000, shared), lambda: True)
+    if is_shared:
+        other = made(shared)[0]
+    conversation(one, "1")
+    unfolded = unfold(one, {"input": "asked 2", "conversation": "conv_vx1"})
+    say(other, "3")
+    keeper = one.kept.keeper(A, unfolded)
+    keeper.keep(b"", b'{"id":"resp_2","output":[{"id":"msg_2","type":"message","content":"said 2"}]}')
+    for each in (one, other):
+        assert said(each) == ["asked 1", "said 1", "asked 3", "said 3", "asked 2", "said 2"]
+
+
+def test_change_is_made_anew_of_what_another_gateway_has_left() -> None:
+    """Of a turn, of items and of metadata: none is written over."""
+    shared = Shared()
+    one, other = made(shared)[0], made(shared)[0]
+    conversation(one, "1")
+    shared.before = [lambda: say(other, "2")]
+    say(one, "3")
+    assert said(one) == said(other) == ["asked 1", "said 1", "asked 2", "said 2", "asked 3", "said 3"]
+    shared.before = [lambda: say(other, "4")]
+    head = RequestHead.of(b"POST", b"/v1/conversations/conv_vx1")
+    changed = asyncio.run(one.serve(head, b'{"metadata":{"k":"v"}}', A, makes=lambda: "vx2"))
+    assert changed is not None and json.loads(changed[2])["metadata"] == {"k": "v"}
+    assert said(one)[-1] == "said 4"
+    assert served(other, "/v1/conversations/conv_vx1")["metadata"] == {"k": "v"}
+
+
+def test_conversation_is_not_changed_while_the_store_is_away() -> None:
+    """503 for who asks for a change; a turn that ends then is this gateway's alone."""
+    shared = Shared()
+    one = made(shared)[0]
+    conversation(one, "1")
+    shared.is_down = True
+    head = RequestHead.of(b"DELETE", b"/v1/conversations/conv_vx1/items/msg_1")
+    with pytest.raises(VeloxError) as info:
+        asyncio.run(one.serve(head, b"", A))
+    assert info.value.reason is Reason.ANSWERS_UNAVAILABLE and "the store" in info.value.message
 
 
 def test_answer_that_is_too_long_is_not_kept() -> None:

@@ -11,7 +11,7 @@ that most gateways don't need).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from velox.errors import Reason, VeloxError
@@ -28,6 +28,7 @@ __all__ = [
     "Answers",
     "AnswersDownError",
     "BackgroundOwner",
+    "Changed",
     "Room",
     "Unfolded",
     "is_of_answer",
@@ -106,6 +107,12 @@ class AnswerStore(Protocol):
         makes: Callable[[], str] | None,
     ) -> bytes | None:
         """Return what is told of an answer or conversation; None: it is not kept here. Raises VeloxError."""
+
+
+class Changed(NamedTuple):
+    """What is kept after a change: texts with their ids, the one that was changed last."""
+
+    texts: Sequence[tuple[tuple[str, ...], bytes]]
 
 
 class AnswersDownError(Exception):

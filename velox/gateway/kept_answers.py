@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
@@ -42,7 +42,7 @@ from velox.dialects.responses.kept import (
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
-from velox.gateway.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Unfolded
+from velox.gateway.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Changed, Unfolded
 from velox.gateway.background import begin
 from velox.gateway.bad_request import refusal
 from velox.gateway.filters import ReplyFilter
@@ -59,10 +59,16 @@ _MOST_NODES: Final = 4096
 _ABANDONED: Final = ApiError(ErrorKind.API, 500, "the gateway that made this answer has stopped; ask for it again")
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
+# Makes of a conversation the nodes that are new, and last what it is then.
+Change = Callable[[KeptAnswer], list[KeptAnswer]]
 
 
 class SharedAnswers(Protocol):
     """A store that several gateways have in common. What waits for it raises AnswersDownError."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
 
     async def get(self, owner: str, object_id: str) -> bytes | None:
         """Return a text that is kept; None: there is none; b"": it was forgotten, whoever else has it."""
@@ -70,8 +76,17 @@ class SharedAnswers(Protocol):
     def put(self, owner: str, ids: tuple[str, ...], text: bytes) -> None:
         """Keep a text; returns at once."""
 
+    async def change(self, owner: str, object_id: str, change: Callable[[bytes], Changed]) -> bool:
+        """Keep what change() makes of a text; return False if there is none.
+
+        change: called again if somebody else changed the text meanwhile.
+        """
+
     async def forget(self, owner: str, ids: tuple[str, ...]) -> None:
         """Let nobody find a text any more."""
+
+    def begin(self, owner: str, object_id: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin some work on a text; returns at once. Who asks here for the text waits until it is done."""
 
 
 class KeptAnswers:
@@ -151,13 +166,63 @@ class KeptAnswers:
 
     def _keep_in(self, conversation_id: str, answer: KeptAnswer, ids: tuple[str, ...] = ()) -> None:
         """Keep an answer as the last one of a conversation: also where another one came in between."""
-        found = self._ring.get(answer.owner, conversation_id, self._kept_s)
-        conversation = None if found is None else _decoded(found.text, answer.owner)
-        if conversation is not None:
-            answer = msgspec.structs.replace(answer, previous=conversation.previous)
-        self.keep(answer, ids)
-        if conversation is not None:
-            self.keep(msgspec.structs.replace(conversation, previous=answer.id))
+        owner = answer.owner
+
+        def append(conversation: KeptAnswer) -> list[KeptAnswer]:
+            node = msgspec.structs.replace(answer, previous=conversation.previous)
+            return [node, msgspec.structs.replace(conversation, previous=node.id)]
+
+        if self._shared is None:
+            if self._change_here(owner, conversation_id, append) is None:
+                self.keep(answer, ids)
+            return
+
+        async def keep() -> None:
+            try:
+                if await self._change(owner, conversation_id, append) is None:
+                    self.keep(answer, ids)
+            except AnswersDownError:
+                if self._change_here(owner, conversation_id, append) is None:
+                    self.keep(answer, ids)
+
+        self._shared.begin(owner, conversation_id, keep)
+
+    async def _changed(self, conversation: KeptAnswer, change: Change) -> KeptAnswer | None:
+        """Return a conversation with a change; None: it is not there any more. Raises VeloxError."""
+        try:
+            return await self._change(conversation.owner, conversation.id, change)
+        except AnswersDownError:
+            raise self._unavailable("this conversation can't be changed now") from None
+
+    async def _change(self, owner: str, conversation_id: str, change: Change) -> KeptAnswer | None:
+        """Change a conversation for all gateways, then here. Raises AnswersDownError."""
+        if self._shared is None:
+            return self._change_here(owner, conversation_id, change)
+        made: list[KeptAnswer] = []
+
+        def changed(text: bytes) -> Changed:
+            conversation = _decoded(text, owner)
+            made[:] = [] if conversation is None else change(conversation)
+            return Changed([(response_ids(each.response), each.encoded()) for each in made])
+
+        if not await self._shared.change(owner, conversation_id, changed) or not made:
+            return self._change_here(owner, conversation_id, change)  # it was too long for the others
+        for each in made:
+            self._ring.put(owner, response_ids(each.response), each.encoded())
+        return made[-1]
+
+    def _change_here(self, owner: str, conversation_id: str, change: Change) -> KeptAnswer | None:
+        """Change a conversation for the workers of this gateway; None: it is not there."""
+        while True:
+            found = self._ring.get(owner, conversation_id, self._kept_s)
+            conversation = None if found is None else _decoded(found.text, owner)
+            if found is None or conversation is None:
+                return None
+            *nodes, changed = change(conversation)
+            for each in nodes:
+                self._ring.put(owner, response_ids(each.response), each.encoded())
+            if self._ring.swap(owner, conversation_id, found, changed.encoded()):
+                return changed
 
     async def serve(
         self,
@@ -217,8 +282,12 @@ class KeptAnswers:
         try:
             await shared.forget(owner, ids)
         except AnswersDownError:
-            message = "this answer can't be deleted now: Redis is down, and other gateways may have it; try again"
-            raise VeloxError(Reason.ANSWERS_UNAVAILABLE, message, retry_after_s=1.0) from None
+            raise self._unavailable("it can't be deleted now, and other gateways may have it") from None
+
+    def _unavailable(self, what: str) -> VeloxError:
+        name = "" if self._shared is None else self._shared.name
+        message = f"{what}: {name} is down; try again"
+        return VeloxError(Reason.ANSWERS_UNAVAILABLE, message, retry_after_s=1.0)
 
     # -- conversations ------------------------------------------------------------------------------
 
@@ -244,19 +313,21 @@ class KeptAnswers:
         is_read, query = head.method in _READS, dict(parse_qsl(head.query.decode("latin-1")))
         if not rest and (is_read or head.method == b"POST"):
             if not is_read:
-                kept = with_metadata(kept, body)
-                self.keep(kept)
-            return kept.response
+                kept = await self._changed(kept, lambda found: [with_metadata(found, body)])
+            return None if kept is None else kept.response
         if not rest and head.method == b"DELETE":
             if self._shared is not None:
                 await self._forget_shared(self._shared, kept.owner, (kept.id,))
             self._ring.forget(kept.owner, kept.id)
             return b'{"id":%b,"object":"conversation.deleted","deleted":true}' % quoted(kept.id)
         if rest == "items" and not item_id and head.method == b"POST" and makes is not None:
-            nodes, told = more_items(kept, makes(), body)
-            for each in nodes:
-                self.keep(each)
-            return told
+            name, told = makes(), [b""]
+
+            def append(found: KeptAnswer) -> list[KeptAnswer]:
+                nodes, told[0] = more_items(found, name, body)
+                return nodes
+
+            return None if await self._changed(kept, append) is None else told[0]
         if rest != "items" or not (is_read or (item_id and head.method == b"DELETE")):
             raise VeloxError(Reason.UNKNOWN_ROUTE, "there is nothing at this path for a conversation that is kept here")
         items = conversation_items(kept, await self._chain(kept, caller))
@@ -267,9 +338,8 @@ class KeptAnswers:
             raise VeloxError(Reason.UNKNOWN_OBJECT, "there is no such item in this conversation")
         if is_read:
             return item
-        kept = without_item(kept, item_id)
-        self.keep(kept)
-        return kept.response
+        kept = await self._changed(kept, lambda found: [without_item(found, item_id)])
+        return None if kept is None else kept.response
 
     async def _chain(self, conversation: KeptAnswer, caller: Caller) -> list[KeptAnswer]:
         """Return the nodes of a conversation, the first one first; what is forgotten of it is left out."""
@@ -306,8 +376,7 @@ class KeptAnswers:
                 self._ring.put(owner, response_ids(kept.response), found.text)
             return kept
         if is_down:
-            message = "kept answers can't be read now: Redis is down; send the whole conversation, or try again"
-            raise VeloxError(Reason.ANSWERS_UNAVAILABLE, message, retry_after_s=1.0)
+            raise self._unavailable("answers of other gateways can't be read now; send the whole conversation")
         return None
 
 

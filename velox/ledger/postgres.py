@@ -6,6 +6,8 @@ Knows: the tables, and that a batch is kept in one transaction. Does not know: h
     velox_call        calls, in a partition a day (UTC), so that a day is dropped without touching the others
     velox_total, velox_tag_total    sums by minute, hour and day
     velox_ring, velox_name          up to which record each ring is safe; names of records
+    velox_object, velox_answer      what workers of all gateways know and keep together: made and pruned here alone
+                                    (runtime/objects_postgres.py, runtime/answers_postgres.py)
 
 Rings of several gateways have the same names, so each is known by its gateway and its name. Each gateway has sums of
 its own, so none waits for another; who asks gets those of all.
@@ -94,6 +96,15 @@ ALTER TABLE velox_call ADD COLUMN sound_ms bigint, ADD COLUMN letters bigint, AD
     ADD COLUMN video_ms bigint, ADD COLUMN pages bigint, ADD COLUMN annotated_pages bigint,
     ADD COLUMN search_units bigint
 """,
+    """
+CREATE TABLE velox_object (tag bigint PRIMARY KEY, owner bigint NOT NULL, place bigint NOT NULL,
+    noted timestamptz NOT NULL DEFAULT now());
+CREATE INDEX velox_object_noted ON velox_object (noted);
+CREATE UNLOGGED TABLE velox_answer (digest bytea PRIMARY KEY, value bytea NOT NULL, until timestamptz NOT NULL,
+    made timestamptz NOT NULL, bytes integer GENERATED ALWAYS AS (octet_length(value)) STORED);
+CREATE INDEX velox_answer_until ON velox_answer (until);
+CREATE INDEX velox_answer_made ON velox_answer (made) INCLUDE (bytes)
+""",
 )
 _NEWER_NAMES: Final = ("account", "path", "tier", "answered_model", "price")
 _CALL_TYPES: Final[dict[str, str]] = {
@@ -164,6 +175,9 @@ _RENEW_NAMES: Final = (
 _NO_DATE: Final = "velox_call_:"
 # Of all advisory locks of a database, ours for partitions: "vdays" in ASCII.
 _PARTITION_LOCK: Final = 0x7664617973
+
+
+_OBJECTS_KEPT: Final = "interval '30 days'"
 
 
 class PostgresStore:
@@ -299,6 +313,9 @@ class PostgresStore:
                 for table in ("velox_total", "velox_tag_total"):
                     sql = f"DELETE FROM {table} WHERE period = $1 AND start < $2"
                     transaction.execute(sql, period, now_s - kept_s)
+            # As the database's clock has it: who wrote them went by that.
+            transaction.execute(f"DELETE FROM velox_object WHERE noted < now() - {_OBJECTS_KEPT}")
+            transaction.execute("DELETE FROM velox_answer WHERE until <= now()")
         if in_use:
             raise StoreError(f"{in_use} is in use, as by a query of velox_call that has not ended")
 

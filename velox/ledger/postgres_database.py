@@ -33,7 +33,7 @@ from velox.ledger.migrations import migrate
 from velox.ledger.postgres_url import driver_url
 from velox.ledger.store import StoreError
 
-__all__ = ["PostgresDatabase", "Row", "Transaction", "reachable"]
+__all__ = ["FAILURES", "PostgresDatabase", "Row", "Transaction", "open_connection", "reachable"]
 
 Row = Sequence[Any]
 T = TypeVar("T")
@@ -67,7 +67,7 @@ _MAY_MAKE: Final = (
     "SELECT to_regclass('velox_schema') IS NOT NULL, coalesce(has_schema_privilege(current_schema(), 'CREATE'), false),"
     " current_setting('server_encoding')"
 )
-_FAILURES: Final = (
+FAILURES: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # what is asked of a connection in the moment that it ends
@@ -152,7 +152,7 @@ class PostgresDatabase:
             try:
                 yield Transaction(connection, self._wait)
                 self._wait(lambda: connection.execute("COMMIT"))
-            except _FAILURES:
+            except FAILURES:
                 raise  # the connection is dropped, and the server undoes what it was in the middle of
             except BaseException:
                 with contextlib.suppress(StoreError), self._failing():
@@ -164,7 +164,7 @@ class PostgresDatabase:
         """Say where it failed. What the connection was in the middle of is not known: the next call has a new one."""
         try:
             yield
-        except _FAILURES as exc:
+        except FAILURES as exc:
             self._drop()
             why = str(exc).strip() or ("it does not answer in time" if isinstance(exc, TimeoutError) else repr(exc))
             raise StoreError(f"{self._place}: {why}") from exc
@@ -196,36 +196,53 @@ class PostgresDatabase:
         return connection
 
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
-        """Return a connection to the first host that gives one: to one that takes writes, unless the URL says which.
-
-        Each has a timeout of its own. asyncpg has one for all together, and asks none behind one that does not answer.
-        """
-        *others, last = _urls(self._url)
-        wants = None if not others or self._is_reader or _ROLE in self._url or _ROLE_VARIABLE in os.environ else _WRITES
-        for url in others:
-            with contextlib.suppress(*_FAILURES):
-                return await self._connect_to(url, wants)
         try:
-            return await self._connect_to(last, wants)
+            return await _connect(self._url, self._connect_s, is_reader=self._is_reader)
         except asyncpg.TargetServerAttributeNotMatched:
-            what = "takes writes" if wants is _WRITES else f"is what the URL wants ({_ROLE[:-1]})"
+            role = _ROLE in self._url or _ROLE_VARIABLE in os.environ
+            what = f"is what the URL wants ({_ROLE[:-1]})" if role else "takes writes"
             raise StoreError(f"{self._place}: none of the hosts {what}") from None
-
-    async def _connect_to(self, url: str, wants: SessionAttribute | None) -> asyncpg.Connection[asyncpg.Record]:
-        return await asyncpg.connect(
-            url,
-            timeout=self._connect_s,
-            command_timeout=_COMMAND_S,
-            statement_cache_size=0,
-            server_settings={"application_name": "velox"},
-            target_session_attrs=wants,
-        )
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(*_FAILURES):
+            with contextlib.suppress(*FAILURES):
                 self._wait(lambda: _closed(connection))
+
+
+async def open_connection(url: str, *, connect_s: float) -> asyncpg.Connection[asyncpg.Record]:
+    """Return a connection to the first host of a URL that takes writes. Raises one of FAILURES.
+
+    connect_s: that each host has to answer.
+    """
+    try:
+        return await _connect(driver_url(url, ssl.get_default_verify_paths().cafile or ""), connect_s, is_reader=False)
+    except (ValueError, asyncpg.ClientConfigurationError) as exc:
+        raise OSError("its URL can't be used") from exc
+
+
+async def _connect(url: str, connect_s: float, *, is_reader: bool) -> asyncpg.Connection[asyncpg.Record]:
+    """Return a connection to the first host that gives one: to one that takes writes, unless the URL says which.
+
+    Each has a timeout of its own. asyncpg has one for all together, and asks none behind one that does not answer.
+    """
+    *others, last = _urls(url)
+    wants = None if not others or is_reader or _ROLE in url or _ROLE_VARIABLE in os.environ else _WRITES
+    for each in others:
+        with contextlib.suppress(*FAILURES):
+            return await _connect_to(each, connect_s, wants)
+    return await _connect_to(last, connect_s, wants)
+
+
+async def _connect_to(url: str, connect_s: float, wants: SessionAttribute | None) -> asyncpg.Connection[asyncpg.Record]:
+    return await asyncpg.connect(
+        url,
+        timeout=connect_s,
+        command_timeout=_COMMAND_S,
+        statement_cache_size=0,
+        server_settings={"application_name": "velox"},
+        target_session_attrs=wants,
+    )
 
 
 def reachable(url: str) -> str | None:
@@ -301,7 +318,7 @@ class _PartSchema:
             yield
             self._execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(*_FAILURES):
+            with contextlib.suppress(*FAILURES):
                 self._execute("ROLLBACK")
             raise
 
@@ -366,7 +383,7 @@ async def _closed(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """Say goodbye; without an answer, just end."""
     try:
         await connection.close(timeout=_CLOSE_S)
-    except (TimeoutError, *_FAILURES):
+    except (TimeoutError, *FAILURES):
         connection.terminate()
 
 

@@ -1,159 +1,67 @@
-"""Kept answers in Redis, where several gateways have the same ones. A worker's side; with lease_redis.py and
-objects_redis.py the only file that imports `redis`.
+"""Kept answers in Redis (shared_answers.py).
 
-    {prefix}{velox}:answer:DIGEST of owner and id  ->  =TEXT       an answer, by its own id
-                                                       @DIGEST     the same, by the id of one of its items
-                                                       !           it was deleted: no gateway may find its own copy
+    {prefix}{velox}:answer:DIGEST  ->  VALUE     each ends by itself (VELOX_KEPT_FOR), counted anew when it is asked for
 
-Each key ends by itself (VELOX_KEPT_FOR), counted anew when somebody asks for it. What Redis has no room for, or can't
-be told in time, is not kept there: the gateway that made the answer still has it.
-
-Knows: keys, time-outs, what is under way. Does not know: what an answer is, or what a request without one gets.
+Knows: keys. Does not know: connections (redis_pool.py), or what a value is.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
-from velox.gateway.answers import AnswersDownError
+from velox.runtime.redis_pool import RedisPool
 
 __all__ = ["RedisAnswers"]
 
-T = TypeVar("T")
-
 _CONNECTIONS: Final = 8
-_LEAST_S: Final = 1.0  # an answer may be megabytes, and nobody has it otherwise
-_DOWN_S: Final = 1.0  # after a failure nobody waits for the next one
-_MOST_UNDER_WAY: Final = 32 * 1024 * 1024
-_TEXT, _LINK, _GONE = b"=", b"@", b"!"
+# KEYS: the one that changes, then all that are written. ARGV: what it has now, the milliseconds, a value for each key.
+_SWAP: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+for n = 2, #KEYS do redis.call('SET', KEYS[n], ARGV[n + 1], 'PX', ARGV[2]) end
+return 1
+"""
 
 
 class RedisAnswers:
-    """Of one worker; see SharedAnswers."""
+    """Of one worker; see AnswerBytes."""
 
-    def __init__(
-        self,
-        url: str,
-        prefix: str,
-        kept_s: float,
-        timeout_s: float,
-        loop: asyncio.AbstractEventLoop,
-        logger: logging.Logger,
-    ) -> None:
+    name: Final = RedisPool.name
+
+    def __init__(self, url: str, prefix: str, kept_s: float, timeout_s: float) -> None:
         self._prefix: Final = f"{prefix}{{velox}}:answer:".encode()
         self._kept_ms: Final = max(1, round(kept_s * 1000))
-        self._timeout_s: Final = max(timeout_s, _LEAST_S)
-        self._loop: Final = loop
-        self._logger: Final = logger
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=self._timeout_s,
-            socket_timeout=self._timeout_s,
-            socket_connect_timeout=self._timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._client: Final[Any] = Redis(connection_pool=cast(Any, pool))  # the library's own types say little
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
-        self._n_under_way = 0  # bytes
-        self._down_until_s = 0.0
-        self._is_down = False
+        self._pool: Final = RedisPool(url, timeout_s, _CONNECTIONS)
 
     def __repr__(self) -> str:
-        return f"<RedisAnswers {'down' if self._is_down else 'up'} under way={self._n_under_way}>"
+        return f"<RedisAnswers {self._pool!r}>"
 
-    async def get(self, owner: str, object_id: str) -> bytes | None:
-        """See SharedAnswers."""
-        key = self._key(owner, object_id)
-        value = await self._asking(lambda: self._read(key))
-        if value is not None and value.startswith(_LINK):
-            link = self._prefix + value[1:]
-            value = await self._asking(lambda: self._read(link))
-        if value is None or not value.startswith((_TEXT, _GONE)):
-            return None
-        return value[1:]
+    async def read(self, digest: bytes) -> bytes | None:
+        """See AnswerBytes."""
+        key = self._key(digest)
+        found: bytes | None = await self._pool.ask(lambda client: client.getex(key, px=self._kept_ms))
+        return found
 
-    def put(self, owner: str, ids: tuple[str, ...], text: bytes) -> None:
-        """See SharedAnswers. In any thread."""
-        self._loop.call_soon_threadsafe(self._begin, owner, ids, text)
+    async def write(self, values: Mapping[bytes, bytes]) -> None:
+        """See AnswerBytes."""
+        await self._pool.ask(partial(self._write, values))
 
-    async def forget(self, owner: str, ids: tuple[str, ...]) -> None:
-        """See SharedAnswers."""
-        await self._asking(lambda: self._write({self._key(owner, each): _GONE for each in ids}))
+    async def swap(self, digest: bytes, value: bytes, values: Mapping[bytes, bytes]) -> bool:
+        """See AnswerBytes."""
+        keys = [self._key(each) for each in (digest, *values)]
+        given = (value, self._kept_ms, *values.values())
+        return bool(await self._pool.ask(lambda client: client.eval(_SWAP, len(keys), *keys, *given)))
 
     async def close(self) -> None:
-        """Let what is under way come to its end, and leave."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._timeout_s)
-        await self._client.aclose()
+        """See AnswerBytes."""
+        await self._pool.close()
 
-    # -- inside -------------------------------------------------------------------------------------
-
-    def _key(self, owner: str, object_id: str) -> bytes:
-        """Return the key of an id; its length and letters are not the client's to choose."""
-        return self._prefix + _digest(owner, object_id)
-
-    def _begin(self, owner: str, ids: tuple[str, ...], text: bytes) -> None:
-        if self._n_under_way + len(text) > _MOST_UNDER_WAY:
-            self._failed("it takes answers too slowly")
-            return
-        first, *others = ids
-        values = {self._key(owner, first): _TEXT + text}
-        values.update({self._key(owner, each): _LINK + _digest(owner, first) for each in others})
-        self._n_under_way += len(text)
-        task = self._loop.create_task(self._keep(values, len(text)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _keep(self, values: dict[bytes, bytes], n_bytes: int) -> None:
-        try:
-            await self._asking(lambda: self._write(values))
-        except AnswersDownError:
-            pass  # it was told
-        finally:
-            self._n_under_way -= n_bytes
-
-    async def _read(self, key: bytes) -> bytes | None:
-        found: bytes | None = await self._client.getex(key, px=self._kept_ms)
-        return found
-
-    async def _write(self, values: dict[bytes, bytes]) -> None:
-        pipe = self._client.pipeline(transaction=False)
-        for key, value in values.items():
-            pipe.set(key, value, px=self._kept_ms)
+    async def _write(self, values: Mapping[bytes, bytes], client: Any) -> None:
+        pipe = client.pipeline(transaction=False)
+        for digest, value in values.items():
+            pipe.set(self._key(digest), value, px=self._kept_ms)
         await pipe.execute()
 
-    async def _asking(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask Redis. Raises AnswersDownError."""
-        if self._loop.time() < self._down_until_s:
-            raise AnswersDownError
-        try:
-            found = await asyncio.wait_for(ask(), self._timeout_s)
-        except (TimeoutError, RedisError, OSError) as exc:
-            self._failed(type(exc).__name__)  # a library's message may hold the URL
-            raise AnswersDownError from None
-        if self._is_down:
-            self._is_down = False
-            self._logger.info("Redis can be asked for kept answers again")
-        return found
-
-    def _failed(self, why: str) -> None:
-        self._down_until_s = self._loop.time() + _DOWN_S
-        if not self._is_down:
-            self._is_down = True
-            self._logger.warning("Redis can't be asked for kept answers (%s); those of other gateways get 503", why)
-
-
-def _digest(owner: str, object_id: str) -> bytes:
-    text = f"{owner}\0{object_id}".encode("utf-8", "replace")
-    return hashlib.blake2b(text, digest_size=20).hexdigest().encode()
+    def _key(self, digest: bytes) -> bytes:
+        return self._prefix + digest.hex().encode()

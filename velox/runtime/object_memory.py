@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import logging
 from typing import Final
+from urllib.parse import urlsplit
 
 from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.on_demand import shares_objects
 from velox.settings import Settings
 from velox.shm.object_file import object_memory_in
 from velox.shm.object_table import ObjectMemory
@@ -38,8 +40,15 @@ def object_memory(settings: Settings, blocks: int, folder: LedgerFolder | None, 
 
 
 def _shared_key(settings: Settings) -> bytes:
-    """Return the key of the hashes: the same for all gateways of one Redis, which know the same objects; else none."""
-    if settings.redis_url is None:
+    """Return the key of the hashes: the same for all gateways that know the same objects; none where there are no more.
+
+    Those of one database know each other by its hosts and its name, so that another password makes no other objects.
+    """
+    if settings.redis_url is not None:
+        text = f"velox objects\0{settings.redis_url.reveal()}\0{settings.redis_prefix}"
+    elif settings.ledger_database is not None and shares_objects(settings):
+        parts = urlsplit(settings.ledger_database.reveal())
+        text = f"velox objects\0{parts.netloc.rpartition('@')[2]}\0{parts.path}"
+    else:
         return b""
-    text = f"velox objects\0{settings.redis_url.reveal()}\0{settings.redis_prefix}"
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()

@@ -41,7 +41,6 @@ _LANES: Final = (
     "velox.gateway.responses_socket",
     "velox.runtime.dialects",
 )
-# asyncpg is left to the processes that ask the database: no worker does.
 _FILES: Final = ("velox.ledger.sqlite", "velox.accounts.sqlite")
 _LEDGER: Final = ("velox.runtime.admin_api", "velox.runtime.stores", "zoneinfo")
 _AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains")
@@ -55,6 +54,16 @@ def has_lanes(entry: UpstreamEntry) -> bool:
 def signs_in(entry: UpstreamEntry) -> bool:
     """Say whether credentials of a cloud sign the requests to an upstream in."""
     return not entry.keys and PROVIDERS[entry.provider].keyless is not Keyless.CLIENT
+
+
+def shares_objects(settings: Settings) -> bool:
+    """Say whether other gateways may know of the same objects: those of one Redis, else those of one database."""
+    return settings.redis_url is not None or (settings.ledger is not None and settings.ledger_database is not None)
+
+
+def shares_answers(settings: Settings) -> bool:
+    """Say whether other gateways may have the same kept answers."""
+    return settings.redis_url is not None or bool(shares_objects(settings) and settings.kept_database_bytes)
 
 
 def importing(settings: Settings) -> Iterator[None]:
@@ -73,8 +82,9 @@ def _modules(settings: Settings) -> Iterable[str]:
         yield from _LANES
     if any(map(signs_in, settings.upstreams)):
         yield from _AUTHORITIES
-    if settings.redis_url is not None:
-        yield "velox.runtime.objects_redis"
+    if shares_objects(settings):
+        yield "velox.runtime.shared_objects"
+        yield f"velox.runtime.objects_{'postgres' if settings.redis_url is None else 'redis'}"
     if settings.ledger is not None:
         yield from _LEDGER
         if settings.ledger_database is None:

@@ -78,7 +78,7 @@ from velox.runtime.key_follower import KeyFollower
 from velox.runtime.leases import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
-from velox.runtime.on_demand import has_lanes, importing
+from velox.runtime.on_demand import has_lanes, importing, shares_answers, shares_objects
 from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.runtime.takeover import ListenerTakeover
@@ -97,8 +97,9 @@ from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 
 if TYPE_CHECKING:  # loads a library, which most gateways don't need
-    from velox.runtime.answers_redis import RedisAnswers
-    from velox.runtime.objects_redis import RedisObjects
+    from velox.runtime.postgres_pool import PostgresPool
+    from velox.runtime.shared_answers import AnswerSharing
+    from velox.runtime.shared_objects import ObjectSharing
 
 __all__ = ["Worker", "WorkerContext", "gateway_parts", "queue_of", "run_worker"]
 
@@ -325,8 +326,9 @@ class Worker:
         self._settings: Final = settings
         self._loop: Final = loop
         self._status: Final = WorkerStatus(context.segment, block)
-        self._shared: RedisAnswers | None = None  # once it is needed
-        self._objects: RedisObjects | None = None  # the same
+        self._shared: AnswerSharing | None = None  # once it is needed
+        self._objects: ObjectSharing | None = None  # the same
+        self._database: PostgresPool | None = None  # the same, of both
         self._takeover: ListenerTakeover | None = None  # once it accepts itself
         self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
@@ -400,7 +402,7 @@ class Worker:
             connections=self._fleet.connections,
             metrics=self._metrics,
             objects=self._make_objects(),
-            share=None if self._settings.redis_url is None else self._shared_objects,
+            share=self._shared_objects if shares_objects(self._settings) else None,
             answers=self._make_answers(),
             records=context.records,
             budgets=budgets,
@@ -411,27 +413,43 @@ class Worker:
 
     def _make_objects(self) -> ObjectTable:
         table = ObjectTable(self._context.objects, self._context.block)
-        if self._settings.redis_url is not None:
+        if shares_objects(self._settings):
             table.tell = lambda *row: self._shared_objects().put(*row)
         return table
 
-    def _shared_objects(self) -> RedisObjects:
+    def _shared_objects(self) -> ObjectSharing:
         """Return where other gateways know the same objects."""
         if self._objects is None:
-            from velox.runtime.objects_redis import RedisObjects
+            from velox.runtime.shared_objects import LEAST_S, ObjectSharing, ObjectStore
 
             settings = self._settings
-            assert settings.redis_url is not None, "asked for with Redis only"
-            where = (settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s)
-            self._objects = RedisObjects(*where, self._loop, self._logger)
+            timeout_s = max(settings.redis_timeout_s, LEAST_S)
+            if settings.redis_url is not None:
+                from velox.runtime.objects_redis import RedisObjects
+
+                store: ObjectStore = RedisObjects(settings.redis_url.reveal(), settings.redis_prefix, timeout_s)
+            else:
+                from velox.runtime.objects_postgres import PostgresObjects
+
+                store = PostgresObjects(self._ledger_database())
+            self._objects = ObjectSharing(store, timeout_s, self._loop, self._logger)
         return self._objects
+
+    def _ledger_database(self) -> PostgresPool:
+        """Return the connections to the database that several gateways share."""
+        if self._database is None:
+            from velox.runtime.postgres_pool import PostgresPool
+
+            assert self._settings.ledger_database is not None, "asked for with one only"
+            self._database = PostgresPool(self._settings.ledger_database.reveal())
+        return self._database
 
     def _make_answers(self) -> Answers | None:
         memory, settings = self._context.answers, self._settings
         if memory is None:
             return None
         ring = AnswerRing(memory, self._context.block)
-        asks_others = settings.redis_url is not None and any(map(has_lanes, settings.upstreams))
+        asks_others = shares_answers(settings) and any(map(has_lanes, settings.upstreams))
 
         def make() -> AnswerStore:
             from velox.gateway.kept_answers import KeptAnswers
@@ -441,15 +459,25 @@ class Worker:
 
         return Answers(make, lambda: asks_others or ring.is_used)
 
-    def _shared_answers(self) -> RedisAnswers | None:
+    def _shared_answers(self) -> AnswerSharing | None:
         """Return where other gateways have the same answers; None: nowhere."""
         settings = self._settings
-        if settings.redis_url is None:
+        if not shares_answers(settings):
             return None
-        from velox.runtime.answers_redis import RedisAnswers
+        from velox.runtime.shared_answers import LEAST_S, AnswerBytes, AnswerSharing
 
-        where = (settings.redis_url.reveal(), settings.redis_prefix)
-        return RedisAnswers(*where, settings.kept_for_s, settings.redis_timeout_s, self._loop, self._logger)
+        timeout_s = max(settings.redis_timeout_s, LEAST_S)
+        if settings.redis_url is not None:
+            from velox.runtime.answers_redis import RedisAnswers
+
+            where = settings.redis_url.reveal(), settings.redis_prefix
+            store: AnswerBytes = RedisAnswers(*where, settings.kept_for_s, timeout_s)
+        else:
+            from velox.runtime.answers_postgres import PostgresAnswers
+
+            bounds = settings.kept_for_s, settings.kept_database_bytes
+            store = PostgresAnswers(self._ledger_database(), *bounds)
+        return AnswerSharing(store, timeout_s, self._loop, self._logger)
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings

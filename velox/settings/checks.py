@@ -127,6 +127,8 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from uncounted(values)
     if values.get("ledger") is None:
         yield from _without_ledger(values, given)
+    if values.get("kept_database_bytes") and values.get("ledger_database") is None:
+        yield given["VELOX_KEPT_DATABASE_BYTES"].problem("expected VELOX_LEDGER_DATABASE with it: where they are kept")
     yield from _shares(values, "upstream_concurrency")
     yield from extra_problems(values)
     yield from _sizes(values)

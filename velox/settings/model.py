@@ -315,6 +315,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kept_for_s: float = setting(
         "3600s", "the same: how long one is kept that nobody asks for", parse.duration(1.0, 31 * 86_400.0)
     )
+    kept_database_bytes: int = setting(
+        "0",
+        "the same: room for those of all gateways with one VELOX_LEDGER_DATABASE, in it and so on a disk, where no"
+        " VELOX_REDIS_URL is set; the newest take the place of the oldest; 0: each gateway keeps its own, in memory",
+        parse.size(0, 1 << 40),
+        name="VELOX_KEPT_DATABASE_BYTES",
+    )
     # None: calls are not recorded
     ledger: str | None = setting(
         "", "folder for [records](docs/ledger.md) of what calls of upstreams took; nothing is recorded without it"

@@ -242,7 +242,7 @@ def _shown(field: str, value: object) -> str:
 
 
 def _shown_size(n_bytes: int) -> str:
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if n_bytes else ():
         if n_bytes % 2**power == 0:
             return f"{n_bytes >> power}{unit}"
     return str(n_bytes)

@@ -8,18 +8,22 @@ writes only the rows of its own block and reads all of them, as in object_table.
 for whole only if nothing has come near its place meanwhile and its checksum is right: a process that stood still for a
 whole turn of the ring may write into another one's text.
 
-Processes lock nothing, and one that is killed leaves at most a place that nobody reads. The memory is bounded in bytes
+A text is changed by writing another one, under a lock that the kernel takes from a process that ends. Otherwise
+processes lock nothing, and one that is killed leaves at most a place that nobody reads. The memory is bounded in bytes
 and in rows; age is the reader's to ask for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import math
 import os
 import threading
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from atomicshm import AtomicView, fence
@@ -33,15 +37,19 @@ _ROW: Final = 8  # cells
 _TAG, _OWNER, _POSITION, _LENGTH, _CHECK, _WRITTEN_NS, _GONE = range(7)
 _WAYS: Final = 8  # rows of a set
 _ROWS_EACH: Final = 4  # of a text: it has some ids beside its own
+_PLACES: Final = 1 << 16  # of changes at a time
+_TRIES: Final = 25  # for the lock of a change
+_TRY_S: Final = 0.0002
 _MOST_PART: Final = 4  # one text may take a fourth of the ring
 
 
 class Found(NamedTuple):
-    """A text. age_s: since it was written. is_old: half of the ring was written since then."""
+    """A text. age_s: since it was written. is_old: half of the ring was written since then. position: of no other."""
 
     text: bytes
     age_s: float
     is_old: bool
+    position: int
 
 
 def _sets(entries: int, writers: int) -> int:
@@ -61,7 +69,7 @@ class AnswerMemory:
     writers: those slots. blocks: of all of them, spares included. Untouched pages take no memory.
     """
 
-    __slots__ = ("blocks", "cells", "key", "mapped", "ring", "sets", "size")
+    __slots__ = ("blocks", "cells", "changes", "key", "mapped", "ring", "sets", "size")
 
     def __init__(self, size: int, entries: int, writers: int, blocks: int) -> None:
         self.size: Final = size - size % CELL_BYTES
@@ -69,6 +77,7 @@ class AnswerMemory:
         self.sets: Final = _sets(entries, writers)
         self.key: Final = os.urandom(16)  # clients must not choose which ids share a set
         n_cells = _HEAD_CELLS + self.sets * _WAYS * _ROW * blocks
+        self.changes: Final = os.memfd_create("velox-answer-changes", os.MFD_CLOEXEC)  # which processes lock places of
         self.mapped: Final = shared_memory("velox-answers", n_cells * CELL_BYTES + self.size)
         memory = memoryview(self.mapped)
         self.cells: Final[memoryview[int]] = memory[: n_cells * CELL_BYTES].cast("Q")
@@ -81,12 +90,13 @@ class AnswerMemory:
 class AnswerRing:
     """The texts as one process sees them, which writes the rows of `block`."""
 
-    __slots__ = ("_atomic", "_block", "_lock", "_memory")
+    __slots__ = ("_atomic", "_block", "_change_lock", "_lock", "_memory")
 
     def __init__(self, memory: AnswerMemory, block: int) -> None:
         self._memory: Final = memory
         self._block: Final = block
         self._lock: Final = threading.Lock()
+        self._change_lock: Final = threading.Lock()  # a process has a lock of a file for all of its threads
         self._atomic: Final = AtomicView(memory.mapped)
 
     def __repr__(self) -> str:
@@ -117,6 +127,35 @@ class AnswerRing:
                 self._write(self._number(each), (owner_number, position, n_bytes, check, now_ns))
         return True
 
+    def swap(self, owner: str, object_id: str, found: Found, text: bytes) -> bool:
+        """Keep a text in the place of the one that was found; False: another one has taken its place meanwhile.
+
+        A process that is stopped in the middle of it does not stop the others for long: after 5 ms they go on.
+        """
+        with self._changing(self._number(object_id)):
+            now = self.get(owner, object_id, math.inf)
+            return now is not None and now.position == found.position and self.put(owner, (object_id,), text)
+
+    @contextlib.contextmanager
+    def _changing(self, tag: int) -> Iterator[None]:
+        """Keep other processes, and other threads, from a change of the same text."""
+        file, place = self._memory.changes, tag % _PLACES
+        with self._change_lock:
+            is_held = False
+            for _ in range(_TRIES):
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                except BlockingIOError:
+                    time.sleep(_TRY_S)
+                else:
+                    is_held = True
+                    break
+            try:
+                yield
+            finally:
+                if is_held:
+                    fcntl.lockf(file, fcntl.LOCK_UN, 1, place)
+
     def get(self, owner: str, object_id: str, most_age_s: float) -> Found | None:
         """Return the text that an owner has under an id; None: there is none any more."""
         memory, now_ns = self._memory, time.monotonic_ns()
@@ -134,7 +173,7 @@ class AnswerRing:
         passed = cells[0] - position
         if passed > memory.size or zlib.crc32(text) != check:
             return None
-        return Found(text, age_s, passed > memory.size // 2)
+        return Found(text, age_s, passed > memory.size // 2, position)
 
     def forget(self, owner: str, object_id: str) -> None:
         """Let nobody find the text of an id any more."""

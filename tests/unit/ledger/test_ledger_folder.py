@@ -52,6 +52,15 @@ def test_same_folder_named_twice_is_locked_once(tmp_path: Path) -> None:
     folder.release()
 
 
+def test_room_in_no_database_is_an_error() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"VELOX_KEPT_DATABASE_BYTES": "1GiB"}, cores=1, memory_bytes=0)
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        "VELOX_KEPT_DATABASE_BYTES is '1GiB': expected VELOX_LEDGER_DATABASE with it: where they are kept"
+    )
+
+
 def test_folder_of_rings_without_a_ledger_is_an_error() -> None:
     with pytest.raises(SettingsError) as caught:
         load({"VELOX_LEDGER_RINGS": "/dev/shm/velox"}, cores=1, memory_bytes=0)
