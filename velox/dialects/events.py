@@ -5,9 +5,14 @@ Knows: which events a block is told by. Does not know: any dialect.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from velox.dialects.citations import spans_of
 from velox.dialects.form import (
     Answer,
-    Block,
+    AnswerBlock,
+    Citation,
+    Cite,
     Close,
     Delta,
     End,
@@ -19,8 +24,11 @@ from velox.dialects.form import (
     Lost,
     Open,
     Refusal,
+    Search,
+    Searched,
     Sign,
     Signature,
+    Span,
     Start,
     Stop,
     StopReason,
@@ -40,16 +48,19 @@ __all__ = ["answer_of", "events_of"]
 def events_of(answer: Answer) -> list[Event]:
     """Return the events of a stream that tells the same: for a client that asked a server that does not stream."""
     events: list[Event] = [Start(answer.id, answer.model)]
-    for n, block in enumerate(answer.blocks):
-        events += _of_block(n, block)
+    for n, (block, spans) in enumerate(zip(answer.blocks, spans_of(answer.blocks), strict=True)):
+        events += _of_block(n, block, spans)
     events += map(Lost, answer.lost)
     return [*events, Used(answer.usage), Finish(answer.stop), End()]
 
 
-def _of_block(n: int, block: Block) -> list[Event]:
+def _of_block(n: int, block: AnswerBlock, spans: Sequence[Span]) -> list[Event]:
     match block:
         case Text(text):
-            return _texts(n, Kind.TEXT, text, block.signature)
+            cited = [Cite(n, each, span) for each, span in zip(block.cited, spans, strict=True)]
+            return _texts(n, Kind.TEXT, text, block.signature, cited)
+        case Search():
+            return [Searched(block)]
         case Refusal(text):
             return _texts(n, Kind.REFUSAL, text, None)
         case Thinking(text):
@@ -63,16 +74,17 @@ def _of_block(n: int, block: Block) -> list[Event]:
             return []  # a model says nothing else
 
 
-def _texts(n: int, kind: Kind, text: JsonText, signature: Signature | None) -> list[Event]:
+def _texts(n: int, kind: Kind, text: JsonText, signature: Signature | None, cited: Sequence[Cite] = ()) -> list[Event]:
     delta = [] if text == EMPTY else [Delta(n, text)]
     signed = [] if signature is None else [Sign(n, signature)]
-    return [Open(n, kind), *delta, *signed, Close(n)]
+    return [Open(n, kind), *delta, *cited, *signed, Close(n)]
 
 
 def answer_of(events: list[Event]) -> Answer:
     """Return the answer that a whole stream tells. Raises BrokenReplyError: it is not whole; ReplyError: it failed."""
     answer = Answer("", "", [], Stop(StopReason.END))
-    opened: dict[int, Open] = {}
+    opened: list[Open | Search] = []
+    cited: dict[int, list[Citation]] = {}
     texts: dict[int, list[JsonText]] = {}
     signatures: dict[int, Signature] = {}
     usage, is_whole = Usage(), False
@@ -81,11 +93,16 @@ def answer_of(events: list[Event]) -> Answer:
             case Start():
                 answer.id, answer.model = event.id, event.model
             case Open():
-                opened[event.n], texts[event.n] = event, []
+                opened.append(event)
+                texts[event.n] = []
             case Delta():
                 texts[event.n].append(event.text)
             case Sign():
                 signatures[event.n] = event.signature
+            case Cite():
+                cited.setdefault(event.n, []).append(event.citation)
+            case Searched():
+                opened.append(event.search)
             case Used():
                 usage = event.usage.over(usage)
             case Finish():
@@ -100,12 +117,19 @@ def answer_of(events: list[Event]) -> Answer:
                 pass
     if not is_whole:
         raise BrokenReplyError("the stream was cut")
-    answer.blocks = [_block(each, joined(texts[n], b""), signatures.get(n)) for n, each in opened.items()]
+    for each in opened:
+        if isinstance(each, Search):
+            answer.blocks.append(each)
+            continue
+        block = _block(each, joined(texts[each.n], b""), signatures.get(each.n))
+        if isinstance(block, Text):
+            block.cited = tuple(cited.get(each.n, ()))
+        answer.blocks.append(block)
     answer.usage = usage
     return answer
 
 
-def _block(opened: Open, text: JsonText, signature: Signature | None) -> Block:
+def _block(opened: Open, text: JsonText, signature: Signature | None) -> AnswerBlock:
     match opened.kind:
         case Kind.TEXT:
             return Text(text, signature=signature)

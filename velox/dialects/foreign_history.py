@@ -1,7 +1,8 @@
 """What Velox wrote into a client's history for one provider, taken out where the next request goes to another.
 
     Messages, Responses   reasoning whose signature is tagged (signatures.py), or that nobody signed: left out; of
-                          Responses, a summary that was made here becomes a message
+                          Responses, a summary that was made here becomes a message. And searches of the web that
+                          another provider made, with what they are cited for
     Gemini                a tagged signature: left out with its thought; of a call, replaced where the model checks it
     Chat                  a signature in the id of a call; reasoning in fields that the provider does not know
 
@@ -26,7 +27,11 @@ import msgspec
 from velox.dialects.chat.details import THOUGHT, id_without_thought, is_ours
 from velox.dialects.facts import ALWAYS_THINKING, ModelFacts
 from velox.dialects.generate.request import CHECKING, UNCHECKED
+from velox.dialects.messages.meaning import RESULTS
+from velox.dialects.messages.sources import OWN_SEARCH, SEALED
 from velox.dialects.responses.compaction import COMPACTED_TYPES, summary_message
+from velox.dialects.responses.sources import OWN_SEARCH as OWN_SEARCH_ITEM
+from velox.dialects.responses.sources import SEARCH_CALL
 from velox.dialects.signatures import TAG, TAG_BASE64, is_tagged
 from velox.types import Surface
 
@@ -58,6 +63,8 @@ _UNSEALED: Final = (b'"encrypted_content":null', b'"encrypted_content": null')
 _OPENAIS: Final = frozenset({"openai", "azure", "foundry"})
 _NO_PROVIDER: Final = ""
 _ENCRYPTED: Final = b'"encrypted_content"'
+_OWN_SEARCH: Final = OWN_SEARCH.encode()
+_SEARCH_BLOCKS: Final = ("server_tool_use", RESULTS)
 _UNCHECKED: Final = msgspec.json.decode(UNCHECKED)
 
 
@@ -131,7 +138,13 @@ def _raw(value: object) -> msgspec.Raw:
 def _change_messages(fields: _Fields, place: _Place) -> bool:
     is_in_loop = False  # since the last thing that the user said, something was left out
     is_signing = place.takes_none or place.facts.thinking in _SIGNING
-    marks = _SEALS[Surface.MESSAGES] if place.takes_none else (_TAG, *_UNSIGNED) if is_signing else (_TAG,)
+    marks = (
+        _SEALS[Surface.MESSAGES]
+        if place.takes_none
+        else (_TAG, _OWN_SEARCH, *_UNSIGNED)
+        if is_signing
+        else (_TAG, _OWN_SEARCH)
+    )
 
     def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
         nonlocal is_in_loop
@@ -155,6 +168,14 @@ def _change_messages(fields: _Fields, place: _Place) -> bool:
 def _own_block(raw: msgspec.Raw, place: _Place, *, is_signing: bool) -> msgspec.Raw | None:
     if place.takes_none:
         return None if _type_of(raw) in ("thinking", "redacted_thinking") else raw
+    if bytes(raw).find(_OWN_SEARCH) >= 0 and _type_of(raw) in _SEARCH_BLOCKS:
+        return None
+    if bytes(raw).find(SEALED) >= 0 and _type_of(raw) == "text":
+        block = _FIELDS.decode(raw)
+        _changed_items(block, "citations", lambda each: None if bytes(each).find(SEALED) >= 0 else each)
+        if not _items(block.get("citations")):
+            block.pop("citations", None)
+        return _raw(block)
     if bytes(raw).find(_TAG) < 0 and not (is_signing and _type_of(raw) == "thinking"):
         return raw
     block = _FIELDS.decode(raw)
@@ -194,6 +215,8 @@ def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
     kind = _text(item, "type")
     if kind in COMPACTED_TYPES and (summary := summary_message(_text(item, "encrypted_content"))) is not None:
         return msgspec.Raw(b'{"type":"message","role":"user","content":%b}' % summary)
+    if kind == SEARCH_CALL and _text(item, "id").startswith(OWN_SEARCH_ITEM):
+        return None
     if kind != "reasoning":
         return raw
     value, item_id = _text(item, "encrypted_content"), _text(item, "id")
@@ -309,11 +332,15 @@ _CHANGES: Final[Mapping[Surface, Callable[[_Fields, _Place], bool]]] = {
     Surface.COUNT_RESPONSES: _change_responses,
     Surface.COMPACT: _change_responses,
 }
+_OF_RESPONSES: Final = (_TAG, _OWN_ITEM_BYTES, OWN_SEARCH_ITEM.encode(), *_UNSEALED)
 _MARKS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
     Surface.CHAT: (_THOUGHT, _TEXT, _DETAILS),
     **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (_TAG_BASE64,)),
-    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (_TAG, *_UNSIGNED)),
-    **dict.fromkeys((Surface.RESPONSES, Surface.COUNT_RESPONSES, Surface.COMPACT), (_TAG, _OWN_ITEM_BYTES, *_UNSEALED)),
+    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (_TAG, _OWN_SEARCH, *_UNSIGNED)),
+    **dict.fromkeys(
+        (Surface.RESPONSES, Surface.COUNT_RESPONSES, Surface.COMPACT),
+        (_TAG, _OWN_ITEM_BYTES, OWN_SEARCH_ITEM.encode(), *_UNSEALED),
+    ),
 }
 # What stands in a body that has any of it.
 _SEALS: Final[Mapping[Surface, tuple[bytes, ...]]] = {

@@ -26,12 +26,15 @@ from velox.types import AnswerKeeper
 
 __all__ = [
     "Answer",
+    "AnswerBlock",
     "ApiError",
     "Audio",
     "Block",
     "CacheMark",
     "Call",
     "Choice",
+    "Citation",
+    "Cite",
     "ClientSide",
     "Close",
     "Content",
@@ -58,8 +61,12 @@ __all__ = [
     "Refusal",
     "Request",
     "Role",
+    "Search",
+    "Searched",
     "Sign",
     "Signature",
+    "Source",
+    "Span",
     "Start",
     "Stop",
     "StopReason",
@@ -122,13 +129,56 @@ class Media(msgspec.Struct, frozen=True, gc=False):
     type: str | None = None
 
 
+class Source(msgspec.Struct, frozen=True, gc=False):
+    """A page that a search of the web found. title: "" where none is given."""
+
+    url: str
+    title: str = ""
+
+
+class Citation(msgspec.Struct, frozen=True, gc=False):
+    """The source of some words of a text in an answer.
+
+    start, end: of the words, in characters (code points) of the block's text; None: all of the block. quote: the words
+    of the source, where the dialect gives them (Anthropic).
+    """
+
+    source: Source
+    start: int | None = None
+    end: int | None = None
+    quote: JsonText | None = None
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """Where the words of a citation stand in an answer; see citations.py.
+
+    start, end: in characters of the block's text. before: characters of the texts before the block. first_byte,
+    last_byte: from the first text on, in UTF-8; the last one is exclusive. words: those that are cited.
+    """
+
+    start: int
+    end: int
+    before: int
+    first_byte: int
+    last_byte: int
+    words: str
+
+
 class Text(msgspec.Struct, gc=False):
-    """Some text. citations: Anthropic's, as they came; other dialects have none."""
+    """Some text. citations: of a request: Anthropic's, as they came. cited: of an answer: pages of the web."""
 
     text: JsonText
     cache: CacheMark | None = None
     signature: Signature | None = None
     citations: JsonValue | None = None
+    cited: tuple[Citation, ...] = ()
+
+
+class Search(msgspec.Struct, gc=False):
+    """A search of the web that the model's provider has made: what was asked, and what was found. Of answers only."""
+
+    queries: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
 
 class Image(msgspec.Struct, gc=False):
@@ -192,6 +242,8 @@ class Refusal(msgspec.Struct, gc=False):
 
 Content: TypeAlias = Text | Image | Audio | Document
 Block: TypeAlias = Text | Image | Audio | Document | ToolUse | ToolResult | Thinking | Refusal
+# What an answer is made of.
+AnswerBlock: TypeAlias = Block | Search
 
 
 class Role(enum.Enum):
@@ -393,14 +445,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """A whole answer. blocks: of the assistant: Text, Thinking, ToolUse, Refusal. id: the upstream's, "" for none.
+    """A whole answer. blocks: of the assistant: Text, Thinking, ToolUse, Refusal, Search.
 
-    model: as the upstream called it. tier: that it was served in. lost: as in Lost.
+    id: the upstream's, "" for none. model: as the upstream called it. tier: that it was served in. lost: as in Lost.
     """
 
     id: str
     model: str
-    blocks: list[Block]
+    blocks: list[AnswerBlock]
     stop: Stop
     usage: Usage = Usage()
     tier: str | None = None
@@ -456,6 +508,14 @@ class Sign(msgspec.Struct, gc=False):
     signature: Signature
 
 
+class Cite(msgspec.Struct, gc=False):
+    """A citation of a block's text so far, before its Close. span: where it stands, if somebody has counted."""
+
+    n: int
+    citation: Citation
+    span: Span | None = None
+
+
 class Close(msgspec.Struct, gc=False):
     """A block is whole."""
 
@@ -464,6 +524,12 @@ class Close(msgspec.Struct, gc=False):
 
 class Work(msgspec.Struct, gc=False):
     """The model works on what is not told yet, such as reasoning that is not shown: no writer gets it."""
+
+
+class Searched(msgspec.Struct, gc=False):
+    """The model's provider has searched the web; it stands between blocks."""
+
+    search: Search
 
 
 class Lost(msgspec.Struct, gc=False):
@@ -530,7 +596,7 @@ class Failed(msgspec.Struct, gc=False):
     error: ApiError
 
 
-Event: TypeAlias = Start | Work | Open | Delta | Sign | Close | Lost | Used | Finish | End | Failed
+Event: TypeAlias = Start | Work | Open | Delta | Sign | Cite | Close | Searched | Lost | Used | Finish | End | Failed
 
 
 # -- what a dialect has ------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from velox.dialects.form import Close, Delta, Open, Sign
+from velox.dialects.form import Cite, Close, Delta, Open, Sign
 from velox.dialects.losses import BrokenReplyError
 
 __all__ = ["MOST_WAITING_BYTES", "BlockEvent", "InTurn"]
 
-BlockEvent: TypeAlias = Open | Delta | Sign | Close
+BlockEvent: TypeAlias = Open | Delta | Sign | Cite | Close
 
 # Of what the translation of a stream has to keep back, in any dialect: it could not be written yet.
 MOST_WAITING_BYTES: Final = 4 * 1024 * 1024
@@ -77,7 +77,7 @@ class InTurn:
         self._waiting[opened.n] = _Waiting(opened)
         return []
 
-    def _let_wait(self, event: Delta | Sign | Close) -> None:
+    def _let_wait(self, event: Delta | Sign | Cite | Close) -> None:
         waiting = self._waiting.get(event.n)
         if waiting is None or waiting.is_whole:
             return  # of a block that is closed
@@ -103,4 +103,6 @@ class InTurn:
 def _size(event: BlockEvent) -> int:
     if isinstance(event, Delta):
         return len(event.text)
+    if isinstance(event, Cite):
+        return len(event.citation.source.url) + len(event.citation.quote or b"")
     return len(event.signature.value) if isinstance(event, Sign) else 0

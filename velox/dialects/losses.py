@@ -12,7 +12,19 @@ from typing import Final
 
 from velox.dialects.form import ApiError
 
-__all__ = ["BadRequestError", "BrokenReplyError", "Losses", "ReplyError", "UnknownPreviousError", "lost_media"]
+__all__ = [
+    "SEARCHES",
+    "BadRequestError",
+    "BrokenReplyError",
+    "Losses",
+    "ReplyError",
+    "UnknownPreviousError",
+    "lost_media",
+]
+
+
+# What a tool of the provider's own did, in an answer.
+SEARCHES: Final = "answer.tools.hosted"
 
 
 class BadRequestError(Exception):

@@ -16,13 +16,14 @@ from typing import Final, Protocol
 import msgspec
 
 from velox.dialects.argument_keys import ArgumentKeys, with_keys
+from velox.dialects.citations import CitedTexts
 from velox.dialects.claude_envelope import InvokeStream, bedrock_error
 from velox.dialects.decoding import first_document
 from velox.dialects.events import answer_of, events_of
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     ApiError,
-    Block,
     ClientSide,
     Close,
     Delta,
@@ -73,7 +74,7 @@ _MOST_NUMBERS: Final = 8_000_000
 class Dialogue:
     """The crossing of one attempt that generates text."""
 
-    __slots__ = ("_answered", "_client", "_losses", "_model", "_stream", "_usage", "_written")
+    __slots__ = ("_answered", "_client", "_losses", "_model", "_searches", "_stream", "_usage", "_written")
     most_values: Final = MOST_VALUES
 
     def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
@@ -81,6 +82,7 @@ class Dialogue:
         self._model: Final = model
         self._losses: Final = losses
         self._written = _NOTHING
+        self._searches = False  # the request asks for a search of the web
         self._stream: _DialogueStream | None = None
         self._usage = Usage()
         self._answered = ""  # the model
@@ -108,6 +110,7 @@ class Dialogue:
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to ask for. Raises BadRequestError."""
         request = self._client.read(body)
+        self._searches = request.web_search is not None
         try:
             self._written = self._model.write(request, model)
         except BadRequestError as exc:
@@ -130,7 +133,8 @@ class Dialogue:
 
     def stream(self) -> _DialogueStream:
         """Return what translates a stream."""
-        self._stream = _DialogueStream(self._model.stream(), self._client.stream(), self._written, self._losses)
+        cited = CitedTexts() if self._searches else None
+        self._stream = _DialogueStream(self._model.stream(), self._client.stream(), self._written, self._losses, cited)
         return self._stream
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
@@ -174,7 +178,7 @@ class Dialogue:
         return answer
 
 
-def _says(block: Block) -> bool:
+def _says(block: AnswerBlock) -> bool:
     return isinstance(block, ToolUse | Refusal) or (isinstance(block, Text) and block.text != EMPTY)
 
 
@@ -213,11 +217,19 @@ class _DialogueStream:
     """One stream."""
 
     __slots__ = (
-        *("_calls", "_has_said", "_keys", "_losses", "_lost", "_reader", "_writer", "_written"),
+        *("_calls", "_cited", "_has_said", "_keys", "_losses", "_lost", "_reader", "_writer", "_written"),
         *("failed", "has_begun", "is_whole", "model", "usage"),
     )
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter, written: Written, losses: Losses) -> None:
+    def __init__(
+        self,
+        reader: StreamReader,
+        writer: StreamWriter,
+        written: Written,
+        losses: Losses,
+        cited: CitedTexts | None = None,
+    ) -> None:
+        self._cited: Final = cited
         self._losses: Final = losses
         self._reader: Final = reader
         self._writer: Final = writer
@@ -270,6 +282,8 @@ class _DialogueStream:
     def _write(self, events: list[Event]) -> bytes:
         if self._keys is not None:
             events = self._with_own_keys(events, self._keys)
+        if self._cited is not None:
+            events = self._cited.placed(events)
         if len(events) == 1 and type(events[0]) is Delta:
             return self._writer.write(events[0])  # nearly all of a stream's reads
         written = []

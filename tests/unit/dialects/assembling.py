@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     Block,
+    Citation,
+    Cite,
     Close,
     Delta,
     End,
@@ -17,6 +20,8 @@ from velox.dialects.form import (
     Lost,
     Open,
     Refusal,
+    Search,
+    Searched,
     Sign,
     Signature,
     Start,
@@ -65,6 +70,8 @@ def assembled(events: Iterable[Event]) -> Answer:
     stop: Stop | None = None
     usage = Usage()
     opens: dict[int, Open] = {}
+    order: list[Open | Search] = []
+    cited: dict[int, list[Citation]] = {}
     texts: dict[int, list[bytes]] = {}
     signatures: dict[int, Signature] = {}
     is_open: set[int] = set()
@@ -80,6 +87,7 @@ def assembled(events: Iterable[Event]) -> Answer:
                 assert start is not None
                 assert event.n == len(opens), "blocks are numbered in turn"
                 opens[event.n], texts[event.n] = event, []
+                order.append(event)
                 is_open.add(event.n)
             case Delta():
                 assert event.n in is_open
@@ -88,6 +96,13 @@ def assembled(events: Iterable[Event]) -> Answer:
             case Sign():
                 assert event.n in is_open
                 signatures[event.n] = event.signature
+            case Cite():
+                assert event.n in is_open
+                assert opens[event.n].kind is Kind.TEXT
+                cited.setdefault(event.n, []).append(event.citation)
+            case Searched():
+                assert not is_open, "a search stands between blocks"
+                order.append(event.search)
             case Close():
                 is_open.remove(event.n)
             case Used():
@@ -105,7 +120,15 @@ def assembled(events: Iterable[Event]) -> Answer:
     assert start is not None
     assert stop is not None
     assert has_ended
-    blocks = [_block(each, joined(texts[n], b""), signatures.get(n)) for n, each in opens.items()]
+    blocks: list[AnswerBlock] = []
+    for each in order:
+        if isinstance(each, Search):
+            blocks.append(each)
+            continue
+        block = _block(each, joined(texts[each.n], b""), signatures.get(each.n))
+        if isinstance(block, Text):
+            block.cited = tuple(cited.get(each.n, ()))
+        blocks.append(block)
     return Answer(start.id, start.model, blocks, stop, usage, lost=tuple(lost))
 
 

@@ -57,7 +57,7 @@ def converse(*blocks: dict[str, Any]) -> dict[str, Any]:
 
 
 CITED = {"type": "url_citation", "url_citation": {"url": "https://x.test", "title": "x"}}
-SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+RUN = {"type": "server_tool_use", "id": "s", "name": "code_execution", "input": {}}
 PLAIN = [
     (Surface.GENERATE, generated(PICTURE), "answer.image"),
     (Surface.GENERATE, generated({"inlineData": {"data": "AA==", "mimeType": "audio/wav"}}), "answer.audio"),
@@ -70,10 +70,10 @@ PLAIN = [
         chat(images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}]),
         "answer.image",
     ),
-    (Surface.CHAT, chat(annotations=[CITED]), "answer.citations"),
+    (Surface.CHAT, chat(annotations=[{**CITED, "url_citation": None}]), "answer.citations"),
     (Surface.CHAT, chat(content=[HI, {"type": "image_url", "image_url": {"url": "x"}}]), "answer.image"),
     (Surface.CHAT, chat(content=[HI, {"type": "reference", "reference_ids": [1]}]), "answer.citations"),
-    (Surface.MESSAGES, message(SEARCH, HI), "answer.tools.hosted"),
+    (Surface.MESSAGES, message(RUN, HI), "answer.tools.hosted"),
     (Surface.MESSAGES, message({**HI, "citations": [{"type": "char_location"}]}), "answer.citations"),
     (Surface.RESPONSES, response({"type": "image_generation_call", "id": "i", "result": "AA=="}), "answer.image"),
     (Surface.RESPONSES, response({"type": "web_search_call", "id": "w"}), "answer.tools.hosted"),

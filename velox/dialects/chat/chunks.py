@@ -14,8 +14,10 @@ from typing import Final
 
 from velox.dialects.arguments import custom_input
 from velox.dialects.chat.details import BETWEEN, id_with_thought, signature_detail, thinking_detail
+from velox.dialects.chat.sources import annotation
 from velox.dialects.form import (
     Call,
+    Cite,
     Close,
     Delta,
     End,
@@ -25,6 +27,7 @@ from velox.dialects.form import (
     JsonText,
     Kind,
     Open,
+    Searched,
     Sign,
     Signature,
     Start,
@@ -34,7 +37,7 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.in_turn import MOST_WAITING_BYTES
-from velox.dialects.losses import BrokenReplyError
+from velox.dialects.losses import SEARCHES, BrokenReplyError, Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
@@ -105,8 +108,16 @@ class ChunkWriter:
     """
 
     def __init__(
-        self, call: Call, model: str, custom: Collection[str], *, include_usage: bool, is_old: bool = False
+        self,
+        call: Call,
+        model: str,
+        custom: Collection[str],
+        losses: Losses,
+        *,
+        include_usage: bool,
+        is_old: bool = False,
     ) -> None:
+        self._losses: Final = losses
         self._is_old: Final = is_old
         self._call: Final = call
         self._model: Final = model
@@ -146,6 +157,10 @@ class ChunkWriter:
                 return self._begun() + self._open(event)
             case Sign():
                 return self._sign(event)
+            case Cite():
+                return self._chunk(b'{"annotations":[%b]}' % annotation(event.citation, event.span))
+            case Searched():
+                self._losses.lose(SEARCHES)
             case Close():
                 return self._close(event.n)
             case Finish():

@@ -17,21 +17,24 @@ from velox.dialects.chat.chunks import (
 )
 from velox.dialects.chat.details import BETWEEN, id_with_thought, signature_detail, thinking_detail
 from velox.dialects.chat.requests import RequestReader
+from velox.dialects.chat.sources import annotation
+from velox.dialects.citations import spans_of
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     ApiError,
-    Block,
     Call,
     JsonText,
     Refusal,
     Request,
+    Search,
     StopReason,
     StreamWriter,
     Text,
     Thinking,
     ToolUse,
 )
-from velox.dialects.losses import Losses
+from velox.dialects.losses import SEARCHES, Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
@@ -47,6 +50,7 @@ class ChatClient:
 
     def __init__(self, call: Call, losses: Losses) -> None:
         self._call: Final = call
+        self._losses: Final = losses
         self._reader: Final = RequestReader(losses)
         self._model = call.model
 
@@ -69,6 +73,7 @@ class ChatClient:
             self._call,
             self._model,
             self._reader.custom,
+            self._losses,
             include_usage=self._reader.include_usage,
             is_old=self._reader.is_old,
         )
@@ -94,6 +99,7 @@ class ChatClient:
             content,
             b',"refusal":',
             joined(refusals, b"") if refusals else b"null",
+            *self._annotations(blocks),
             *self._reasoning(blocks),
             *self._calls(calls),
             b"}",
@@ -113,7 +119,19 @@ class ChatClient:
             )
         )
 
-    def _reasoning(self, blocks: Sequence[Block]) -> list[bytes]:
+    def _annotations(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
+        """Write the pages that the texts name; searches themselves have no place here."""
+        if any(isinstance(block, Search) for block in blocks):
+            self._losses.lose(SEARCHES)
+        cited = [
+            annotation(each, span)
+            for block, spans in zip(blocks, spans_of(blocks), strict=True)
+            if isinstance(block, Text)
+            for each, span in zip(block.cited, spans, strict=True)
+        ]
+        return [b',"annotations":[', b",".join(cited), b"]"] if cited else []
+
+    def _reasoning(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
         thoughts = [block.text for block in blocks if isinstance(block, Thinking) and not block.is_redacted]
         fields = []
         texts: list[JsonText] = [text for text in thoughts if text != EMPTY]
@@ -124,7 +142,7 @@ class ChatClient:
             fields += [b',"reasoning_details":[', b",".join(details), b"]"]
         return fields
 
-    def _details(self, blocks: Sequence[Block]) -> list[bytes]:
+    def _details(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
         """Return the entries for the signatures, in the order of the blocks."""
         details: list[bytes] = []
         n_calls = 0

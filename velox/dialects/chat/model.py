@@ -23,6 +23,7 @@ from velox.dialects.chat.replies import (
     signed,
     stop_of,
 )
+from velox.dialects.chat.sources import citations_of
 from velox.dialects.chat.stream import ChunkReader
 from velox.dialects.counts import checked_tools, taken_stops
 from velox.dialects.decoding import decoded_reply, is_given, reply_text
@@ -30,8 +31,8 @@ from velox.dialects.efforts import effort_of, taken_effort
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     ApiError,
-    Block,
     Choice,
     Format,
     JsonText,
@@ -258,9 +259,9 @@ class ChatModel:
             tuple(dict.fromkeys(lost(message))),
         )
 
-    def _blocks(self, message: wire.ReplyMessage) -> list[Block]:
+    def _blocks(self, message: wire.ReplyMessage) -> list[AnswerBlock]:
         text, thought = read_content(message.content)
-        blocks: list[Block] = []
+        blocks: list[AnswerBlock] = []
         if message.reasoning_details:
             blocks += read_reasoning(message.reasoning_details, self._provider)
         else:
@@ -269,7 +270,7 @@ class ChatModel:
                     blocks.append(Thinking(reasoning))
                     break
         if text != EMPTY:
-            blocks.append(Text(text))
+            blocks.append(Text(text, cited=citations_of(message.annotations)))
         refusal = raw_text(message.refusal)
         if refusal is not None and refusal != EMPTY:
             blocks.append(Refusal(refusal))

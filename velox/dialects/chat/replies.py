@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.chat import wire
+from velox.dialects.chat.sources import citations_of, n_annotations
 from velox.dialects.decoding import bill_in, is_given
 from velox.dialects.endings import settled
 from velox.dialects.form import (
@@ -180,8 +181,10 @@ def lost(message: wire.ReplyMessage | wire.Delta) -> list[str]:
     has_parts = bool(content) and content[0] == _LIST
     if not (has_parts or message.audio or message.images or message.annotations):
         return []  # nearly all of them
-    fields = (("audio", message.audio), ("image", message.images), ("citations", message.annotations))
+    fields = (("audio", message.audio), ("image", message.images))
     found = [f"answer.{name}" for name, raw in fields if bytes(raw) not in _NOTHING]
+    if message.annotations and n_annotations(message.annotations) > len(citations_of(message.annotations)):
+        found.append("answer.citations")
     if has_parts:
         try:
             parts = _PARTS.decode(message.content)

@@ -26,10 +26,12 @@ from velox.dialects.chat.replies import (
     signed,
     stop_of,
 )
+from velox.dialects.chat.sources import citations_of
 from velox.dialects.decoding import decoded_reply, is_given, reply_text
 from velox.dialects.delta_shape import DeltaShape
 from velox.dialects.form import (
     ApiError,
+    Cite,
     Close,
     Delta,
     End,
@@ -231,11 +233,20 @@ class ChunkReader:
                 if self._refusal < 0:
                     self._refusal = self._open(Kind.REFUSAL, found)
                 found.append(Delta(self._refusal, text))
+        if delta.annotations:
+            self._cite(delta.annotations, found)
         found += map(Lost, lost(delta))
         for each in delta.tool_calls or ():
             self._tool(each, found)
         if delta.function_call is not None:
             self._tool(wire.ToolCallDelta(0, function=delta.function_call), found)
+
+    def _cite(self, annotations: msgspec.Raw, found: list[Event]) -> None:
+        cited = citations_of(annotations)
+        if cited and self._text < 0:
+            found.append(Lost("answer.citations"))  # of no text, or of one that is whole
+        else:
+            found += [Cite(self._text, each) for each in cited]
 
     def _open(self, kind: Kind, found: list[Event]) -> int:
         """Open a block of text; those of other kinds are whole then, but for calls."""

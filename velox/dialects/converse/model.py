@@ -17,8 +17,8 @@ from velox.dialects.endings import settled
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     ApiError,
-    Block,
     Request,
     Signature,
     Text,
@@ -72,7 +72,7 @@ class ConverseModel:
         error = broken_stop(found.stop_reason)
         if error is not None:
             raise ReplyError(error)
-        blocks: list[Block] = []
+        blocks: list[AnswerBlock] = []
         for content in found.output.message.content:
             block = self._block(content)
             if block is not None:
@@ -95,7 +95,7 @@ class ConverseModel:
         message, name = message_of(body, f"the upstream answered {status}")
         return api_error((headers or {}).get(_ERROR_TYPE) or name, status, message)
 
-    def _block(self, content: Content) -> Block | None:
+    def _block(self, content: Content) -> AnswerBlock | None:
         text = text_of(content.text)
         if text is not None:
             return Text(text)
@@ -115,7 +115,7 @@ class ConverseModel:
             return Text(joined([text for text in texts if text is not None], b""))
         return None
 
-    def _thinking(self, reasoning: Reasoning) -> Block | None:
+    def _thinking(self, reasoning: Reasoning) -> AnswerBlock | None:
         if reasoning.redacted_content is not None:
             return Thinking(EMPTY, Signature(self._provider, reasoning.redacted_content), is_redacted=True)
         said = reasoning.reasoning_text

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from velox.dialects.form import (
+    AnswerBlock,
     ApiError,
-    Block,
     ErrorKind,
     JsonText,
     Refusal,
@@ -88,7 +88,7 @@ def signed(signature: Signature | None, *, is_redacted: bool = False) -> bytes:
     return b',"thoughtSignature":' + quoted(tagged_base64(signature, is_redacted=is_redacted))
 
 
-def part(block: Block, call_id: str, *, is_first: bool = False) -> bytes | None:
+def part(block: AnswerBlock, call_id: str, *, is_first: bool = False) -> bytes | None:
     """Write a block of an answer; None: it has no counterpart. call_id: for a call without an id. is_first: among
     calls.
     """

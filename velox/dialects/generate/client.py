@@ -6,15 +6,18 @@ Source: REST reference of v1beta; google-genai 3.4 reads what is written here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.form import Answer, ApiError, Call, Refusal, Request, ToolUse
+from velox.dialects.citations import spans_of
+from velox.dialects.form import Answer, ApiError, Call, Refusal, Request, Search, Text, ToolUse
 from velox.dialects.generate.answers import EMPTY_PART, ending, error_body, part, usage_metadata
 from velox.dialects.generate.client_stream import GenerateArrayWriter, GenerateStreamWriter
+from velox.dialects.generate.grounding import grounding_field, part_place
 from velox.dialects.generate.request_reader import RequestReader
 from velox.dialects.losses import Losses
 from velox.dialects.own_paths import GENERATE_NAMES, own_path
-from velox.dialects.text import joined, quoted
+from velox.dialects.text import decoded, joined, quoted
 
 __all__ = ["GenerateClient"]
 
@@ -38,20 +41,24 @@ class GenerateClient:
 
     def answer(self, answer: Answer) -> bytes:
         """Return the body of a plain answer."""
-        parts = []
+        parts: list[bytes] = []
+        texts: list[tuple[Text, int]] = []  # with the numbers of their parts
         has_calls = False
         for n, block in enumerate(answer.blocks):
             written = part(block, f"call_{self._call.id}{n}", is_first=not has_calls)
             has_calls = has_calls or isinstance(block, ToolUse)
             if written is not None:
+                if isinstance(block, Text):
+                    texts.append((block, len(parts)))
                 parts.append(written)
         refusals = [block.text for block in answer.blocks if isinstance(block, Refusal)]
         return (
-            b'{"candidates":[{"content":{"parts":[%b],"role":"model"},%b,"index":0}],'
+            b'{"candidates":[{"content":{"parts":[%b],"role":"model"},%b,"index":0%b}],'
             b'"usageMetadata":%b,"modelVersion":%b,"responseId":%b}'
         ) % (
             b",".join(parts) or EMPTY_PART,
             ending(answer.stop, joined(refusals, b"") if refusals else None),
+            _grounding(answer, texts),
             usage_metadata(answer.usage),
             quoted(answer.model or self._call.model),
             quoted(answer.id or self._call.id),
@@ -64,3 +71,17 @@ class GenerateClient:
     def error(self, error: ApiError) -> bytes:
         """Return the body of an error."""
         return error_body(error)
+
+
+def _grounding(answer: Answer, texts: Sequence[tuple[Text, int]]) -> bytes:
+    searches = [block for block in answer.blocks if isinstance(block, Search)]
+    places = []
+    for text, number in texts:
+        if text.cited:
+            said = decoded(text.text)
+            spans = spans_of([text])[0]
+            places += [
+                part_place(said, span.start, span.end, each.source, number)
+                for each, span in zip(text.cited, spans, strict=True)
+            ]
+    return grounding_field(searches, places)

@@ -13,6 +13,7 @@ from typing import Final
 
 from velox.dialects.form import (
     Call,
+    Cite,
     Close,
     Delta,
     End,
@@ -22,14 +23,18 @@ from velox.dialects.form import (
     JsonText,
     Kind,
     Open,
+    Search,
+    Searched,
     Sign,
     Signature,
+    Source,
     Start,
     Stop,
     Usage,
     Used,
 )
 from velox.dialects.generate.answers import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
+from velox.dialects.generate.grounding import Place, grounding_field
 from velox.dialects.generate.wire import as_object
 from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BrokenReplyError
@@ -64,7 +69,10 @@ class _Opened:
 class GenerateStreamWriter:
     """One stream."""
 
-    __slots__ = ("_call", "_end", "_has_calls", "_opened", "_refusal", "_stop", "_usage", "_waiting_bytes")
+    __slots__ = (
+        *("_call", "_end", "_has_calls", "_opened", "_places", "_refusal", "_searches", "_stop", "_unplaced", "_usage"),
+        "_waiting_bytes",
+    )
 
     def __init__(self, call: Call) -> None:
         self._call: Final = call
@@ -73,6 +81,9 @@ class GenerateStreamWriter:
         self._waiting_bytes = 0
         self._refusal: list[JsonText] = []
         self._usage = Usage()
+        self._searches: Final[list[Search]] = []
+        self._places: Final[list[Place]] = []
+        self._unplaced: Final[list[Source]] = []  # cited, nobody knows where
         self._stop: Stop | None = None
         self._has_calls = False
         self._start(Start("", ""))
@@ -96,6 +107,14 @@ class GenerateStreamWriter:
             self._usage = event.usage.over(self._usage)
         elif isinstance(event, Finish):
             self._stop = event.stop
+        elif isinstance(event, Cite):
+            source, span = event.citation.source, event.span
+            if span is None:
+                self._unplaced.append(source)
+            else:
+                self._places.append(Place(source, span.first_byte, span.last_byte, span.words))
+        elif isinstance(event, Searched):
+            self._searches.append(event.search)
         elif isinstance(event, End):
             return self._last()
         elif isinstance(event, Failed):
@@ -159,8 +178,9 @@ class GenerateStreamWriter:
         if self._stop is None:
             return b""
         refusal = joined(self._refusal, b"") if self._refusal else None
+        sources = grounding_field(self._searches, self._places, self._unplaced)
         usage = b',"usageMetadata":' + usage_metadata(self._usage)
-        return _BEGIN + EMPTY_PART + _MIDDLE + b"," + ending(self._stop, refusal) + b"}]" + usage + self._end
+        return _BEGIN + EMPTY_PART + _MIDDLE + b"," + ending(self._stop, refusal) + sources + b"}]" + usage + self._end
 
 
 class GenerateArrayWriter(GenerateStreamWriter):

@@ -9,7 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Answer, ApiError, Block, ErrorKind, Request, Signature, Text, Thinking, ToolUse, Written
+from velox.dialects.form import (
+    Answer,
+    AnswerBlock,
+    ApiError,
+    ErrorKind,
+    Request,
+    Signature,
+    Text,
+    Thinking,
+    ToolUse,
+    Written,
+)
+from velox.dialects.generate.grounding import Grounding, has_sources
 from velox.dialects.generate.partial_args import PartialArgs
 from velox.dialects.generate.replies import (
     GOOGLE,
@@ -26,9 +38,9 @@ from velox.dialects.generate.replies import (
 from velox.dialects.generate.request import RequestWriter
 from velox.dialects.generate.schema import SubsetSchemas
 from velox.dialects.generate.stream import GenerateStreamReader
-from velox.dialects.generate.wire import ReplyCall, ReplyPart, UsageMetadata, is_absent
+from velox.dialects.generate.wire import Candidate, ReplyCall, ReplyPart, UsageMetadata, is_absent
 from velox.dialects.losses import Losses, ReplyError
-from velox.dialects.text import EMPTY, joined, raw_text
+from velox.dialects.text import EMPTY, decoded, joined, raw_text
 from velox.dialects.tool_fit import fit_tools
 
 __all__ = ["GenerateModel"]
@@ -40,17 +52,19 @@ _BAD_GATEWAY: Final = 502
 class GenerateModel:
     """One attempt at a Gemini model. schemas: what remembers rewritten schemas, where the caller keeps one."""
 
-    __slots__ = ("_facts", "_losses", "_schemas")
+    __slots__ = ("_facts", "_losses", "_schemas", "_searches")
 
     def __init__(self, facts: ModelFacts, losses: Losses, schemas: SubsetSchemas | None = None) -> None:
         self._facts: Final = facts
         self._losses: Final = losses
         self._schemas: Final = schemas
+        self._searches = False
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request; the model stands in the path. Raises BadRequestError."""
         schemas = self._schemas if self._schemas is not None else SubsetSchemas()
         keys = fit_tools(request, self._facts.schemas_refuse)
+        self._searches = request.web_search is not None
         written = RequestWriter(self._facts, self._losses, schemas).write(request)
         written.keys = keys
         return written
@@ -63,6 +77,9 @@ class GenerateModel:
         candidate = first(reply)
         parts = (candidate.content.parts if candidate is not None and candidate.content is not None else None) or ()
         blocks = _blocks(parts)
+        names = [name for part in parts if (name := lost(part)) is not None]
+        if candidate is not None and has_sources(candidate):
+            names += _add_sources(candidate, blocks)
         has_tools = any(isinstance(block, ToolUse) for block in blocks)
         found = stop(candidate, has_tools) if candidate is not None else blocked(reply.prompt_feedback)
         if isinstance(found, ApiError):
@@ -77,23 +94,37 @@ class GenerateModel:
             found,
             whole_usage(metadata),
             tier(metadata),
-            tuple(dict.fromkeys(name for part in parts if (name := lost(part)) is not None)),
+            tuple(dict.fromkeys(names)),
         )
 
     def stream(self) -> GenerateStreamReader:
         """Return what reads a streamed answer."""
-        return GenerateStreamReader()
+        return GenerateStreamReader(searches=self._searches)
 
     def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
         """Read the body of an error, which may be anything."""
         return api_error(status, body)
 
 
-def _blocks(parts: Sequence[ReplyPart]) -> list[Block]:
+def _add_sources(candidate: Candidate, blocks: list[AnswerBlock]) -> list[str]:
+    """Add what an answer rests on to its texts, and the search before them; return what is lost of it."""
+    grounding = Grounding()
+    grounding.add(candidate)
+    texts = [block for block in blocks if isinstance(block, Text)]
+    for text, cited in zip(texts, grounding.citations([decoded(text.text) for text in texts]), strict=True):
+        text.cited = tuple(cited)
+    search = grounding.search
+    if search is not None:
+        at = next((n for n, block in enumerate(blocks) if isinstance(block, Text)), len(blocks))
+        blocks.insert(at, search)
+    return ["answer.citations"] if grounding.is_partial else []
+
+
+def _blocks(parts: Sequence[ReplyPart]) -> list[AnswerBlock]:
     """Read the parts. Google splits one text over several: those of a kind are one block, up to a signature, as in a
     stream (agno-agi/agno#3229).
     """
-    blocks: list[Block] = []
+    blocks: list[AnswerBlock] = []
     for part in parts:
         block = _block(part)
         last = blocks[-1] if blocks else None
@@ -105,7 +136,7 @@ def _blocks(parts: Sequence[ReplyPart]) -> list[Block]:
     return blocks
 
 
-def _block(part: ReplyPart) -> Block | None:
+def _block(part: ReplyPart) -> AnswerBlock | None:
     signature = Signature(GOOGLE, part.thought_signature) if part.thought_signature else None
     call = part.function_call
     if call is not None:

@@ -16,28 +16,33 @@ from velox.dialects.decoding import BOM
 from velox.dialects.endings import settled
 from velox.dialects.form import (
     ApiError,
+    Cite,
     Close,
     Delta,
     End,
     Event,
     Failed,
     Finish,
+    JsonText,
     Kind,
     Lost,
     Open,
+    Searched,
     Sign,
     Signature,
     Start,
     Stop,
     Used,
 )
+from velox.dialects.generate.grounding import Grounding, has_sources
 from velox.dialects.generate.json_items import JsonItems
 from velox.dialects.generate.partial_args import PartialArgs
 from velox.dialects.generate.replies import GOOGLE, blocked, first, lost, read_reply, status_error, stop, usage
-from velox.dialects.generate.wire import ReplyCall, ReplyPart, is_absent
+from velox.dialects.generate.wire import Candidate, ReplyCall, ReplyPart, is_absent
+from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.sse_events import MOST_REPLY_BYTES, SseEvents
-from velox.dialects.text import EMPTY, quoted, raw_text
+from velox.dialects.text import EMPTY, decoded, joined, quoted, raw_text
 
 __all__ = ["GenerateStreamReader"]
 
@@ -53,10 +58,11 @@ class GenerateStreamReader:
 
     __slots__ = ("_events", "_head", "_parts")
 
-    def __init__(self) -> None:
+    def __init__(self, *, searches: bool = False) -> None:
+        """searches: the model may search the web: its texts are kept, as what they rest on comes behind them."""
         self._events: SseEvents | JsonItems | None = None  # once the first byte has come
         self._head = b""
-        self._parts: Final = _Parts()
+        self._parts: Final = _Parts(searches=searches)
 
     def __repr__(self) -> str:
         return f"<GenerateStreamReader {self._parts!r}>"
@@ -121,17 +127,23 @@ class _Parts:
     __slots__ = (
         "_call",
         "_call_n",
+        "_grounding",
         "_has_tools",
         "_is_over",
         "_kind",
         "_n",
         "_n_calls",
+        "_n_kept",
         "_signature",
         "_started",
         "_stop",
+        "_texts",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, searches: bool) -> None:
+        self._texts: Final[dict[int, list[JsonText]] | None] = {} if searches else None  # by block
+        self._n_kept = 0
+        self._grounding: Final = Grounding()
         self._started = False
         self._n = -1  # the number of the last block
         self._kind: Kind | None = None  # of the one that is open
@@ -163,6 +175,8 @@ class _Parts:
                 events.append(Used(found))  # first: a client may be told how long its prompt was before it gets a text
         candidate = first(reply)
         if candidate is not None:
+            if has_sources(candidate):
+                self._add_sources(candidate, events)
             for part in (candidate.content.parts if candidate.content is not None else None) or ():
                 self._part(part, events)
         found_stop = stop(candidate, self._has_tools) if candidate is not None else blocked(reply.prompt_feedback)
@@ -177,7 +191,11 @@ class _Parts:
             return
         if self._call is not None:
             return  # a call that was not finished
+        self._cite(events)
         self._close(events)
+        search = self._grounding.search
+        if search is not None:
+            events.append(Searched(search))
         events += (Finish(settled(self._stop, has_calls=self._has_tools)), End())  # a call may come after the reason
 
     def _fail(self, error: ApiError, events: list[Event]) -> None:
@@ -202,9 +220,39 @@ class _Parts:
             self._open(kind, events)
         if text != EMPTY:
             events.append(Delta(self._n, text))
+            if self._texts is not None and kind is _TEXT:
+                self._keep(text)
         if signature:
             events.append(Sign(self._n, Signature(GOOGLE, signature)))
-            self._close(events)
+            if self._texts is None or kind is not _TEXT:
+                self._close(events)  # else what is cited of it comes later
+
+    def _keep(self, text: JsonText) -> None:
+        assert self._texts is not None, "asked before"
+        self._n_kept += len(text)
+        if self._n_kept > MOST_WAITING_BYTES:
+            raise BrokenReplyError(f"the answer is over {MOST_WAITING_BYTES} bytes, the most that can be cited")
+        self._texts.setdefault(self._n, []).append(text)
+
+    def _add_sources(self, candidate: Candidate, events: list[Event]) -> None:
+        if self._texts is None:
+            events.append(Lost("answer.citations"))  # nobody asked for a search
+        else:
+            self._grounding.add(candidate)
+
+    def _cite(self, events: list[Event]) -> None:
+        """Add the citations of the text that is open; those of others come too late."""
+        if self._texts is None:
+            return
+        texts = [decoded(joined(texts, b"")) for texts in self._texts.values()]
+        is_lost = self._grounding.is_partial
+        for n, cited in zip(self._texts, self._grounding.citations(texts), strict=True):
+            if n == self._n and self._kind is _TEXT:
+                events += [Cite(n, each) for each in cited]
+            else:
+                is_lost = is_lost or bool(cited)
+        if is_lost:
+            events.append(Lost("answer.citations"))
 
     def _function_call(self, call: ReplyCall, signature: str | None, events: list[Event]) -> None:
         """Read a call. One with partial arguments goes on over several parts, of which only the first has a name."""

@@ -113,6 +113,8 @@ class Candidate(msgspec.Struct, rename="camel", gc=False):
     content: ReplyContent | None = None
     finish_reason: str | None = None
     finish_message: Raw = ABSENT
+    grounding_metadata: Raw = ABSENT
+    citation_metadata: Raw = ABSENT
     index: int | None = None
 
 

@@ -12,11 +12,12 @@ import msgspec
 from velox.dialects.decoding import decoded_request
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     ApiError,
-    Block,
     Call,
     Refusal,
     Request,
+    Search,
     Signature,
     StreamWriter,
     Text,
@@ -28,6 +29,7 @@ from velox.dialects.messages.call_ids import shown_id
 from velox.dialects.messages.client_stream import MessagesWriter, error_body, signed, stop_fields
 from velox.dialects.messages.meaning import served_tier, written_usage
 from velox.dialects.messages.reader import read_request
+from velox.dialects.messages.sources import search_blocks, text_blocks
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.own_paths import MESSAGES_NAMES, own_path
 from velox.dialects.signatures import tagged
@@ -91,14 +93,16 @@ class MessagesClient:
             usage,
         )
 
-    def _write(self, n: int, block: Block, blocks: list[bytes]) -> None:
+    def _write(self, n: int, block: AnswerBlock, blocks: list[bytes]) -> None:
         match block:
             case Text():
                 if block.text != EMPTY:
-                    citations = b"" if block.citations is None else b',"citations":' + block.citations
-                    blocks.append(b'{"type":"text","text":%b%b}' % (block.text, citations))
+                    blocks += text_blocks(block)
                 if block.signature is not None:
                     blocks.append(_thinking(EMPTY, block.signature))
+            case Search():
+                call, given, found = search_blocks(block, self._call.id, n)
+                blocks += [call.replace(b'"input":{}', b'"input":' + given), found]
             case Refusal(text):
                 blocks.append(b'{"type":"text","text":%b}' % text)
             case Thinking(text, signature, is_redacted):

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from velox.dialects.form import (
     Call,
+    Cite,
     Close,
     Delta,
     End,
@@ -31,6 +32,8 @@ from velox.dialects.form import (
     Finish,
     Kind,
     Open,
+    Search,
+    Searched,
     Sign,
     Signature,
     Start,
@@ -42,6 +45,7 @@ from velox.dialects.form import (
 from velox.dialects.in_turn import BlockEvent, InTurn
 from velox.dialects.messages.call_ids import shown_id
 from velox.dialects.messages.meaning import error_type, stop_word, written_usage
+from velox.dialects.messages.sources import citation, search_blocks
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.signatures import tagged
 from velox.dialects.text import quoted
@@ -58,6 +62,7 @@ _THINKING: Final = b'{"type":"thinking","thinking":"","signature":""}'
 _TEXT_DELTA: Final = b'{"type":"text_delta","text":'
 _THINKING_DELTA: Final = b'{"type":"thinking_delta","thinking":'
 _SIGNATURE_DELTA: Final = b'{"type":"signature_delta","signature":'
+_CITATIONS_DELTA: Final = b'{"type":"citations_delta","citation":'
 _INPUT_DELTA: Final = b'{"type":"input_json_delta","partial_json":'
 _DELTAS: Final = MappingProxyType(
     {
@@ -83,11 +88,13 @@ class MessagesWriter:
         "_id",
         "_in_turn",
         "_index",
+        "_is_cited",
         "_is_over",
         "_is_told",
         "_late",
         "_model",
         "_opened",
+        "_searches",
         "_stop",
         "_unsaid",
         "_usage",
@@ -100,6 +107,8 @@ class MessagesWriter:
         self._has_begun = False
         self._opened: Open | None = None  # the block that is written now
         self._is_told = False  # its content_block_start is
+        self._is_cited = False  # all of what it has said is
+        self._searches: Final[list[Search]] = []  # that wait for the end of a block
         self._delta = b""  # how its deltas begin
         self._late: Signature | None = None  # of the open block; it follows as one of its own
         self._index = 0  # of it, or of the next one
@@ -121,8 +130,11 @@ class MessagesWriter:
         match event:
             case Delta() if event.n == self._in_turn.current:
                 return self._add_text(event)
-            case Delta() | Sign() | Close() | Open():
+            case Delta() | Sign() | Close() | Open() | Cite():
                 return self._add(event)
+            case Searched():
+                self._searches.append(event.search)
+                return self._searched() if self._in_turn.current is None else b""
             case Start():
                 self._id = event.id
                 self._model = event.model or self._model
@@ -165,7 +177,37 @@ class MessagesWriter:
             return self._add_text(event)
         opened = self._opened
         assert opened is not None, "events of blocks come in turn"
-        return self._sign(opened, event.signature) if isinstance(event, Sign) else self._close(opened)
+        if isinstance(event, Cite):
+            return self._cite(opened, event)
+        if isinstance(event, Sign):
+            return self._sign(opened, event.signature)
+        closed = self._close(opened)
+        return closed + self._searched() if self._searches else closed
+
+    def _searched(self) -> bytes:
+        """Write the searches that no block holds up any more."""
+        told = self._begin() + self._said()
+        for search in self._searches:
+            index = self._index
+            call, given, found = search_blocks(search, self._call.id, index)
+            told += (
+                _OPEN % (index, call)
+                + _DELTA % (index, _INPUT_DELTA, quoted(given.decode("utf-8", "surrogatepass")))
+                + _STOP % index
+                + _OPEN % (index + 1, found)
+                + _STOP % (index + 1)
+            )
+            self._index += 2
+        self._searches.clear()
+        return told
+
+    def _cite(self, opened: Open, event: Cite) -> bytes:
+        """Write a citation of what the block has said so far: more of the text goes into another block."""
+        if opened.kind is not Kind.TEXT:
+            return b""
+        told = b"" if self._is_told else self._tell(opened)
+        self._is_cited = event.citation.end is not None  # else it is of all of the block
+        return told + _DELTA % (self._index, _CITATIONS_DELTA, citation(event.citation))
 
     def _take(self, opened: Open) -> bytes:
         """Make this block the open one.
@@ -208,13 +250,18 @@ class MessagesWriter:
         assert opened is not None, "events of blocks come in turn"
         if opened.kind is _REDACTED:
             return b""
-        if self._is_told:
+        if self._is_told and not self._is_cited:
             return _DELTA % (self._index, self._delta, event.text)
+        if self._is_cited:
+            self._is_cited, self._is_told = False, False
+            ended, self._index = _STOP % self._index, self._index + 1
+            return ended + self._tell(opened) + _DELTA % (self._index, self._delta, event.text)
         return self._tell(opened) + _DELTA % (self._index, self._delta, event.text)
 
     def _close(self, opened: Open) -> bytes:
         """Write the end of the open block."""
         self._opened = None
+        self._is_cited = False
         late, self._late = self._late, None
         told = b""
         if not self._is_told and opened.kind is Kind.TOOL:

@@ -8,17 +8,36 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from velox.dialects.form import ApiError, ErrorKind, Stop, StopReason, Usage
-from velox.dialects.messages.wire import BlockOut, ErrorBody, StopDetails, UsageOut
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.form import ApiError, Citation, ErrorKind, Search, Source, Stop, StopReason, Usage
+from velox.dialects.messages.wire import (
+    CITATION,
+    CITED,
+    FOUND,
+    SEARCH_INPUT,
+    BlockOut,
+    CitationOut,
+    ErrorBody,
+    StopDetails,
+    UsageOut,
+)
 from velox.dialects.text import raw_text
 from velox.protocol.token_usage import REGIONAL
 
 __all__ = [
+    "RESULTS",
+    "SEARCH",
+    "cited_pages",
     "error_kind",
     "error_of",
     "error_type",
     "latest",
     "lost",
+    "query_of",
+    "read_citation",
+    "search_of",
     "served_tier",
     "status_kind",
     "stop_of",
@@ -61,7 +80,10 @@ _TYPES: Final = MappingProxyType(
     {**{kind: word for word, kind in _KINDS.items()}, ErrorKind.UNAVAILABLE: "overloaded_error"}
 )
 _BY_STATUS: Final = MappingProxyType({kind.value: kind for kind in ErrorKind})
-_KEPT: Final = frozenset({"thinking", "redacted_thinking", "tool_use"})
+# The tool by which Anthropic searches the web, as it is called in answers.
+SEARCH: Final = "web_search"
+RESULTS: Final = "web_search_tool_result"
+_KEPT: Final = frozenset({"thinking", "redacted_thinking", "tool_use", RESULTS})
 _SERVER_ERROR: Final = 500
 
 
@@ -135,8 +157,58 @@ def error_kind(word: str) -> ErrorKind | None:
 def lost(block: BlockOut) -> str | None:
     """Return what of a block of an answer the form has no place for (form.Lost); None: nothing."""
     if block.type == "text":
-        return None if bytes(block.citations) in (b"", b"null", b"[]") else "answer.citations"
-    return None if block.type in _KEPT else "answer.tools.hosted"
+        return "answer.citations" if len(cited_pages(block)) < len(_citations(block)) else None
+    is_kept = block.type in _KEPT or (block.type == "server_tool_use" and block.name == SEARCH)
+    return None if is_kept else "answer.tools.hosted"
+
+
+def _citations(block: BlockOut) -> list[CitationOut]:
+    raw = bytes(block.citations)
+    if raw in (b"", b"null", b"[]"):
+        return []
+    try:
+        return CITED.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return [CitationOut()]
+
+
+def cited_pages(block: BlockOut) -> tuple[Citation, ...]:
+    """Return the citations of a text that name pages: those of documents have no counterpart elsewhere."""
+    return tuple(found for each in _citations(block) if (found := citation_of(each)) is not None)
+
+
+def read_citation(raw: Raw) -> Citation | None:
+    """Return a citation of a stream; None: it names no page."""
+    try:
+        return citation_of(CITATION.decode(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def citation_of(citation: CitationOut) -> Citation | None:
+    """Return a citation of all of its block; None: it names no page."""
+    url = citation.url if citation.url is not None else citation.source
+    if url is None or not url.startswith(("https://", "http://")):
+        return None
+    return Citation(Source(url, citation.title or ""), quote=raw_text(citation.cited_text))
+
+
+def search_of(result: BlockOut, query: str) -> Search:
+    """Return a search of the web by its results; none where it failed."""
+    try:
+        pages = FOUND.decode(result.content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pages = []
+    sources = tuple(Source(page.url, page.title or "") for page in pages if page.url is not None)
+    return Search((query,) if query else (), sources)
+
+
+def query_of(arguments: bytes) -> str:
+    """Return what a search of the web looks for; "" where that can't be read."""
+    try:
+        return SEARCH_INPUT.decode(arguments).query
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def status_kind(status: int) -> ErrorKind:

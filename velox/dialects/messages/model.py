@@ -16,9 +16,10 @@ from velox.dialects.endings import settled
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     ApiError,
-    Block,
     Request,
+    Search,
     Signature,
     StreamReader,
     Text,
@@ -28,7 +29,19 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
-from velox.dialects.messages.meaning import error_of, lost, status_kind, stop_of, tier_of, usage_of
+from velox.dialects.messages.meaning import (
+    RESULTS,
+    SEARCH,
+    cited_pages,
+    error_of,
+    lost,
+    query_of,
+    search_of,
+    status_kind,
+    stop_of,
+    tier_of,
+    usage_of,
+)
 from velox.dialects.messages.stream import MessagesReader
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import ANSWER, ERROR, BlockOut
@@ -71,13 +84,21 @@ class MessagesModel:
             raise ReplyError(error_of(found.error))
         if found.content is None:
             raise BrokenReplyError("the upstream's answer has no content")
-        blocks: list[Block] = []
+        blocks: list[AnswerBlock] = []
         has_calls = False  # those of the tool whose input is the text of the answer are none
+        queries: dict[str, str] = {}  # of searches, by their ids
         for each in found.content:
+            if each.type == "server_tool_use" and each.name == SEARCH:
+                queries[each.id or ""] = query_of(bytes(each.input))
+                continue
+            if each.type == RESULTS:
+                blocks.append(search_of(each, queries.pop(each.tool_use_id or "", "")))
+                continue
             block = self._block(each)
             if block is not None:
                 blocks.append(block)
                 has_calls = has_calls or type(block) is ToolUse
+        blocks += [Search((query,)) for query in queries.values() if query]  # whose results are not there yet
         stop = settled(stop_of(found.stop_reason, found.stop_sequence, found.stop_details), has_calls=has_calls)
         usage, tier = Usage(), None
         if found.usage is not None:
@@ -85,12 +106,11 @@ class MessagesModel:
         losses = tuple(dict.fromkeys(name for each in found.content if (name := lost(each)) is not None))
         return Answer(found.id, found.model, blocks, stop, usage, tier, losses)
 
-    def _block(self, block: BlockOut) -> Block | None:
+    def _block(self, block: BlockOut) -> AnswerBlock | None:
         """Read one block; None: it has no counterpart, as those of tools that Anthropic runs."""
         match block.type:
             case "text":
-                citations = bytes(block.citations)
-                return Text(raw_text(block.text) or EMPTY, citations=None if citations in (b"", b"null") else citations)
+                return Text(raw_text(block.text) or EMPTY, cited=cited_pages(block))
             case "thinking":
                 signature = Signature(PROVIDER, block.signature) if block.signature else None
                 return Thinking(raw_text(block.thinking) or EMPTY, signature)

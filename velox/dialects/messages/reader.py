@@ -40,6 +40,7 @@ from velox.dialects.hosted import HostedTools
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.messages.call_ids import given_id
 from velox.dialects.messages.client_tools import client_tool
+from velox.dialects.messages.sources import OWN_SEARCH, SEALED
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import (
     BILLING,
@@ -219,7 +220,7 @@ def _blocks(raw: Raw, losses: Losses) -> list[Block]:
             kind = each.type
             if kind == "text":
                 text = Text(_text(each.text, "text"), each.cache_control)
-                if each.citations and bytes(each.citations) not in _EMPTY:
+                if each.citations and bytes(each.citations) not in _EMPTY and SEALED not in bytes(each.citations):
                     text.citations = bytes(each.citations)
                 blocks.append(text)
             elif kind == "tool_use":
@@ -313,7 +314,8 @@ def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
         case "container_upload":
             raise BadRequestError("a file in a container of Anthropic's can't be read elsewhere", "type")
         case kind if kind.endswith("_tool_result") or kind in _SERVER_TOOLS:
-            losses.drop(_OF_SERVER_TOOLS, "type")
+            if not (block.id or block.tool_use_id or "").startswith(OWN_SEARCH):  # else no model has ever read it
+                losses.drop(_OF_SERVER_TOOLS, "type")
         case "fallback":
             pass  # it says which model spoke from here on, and no model reads it
         case "compaction":

@@ -19,6 +19,7 @@ from velox.dialects.decoding import decoded_reply, reply_text
 from velox.dialects.delta_shape import DeltaShape
 from velox.dialects.endings import settled
 from velox.dialects.form import (
+    Cite,
     Close,
     Delta,
     End,
@@ -29,22 +30,37 @@ from velox.dialects.form import (
     Kind,
     Lost,
     Open,
+    Search,
+    Searched,
     Sign,
     Signature,
     Start,
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
-from velox.dialects.messages.meaning import error_of, latest, lost, stop_of, usage_of
+from velox.dialects.messages.meaning import (
+    RESULTS,
+    SEARCH,
+    cited_pages,
+    error_of,
+    latest,
+    lost,
+    query_of,
+    read_citation,
+    search_of,
+    stop_of,
+    usage_of,
+)
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import EVENT, BlockOut, DeltaOut, EventOut, UsageOut
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.surrogates import masked, unmasked
-from velox.dialects.text import EMPTY, quoted, raw_text
+from velox.dialects.text import EMPTY, decoded, joined, quoted, raw_text
 
 __all__ = ["MessagesReader"]
 
 _MOST_OPEN: Final = 128
+_MOST_QUERY_PARTS: Final = 1024
 _NO_INPUT: Final = (b"", b"{}", b"null")
 _KINDS: Final = MappingProxyType(
     {"text": Kind.TEXT, "thinking": Kind.THINKING, "redacted_thinking": Kind.REDACTED, "tool_use": Kind.TOOL}
@@ -79,6 +95,7 @@ class MessagesReader:
 
     __slots__ = (
         *("_events", "_has_calls", "_has_delta", "_has_finished", "_is_over", "_json_tool", "_n_blocks", "_opened"),
+        *("_queries", "_query_parts", "_search"),
         "_shape",
         "_usage",
     )
@@ -89,6 +106,9 @@ class MessagesReader:
         self._shape: Final = DeltaShape()
         self._opened: Final[dict[int, _Opened]] = {}
         self._n_blocks = 0
+        self._queries: Final[dict[str, str]] = {}  # of searches whose results are not there yet
+        self._search = ""  # the id of the one that is open
+        self._query_parts: list[JsonText] | None = None  # of its arguments
         self._has_calls = False
         self._usage = UsageOut()
         self._has_delta = False
@@ -190,6 +210,13 @@ class MessagesReader:
             found.append(Lost(name))
         if kind is None:
             self._opened[index] = _Opened(None)
+            if block.type == "server_tool_use" and block.name == SEARCH:
+                self._search, self._query_parts = block.id or "", []
+                self._queries[self._search] = query_of(bytes(block.input))
+                if len(self._queries) > _MOST_OPEN:
+                    raise BrokenReplyError(f"the upstream's stream has over {_MOST_OPEN} searches without results")
+            elif block.type == RESULTS:
+                found.append(Searched(search_of(block, self._queries.pop(block.tool_use_id or "", ""))))
             return
         n, self._n_blocks = self._n_blocks, self._n_blocks + 1
         self._opened[index] = _Opened(n, _DELTAS[kind], bytes(block.input))
@@ -202,6 +229,8 @@ class MessagesReader:
             return
         found.append(Open(n, kind))
         _say(n, block.text if kind is Kind.TEXT else block.thinking, found)
+        if kind is Kind.TEXT:
+            found += [Cite(n, each) for each in cited_pages(block)]
         signature = block.data if kind is Kind.REDACTED else block.signature
         if signature:
             found.append(Sign(n, Signature(PROVIDER, signature)))
@@ -211,9 +240,12 @@ class MessagesReader:
         if opened is None:
             raise BrokenReplyError("the upstream's stream adds to a block that is not open")
         n = opened.n
-        if n is None:
-            return
         kind = delta.type
+        if n is None:
+            part = raw_text(delta.partial_json)
+            if part is not None and self._query_parts is not None and len(self._query_parts) < _MOST_QUERY_PARTS:
+                self._query_parts.append(part)
+            return
         if kind == opened.delta:
             opened.held = b""
             _say(n, delta.text or delta.partial_json or delta.thinking, found)
@@ -221,13 +253,18 @@ class MessagesReader:
             if delta.signature:
                 found.append(Sign(n, Signature(PROVIDER, delta.signature)))
         elif kind == "citations_delta":
-            found.append(Lost("answer.citations"))
+            cited = read_citation(delta.citation)
+            found.append(Lost("answer.citations") if cited is None else Cite(n, cited))
         elif kind in _DELTA_TYPES:
             raise BrokenReplyError(f"the upstream's stream adds a {kind} to a block of another type")
 
     def _close(self, index: int, found: list[Event]) -> None:
         opened = self._opened.pop(index, None)
         if opened is None or opened.n is None:
+            if self._query_parts:
+                arguments = decoded(joined(self._query_parts, b"")).encode("utf-8", "replace")
+                self._queries[self._search] = query_of(arguments)
+            self._query_parts = None
             return
         if opened.held not in _NO_INPUT:
             found.append(Delta(opened.n, quoted(opened.held.decode("utf-8", "surrogatepass"))))
@@ -244,6 +281,7 @@ class MessagesReader:
         self._has_finished = True
         for index in list(self._opened):
             self._close(index, found)
+        found += [Searched(Search((query,))) for query in self._queries.values() if query]
         stop = stop_of(delta.stop_reason, delta.stop_sequence, delta.stop_details)
         found.append(Finish(settled(stop, has_calls=self._has_calls)))
 

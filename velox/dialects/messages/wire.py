@@ -19,17 +19,22 @@ __all__ = [
     "ANSWER",
     "BILLING",
     "BLOCKS",
+    "CITATION",
     "CITATIONS",
+    "CITED",
     "ERROR",
     "EVENT",
+    "FOUND",
     "NO_RAW",
     "REQUEST",
+    "SEARCH_INPUT",
     "SOURCE",
     "STRICT_REQUEST",
     "STRING",
     "AnswerOut",
     "BlockIn",
     "BlockOut",
+    "CitationOut",
     "DeltaOut",
     "ErrorBody",
     "ErrorOut",
@@ -258,6 +263,33 @@ class BlockOut(Struct, gc=False):
     thinking: Raw = NO_RAW
     signature: str | None = None
     data: str | None = None
+    # web_search_tool_result
+    content: Raw = NO_RAW
+    tool_use_id: str | None = None
+
+
+class CitationOut(Struct, gc=False):
+    """Where a text of an answer has its words from. source: of a result of the client's own search."""
+
+    type: str = ""
+    url: str | None = None
+    source: str | None = None
+    title: str | None = None
+    cited_text: Raw = NO_RAW
+
+
+class FoundPage(Struct, gc=False):
+    """A result of a search of the web, or its error."""
+
+    type: str = ""
+    url: str | None = None
+    title: str | None = None
+
+
+class SearchInput(Struct, gc=False):
+    """What a search of the web looks for."""
+
+    query: str = ""
 
 
 class StopDetails(Struct, gc=False):
@@ -295,6 +327,7 @@ class DeltaOut(Struct, gc=False):
     partial_json: Raw = NO_RAW
     thinking: Raw = NO_RAW
     signature: str | None = None
+    citation: Raw = NO_RAW
     stop_reason: str | None = None
     stop_sequence: str | None = None
     stop_details: StopDetails | None = None
@@ -321,3 +354,7 @@ class ErrorOut(Struct, gc=False):
 ANSWER: Final = msgspec.json.Decoder(AnswerOut)
 EVENT: Final = msgspec.json.Decoder(EventOut)
 ERROR: Final = msgspec.json.Decoder(ErrorOut)
+CITATION: Final = msgspec.json.Decoder(CitationOut)
+CITED: Final = msgspec.json.Decoder(list[CitationOut])
+FOUND: Final = msgspec.json.Decoder(list[FoundPage])
+SEARCH_INPUT: Final = msgspec.json.Decoder(SearchInput)

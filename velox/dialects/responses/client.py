@@ -5,16 +5,20 @@ Knows: the answer's JSON. Does not know: HTTP, upstreams.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from velox.dialects.citations import spans_of
 from velox.dialects.form import (
     Answer,
+    AnswerBlock,
     ApiError,
-    Block,
     Call,
     Refusal,
     Request,
+    Search,
     Signature,
+    Span,
     StopReason,
     StreamWriter,
     Text,
@@ -38,6 +42,7 @@ from velox.dialects.responses.outputs import (
     text_part,
 )
 from velox.dialects.responses.requests import RequestReader
+from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
 from velox.dialects.responses.stream_writer import Events, EventWriter, SseWriter
 from velox.dialects.text import EMPTY, quoted
 
@@ -83,13 +88,21 @@ class ResponsesClient:
     def answer(self, answer: Answer) -> bytes:
         """See ClientSide."""
         items: list[bytes] = []
-        for n, block in enumerate(self._told(answer, items), 1):
+        told = self._told(answer, items)
+        for n, (block, spans) in enumerate(zip(told, spans_of(told), strict=True), 1):
             status = ended_status(answer.stop) if n == len(answer.blocks) else COMPLETED
             match block:
                 case Text() if block.text != EMPTY or block.signature is None:
-                    items.append(message_item(self._id("msg_", items), status, text_part(block.text)))
+                    items.append(
+                        message_item(self._id("msg_", items), status, text_part(block.text, _annotations(block, spans)))
+                    )
                 case Refusal():
                     items.append(message_item(self._id("msg_", items), status, refusal_part(block.text)))
+                case Search():
+                    item_id = f"{SEARCH_PREFIX}{self.call.id}{len(items)}"
+                    items.append(
+                        search_item(item_id, block, COMPLETED, has_sources=SOURCES in (self.reader.given.include or ()))
+                    )
                 case Thinking():
                     self._think(items, block.text, block.signature, is_redacted=block.is_redacted)
                 case ToolUse():
@@ -105,7 +118,7 @@ class ResponsesClient:
         envelope = Envelope(answer.id, answer.model or self._model, self.call, reader.given, reader.body)
         return envelope.stopped(stop, b",".join(items), answer.usage)
 
-    def _told(self, answer: Answer, items: list[bytes]) -> list[Block]:
+    def _told(self, answer: Answer, items: list[bytes]) -> list[AnswerBlock]:
         """Return the blocks that become items of their own; of a summary none do."""
         if not self.reader.compacts:
             return answer.blocks
@@ -135,3 +148,7 @@ class ResponsesClient:
         items.append(call_item(item_id, quoted(call_id), origin, block.arguments, status))
         if block.signature is not None:
             self._own_item(items, block.signature, call_id)
+
+
+def _annotations(text: Text, spans: Sequence[Span]) -> list[bytes]:
+    return [annotation(citation, span) for citation, span in zip(text.cited, spans, strict=True)]

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.dialects.form import (
+    AnswerBlock,
     ApiError,
-    Block,
     Delta,
     End,
     ErrorKind,
@@ -76,7 +76,7 @@ def summary_message(encrypted: str | None) -> JsonText | None:
     return joined([_NOTE, quoted(encrypted[len(_SEAL) :])])
 
 
-def summary_of(blocks: Sequence[Block]) -> JsonText:
+def summary_of(blocks: Sequence[AnswerBlock]) -> JsonText:
     """Return the summary in an answer. Raises BrokenReplyError: it has none."""
     texts = [block.text for block in blocks if isinstance(block, Text) and block.text != EMPTY]
     if not texts:

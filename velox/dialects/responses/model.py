@@ -40,6 +40,7 @@ from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.responses import wire
 from velox.dialects.responses.items import ItemWriter
 from velox.dialects.responses.replies import answer_of
+from velox.dialects.responses.sources import SOURCES
 from velox.dialects.responses.stream import EventReader
 from velox.dialects.strict_schema import strict_field, taken_strict
 from velox.dialects.surrogates import keeping_surrogates
@@ -49,6 +50,7 @@ from velox.dialects.tool_schema import listed_schema
 
 __all__ = ["ResponsesModel"]
 
+_TELLS_SOURCES: Final = ("openai", "azure", "foundry")
 _REPLY: Final = msgspec.json.Decoder(wire.Reply)
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _CALL_ID: Final = re.compile(r"[\x21-\x7e]+")
@@ -74,6 +76,7 @@ class ResponsesModel:
         self._is_format_outside: Final = ("text.format", "response_format") in facts.renamed
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
         self._ids: Final = FittedNames(_CALL_ID, _MOST_ID)
+        self._included: Final[list[str]] = []  # what is asked for beside the answer
 
     def __repr__(self) -> str:
         return f"<ResponsesModel {self._provider}>"
@@ -103,6 +106,8 @@ class ResponsesModel:
             tools = [self._tool(tool) for tool in checked_tools(self._sent(request), self._facts)]
             if search is not None:
                 tools.append(self._search(search))
+                if self._provider in _TELLS_SOURCES:
+                    self._included.append(SOURCES)
             fields += [b',"tools":[', b",".join(tools), b"]"]
             if search is not None and search.most is not None:
                 self._add(fields, "max_tool_calls", b"%d" % search.most)  # of those that OpenAI runs, which is this one
@@ -114,6 +119,10 @@ class ResponsesModel:
                 self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
         self._limits(fields, request)
         self._text(fields, wanted, request.verbosity)
+        if self._facts.thinking != "none" and "include" not in self._facts.refused:
+            self._included.insert(0, "reasoning.encrypted_content")
+        if self._included:
+            fields += [b',"include":', msgspec.json.encode(self._included)]
         self._reasoning(fields, request.reasoning)
         if request.user is not None:
             self._add(fields, "user", quoted(short_key(request.user)))
@@ -176,8 +185,6 @@ class ResponsesModel:
             if reasoning is not None and reasoning.enabled is not False and reasoning.effort != "none":
                 self._losses.drop("reasoning")
             return
-        if "include" not in self._facts.refused:
-            fields.append(b',"include":["reasoning.encrypted_content"]')
         if reasoning is None:
             return
         effort = reasoning.effort

@@ -8,7 +8,7 @@ Knows: the JSON of items, usage and the answer. Does not know: the order of even
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -101,9 +101,9 @@ def call_prefix(origin: Origin) -> str:
 # -- items ----------------------------------------------------------------------------------------------
 
 
-def text_part(text: JsonText) -> bytes:
+def text_part(text: JsonText, annotations: Sequence[bytes] = ()) -> bytes:
     """Write a part of a message."""
-    return b'{"type":"output_text","annotations":[],"logprobs":[],"text":%b}' % text
+    return b'{"type":"output_text","annotations":[%b],"logprobs":[],"text":%b}' % (b",".join(annotations), text)
 
 
 def refusal_part(text: JsonText) -> bytes:

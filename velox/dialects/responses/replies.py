@@ -16,7 +16,7 @@ from velox.dialects.decoding import bill_in, is_given
 from velox.dialects.endings import settled
 from velox.dialects.form import (
     Answer,
-    Block,
+    AnswerBlock,
     JsonText,
     Refusal,
     Signature,
@@ -30,6 +30,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
+from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annotations, search_of
 from velox.dialects.text import EMPTY, joined, raw_text
 
 __all__ = ["THOUGHT", "answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
@@ -105,15 +106,15 @@ def signature_of(item: wire.OutputItem, provider: str) -> Signature | None:
     return Signature(provider, item.encrypted_content, item.id) if item.encrypted_content else None
 
 
-def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[Block]:
-    """Read the items of an answer. Those of tools that the upstream runs itself are none: nobody asked for them."""
-    blocks: list[Block] = []
+def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[AnswerBlock]:
+    """Read the items of an answer. Of tools that the upstream runs itself, its search of the web is one."""
+    blocks: list[AnswerBlock] = []
     for item in output:
         match item.type:
             case "message":
                 for part in item.content or ():
                     if part.type == "output_text":
-                        blocks.append(Text(raw_text(part.text) or EMPTY))
+                        blocks.append(Text(raw_text(part.text) or EMPTY, cited=citations_of(part.annotations)))
                     elif part.type == "refusal":
                         blocks.append(Refusal(raw_text(part.refusal) or EMPTY))
             case "reasoning":
@@ -123,6 +124,10 @@ def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[Block]:
             case "function_call":
                 arguments = read_arguments(bytes(item.arguments))
                 blocks.append(ToolUse(item.call_id or "", item.name or "", arguments, signature_of(item, provider)))
+            case "web_search_call":
+                search = search_of(item.action)
+                if search is not None:
+                    blocks.append(search)
             case "custom_tool_call":
                 arguments = custom_arguments(raw_text(item.input) or EMPTY)
                 blocks.append(ToolUse(item.call_id or "", item.name or "", arguments))
@@ -133,11 +138,13 @@ def lost(item: wire.OutputItem) -> list[str]:
     """Return what of an item the form has no place for (form.Lost)."""
     if item.type == "image_generation_call":
         return ["answer.image"]
+    if item.type == SEARCH_CALL:
+        return [] if search_of(item.action) is not None else ["answer.tools.hosted"]
     if item.type != "message":
         return [] if item.type in _KEPT else ["answer.tools.hosted"]
     parts = item.content or ()
     found = [name for part in parts if (name := _LOST_PARTS.get(part.type or "")) is not None]
-    if any(bytes(part.annotations) not in (b"", b"null", b"[]") for part in parts):
+    if any(n_annotations(part.annotations) > len(citations_of(part.annotations)) for part in parts):
         found.append("answer.citations")
     return found
 

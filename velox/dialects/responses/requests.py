@@ -43,6 +43,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, Losses, UnknownPreviousError
 from velox.dialects.responses import wire
 from velox.dialects.responses.compaction import COMPACTED_TYPES, PROMPT, TRIGGER, summary_message
+from velox.dialects.responses.sources import OWN_SEARCH, SEARCH_CALL, SOURCES
 from velox.dialects.responses.tools import (
     APPLY_PATCH,
     LOCAL_SHELL,
@@ -217,7 +218,7 @@ class RequestReader:
             self._losses.drop("store")
         if given.truncation not in (None, "disabled"):
             self._losses.drop("truncation")
-        if given.include is not None and any(each != _ENCRYPTED for each in given.include):
+        if given.include is not None and any(each not in (_ENCRYPTED, SOURCES) for each in given.include):
             self._losses.drop("include")
 
     def _is_kept(self, given: wire.RequestBody) -> bool:
@@ -322,7 +323,8 @@ class RequestReader:
                 if kind not in _HOSTED:
                     message = f"an item of type {kind!r} can't be put into the API of this route's model; leave it out"
                     raise BadRequestError(message, f"{path}.type")
-                self._losses.drop("input.hosted", path)
+                if not (kind == SEARCH_CALL and (item.id or "").startswith(OWN_SEARCH)):  # else no model has read it
+                    self._losses.drop("input.hosted", path)
 
     def _found_tools(self, item: wire.InputItem, path: str) -> None:
         """Read tools that came to be known within the conversation."""

@@ -16,6 +16,7 @@ from velox.dialects.decoding import decoded_reply, is_given, reply_text
 from velox.dialects.events import events_of
 from velox.dialects.form import (
     ApiError,
+    Cite,
     Close,
     Delta,
     End,
@@ -27,6 +28,7 @@ from velox.dialects.form import (
     Lost,
     Open,
     Refusal,
+    Searched,
     Sign,
     Start,
     Text,
@@ -37,6 +39,7 @@ from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.replies import answer_of, blocks_of, lost, reasoning_of, signature_of, stop_of, usage_of
+from velox.dialects.responses.sources import citation_of, citations_of, search_of
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import EMPTY, NEWLINES, raw_text
@@ -46,6 +49,7 @@ __all__ = ["EventReader"]
 _MOST_OPEN: Final = 128
 _EVENT: Final = msgspec.json.Decoder(wire.Event)
 _ITEM: Final = msgspec.json.Decoder(wire.OutputItem)
+_PART: Final = msgspec.json.Decoder(wire.ReplyPart)
 _REPLY: Final = msgspec.json.Decoder(wire.Reply)
 _DONE: Final = b"[DONE]"
 _BREAK: Final = b'"' + NEWLINES + b'"'
@@ -55,12 +59,13 @@ _REASONING: Final = -1  # in place of a part's number
 class _Block:
     """One open block. part: of the summary, or of the reasoning's text, that came last."""
 
-    __slots__ = ("has_text", "kind", "n", "part")
+    __slots__ = ("has_cited", "has_text", "kind", "n", "part")
 
     def __init__(self, n: int, kind: Kind) -> None:
         self.n: Final = n
         self.kind: Final = kind
         self.has_text = False
+        self.has_cited = False
         self.part: tuple[str, int] | None = None
 
 
@@ -139,6 +144,8 @@ class EventReader:
                 self._start(event, found)
             case "response.output_item.added":
                 self._added(event, found)
+            case "response.output_text.annotation.added":
+                self._cite(event, found)
             case "response.content_part.done":
                 self._part_done(event, found)
             case "response.output_item.done":
@@ -220,9 +227,22 @@ class EventReader:
             self._has_calls = True
             self._open((event.output_index, 0), Kind.TOOL, found, item.call_id or "", item.name or "")
 
+    def _cite(self, event: wire.Event, found: list[Event]) -> None:
+        block = self._blocks.get((event.output_index, event.content_index))
+        if block is None or block.kind is not Kind.TEXT:
+            return
+        cited = citation_of(event.annotation)
+        if cited is not None:  # others are counted at the end of their item
+            block.has_cited = True
+            found.append(Cite(block.n, cited))
+
     def _part_done(self, event: wire.Event, found: list[Event]) -> None:
         block = self._blocks.pop((event.output_index, event.content_index), None)
         if block is not None:
+            if block.kind is Kind.TEXT and not block.has_cited and is_given(event.part):
+                # Of a server that has no event for each.
+                annotations = decoded_reply(_PART, event.part).annotations
+                found += [Cite(block.n, each) for each in citations_of(annotations)]
             if len(self._spoken) >= _MOST_OPEN:
                 raise BrokenReplyError(f"the upstream's stream has more than {_MOST_OPEN} items open")
             self._spoken.add(event.output_index)
@@ -256,6 +276,10 @@ class EventReader:
                     self._whole(block, text, found)
                     if signature is not None:
                         found.append(Sign(block.n, signature))
+            case "web_search_call":
+                search = search_of(item.action)
+                if search is not None:
+                    found.append(Searched(search))
         self._spoken.discard(index)
         self._held.discard(index)
         found += map(Lost, lost(item))
@@ -266,7 +290,10 @@ class EventReader:
         for part, block in enumerate(blocks_of([item], self._provider)):
             if isinstance(block, Text | Refusal) and block.text != EMPTY:
                 kind = Kind.TEXT if isinstance(block, Text) else Kind.REFUSAL
-                self._whole(self._open((index, part), kind, found), block.text, found)
+                opened = self._open((index, part), kind, found)
+                self._whole(opened, block.text, found)
+                if isinstance(block, Text):
+                    found += [Cite(opened.n, each) for each in block.cited]
 
     def _whole(self, block: _Block, text: JsonText, found: list[Event]) -> None:
         if not block.has_text and text != EMPTY:

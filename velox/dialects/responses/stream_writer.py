@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from velox.dialects.arguments import custom_input, read_arguments
 from velox.dialects.form import (
     Call,
+    Cite,
     Close,
     Delta,
     End,
@@ -29,6 +30,8 @@ from velox.dialects.form import (
     JsonValue,
     Kind,
     Open,
+    Search,
+    Searched,
     Sign,
     Signature,
     Start,
@@ -53,6 +56,7 @@ from velox.dialects.responses.outputs import (
     sealed,
     text_part,
 )
+from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
 from velox.dialects.responses.tools import ClientTools, Origin, ToolKind
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
@@ -60,6 +64,7 @@ __all__ = ["EventWriter", "Events", "SseWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _THINKING: Final = Kind.THINKING
+_SEARCH_STEPS: Final = (b"in_progress", b"searching", b"completed")
 _NO_LOGPROBS: Final = b',"logprobs":[]'
 _END: Final = Stop(StopReason.END)
 
@@ -67,7 +72,19 @@ _END: Final = Stop(StopReason.END)
 class _Block:
     """One open block: an item. lead: of its deltas, up to the sequence number; tail: after their text."""
 
-    __slots__ = ("call_id", "deltas", "index", "item_id", "kind", "lead", "name", "origin", "signature", "tail")
+    __slots__ = (
+        "annotations",
+        "call_id",
+        "deltas",
+        "index",
+        "item_id",
+        "kind",
+        "lead",
+        "name",
+        "origin",
+        "signature",
+        "tail",
+    )
 
     def __init__(self, kind: Kind, index: int, item_id: str) -> None:
         self.kind: Final = kind
@@ -80,6 +97,7 @@ class _Block:
         self.name = b""  # as JSON
         self.origin: Origin | None = None
         self.signature: Signature | None = None
+        self.annotations: Final[list[bytes]] = []
 
 
 class Events(Protocol):
@@ -103,9 +121,11 @@ class EventWriter:
         self._in_turn: Final = InTurn()
         self._block: _Block | None = None  # that is open, or has ended and is not told yet
         self._n_items = 0
+        self._searches: Final[list[Search]] = []  # that wait for the end of a block
         self._items: Final[list[bytes]] = []  # those that are whole
         self._kept_bytes = 0
         self._usage = Usage()
+        self._includes_sources: Final = SOURCES in (given.include or ())
         self._stop = _END
         self._has_ended = False  # the block has
         self._is_over = False
@@ -120,8 +140,11 @@ class EventWriter:
         match event:
             case Delta() if event.n == self._in_turn.current:
                 return self._delta(event)
-            case Delta() | Open() | Sign() | Close():
+            case Delta() | Open() | Sign() | Close() | Cite():
                 return self._add(self._in_turn.take(event))
+            case Searched():
+                self._searches.append(event.search)
+                return [*self._told(COMPLETED), *self._searched()] if self._in_turn.current is None else []
             case Used():
                 self._usage = event.usage.over(self._usage)
                 return []
@@ -158,8 +181,11 @@ class EventWriter:
             match event:
                 case Delta():
                     events += self._delta(event)
+                case Cite():
+                    events += self._cite(event)
                 case Open():
                     events += self._told(COMPLETED)
+                    events += self._searched()
                     events += self._start("", "")
                     events += self._open(event)
                 case Sign():
@@ -167,6 +193,36 @@ class EventWriter:
                 case Close():
                     self._has_ended = True
         return events
+
+    def _searched(self) -> list[bytes]:
+        """Write the searches that no block holds up any more."""
+        if not self._searches:
+            return []
+        events = self._start("", "")
+        for search in self._searches:
+            block = _Block(Kind.TEXT, self._n_items, f"{SEARCH_PREFIX}{self._call.id}{self._n_items}")
+            self._n_items += 1
+            begun = search_item(block.item_id, Search(search.queries), IN_PROGRESS, has_sources=False)
+            item = search_item(block.item_id, search, COMPLETED, has_sources=self._includes_sources)
+            self.keep(len(item))
+            self._items.append(item)
+            events.append(self._added(block, begun))
+            events += [self._event(b"response.web_search_call." + word, _at(block)) for word in _SEARCH_STEPS]
+            done = b'"output_index":%d,"item":%b' % (block.index, item)
+            events.append(self._event(b"response.output_item.done", done))
+        self._searches.clear()
+        return events
+
+    def _cite(self, event: Cite) -> list[bytes]:
+        block = self._block
+        if block is None or block.kind is not Kind.TEXT:
+            return []
+        written = annotation(event.citation, event.span)
+        self.keep(len(written))
+        fields = b'%b,"content_index":0,"annotation_index":%d,"annotation":%b'
+        block.annotations.append(written)
+        number = len(block.annotations) - 1
+        return [self._event(b"response.output_text.annotation.added", fields % (_at(block), number, written))]
 
     def _told(self, status: bytes) -> list[bytes]:
         """Write the end of the block that has ended, if it is not told yet."""
@@ -288,7 +344,7 @@ class EventWriter:
             case _:
                 is_text = block.kind is Kind.TEXT
                 place = _at(block) + b',"content_index":0'
-                part = text_part(text) if is_text else refusal_part(text)
+                part = text_part(text, block.annotations) if is_text else refusal_part(text)
                 if is_text:
                     done = self._event(b"response.output_text.done", b'%b,"text":%b%b' % (place, text, _NO_LOGPROBS))
                 else:
@@ -334,6 +390,7 @@ class EventWriter:
     def _finish(self, stop: Stop) -> list[bytes]:
         events = self._add(self._in_turn.finish())
         events += self._told(ended_status(stop))  # the last block, which the model wrote last
+        events += self._searched()
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             events += self._add([Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation), Close(-1)])
             events += self._told(COMPLETED)

@@ -255,7 +255,7 @@ class Usage(msgspec.Struct, gc=False):
     output_tokens_details: _OutputDetails | None = None
 
 
-class _ReplyPart(msgspec.Struct, gc=False):
+class ReplyPart(msgspec.Struct, gc=False):
     type: str | None = None
     text: Raw = ABSENT
     refusal: Raw = ABSENT
@@ -267,14 +267,15 @@ class OutputItem(msgspec.Struct, gc=False):
 
     type: str | None = None
     id: str | None = None
-    content: list[_ReplyPart] | None = None
-    summary: list[_ReplyPart] | None = None
+    content: list[ReplyPart] | None = None
+    summary: list[ReplyPart] | None = None
     encrypted_content: str | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: Raw = ABSENT
     input: Raw = ABSENT
     thought_signature: str | None = None
+    action: Raw = ABSENT
 
 
 class _Incomplete(msgspec.Struct, gc=False):
@@ -304,5 +305,6 @@ class Event(msgspec.Struct, gc=False):
     summary_index: int = 0
     item: Raw = ABSENT
     part: Raw = ABSENT
+    annotation: Raw = ABSENT
     response: Raw = ABSENT
     error: Raw = ABSENT
