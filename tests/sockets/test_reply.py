@@ -71,7 +71,7 @@ def reply_for(
         b"vx-1",
         asyncio.get_running_loop(),
         ReplyFields(),
-        filters=filters,
+        filters=tuple(filters),
         dialect=dialect,
         answers=answers,
     )

@@ -20,10 +20,11 @@ import hmac
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.types import Origin
 
@@ -202,6 +203,7 @@ class AddressFilter(ReplyFilter):
     """
 
     __slots__ = ("_held", "_here", "_reads_texts", "_seal", "upstream")
+    place: ClassVar[int] = Place.ADDRESSES
 
     def __init__(
         self, here: bytes, seal: Callable[[bytes, str], bytes] | None = None, *, reads_texts: bool = False

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.body_budget import BodyBudget
@@ -166,6 +167,7 @@ class Room(ReplyFilter):
     """Gives back, with the end of its reply, the room of what was unfolded."""
 
     __slots__ = ("_bodies", "_n_bytes")
+    place: ClassVar[int] = Place.ROOM
 
     def __init__(self, bodies: BodyBudget, n_bytes: int) -> None:
         super().__init__()

@@ -7,9 +7,10 @@ stream. Does not know: what a call cost (calls.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.heads import ReplyHead
 from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
 
@@ -29,6 +30,7 @@ class CostFilter(ReplyFilter):
     """
 
     __slots__ = ("_bodies", "_cost", "_head", "_is_sse", "_last", "_n_held", "_n_taken", "_pieces")
+    place: ClassVar[int] = Place.COST
 
     def __init__(self, cost: Callable[[], bytes], bodies: BodyBudget) -> None:
         super().__init__()

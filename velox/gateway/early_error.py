@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
@@ -23,6 +23,7 @@ from velox.errors import Reason
 from velox.gateway.error_body import JSON, OF_THE_BODY, ErrorRedaction
 from velox.gateway.filters import InnerError, ReplyFilter
 from velox.gateway.first_event import MOST_PRELUDES_BYTES, FirstEventWatch, is_prelude
+from velox.gateway.pipeline import Place
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
@@ -98,6 +99,7 @@ class EarlyErrorGate(ReplyFilter):
         "_text",
         "_watch",
     )
+    place: ClassVar[int] = Place.ERROR_GATE
 
     def __init__(self, secret: bytes | None, dialect: Dialect) -> None:
         super().__init__()

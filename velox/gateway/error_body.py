@@ -7,10 +7,11 @@ compressed body is searched as its text; where that can't be read, or is longer 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.gateway.respond import error_body
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -35,6 +36,7 @@ class ErrorRedaction(ReplyFilter):
     """
 
     __slots__ = ("_dialect", "_forms", "_head", "_held", "_longest", "_passing", "_secret")
+    place: ClassVar[int] = Place.REDACTION
 
     def __init__(self, secret: bytes, dialect: Dialect = Dialect.OPENAI) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ from velox.gateway.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.capacity import Claim
 from velox.gateway.cost_filter import CostFilter
-from velox.gateway.filters import ReplyFilter
+from velox.gateway.filters import ReplyFilter, placed
 from velox.gateway.grant import NO_GRANT, Grant
 from velox.gateway.group import UNSAYABLE, Attempt, Group, HedgingHost, RetryDecision
 from velox.gateway.hedged import HedgedAttempts, hedged
@@ -205,7 +205,7 @@ class Exchange(HedgingHost):
         self._grant: Grant = NO_GRANT
         self._meter: Meter | None = None  # where its tokens are counted
         self._calls: RequestCalls | None = None  # where its calls are recorded
-        self._filters: Sequence[ReplyFilter] = ()
+        self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
         self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
         self._way: Way | None = None  # its route, once it is forwarded
         self._cursor: RouteCursor | None = None  # most requests need none: they have one upstream, which answers
@@ -296,14 +296,14 @@ class Exchange(HedgingHost):
         """
         body, access, owned = self.body or b"", self.gateway.parts.access, guard.owned
         if owned is None or not (access.keeps_places or access.share is not None):
-            self._filters = yield from guard.steps(self.head, body, self.fields)
+            self._pass_through((yield from guard.steps(self.head, body, self.fields)))
             return
         keeping = self._keeping = Keeping(notes=access.keeps_places)
         if access.share is not None and not has_asked:
             keeping.unknown = yield from owned.unknown(self.head, body)
             if keeping.unknown:
                 return
-        self._filters = yield from guard.steps(self.head, body, self.fields, keeping.place)
+        self._pass_through((yield from guard.steps(self.head, body, self.fields, keeping.place)))
         if keeping.notes:
             keeping.places = yield from owned.places(self.head, body)
 
@@ -416,6 +416,8 @@ class Exchange(HedgingHost):
         except Exception as exc:
             self.recorder.crashed(exc)
             error = crash()
+            if self._attempting is not None and self.reply is not None:
+                self._attempting.abandon(self.reply)
         if self._drain is not None:
             self._end_drain(self._drain)
             error = VeloxError(self._gone or Reason.CLIENT_CLOSED, "the client left")
@@ -604,7 +606,8 @@ class Exchange(HedgingHost):
             model = self.fields.model or ""
             if not all(each.keeps_answers(model) for each in lanes):
                 reading = answers.kept.reading(keeper, body)
-                self._filters = self._filters if reading is None else (*self._filters, reading)
+                if reading is not None:
+                    self._filters = placed(self._filters, reading)
         if unfolded is None:
             return
         self._is_unfolded = True
@@ -612,7 +615,7 @@ class Exchange(HedgingHost):
         bodies = self.gateway.parts.tunnels.bodies
         if not bodies.take_unless_waiting(more):
             raise no_room(close=False)
-        self._filters = (*self._filters, Room(bodies, more))
+        self._filters = placed(self._filters, Room(bodies, more))
         self.body = unfolded.body
         guard, keeping = self.plan.guard, self._keeping
         if keeping is not None and keeping.places and guard is not None and guard.owned is not None:
@@ -626,7 +629,7 @@ class Exchange(HedgingHost):
         parts.retry_budget.on_request(now_s)
         if self._grant.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
             self._meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint, self.plan.dialect)
-            self._filters = (*filters, *self._filters)
+            self._pass_through(filters)
             if self._calls is not None and self.plan.terms.wants_cost:
                 self._tell_cost(self._calls, self._meter)
         if way.only is None:
@@ -709,13 +712,13 @@ class Exchange(HedgingHost):
     def _make_reply(self) -> Reply:
         way, filters = self._way, self._filters
         if way is not None and way.parts.entry.response_headers is not NO_RULES:
-            filters = (*filters, HeaderRuleFilter(way.parts.entry.response_headers))
+            filters = placed(filters, HeaderRuleFilter(way.parts.entry.response_headers))
         fields, rates = self.gateway.parts.reply_fields, self._grant.limits.headers
         plan = self.plan
         rewrites = plan.tells_addresses
         if rewrites:
             self._addresses = self._address_filter()
-            filters = (self._addresses, *filters)
+            filters = placed(filters, self._addresses)
         return Reply(
             self.client,
             self.head,
@@ -731,8 +734,13 @@ class Exchange(HedgingHost):
             apart=self.gateway.apart,
         )
 
+    def _pass_through(self, filters: Sequence[ReplyFilter]) -> None:
+        """Have the reply pass these, too."""
+        for each in filters:
+            self._filters = placed(self._filters, each)
+
     def _address_filter(self) -> AddressFilter:
-        """Return what puts the gateway's addresses in the place of the upstream's, before all other filters."""
+        """Return what puts the gateway's addresses in the place of the upstream's."""
         parts, head = self.gateway.parts, self.head
         seal = partial(seal_upload, parts.auth, head)
         return AddressFilter(parts.reply_fields.public.here(head), seal, reads_texts=self.plan.reads_addresses)
@@ -1089,7 +1097,8 @@ class Exchange(HedgingHost):
 
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
-        self._filters = (*self._filters, CostFilter(partial(calls.cost_by, meter), self.gateway.parts.tunnels.bodies))
+        cost = CostFilter(partial(calls.cost_by, meter), self.gateway.parts.tunnels.bodies)
+        self._filters = placed(self._filters, cost)
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
         reply = self.reply

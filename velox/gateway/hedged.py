@@ -151,6 +151,10 @@ class HedgedAttempts:
         self._close()
         return failure
 
+    def abandon(self, reply: Reply) -> None:
+        """As Attempt.abandon()."""
+        self._close()
+
     @property
     def total_s(self) -> float:
         """How long a reply may take that is no stream, as for an Attempt."""

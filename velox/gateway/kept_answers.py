@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -46,6 +46,7 @@ from velox.gateway.answers import AnswerPlace, AnswersDownError, BackgroundOwner
 from velox.gateway.background import begin
 from velox.gateway.bad_request import refusal
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
 from velox.shm.answer_ring import AnswerRing
@@ -423,6 +424,7 @@ class ReadAnswer(ReplyFilter):
     """Reads an answer in Responses as it passes: a whole body, or the last event of a stream. It changes nothing."""
 
     __slots__ = ("_body", "_events", "_keeper", "_most_bytes", "_n_bytes", "_pieces")
+    place: ClassVar[int] = Place.KEPT_ANSWER
 
     def __init__(self, keeper: AnswerKeeper, body: bytes | bytearray, most_bytes: int) -> None:
         """body: the request. most_bytes: of an answer that is kept."""

@@ -6,9 +6,10 @@ An exchange whose tokens nobody counts has no meter, and its reply is looked at 
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.heads import ReplyHead
 from velox.protocol.body_edit import ask_for_usage
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
@@ -45,6 +46,7 @@ class Meter(ReplyFilter):
         "_noted",
         "_reader",
     )
+    place: ClassVar[int] = Place.METERING
     only_reads = True
 
     def __init__(self, *, is_stream: bool = False, key: bytes = _KEY) -> None:
@@ -152,6 +154,7 @@ class UsageFilter(ReplyFilter):
     """Takes out of a stream the usage that only Velox asked for."""
 
     __slots__ = ("_strip",)
+    place: ClassVar[int] = Place.USAGE_EVENT
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
-from velox.gateway.filters import FilterChain, ReplyFilter
+from velox.gateway.filters import FilterChain, ReplyFilter, placed
 from velox.gateway.group import Attempt, Group
 from velox.gateway.metering import Meter, usage_key
 from velox.gateway.prepared import AnsweredHere, Prepared
@@ -320,7 +320,7 @@ class _Copy:
             # What is in another API than the client's is read by who would have to translate it.
             filters: tuple[ReplyFilter, ...] = (self._meter,)
             if translation is not None and self._status < 400:
-                filters = (translation(), self._meter)
+                filters = placed(filters, translation())
             self._chain = FilterChain(filters, is_sse=self._is_sse, is_plain=is_plain)
             self._chain.begin(head)
 

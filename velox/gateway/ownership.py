@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, parse_qsl
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.gateway.steps import finished
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -361,6 +362,7 @@ class Recording(ReplyFilter):
     """
 
     __slots__ = ("_body", "_fields", "_is_sse", "_mark", "_of_object", "_owner", "_place", "_table")
+    place: ClassVar[int] = Place.OWNERSHIP
 
     def __init__(
         self,
@@ -499,6 +501,7 @@ class WholeReply(ReplyFilter):
     """Holds a JSON reply that tells of success back until it is whole, and passes on what changed() makes of it."""
 
     __slots__ = ("_head", "_is_legible", "_seen")
+    place: ClassVar[int] = Place.OWNERSHIP
     what: ClassVar[str] = "reply"
 
     def __init__(self) -> None:

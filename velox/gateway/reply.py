@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
@@ -29,7 +29,7 @@ from velox.gateway.early_error import (
     may_have_failed,
 )
 from velox.gateway.error_body import ErrorRedaction
-from velox.gateway.filters import FilterChain, ReplyFilter
+from velox.gateway.filters import FilterChain, ReplyFilter, placed
 from velox.gateway.first_event import FirstEventWatch, has_whole_event
 from velox.gateway.outcome import WHOLE, Broken, Refused, Whole
 from velox.gateway.rate_headers import RateHeaders
@@ -104,9 +104,9 @@ class Reply:
     An error that the client has seen nothing of ends it as Refused: then either pass_on() has the client get it, and
     there is another end, or the attempt is given up with detach().
 
-    filters: of this reply, the upstream's side first. rewrites: one of them changes addresses. rates: what the client
-    learns of its limits. dialect: in which the client reads errors. answers: what a reply
-    of status 200 is. apart: where filters do what would hold the loop.
+    filters: of the request; those of the reply's head are added to them. rewrites: one of them changes addresses.
+    rates: what the client learns of its limits. dialect: in which the client reads errors. answers: what a reply of
+    status 200 is. apart: where filters do what would hold the loop.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class Reply:
         fields: ReplyFields,
         rates: RateHeaders | None = None,
         *,
-        filters: Sequence[ReplyFilter] = (),
+        filters: tuple[ReplyFilter, ...] = (),
         dialect: Dialect = Dialect.OPENAI,
         rewrites: bool = False,
         answers: int = Answers.ANYTHING,
@@ -498,20 +498,20 @@ class Reply:
                 return
             translation = listener.translation
             if translation is not None:
-                filters = (translation(), *filters)
+                filters = placed(filters, translation())
             elif not data and not end and self._answers and status == _OK and self._may_hold:
                 self._early = (head, data)  # what comes of the body tells whether it is an error
                 return
             if status >= _ERRORS_FROM:
                 self._needs_first = False
                 if listener.secret:
-                    filters = (ErrorRedaction(listener.secret, self.dialect), *filters)
+                    filters = placed(filters, ErrorRedaction(listener.secret, self.dialect))
         began_ns = time.monotonic_ns()
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
         has_body = self._has_body = self._request.shape.method != b"HEAD" and status not in NO_BODY_STATUSES
         if passed.has_address and listener is not None and not self._rewrites:
-            filters = (self._fields.address_filter(self._request, listener.addresses), *filters)
+            filters = placed(filters, self._fields.address_filter(self._request, listener.addresses))
         watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
         if watch is not None:
             self._until_close = shape.until_close
@@ -549,7 +549,7 @@ class Reply:
                 return
             if is_held and self._may_hold and has_body:
                 gate = self._gate = EarlyErrorGate(listener.secret, self.dialect)
-                filters = (gate, *filters)
+                filters = placed(filters, gate)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         is_whole = end

@@ -6,10 +6,11 @@ Knows: which fields are dropped and why, what a route's rules change, which fiel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from velox.gateway.addresses import ADDRESS_FIELDS, AddressFilter, PublicOrigin, UpstreamAddresses
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.gateway.request_ids import REQUEST_ID
 from velox.heads import Headers, ReplyHead, ReplyShape, RequestHead, ShapeField
 from velox.memo import Memo
@@ -153,6 +154,7 @@ class HeaderRuleFilter(ReplyFilter):
     """Changes the fields of a reply as a route's rules say."""
 
     __slots__ = ("_rules",)
+    place: ClassVar[int] = Place.HEADERS
 
     def __init__(self, rules: HeaderRules) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
@@ -28,6 +28,7 @@ from velox.dialects.sse_events import MOST_REPLY_BYTES
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import LARGE_BYTES, is_large
 from velox.gateway.filters import InnerError, ReplyFilter
+from velox.gateway.pipeline import Place
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
@@ -236,6 +237,7 @@ class TranslatedReply(ReplyFilter):
         "_work",
         "_written",
     )
+    place: ClassVar[int] = Place.TRANSLATION
 
     def __init__(
         self,

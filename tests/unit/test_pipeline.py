@@ -1,0 +1,55 @@
+"""The order of what a reply passes: one list, whatever adds a filter first."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from velox.gateway.addresses import AddressFilter
+from velox.gateway.answers import Room
+from velox.gateway.cost_filter import CostFilter
+from velox.gateway.early_error import EarlyErrorGate
+from velox.gateway.error_body import ErrorRedaction
+from velox.gateway.filters import ReplyFilter, placed
+from velox.gateway.kept_answers import ReadAnswer
+from velox.gateway.metering import Meter, UsageFilter
+from velox.gateway.ownership import Recording, WholeReply
+from velox.gateway.pipeline import Place
+from velox.gateway.reply_fields import HeaderRuleFilter
+from velox.gateway.translation import TranslatedReply
+
+KINDS: list[type[ReplyFilter]] = [
+    EarlyErrorGate,
+    AddressFilter,
+    ErrorRedaction,
+    TranslatedReply,
+    Meter,
+    UsageFilter,
+    Recording,
+    ReadAnswer,
+    Room,
+    CostFilter,
+    HeaderRuleFilter,
+]
+
+
+def test_each_kind_has_a_place_of_its_own_in_this_order() -> None:
+    assert [kind.place for kind in KINDS] == list(Place)
+    assert WholeReply.place == Recording.place
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_order_does_not_depend_on_who_comes_first(seed: int) -> None:
+    rng = random.Random(seed)
+    added = [kind.__new__(kind) for kind in rng.choices(KINDS, k=rng.randrange(12))]
+
+    filters: tuple[ReplyFilter, ...] = ()
+    for each in added:
+        filters = placed(filters, each)
+
+    assert sorted(map(id, filters)) == sorted(map(id, added))
+    assert all(first.place <= second.place for first, second in itertools.pairwise(filters))
+    for place in Place:
+        assert [each for each in filters if each.place == place] == [each for each in added if each.place == place]

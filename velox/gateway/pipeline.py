@@ -1,0 +1,42 @@
+"""What a reply passes between its upstream and the client, in which order, and why there.
+
+    ERROR_GATE    the very first: an error inside a reply of status 200 is found before anybody takes it for an answer
+    ADDRESSES     the upstream's addresses become the gateway's, before anything keeps or repeats them
+    REDACTION     no error shows the key that went up; before a translation, whose own texts would hide it
+    TRANSLATION   all that follows reads and writes the client's dialect
+    METERING      every answer is counted, also one that a later filter refuses or cuts
+    USAGE_EVENT   the event with the usage, that the gateway has asked for, goes no further once it is counted
+    OWNERSHIP     new objects are noted as the caller's, and others' are left out of lists, as the client would see them
+    KEPT_ANSWER   an answer is kept as its client gets it
+    ROOM          gives back the memory of what an earlier answer has added to the request
+    COST          tells the cost of what METERING has counted
+    HEADERS       the operator's rules have the last word
+
+What comes next has its place here, too: a cache takes a reply between KEPT_ANSWER and ROOM, hooks read and change one
+after it, a trace notes what has gone by at the end.
+
+Knows: the order, in which filters.placed() has them. Does not know: what a filter does, or which a reply has: some are
+of the request (exchange.py), some of the reply's head (reply.py).
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["Place"]
+
+
+class Place(enum.IntEnum):
+    """Where a filter stands; the smallest is the first that a reply passes."""
+
+    ERROR_GATE = enum.auto()
+    ADDRESSES = enum.auto()
+    REDACTION = enum.auto()
+    TRANSLATION = enum.auto()
+    METERING = enum.auto()
+    USAGE_EVENT = enum.auto()
+    OWNERSHIP = enum.auto()
+    KEPT_ANSWER = enum.auto()
+    ROOM = enum.auto()
+    COST = enum.auto()
+    HEADERS = enum.auto()
