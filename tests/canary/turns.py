@@ -3,8 +3,7 @@
     VeloxProcess(env, launcher=timed(folder))
     longest(pid, folder)        its milliseconds of the loop's own thread, and where it was seen
 
-What another thread does meanwhile is not counted, nor what other programs do. The loop is asyncio's: uvloop can't be
-looked into, and steps are the same.
+What another thread does meanwhile is not counted, nor what other programs do.
 
 Knows: a signal, turns, stacks. Does not know: what was asked of the gateway.
 """
@@ -13,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import selectors
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import uvloop
@@ -49,24 +48,23 @@ def longest(pid: int, folder: str) -> Longest:
     return Longest(*launching.ask(pid, _SIGNAL, folder))
 
 
-class _Selector(selectors.DefaultSelector):
-    """Takes the time between two waits of the loop."""
+class _Beat:
+    """Is called in each turn of a loop, which never waits so; takes the time from call to call."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop: Final = loop
         self.thread: Final = threading.get_ident()
-        self.began_s = 0.0  # a monotonic time; 0: the loop waits
+        self.began_s = 0.0  # a monotonic time
         self._began_cpu_s = 0.0
         self.longest_s = 0.0
         self.seen: collections.Counter[str] = collections.Counter()
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def turn(self) -> None:
+        now_s = time.thread_time()
         if self.began_s:
-            self.longest_s = max(self.longest_s, time.thread_time() - self._began_cpu_s)
-        self.began_s = 0.0
-        found = super().select(timeout)
-        self.began_s, self._began_cpu_s = time.monotonic(), time.thread_time()
-        return found
+            self.longest_s = max(self.longest_s, now_s - self._began_cpu_s)
+        self.began_s, self._began_cpu_s = time.monotonic(), now_s
+        self._loop.call_soon(self.turn)
 
     def watch(self) -> None:
         """Look where the loop is, in turns that are long by now."""
@@ -82,24 +80,26 @@ class _Selector(selectors.DefaultSelector):
                 self.seen[" < ".join(names)] += 1
 
 
-def _loop(folder: str) -> asyncio.AbstractEventLoop:
-    selector = _Selector()
+def _loop(folder: str, make: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    loop = make()
+    beat = _Beat(loop)
 
     def tell() -> None:
-        (seen, _), *_ = [*selector.seen.most_common(1), ("", 0)]
-        launching.answer(folder, [selector.longest_s * 1000, seen])
-        selector.longest_s = 0.0
-        selector.seen.clear()
+        (seen, _), *_ = [*beat.seen.most_common(1), ("", 0)]
+        launching.answer(folder, [beat.longest_s * 1000, seen])
+        beat.longest_s = 0.0
+        beat.seen.clear()
 
-    loop = asyncio.SelectorEventLoop(selector)
     loop.add_signal_handler(_SIGNAL, tell)
-    threading.Thread(target=selector.watch, daemon=True).start()
+    loop.call_soon(beat.turn)
+    threading.Thread(target=beat.watch, daemon=True).start()
     return loop
 
 
 def _prepare(folder: str) -> None:
     """Have workers run on such a loop."""
-    uvloop.new_event_loop = lambda: _loop(folder)  # type: ignore[assignment,return-value]
+    make = uvloop.new_event_loop
+    uvloop.new_event_loop = lambda: _loop(folder, make)  # type: ignore[assignment,return-value]
 
 
 if __name__ == "__main__":

@@ -5,36 +5,36 @@
 A request asks for a fault by the name of its model, in the body or in the path: `soak-NAME` (FAULTS). What it names no
 fault for is answered as the real provider did (tests/recordings), plain, streamed, or in the frames of Bedrock.
 
-Knows: as much of HTTP/1.1 as Velox sends, what each fault is. Does not know: gateways, or which lane a request came by.
+Knows: what each fault is. Does not know: HTTP (tests/outlets.py), gateways, or which lane a request came by.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import json
 import re
 import resource
-import socket
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import uvloop
 
 from tests.e2e.bedrock_frames import frames
 from tests.e2e.upstreams import CHAT_JSON, CHAT_SSE
+from tests.outlets import Asked, Http1Link, Outlet
 from tests.recorded import Exchange, recorded
 from velox.protocol.websocket import accept_value
 from velox.protocol.websocket_frames import frame
 
-__all__ = ["Fault", "Given", "answer"]
+__all__ = ["Fault", "Given", "answer", "give"]
 
 _FRAMES: Final = "application/vnd.amazon.eventstream"
 _JSON: Final = "application/json"
 _SSE: Final = "text/event-stream"
 _PIECES: Final = 4
+_PIECE_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.05
 _CLOSE: Final = 8
 _HUGE_BYTES: Final = 33 * 1024 * 1024
@@ -198,154 +198,106 @@ def _large(right: Given) -> bytes:
     return right.body[:at] + b" " * _LARGE_BYTES + right.body[at:]
 
 
-class Link(asyncio.Protocol):
-    """One connection: requests have a Content-Length, and come one after the other."""
+class Provider:
+    """Answers as a lane's provider does, or with the fault that is asked for: see Player."""
 
-    def __init__(self, tasks: set[asyncio.Task[None]]) -> None:
-        self._tasks: Final = tasks
-        self._buffer = bytearray()
-        self._task: asyncio.Task[None] | None = None
-        self._is_tunnel = False
-        self._may_write: Final = asyncio.Event()
-        self.transport: asyncio.Transport
+    def __init__(self) -> None:
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self._may_write.set()
+    def opened(self, n: int) -> None:
+        """See Player."""
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def pause_writing(self) -> None:
-        self._may_write.clear()
-
-    def resume_writing(self) -> None:
-        self._may_write.set()
-
-    def data_received(self, data: bytes) -> None:
-        if self._is_tunnel:
-            self._echo(data)
+    def play(self, asked: Asked, outlet: Outlet) -> None:
+        """See Player."""
+        if (key := asked.fields.get(b"sec-websocket-key")) is not None:
+            head = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+            outlet.tunnel(head + b"sec-websocket-accept: %b\r\n\r\n" % accept_value(key), _echo)
             return
-        self._buffer += data
-        self._advance()
-
-    def _advance(self) -> None:
-        end = self._buffer.find(b"\r\n\r\n")
-        if self._task is not None or end < 0 or self.transport.is_closing():
-            return
-        first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-        start, length = end + 4, int(fields.get(b"content-length", b"0"))
-        if len(self._buffer) < start + length:
-            return
-        body = bytes(self._buffer[start : start + length])
-        del self._buffer[: start + length]
-        method, target, _ = first.split(b" ")
-        if (key := fields.get(b"sec-websocket-key")) is not None:
-            self._switch(key)
-            return
-        self._task = asyncio.get_running_loop().create_task(self._answer(method, target.decode(), body))
-        self._tasks.add(self._task)
-        self._task.add_done_callback(self._tasks.discard)
-        self._task.add_done_callback(self._ended)
+        task = asyncio.get_running_loop().create_task(self._answer(asked, outlet))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
+        self._tasks.discard(task)
         if not task.cancelled():
             task.result()
-            self._advance()
 
-    def _switch(self, key: bytes) -> None:
-        self._is_tunnel = True
-        head = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-        self.transport.write(head + b"sec-websocket-accept: %b\r\n\r\n" % accept_value(key))
-
-    def _echo(self, data: bytes) -> None:
-        """Answer each read with one message; a close with a close."""
-        if data[0] & 15 == _CLOSE:
-            self.transport.write(frame(b"\x03\xe8", _CLOSE))
-            self.transport.close()
-        else:
-            self.transport.write(frame(b'{"type":"session.updated"}'))
-
-    # -- answers ----------------------------------------------------------------------------------
-
-    async def _answer(self, method: bytes, target: str, body: bytes) -> None:
+    async def _answer(self, asked: Asked, outlet: Outlet) -> None:
+        target, body = asked.target, asked.body
         path = target.partition("?")[0]
         named = _FAULT.search(target.encode() if "soak-" in target else body)
-        fault = Fault.NONE if named is None or method == b"HEAD" else Fault(named[1].decode())
+        fault = Fault.NONE if named is None or asked.method == "HEAD" else Fault(named[1].decode())
         right = answer(path, body)
         match fault:
             case Fault.RESET:
-                self._reset()
+                outlet.lose()
             case Fault.CLOSED:
-                self.transport.close()
+                outlet.cut()
             case Fault.GARBAGE:
-                self.transport.write(b"\x16\x03\x01 this is no HTTP at all\r\n\r\n")
-                self.transport.close()
+                outlet.raw(b"\x16\x03\x01 this is no HTTP at all\r\n\r\n")
+                outlet.cut()
             case Fault.SILENT:
-                await asyncio.Event().wait()
+                await outlet.left.wait()
             case Fault.E400 | Fault.E401 | Fault.E429 | Fault.E500 | Fault.E503 | Fault.E529:
-                await self._reply(method, _failed(path, int(fault[1:])))
+                await give(asked, outlet, _failed(path, int(fault[1:])))
             case Fault.NONSENSE:
-                await self._reply(method, Given(b"<html>a page</html>", right.form))
+                await give(asked, outlet, Given(b"<html>a page</html>", right.form))
             case Fault.ERROR:
-                await self._reply(method, _inside(path, right))
+                await give(asked, outlet, _inside(path, right))
             case Fault.LARGE:
-                await self._reply(method, Given(_large(right), right.form))
+                await give(asked, outlet, Given(_large(right), right.form))
             case Fault.HUGE:
-                await self._reply(method, Given(_huge(right), right.form))
+                await give(asked, outlet, Given(_huge(right), right.form))
             case _:
-                await self._reply(method, right, fault)
+                await give(asked, outlet, right, fault)
 
-    async def _reply(self, method: bytes, given: Given, fault: Fault = Fault.NONE) -> None:
-        is_streamed = given.form in (_SSE, _FRAMES)
-        framing = b"transfer-encoding: chunked" if is_streamed else b"content-length: %d" % len(given.body)
-        head = b"HTTP/1.1 %d X\r\ncontent-type: %b\r\n%b\r\n\r\n" % (given.status, given.form.encode(), framing)
-        if method == b"HEAD":
-            self.transport.write(head)
+
+def _echo(outlet: Outlet, data: bytes) -> None:
+    """Answer each read with one message; a close with a close."""
+    if data[0] & 15 == _CLOSE:
+        outlet.raw(frame(b"\x03\xe8", _CLOSE))
+        outlet.cut()
+    else:
+        outlet.raw(frame(b'{"type":"session.updated"}'))
+
+
+async def give(asked: Asked, outlet: Outlet, given: Given, fault: Fault = Fault.NONE) -> None:
+    """Give an answer, in pieces where it is long or has a fault."""
+    is_streamed = given.form in (_SSE, _FRAMES)
+    outlet.head(given.status, {"content-type": given.form}, None if is_streamed else len(given.body))
+    if asked.method == "HEAD":
+        outlet.end()
+        return
+    n = _PIECES if fault is not Fault.NONE else 1 + len(given.body) // _PIECE_BYTES
+    size = max(1, -(-len(given.body) // n))
+    for n, at in enumerate(range(0, len(given.body), size)):
+        if n == 1 and fault in (Fault.CUT, Fault.LOST, Fault.STALL):
+            await _strike(outlet, fault)
             return
-        if fault is Fault.NONE and len(given.body) < 1 << 16:
-            chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(given.body), given.body) if is_streamed else given.body
-            self.transport.write(head + chunk)
-            return
-        self.transport.write(head)
-        size = -(-len(given.body) // (_PIECES if fault is not Fault.NONE else 1 + len(given.body) // (1 << 20)))
-        for n, at in enumerate(range(0, len(given.body), size)):
-            piece = given.body[at : at + size]
-            if n == 1 and fault in (Fault.CUT, Fault.LOST, Fault.STALL):
-                await self._strike(fault)
-                return
-            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_streamed else piece)
-            await self._may_write.wait()
-            if fault is Fault.SLOW:
-                await asyncio.sleep(_PAUSE_S)
-        if is_streamed:
-            self.transport.write(b"0\r\n\r\n")
+        outlet.send(given.body[at : at + size])
+        await outlet.drained()
+        if fault is Fault.SLOW:
+            await asyncio.sleep(_PAUSE_S)
+    outlet.end()
 
-    async def _strike(self, fault: Fault) -> None:
-        await asyncio.sleep(_PAUSE_S)  # what was written is on its way first, as from a server that dies later
-        if fault is Fault.STALL:
-            await asyncio.Event().wait()
-        elif fault is Fault.CUT:
-            self.transport.close()
-        else:
-            self._reset()
 
-    def _reset(self) -> None:
-        sock = cast(socket.socket, self.transport.get_extra_info("socket"))
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
+async def _strike(outlet: Outlet, fault: Fault) -> None:
+    await asyncio.sleep(_PAUSE_S)  # what was written is on its way first, as from a server that dies later
+    if fault is Fault.STALL:
+        await outlet.left.wait()
+    elif fault is Fault.CUT:
+        outlet.cut()
+    else:
+        outlet.lose()
 
 
 async def main() -> None:
     """Listen, say where, and go on."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
-    tasks: set[asyncio.Task[None]] = set()
-    server = await asyncio.get_running_loop().create_server(lambda: Link(tasks), "127.0.0.1", 0, backlog=_BACKLOG)
+    provider = Provider()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Http1Link(provider), "127.0.0.1", 0, backlog=_BACKLOG)
     print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 

@@ -2,7 +2,7 @@
 
     python -m tests.storm.upstream [--tls CERT KEY]      prints one line of JSON with its ports
 
-Knows: what each fault means, who is told of what. Does not know: HTTP (upstream_http.py), gateways.
+Knows: what each fault means, who is told of what. Does not know: HTTP (outlets.py), gateways.
 
 The control port answers any line with a report as JSON, and closes: for each mark how often it was tried, when its last
 attempt began and when the gateway gave it up (monotonic seconds, the same clock in every process of a machine), whether
@@ -11,37 +11,22 @@ another's fault took its connection; and how many connections are open. The line
 
 from __future__ import annotations
 
-import abc
 import argparse
 import asyncio
 import json
 import resource
 import ssl
 import time
-from dataclasses import dataclass
 from typing import Final
 
 import uvloop
 
+from tests.outlets import Asked, Entry, Http1Link, Http2Link, Outlet
 from tests.storm.plan import Fault, Plan
 
-__all__ = ["Book", "Entry", "Outlet", "answer"]
+__all__ = ["Book", "answer"]
 
 SLOW_S: Final = 0.02
-
-
-@dataclass(slots=True)
-class Entry:
-    """What became of one mark. Times are monotonic seconds, 0.0: not yet.
-
-    is_hit: another stream's fault took the connection away from it, in this attempt or in one before.
-    """
-
-    n_attempts: int = 0
-    began_s: float = 0.0
-    left_s: float = 0.0
-    ended_s: float = 0.0
-    is_hit: bool = False
 
 
 class Book:
@@ -62,8 +47,14 @@ class Book:
             entry.n_attempts, entry.is_hit = before.n_attempts + 1, before.is_hit
         return entry
 
-    def play(self, outlet: Outlet, method: str, body: bytes) -> None:
-        """Answer a whole request."""
+    def opened(self, n: int) -> None:
+        """See Player."""
+        self.n_open += n
+        self.n_accepted += max(0, n)
+
+    def play(self, asked: Asked, outlet: Outlet) -> None:
+        """See Player."""
+        method, body = asked.method, asked.body
         if method == "HEAD" or not body:
             self.n_warmups += 1
             outlet.head(200, {"content-type": "application/json"}, 2)
@@ -87,52 +78,6 @@ class Book:
         calls = {m: (e.n_attempts, e.began_s, e.left_s, e.ended_s, e.is_hit) for m, e in self.entries.items()}
         counts = {"open": self.n_open, "accepted": self.n_accepted, "playing": len(self._tasks)}
         return {**counts, "warmups": self.n_warmups, "calls": calls}
-
-
-class Outlet(abc.ABC):
-    """Where one answer goes. left: set when the gateway gave the exchange up; verbs do nothing from then on."""
-
-    def __init__(self) -> None:
-        self.left: Final = asyncio.Event()
-        self.entry = Entry()
-
-    def note_left(self) -> None:
-        """The gateway closed the connection or reset the stream before the answer's end."""
-        if not self.left.is_set() and not self.entry.ended_s:
-            self.entry.left_s = time.monotonic()
-        self.left.set()
-
-    @abc.abstractmethod
-    def head(self, status: int, fields: dict[str, str], length: int | None) -> None:
-        """Send the head; `length` None: of a body whose end is told by the framing."""
-
-    @abc.abstractmethod
-    def send(self, data: bytes) -> None:
-        """Send body bytes."""
-
-    @abc.abstractmethod
-    def end(self) -> None:
-        """End the answer properly, wherever it is."""
-
-    @abc.abstractmethod
-    def cut(self) -> None:
-        """End it by RST_STREAM; over HTTP/1.1 by a FIN."""
-
-    @abc.abstractmethod
-    def lose(self) -> None:
-        """Lose the connection."""
-
-    @abc.abstractmethod
-    def refuse(self) -> None:
-        """REFUSED_STREAM; over HTTP/1.1 a FIN before a byte."""
-
-    @abc.abstractmethod
-    def goaway(self) -> None:
-        """Take no new streams on this connection, and finish this one. Before head()."""
-
-    @abc.abstractmethod
-    def goaway_last(self) -> None:
-        """GOAWAY with a last id below this stream's."""
 
 
 async def answer(plan: Plan, outlet: Outlet, n_attempt: int) -> None:
@@ -214,8 +159,6 @@ async def _control(book: Book, reader: asyncio.StreamReader, writer: asyncio.Str
 
 async def serve(tls: ssl.SSLContext | None, tls_http2: ssl.SSLContext | None) -> None:
     """Serve until the process is ended."""
-    from tests.storm.upstream_http import Http1Link, Http2Link  # they build on this module
-
     loop = asyncio.get_running_loop()
     book = Book()
     http1 = await loop.create_server(lambda: Http1Link(book), "127.0.0.1", 0, ssl=tls, backlog=4096)

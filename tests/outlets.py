@@ -1,51 +1,163 @@
-"""HTTP/1.1 and HTTP/2 of the storm's upstream: the verbs of an answer as bytes and frames.
+"""HTTP/1.1 and HTTP/2 of upstreams that fail on purpose: the verbs of an answer as bytes and frames.
 
-Knows: framing, and how each version fails. Does not know: plans (upstream.py).
+    create_server(lambda: Http1Link(player), ...)      Http2Link: by prior knowledge, or ALPN
+    player.play(asked, outlet)                         answers a whole request with the verbs of its outlet
+
+Knows: framing, and how each version fails. Does not know: what is answered, or which fault is played.
 """
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Sequence
-from typing import Final, cast
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, Protocol, cast
 
 from hyperframe.frame import GoAwayFrame
 
-from tests.storm.upstream import Book, Entry, Outlet
 from velox.heads import Header
 from velox.protocol.http2 import Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
 
-__all__ = ["Http1Link", "Http2Link"]
+__all__ = ["Asked", "Entry", "Http1Link", "Http2Link", "Outlet", "Player"]
 
 _INTERNAL_ERROR: Final = 2  # RFC 9113 §7
 _REFUSED_STREAM: Final = 7
 _MAX_STREAMS: Final = 100
 
 
+@dataclass(slots=True)
+class Entry:
+    """What became of one answer. Times are monotonic seconds, 0.0: not yet.
+
+    is_hit: another stream's fault took the connection away from it, in this attempt or in one before.
+    """
+
+    n_attempts: int = 0
+    began_s: float = 0.0
+    left_s: float = 0.0
+    ended_s: float = 0.0
+    is_hit: bool = False
+
+
+class Asked(NamedTuple):
+    """A request that has come whole. fields: by their names in lower case."""
+
+    method: str
+    target: str
+    fields: Mapping[bytes, bytes]
+    body: bytes
+
+
+class Player(Protocol):
+    """Who answers."""
+
+    def opened(self, n: int) -> None:
+        """Note that so many connections more are open; -1: one fewer."""
+
+    def play(self, asked: Asked, outlet: Outlet) -> None:
+        """Answer a request, now or later."""
+
+
+class Outlet(abc.ABC):
+    """Where one answer goes. left: set when the gateway gave the exchange up; verbs do nothing from then on."""
+
+    # HTTP/1.1's
+    def raw(self, data: bytes) -> None:
+        """Send bytes that are in no frame."""
+        raise AssertionError("over HTTP/2 there is no such thing")
+
+    def tunnel(self, head: bytes, take: Callable[[Http1Outlet, bytes], None]) -> None:
+        """Switch protocols. head: of the answer. take: is given what comes from now on."""
+        raise AssertionError("over HTTP/2 there is no such thing")
+
+    # Both versions'
+
+    def __init__(self) -> None:
+        self.left: Final = asyncio.Event()
+        self.entry = Entry()
+
+    def note_left(self) -> None:
+        """The gateway closed the connection or reset the stream before the answer's end."""
+        if not self.left.is_set() and not self.entry.ended_s:
+            self.entry.left_s = time.monotonic()
+        self.left.set()
+
+    @abc.abstractmethod
+    def head(self, status: int, fields: dict[str, str], length: int | None) -> None:
+        """Send the head; `length` None: of a body whose end is told by the framing."""
+
+    @abc.abstractmethod
+    def send(self, data: bytes) -> None:
+        """Send body bytes; none where HEAD was asked."""
+
+    @abc.abstractmethod
+    async def drained(self) -> None:
+        """Wait until what was sent has mostly left; not once the gateway has given up."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """End the answer properly, wherever it is."""
+
+    @abc.abstractmethod
+    def cut(self) -> None:
+        """End it by RST_STREAM; over HTTP/1.1 by a FIN."""
+
+    @abc.abstractmethod
+    def lose(self) -> None:
+        """Lose the connection."""
+
+    @abc.abstractmethod
+    def refuse(self) -> None:
+        """REFUSED_STREAM; over HTTP/1.1 a FIN before a byte."""
+
+    @abc.abstractmethod
+    def goaway(self) -> None:
+        """Take no new streams on this connection, and finish this one. Before head()."""
+
+    @abc.abstractmethod
+    def goaway_last(self) -> None:
+        """GOAWAY with a last id below this stream's."""
+
+
 class Http1Link(asyncio.Protocol):
     """One HTTP/1.1 connection; requests have a Content-Length, and come one after the other."""
 
-    def __init__(self, book: Book) -> None:
-        self.book: Final = book
+    def __init__(self, player: Player) -> None:
+        self.player: Final = player
         self._buffer = bytearray()
         self._outlet: Http1Outlet | None = None
+        self.tunnel: Callable[[bytes], None] | None = None  # takes what comes, from then on
+        self.may_write: Final = asyncio.Event()
+        self.may_write.set()
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.book.n_open += 1
-        self.book.n_accepted += 1
+        self.player.opened(1)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.book.n_open -= 1
+        self.player.opened(-1)
+        self.may_write.set()
         if self._outlet is not None:
             self._outlet.note_left()
 
+    def pause_writing(self) -> None:
+        self.may_write.clear()
+
+    def resume_writing(self) -> None:
+        self.may_write.set()
+
     def data_received(self, data: bytes) -> None:
+        if self.tunnel is not None:
+            self.tunnel(data)
+            return
         self._buffer += data
         self._advance()
 
@@ -65,16 +177,18 @@ class Http1Link(asyncio.Protocol):
             return
         body = bytes(self._buffer[start : start + length])
         del self._buffer[: start + length]
-        self._outlet = Http1Outlet(self)
-        self.book.play(self._outlet, first.split(b" ")[0].decode(), body)
+        method, target, _ = first.decode().split(" ")
+        self._outlet = Http1Outlet(self, has_body=method != "HEAD")
+        self.player.play(Asked(method, target, fields, body), self._outlet)
 
 
 class Http1Outlet(Outlet):
     """One answer over HTTP/1.1."""
 
-    def __init__(self, link: Http1Link) -> None:
+    def __init__(self, link: Http1Link, *, has_body: bool) -> None:
         super().__init__()
         self._link: Final = link
+        self._has_body: Final = has_body
         self._chunked = False
         self._owed = 0
         self._is_last = False
@@ -93,12 +207,22 @@ class Http1Outlet(Outlet):
             self._owed -= len(data)
             self._link.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
+    def raw(self, data: bytes) -> None:
+        self._link.transport.write(data)
+
+    def tunnel(self, head: bytes, take: Callable[[Http1Outlet, bytes], None]) -> None:
+        self.raw(head)
+        self._link.tunnel = partial(take, self)
+
+    async def drained(self) -> None:
+        await self._link.may_write.wait()
+
     def end(self) -> None:
         if self.left.is_set():
             return
-        if self._chunked:
+        if self._chunked and self._has_body:
             self._link.transport.write(b"0\r\n\r\n")
-        if self._is_last or (self._owed > 0 and not self._chunked):
+        if self._is_last or (self._owed > 0 and self._has_body and not self._chunked):
             self.cut()
         else:
             self._link.finished()
@@ -126,26 +250,27 @@ class Http1Outlet(Outlet):
 class Http2Link(asyncio.Protocol):
     """One HTTP/2 connection; the handler of its engine."""
 
-    def __init__(self, book: Book) -> None:
-        self.book: Final = book
+    def __init__(self, player: Player) -> None:
+        self.player: Final = player
         self.engine: Final[Engine] = engine_factory("ngh2")(self, EngineSettings(max_streams_local=_MAX_STREAMS), False)
-        self._requests: Final[dict[int, tuple[str, list[bytes]]]] = {}
+        self._requests: Final[dict[int, tuple[dict[bytes, bytes], list[bytes]]]] = {}
         self.outlets: Final[dict[int, Http2Outlet]] = {}
         self.transport: asyncio.Transport
-        self._is_writable = True
+        self.may_write: Final = asyncio.Event()
+        self.may_write.set()
         self._entries: Final[list[Entry]] = []
         self._highest = 0
         self._last = 2**31 - 1  # above it no stream is begun: what GOAWAY said
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.book.n_open += 1
-        self.book.n_accepted += 1
+        self.player.opened(1)
         self.engine.start()
         self.flush()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.book.n_open -= 1
+        self.player.opened(-1)
+        self.may_write.set()
         outlets = tuple(self.outlets.values())
         self.outlets.clear()
         for outlet in outlets:
@@ -156,16 +281,16 @@ class Http2Link(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        self._is_writable = False
+        self.may_write.clear()
 
     def resume_writing(self) -> None:
-        self._is_writable = True
+        self.may_write.set()
         self.flush()
 
     def flush(self) -> None:
         """Write what may be written."""
         transport = self.transport
-        while self._is_writable and self.engine.has_output and (output := self.engine.take_output()):
+        while self.may_write.is_set() and self.engine.has_output and (output := self.engine.take_output()):
             if not transport.is_closing():
                 transport.write(output)
 
@@ -192,7 +317,7 @@ class Http2Link(asyncio.Protocol):
         if stream_id > self._last:
             return  # RFC 9113 §6.8: the gateway knows from GOAWAY, or will
         self._highest = max(self._highest, stream_id)
-        self._requests[stream_id] = (dict(headers)[b":method"].decode(), [])
+        self._requests[stream_id] = (dict(headers), [])
         if end_stream:
             self.on_stream_end(stream_id)
 
@@ -204,9 +329,10 @@ class Http2Link(asyncio.Protocol):
                 self.on_stream_end(stream_id)
 
     def on_stream_end(self, stream_id: int) -> None:
-        method, pieces = self._requests.pop(stream_id)
+        fields, pieces = self._requests.pop(stream_id)
         outlet = self.outlets[stream_id] = Http2Outlet(self, stream_id)
-        self.book.play(outlet, method, b"".join(pieces))
+        method, target = fields[b":method"].decode(), fields[b":path"].decode()
+        self.player.play(Asked(method, target, fields, b"".join(pieces)), outlet)
         self._entries.append(outlet.entry)
 
     def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
@@ -245,6 +371,9 @@ class Http2Outlet(Outlet):
         if data and not self.left.is_set():
             self._link.engine.send_data(self._id, data, False)
             self._link.flush()
+
+    async def drained(self) -> None:
+        await self._link.may_write.wait()
 
     def end(self) -> None:
         if not self.left.is_set():
