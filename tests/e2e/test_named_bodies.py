@@ -320,6 +320,13 @@ def test_line_of_a_batch_whose_model_is_mapped_is_refused() -> None:
         n_sent = len(upstreams["chat"].calls)
         assert upload(b"batch", line("gpt-4o-mini"), line("gpt-4o")) == 400
         assert upload(b"batch", *[line("gpt-4o-mini")] * 15_000, line("gpt-4o")) == 400
+        long = json.loads(line("gpt-4o")) | {"text": "a word " * 60_000}
+        assert upload(b"batch", line("gpt-4o-mini"), json.dumps(long).encode()) == 400
+        each = {"custom_id": "1", "params": {"model": "gpt-4o-mini", "metadata": {"x": "y"}}}
+        other = {"custom_id": "1", "params": {"model": "gpt-4o"}}
+        many = json.dumps({"requests": [each] * 20_000 + [other]}).encode()
+        reply = velox.request("POST", "/v1/messages/batches", many)
+        assert reply.status == 400 and b"line 20001 names gpt-4o" in reply.body
         batch = {"requests": [{"custom_id": "1", "params": {"model": "gpt-4o"}}]}
         reply = velox.request("POST", "/v1/messages/batches", json.dumps(batch).encode())
         assert (reply.status, "name gpt-4o-mini in it" in json.loads(reply.body)["error"]["message"]) == (400, True)

@@ -103,7 +103,10 @@ _OURS = tuple(
         "body is not JSON: ",
         "body is JSON but not an object",
         "body is nested too deeply",
-        "body is not strict JSON, which a body with over 1 MiB beside its long strings must be",
+        "body is not strict JSON, which a body must be that has over 1 MiB beside its long strings, or over 20,000"
+        " values",
+        "body has over 10,000 fields",
+        "body is no JSON object, or has over 512 fields beside over 200,000 values",
     )
 )
 

@@ -364,6 +364,37 @@ def test_model_behind_megabytes_of_empty_lines_is_found() -> None:
             may(caller, b"POST", b"/v1/files", *form(PURPOSE, (b'name="file"; filename="b.jsonl"', lines)))
 
 
+def test_long_line_of_a_file_is_read_in_short_steps() -> None:
+    """X9: one line of 9 MB held the loop for 17 ms: its long texts are left out in slices, and all else is read."""
+    caller = Caller("files", ("gpt-4o-mini",), b"56789012", endpoints=("inference", "files"))
+    text = "a word, " * 1_200_000
+    good = line("gpt-4o-mini", text=text)
+    wrong = line("gpt-4o", text=text)
+    behind = line("gpt-4o-mini", text=text, engine="gpt-4o")
+    broken = good.replace(b"a word, ", b"a \\word", 1)
+    for lines, may in (
+        (good + b" " * 600_000 + b"\r\n" + good, ask),
+        (wrong, refused),
+        (good + b"\n" + wrong, refused),
+        (behind, refused),
+        (broken, refused),
+        (good.replace(b"a word, ", b"a \rword", 1), refused),
+        (good[:-1] + b',"x":[' + b"1," * 3_000_000 + b"1]}", refused),
+    ):
+        may(caller, b"POST", b"/v1/files", *form(PURPOSE, (b'name="file"; filename="b.jsonl"', lines)))
+    body, headers = form(PURPOSE, (b'name="file"; filename="b.jsonl"', good))
+    guard = Access().guard(head(b"POST", b"/v1/files", headers), caller)
+    assert guard is not None
+    least_s = 1.0
+    for _ in range(3):
+        longest_s, began_s = 0.0, time.thread_time()
+        for _ in guard.steps(head(b"POST", b"/v1/files", headers), bytearray(body)):
+            longest_s = max(longest_s, time.thread_time() - began_s)
+            began_s = time.thread_time()
+        least_s = min(least_s, max(longest_s, time.thread_time() - began_s))
+    assert least_s < 0.005
+
+
 BATCHER = Caller("batches", ("gpt-4o-mini",), b"67890123", endpoints=("inference", "files", "batches"))
 
 

@@ -41,6 +41,7 @@ from velox.protocol.forms import FormPart
 from velox.protocol.named_models import (
     DoubtError,
     JsonScan,
+    check_values,
     folded,
     form_fields,
     form_models,
@@ -387,8 +388,8 @@ class Guard:
             return (self._files.recording(),) if may_run and self._files is not None else ()
         if kind == b"application/json" and place is not ModelPlace.FILE:
             if len(body) >= LARGE_BYTES:
-                skimmed = yield from skim(body, _passes)
-                body = skimmed.data
+                body = (yield from skim(body, _passes)).data
+            yield from check_values(body)
             self._look_at_json(call, body)
             return ()
         raise _unread()
@@ -430,7 +431,7 @@ class Guard:
             if not part.is_file:
                 continue
             for line in lines_of(body, part):
-                if not line:
+                if line is None:
                     yield
                     continue
                 path, models = line_models(line, is_batch=purpose == _BATCH)

@@ -20,6 +20,8 @@ import simdjson
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.body_skim import Skimmed, skim
+from velox.protocol.json_outline import MOST_MEMBERS, Outline
+from velox.protocol.value_count import has_over, has_over_in_steps
 from velox.types import BodyFields
 
 __all__ = ["LARGE_BYTES", "BodyReader"]
@@ -32,6 +34,13 @@ _KEPT_BYTES: Final = 8 * 1024 * 1024
 # The standard library's parser makes Python objects of everything: at worst 40 bytes and 0.1 µs for a byte, during
 # which no other request moves. 8 MiB of "[]," held the loop for 0.6 s; 1 MiB stays under 0.1 s.
 _TOLERANT_BYTES: Final = 1024 * 1024
+_TOLERANT_VALUES: Final = 20_000
+# To parse more takes over 5 ms: of such a body an outline is made, in slices.
+_MOST_PARSED: Final = 200_000
+_OUTLINED_BYTES: Final = 32 * 1024  # of a slice
+_COUNTED_BYTES: Final = 256 * 1024
+# Each costs a step of Python. No API takes as many.
+_MOST_NAMES: Final = 10_000
 _MODEL_CHARS: Final = 256
 _USER_CHARS: Final = 256
 # Python refuses to convert over 4,300 digits, and takes quadratic time below that.
@@ -46,6 +55,8 @@ _COUNT_CHARS: Final = 20
 _OPTIONS: Final = "stream_options"
 _PROMPT: Final = "prompt"
 _STORE: Final = "store"
+_CROWDED: Final = ""  # in place of the name of a field that is there twice: there are too many
+_FLAT: Final = re.compile(rb'"prompt"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*-?[0-9]')
 _FIELDS: Final = frozenset({"model", "stream", "user", _STORE, _OPTIONS, _PROMPT, *_MAX_TOKENS, *_CHOICES})
 _ABSENT: Final = object()
 # Stands for stream_options that ask for the usage.
@@ -79,7 +90,26 @@ class BodyReader:
     def read_in_steps(self, body: bytes | bytearray) -> Generator[None, None, BodyFields]:
         """Do what `read` does; yields between slices of the work. For bodies from LARGE_BYTES on."""
         skimmed = yield from skim(body, self._check_content)
-        return self.read(skimmed.data, skimmed)
+        data = skimmed.data
+        if len(data) >= LARGE_BYTES and (yield from has_over_in_steps(data, _MOST_PARSED)):
+            return (yield from self._read_outline(data))
+        return self.read(data, skimmed)
+
+    def _read_outline(self, data: bytes | bytearray) -> Generator[None, None, BodyFields]:
+        """Read what counts of a body of very many values. The rest is the upstream's to check."""
+        outline = Outline(name.encode() for name in _FIELDS)
+        for at in range(0, len(data), _OUTLINED_BYTES):
+            outline.feed(bytes(data[at : at + _OUTLINED_BYTES]))
+            yield
+        text = outline.text()
+        if text is None:
+            raise _invalid(
+                f"body is no JSON object, or has over {MOST_MEMBERS} fields beside over {_MOST_PARSED:,} values"
+            )
+        fields = self.read(text)
+        if b'"prompt":null' in text:  # or it is too long for an outline
+            fields.n_prompts = yield from _most_prompts(data)
+        return fields
 
     def read(self, body: bytes | bytearray, skimmed: Skimmed | None = None) -> BodyFields:
         """Return what Velox acts on. The body is not changed. skimmed: what of a larger one it is; None: it is all.
@@ -117,6 +147,24 @@ class BodyReader:
             raise _invalid(f"body is not JSON: {exc.msg[0].lower()}{exc.msg[1:]} byte {at}") from None
 
 
+def _most_prompts(data: bytes | bytearray) -> Generator[None, None, int]:
+    """Return how many prompts a body may have: a list of numbers is one, else each text and each list may be one."""
+    at = -1
+    for start in range(0, len(data), _COUNTED_BYTES):
+        at = data.find(b'"prompt"', start, start + _COUNTED_BYTES + len(b'"prompt"'))
+        if at >= 0:
+            break
+        yield
+    if at >= 0 and _FLAT.match(data, at) is not None:
+        return 1
+    n = 0
+    for start in range(0, len(data), _COUNTED_BYTES):
+        end = start + _COUNTED_BYTES
+        n += data.count(b"[", start, end) + data.count(b'"', start, end)
+        yield
+    return max(1, n)
+
+
 def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
     """Return the fields that count as plain values; None when the document is no object."""
     document = parser.parse(body)
@@ -124,7 +172,9 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
     if type(document) is not simdjson.Object:
         return None
     values: dict[str, object] = {}
-    for key in document:
+    for n, key in enumerate(document):
+        if n >= _MOST_NAMES:
+            return {}, _CROWDED
         if key in _FIELDS:
             if key in values:
                 if key == _STORE:
@@ -172,8 +222,11 @@ def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise _invalid(f"body is not UTF-8: byte {skimmed.origin(exc.start)}") from None
-    if len(body) > _TOLERANT_BYTES:
-        raise _invalid("body is not strict JSON, which a body with over 1 MiB beside its long strings must be")
+    if len(body) > _TOLERANT_BYTES or has_over(body, _TOLERANT_VALUES):
+        raise _invalid(
+            "body is not strict JSON, which a body must be that has over 1 MiB beside its long strings, or over"
+            f" {_TOLERANT_VALUES:,} values"
+        )
     try:
         document = _TOLERANT.decode(text)
     except json.JSONDecodeError as exc:
@@ -211,6 +264,8 @@ _TOLERANT: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_re
 
 def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
     """Check the fields that are there, and take each out of `values`: of most bodies nothing is left soon."""
+    if repeated == _CROWDED:
+        raise VeloxError(Reason.BAD_REQUEST, f"body has over {_MOST_NAMES:,} fields")
     if repeated is not None:
         raise VeloxError(Reason.DUPLICATE_KEY, f"body has the field {repeated} twice", param=repeated)
     stream = values.pop("stream", None)

@@ -19,6 +19,7 @@ import simdjson
 
 from velox.protocol.body_skim import skim
 from velox.protocol.named_models import folded
+from velox.protocol.value_count import MOST_VALUES, has_over_in_steps
 from velox.types import BodyFields
 
 __all__ = ["with_google_limits"]
@@ -49,7 +50,8 @@ def with_google_limits(fields: BodyFields, body: bytes | bytearray) -> Generator
     """Return the fields of a request with the length of its answer, and the number of answers, that its body names.
 
     Yields between slices of the work of a large body. A body that is searched must not hide what is looked for: one
-    with escapes, and a long one, are parsed. What a parser refuses, and may hide it, is taken for the longest.
+    with escapes, and a long one, are parsed. What a parser refuses, and may hide it, is taken for the longest; so is
+    what has too many values to be parsed at once.
     """
     if len(body) <= _WHOLE_BYTES and _ESCAPE not in body:
         longest, answers = _largest((body,), _LONGEST), _largest((body,), _ANSWERS)
@@ -57,7 +59,8 @@ def with_google_limits(fields: BodyFields, body: bytes | bytearray) -> Generator
         data = body
         if len(body) >= _LARGE_BYTES:
             data = (yield from skim(body, _passes)).data
-        found = _parsed(data)
+        is_crowded = len(data) >= _LARGE_BYTES and (yield from has_over_in_steps(data, MOST_VALUES))
+        found = {_TOKENS: _MOST, _COUNT: _MOST} if is_crowded else _parsed(data)
         if found is None:
             is_hidden = yield from _has_escape(body)
             found = {name: _MOST if is_hidden else _largest(_ends(body), names) for name, names in _BY_NAME.items()}

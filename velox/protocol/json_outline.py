@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["Outline"]
+__all__ = ["MOST_MEMBERS", "Outline"]
 
 _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
@@ -35,7 +35,7 @@ _NAME_BYTES: Final = 128
 _VALUE_BYTES: Final = 16 * 1024
 _OUTLINE_BYTES: Final = 32 * 1024
 # No reply has so many: each takes some microseconds.
-_MOST_MEMBERS: Final = 512
+MOST_MEMBERS: Final = 512
 # A value is looked at in pieces: the first one is as long as this, each other twice as long as the one before.
 _FIRST_PIECE: Final = 256
 # Shorter pieces are not halved.
@@ -181,7 +181,7 @@ class Outline:
         if byte == ord(":"):
             return at + 1
         self._n_members += 1
-        if self._n_members > _MOST_MEMBERS:
+        if self._n_members > MOST_MEMBERS:
             self._give_up()
             return at
         name = self._name

@@ -14,18 +14,22 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import simdjson
 
+from velox.protocol.body_skim import skim
 from velox.protocol.forms import FormError, FormPart, split_form
+from velox.protocol.value_count import has_over, has_over_in_steps
 
 __all__ = [
     "DoubtError",
     "JsonScan",
     "Pairs",
     "body_fields",
+    "check_values",
     "chooses",
     "folded",
     "form_fields",
@@ -67,11 +71,15 @@ _REQUESTS: Final = "requests"
 _COUNTED: Final = "generatecontentrequest"
 _SCHEMAS: Final = frozenset({"parameters", "inputschema", "outputschema", "schema", "jsonschema"})
 _TOO_DEEP: Final = "the body is nested too deeply"
+_TOO_MANY: Final = "the body has too many fields and values to be looked through"
 _OF_BATCH: Final = frozenset({"url", "method", "body"})  # of each line
 _DEEPEST: Final = 32
 _MOST_FIELDS: Final = 100
 _WORD: Final = re.compile(r"[^a-z0-9]+")
 _BLANKS: Final = re.compile(rb"[ \t\r\n]*+")
+_RETURN: Final = "a line of the file has a carriage return in it"
+_LONG_LINE: Final = 256 * 1024  # of a file
+_FOUND_BYTES: Final = 256 * 1024  # that are searched at once
 _BLANK_BYTES: Final = 512 * 1024  # of a file's empty lines that are passed over at once, in half a millisecond
 _PLAIN_NAME: Final = re.compile(rb"[A-Za-z0-9_.\[\]-]*")
 _PLAIN_VALUE: Final = re.compile(r"[!-~]*")
@@ -89,9 +97,13 @@ _KEPT_BYTES: Final = 8 * 1024 * 1024
 _TOLERANT_BYTES: Final = 1024 * 1024
 _SHORT_BYTES: Final = 16 * 1024
 _MODEL_BYTES: Final = 1024
-# Names and values of one document that are looked at, each for up to a microsecond in which no other request moves.
-# Those of clients have some hundreds. Three bytes are enough for one, and 64 MiB of them would be 20 s and 3 GB.
-_MOST_LOOKS: Final = 100_000
+_TOLERANT_VALUES: Final = 20_000
+# Names and values of one document that are looked at, each for some tenths of a microsecond in which no other request
+# moves. Those of clients have some hundreds.
+_MOST_LOOKS: Final = 20_000
+_NEW_NAME: Final = 8  # looks that a name takes which has not been seen in the document
+# A document with more is not parsed at once: that takes 5 to 8 ms. A list of tokens has 300,000 at most (OpenAI).
+_MOST_VALUES: Final = 400_000
 # The parser looks through all fields of an object for each: so many cost as much as a look.
 _FIELDS_OF_LOOK: Final = 512
 _NAME_CHARS: Final = 1024  # no server takes a longer one for any that counts
@@ -134,7 +146,7 @@ class JsonScan:
         self._parser = simdjson.Parser()
 
     def models(self, data: bytes | bytearray) -> list[str]:
-        """Return every model that a JSON body names. Raises DoubtError."""
+        """Return every model that a JSON body names. Raises DoubtError. See check_values()."""
         return body_models(self.fields(data, _may_choose))
 
     def fields(self, data: bytes | bytearray, wants: Callable[[str], bool]) -> Pairs:
@@ -152,20 +164,37 @@ class JsonScan:
         return found
 
 
+def check_values(data: bytes | bytearray) -> Generator[None, None, None]:
+    """Raise DoubtError for a document that has too many values to be parsed at once; yields between slices."""
+    if (yield from has_over_in_steps(data, _MOST_VALUES)):
+        raise DoubtError(_TOO_MANY)
+
+
 class _Looks:
     """What may still be looked at of a document, and why it can't be read; "": it can."""
 
-    __slots__ = ("left", "problem")
+    __slots__ = ("_known", "left", "problem")
 
     def __init__(self) -> None:
         self.left = _MOST_LOOKS
         self.problem = ""
+        self._known: Final[dict[tuple[str, Callable[[str], bool]], bool]] = {}
+
+    def wants(self, name: str, wants: Callable[[str], bool]) -> bool:
+        """Say whether the value of a field is wanted, and take a look; False, too, where there are none left."""
+        if not self.take():
+            return False
+        found = self._known.get((name, wants))
+        if found is None:
+            found = self.take(_NEW_NAME) and len(name) <= _NAME_CHARS and wants(folded(name))
+            self._known[name, wants] = found
+        return found
 
     def take(self, n: int = 1) -> bool:
         """Take one or more; False: no further."""
         self.left -= n
         if self.left < 0:
-            self.problem = "the body has too many fields and values to be looked through"
+            self.problem = _TOO_MANY
         return not self.problem
 
 
@@ -186,7 +215,7 @@ def _read(parser: simdjson.Parser, data: bytes | bytearray, wants: Callable[[str
     except (ValueError, RuntimeError):
         is_strict = False
     if not is_strict:  # as most upstreams read it (body.py)
-        if len(data) > _TOLERANT_BYTES:
+        if len(data) > _TOLERANT_BYTES or has_over(data, _TOLERANT_VALUES):
             raise DoubtError("the body is no strict JSON")
         document = body_fields(data)
         try:
@@ -210,17 +239,17 @@ def _plain(value: object, wants: Callable[[str], bool], looks: _Looks) -> object
             items.append(_plain(inner, wants, looks))
         return items
     if type(value) is Pairs:
-        wanted = [(name, inner) for name, inner in value if looks.take() and _is_wanted(name, wants)]
+        wanted = [(name, inner) for name, inner in value if looks.wants(name, wants)]
         return Pairs([(name, _plain(inner, _inside(name, wants), looks)) for name, inner in wanted])
     if type(value) is not simdjson.Object:
         return value
     names, n_fields = [], 0
     for name in value:
-        if not looks.take():
-            return Pairs()
         n_fields += 1
-        if _is_wanted(name, wants):
+        if looks.wants(name, wants):
             names.append(name)
+        elif looks.problem:
+            return Pairs()
     twice = next((name for name, n in Counter(names).items() if n > 1), None) if len(names) > 1 else None
     if twice is not None:  # the parser gives the first one, and servers take the last
         looks.problem = f"the body has the field {_shown(twice)} twice"
@@ -236,10 +265,6 @@ def _inside(name: str, wants: Callable[[str], bool]) -> Callable[[str], bool]:
 
 def _any(_name: str) -> bool:
     return True
-
-
-def _is_wanted(name: str, wants: Callable[[str], bool]) -> bool:
-    return len(name) <= _NAME_CHARS and wants(folded(name))
 
 
 def _may_choose(name: str) -> bool:
@@ -352,7 +377,7 @@ def message_models(data: bytes) -> list[str]:
     return models
 
 
-def _document(data: bytes, wants: Callable[[str], bool]) -> Pairs:
+def _document(data: bytes | bytearray, wants: Callable[[str], bool]) -> Pairs:
     """Return the fields of one of many documents, of inner objects too: at least those that are wanted."""
     # Of a short one the standard library's parser makes objects in half the time.
     return body_fields(data) if len(data) <= _SHORT_BYTES else _read(simdjson.Parser(), data, wants)
@@ -403,7 +428,7 @@ def _walk(value: object, models: list[str], depth: int) -> None:
             _walk(inner, models, depth + 1)
 
 
-def line_models(line: bytes, *, is_batch: bool) -> tuple[str, list[str]]:
+def line_models(line: bytes | bytearray, *, is_batch: bool) -> tuple[str, list[str]]:
     """Return the path that a line of a file asks ("" unless is_batch), and every model that it names.
 
     Raises DoubtError. Of a batch each line is a request: its `body` is one of the API. Other files hold examples.
@@ -530,10 +555,11 @@ def form_text(parts: Sequence[FormPart], body: bytes | bytearray, wanted: str) -
     return bytes(body[found[0].start : found[0].end]).decode("utf-8", "replace")
 
 
-def lines_of(body: bytes | bytearray, part: FormPart) -> Generator[bytes, None, None]:
+def lines_of(body: bytes | bytearray, part: FormPart) -> Generator[bytes | bytearray | None, None, None]:
     """Return the lines of a file that are not empty. Raises DoubtError for what some readers take for a line's end.
 
-    An empty one stands for many bytes of empty lines: it names nothing, and its reader may let others run.
+    None stands for a slice of the work: its reader may let others run. A long line comes without the contents of its
+    long strings.
     """
     at = part.start
     while at < part.end:
@@ -543,15 +569,57 @@ def lines_of(body: bytes | bytearray, part: FormPart) -> Generator[bytes, None, 
         if at == part.end:
             return
         if at - blank.start() == _BLANK_BYTES:
-            yield b""
+            yield None
             continue
-        end = body.find(b"\n", at, part.end)
-        end = part.end if end < 0 else end
-        line = bytes(body[at:end]).rstrip(b" \t\r")
-        if b"\r" in line:
-            raise DoubtError("a line of the file has a carriage return in it")
-        yield line
+        end = yield from _find(body, b"\n", at, part.end)
+        if end - at <= _LONG_LINE:
+            line = bytes(body[at:end]).rstrip(b" \t\r")
+            if b"\r" in line:
+                raise DoubtError(_RETURN)
+            yield line
+        else:
+            yield (yield from _long_line(body, at, end))
         at = end + 1
+
+
+def _find(body: bytes | bytearray, byte: bytes, at: int, end: int) -> Generator[None, None, int]:
+    """Return where a byte stands next; `end` if it does not."""
+    while at < end:
+        stop = min(end, at + _FOUND_BYTES)
+        found = body.find(byte, at, stop)
+        if found >= 0:
+            return found
+        at = stop
+        if at < end:
+            yield
+    return end
+
+
+def _long_line(body: bytes | bytearray, at: int, end: int) -> Generator[None, None, bytes | bytearray]:
+    line = bytearray()
+    for start in range(at, end, _FOUND_BYTES):
+        line += body[start : min(end, start + _FOUND_BYTES)]
+        yield
+    while line[-1:].strip(b" \t\r") != line[-1:]:
+        last = line[-_FOUND_BYTES:]
+        del line[len(line) - len(last) + len(last.rstrip(b" \t\r")) :]
+        yield
+    if (yield from _find(line, b"\r", 0, len(line))) < len(line):
+        raise DoubtError(_RETURN)
+    data = (yield from skim(line, partial(_check_content, simdjson.Parser()))).data
+    yield from check_values(data)
+    return data
+
+
+def _check_content(parser: simdjson.Parser, data: bytes, _offset: int) -> None:
+    """Raise DoubtError for what may not stand between two quotes."""
+    try:
+        parser.parse(b'["%b"]' % data)
+    except (ValueError, RuntimeError):
+        pass
+    else:
+        return
+    raise DoubtError("the body is no strict JSON")
 
 
 def _text(name: str, value: object) -> str:
