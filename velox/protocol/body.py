@@ -57,7 +57,8 @@ _PROMPT: Final = "prompt"
 _STORE: Final = "store"
 _CROWDED: Final = ""  # in place of the name of a field that is there twice: there are too many
 _FLAT: Final = re.compile(rb'"prompt"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*-?[0-9]')
-_FIELDS: Final = frozenset({"model", "stream", "user", _STORE, _OPTIONS, _PROMPT, *_MAX_TOKENS, *_CHOICES})
+_USER: Final = "user"
+_FIELDS: Final = frozenset({"model", "stream", _USER, _STORE, _OPTIONS, _PROMPT, *_MAX_TOKENS, *_CHOICES})
 _ABSENT: Final = object()
 # Stands for stream_options that ask for the usage.
 _ASKS: Final = object()
@@ -263,7 +264,7 @@ _TOLERANT: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_re
 
 
 def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
-    """Check the fields that are there, and take each out of `values`: of most bodies nothing is left soon."""
+    """Check the fields that are there, and take those that most bodies have out of `values`."""
     if repeated == _CROWDED:
         raise VeloxError(Reason.BAD_REQUEST, f"body has over {_MOST_NAMES:,} fields")
     if repeated is not None:
@@ -287,31 +288,28 @@ def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
 
 
 def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
-    for name in _MAX_TOKENS:
-        if name in values:
-            value = values.pop(name)
-            if value is None:
-                continue
-            # bool is an int to Python, and not to JSON.
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise _bad(name, "must be an integer of 0 or more, or null")
-            if fields.max_tokens is None or value > fields.max_tokens:
-                fields.max_tokens = value
-    if not values:
-        return
-    user = values.get("user")
-    # What else `user` may be is between client and upstream. A long one may be left out of a large body (body_skim).
-    if isinstance(user, str) and 1 <= len(user) <= _USER_CHARS:
-        fields.user = user.encode(errors="replace").decode()
-    for name in _CHOICES:
-        if name in values:
-            fields.n = max(fields.n, _count(values[name]))
-    prompts = values.get(_PROMPT)
-    if isinstance(prompts, _Prompts):
-        fields.n_prompts = prompts.n
-    if _OPTIONS in values:
-        fields.include_usage = values[_OPTIONS] is _ASKS
-    fields.stores = values.get(_STORE) not in (None, False)
+    for name, value in values.items():
+        if name in _MAX_TOKENS:
+            if value is not None:
+                # By type: bool is an int to Python, and not to JSON.
+                if type(value) is not int or value < 0:
+                    raise _bad(name, "must be an integer of 0 or more, or null")
+                if fields.max_tokens is None or value > fields.max_tokens:
+                    fields.max_tokens = value
+        elif name == _USER:
+            # What else it may be is between client and upstream. A long one may be left out of a large body
+            # (body_skim).
+            if isinstance(value, str) and 1 <= len(value) <= _USER_CHARS:
+                fields.user = value.encode(errors="replace").decode()
+        elif name in _CHOICES:
+            fields.n = max(fields.n, _count(value))
+        elif name == _PROMPT:
+            if isinstance(value, _Prompts):
+                fields.n_prompts = value.n
+        elif name == _OPTIONS:
+            fields.include_usage = value is _ASKS
+        else:
+            fields.stores = value not in (None, False)
 
 
 def _count(value: object) -> int:

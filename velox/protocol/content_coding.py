@@ -82,8 +82,10 @@ class Inflater:
 
 def coding_of(headers: Iterable[Header]) -> bytes:
     """Return how a body is coded, b"" if it is not. Raises VeloxError for another coding than those, or several."""
-    named = b",".join(value for name, value in headers if name == _FIELD)
-    codings = [word for word in named.lower().replace(b"\t", b" ").replace(b" ", b"").split(b",") if word]
+    named = [value for name, value in headers if name == _FIELD]
+    if not named:
+        return b""
+    codings = [word for word in b",".join(named).lower().replace(b"\t", b" ").replace(b" ", b"").split(b",") if word]
     found = [coding for word in codings if (coding := _ALIASES.get(word, word))]
     coding = found[0] if found else b""
     if len(found) > 1 or coding not in _CODINGS:
