@@ -21,6 +21,7 @@ __all__ = [
     "decoded_request",
     "first_document",
     "is_given",
+    "object_in",
     "reply_text",
 ]
 
@@ -95,10 +96,15 @@ def is_given(raw: msgspec.Raw) -> bool:
 
 def bill_in(usage: msgspec.Raw) -> Bill | None:
     """Return what a usage says that its call is billed; None: it does not."""
-    if bytes(usage).find(b'"cost') < 0:
-        return None
+    return bill_of(object_in(usage)) if bytes(usage).find(b'"cost') >= 0 else None
+
+
+def object_in(raw: msgspec.Raw) -> dict[str, object]:
+    """Return an object that is read only to count what it says; empty: it is none, or can't be read."""
+    if not is_given(raw):
+        return {}
     try:
-        told = msgspec.json.decode(usage)
+        told = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return bill_of(told) if isinstance(told, dict) else None
+        return {}
+    return told if isinstance(told, dict) else {}

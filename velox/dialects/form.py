@@ -413,7 +413,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     input: all of the prompt, those cached and written to the cache among them. output: all of the answer, reasoning
     among it. cache_written_1h: of cache_written, those for an hour. modalities: what is not text among input and
     output. tier: that the request was served in. bill: what is taken for it. is_regional: it was kept within a region.
-    No client is told the last four: they are for who counts.
+    web_searches: that the provider made for it. has_others: another model worked for it, too, whose tokens are not
+    among these. No client is told the last six: they are for who counts.
     """
 
     input: int | None = None
@@ -426,6 +427,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     tier: str | None = None
     bill: Bill | None = None
     is_regional: bool = False
+    web_searches: int | None = None
+    has_others: bool = False
 
     def over(self, before: Usage) -> Usage:
         """Return these, and those of `before` where these say nothing: the last that was said counts, per field."""
@@ -441,6 +444,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             self.tier or before.tier,
             self.bill or before.bill,
             self.is_regional or before.is_regional,
+            before.web_searches if self.web_searches is None else self.web_searches,
+            self.has_others or before.has_others,
         )
 
 

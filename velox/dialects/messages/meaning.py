@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from velox.dialects.decoding import is_given, object_in
 from velox.dialects.form import ApiError, Citation, ErrorKind, Search, Source, Stop, StopReason, Usage
 from velox.dialects.messages.wire import (
     CITATION,
@@ -24,7 +25,7 @@ from velox.dialects.messages.wire import (
     UsageOut,
 )
 from velox.dialects.text import raw_text
-from velox.protocol.token_usage import REGIONAL
+from velox.protocol.token_usage import REGIONAL, count_of
 
 __all__ = [
     "RESULTS",
@@ -117,6 +118,7 @@ def usage_of(usage: UsageOut) -> Usage:
         details.thinking_tokens if details is not None else None,
         tier=usage.service_tier,
         is_regional=usage.inference_geo in REGIONAL,
+        web_searches=count_of(object_in(usage.server_tool_use), "web_search_requests"),
     )
 
 
@@ -245,4 +247,5 @@ def latest(new: UsageOut, before: UsageOut) -> UsageOut:
         new.output_tokens_details or before.output_tokens_details,
         new.service_tier or before.service_tier,
         new.inference_geo or before.inference_geo,
+        new.server_tool_use if is_given(new.server_tool_use) else before.server_tool_use,
     )

@@ -249,6 +249,7 @@ class UsageOut(Struct, gc=False):
     output_tokens_details: OutputDetails | None = None
     service_tier: str | None = None
     inference_geo: str | None = None
+    server_tool_use: Raw = NO_RAW
 
 
 class BlockOut(Struct, gc=False):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.arguments import custom_arguments, read_arguments
-from velox.dialects.decoding import bill_in, is_given
+from velox.dialects.decoding import bill_in, is_given, object_in
 from velox.dialects.endings import settled
 from velox.dialects.form import (
     Answer,
@@ -32,6 +32,7 @@ from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annotations, search_of
 from velox.dialects.text import EMPTY, joined, raw_text
+from velox.protocol.token_usage import TokenUsage, with_tools
 
 __all__ = ["THOUGHT", "answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
 
@@ -51,8 +52,8 @@ _LOST_PARTS: Final = {"output_audio": "answer.audio", "output_image": "answer.im
 _NO_USAGE: Final = Usage()
 
 
-def usage_of(raw: Raw, tier: str | None = None) -> Usage:
-    """Read the usage; what can't be read is left out. tier: what stands beside it."""
+def usage_of(raw: Raw, tier: str | None = None, tools: Raw = wire.ABSENT) -> Usage:
+    """Read the usage; what can't be read is left out. tier, tools: what stands beside it."""
     if not is_given(raw):
         return _NO_USAGE
     try:
@@ -64,6 +65,7 @@ def usage_of(raw: Raw, tier: str | None = None) -> Usage:
     if inputs is not None:
         written = inputs.cache_write_tokens
         written = inputs.cache_creation_input_tokens if written is None else written
+    ran = with_tools(TokenUsage(), object_in(tools))
     return Usage(
         given.input_tokens,
         given.output_tokens,
@@ -73,6 +75,8 @@ def usage_of(raw: Raw, tier: str | None = None) -> Usage:
         None if outputs is None else outputs.reasoning_tokens,
         tier=tier,
         bill=bill_in(raw),
+        web_searches=ran.web_searches,
+        has_others=ran.has_others,
     )
 
 
@@ -158,4 +162,6 @@ def answer_of(reply: wire.Reply, provider: str) -> Answer:
         raise BrokenReplyError("the upstream's answer has no output")
     names = tuple(dict.fromkeys(name for item in reply.output for name in lost(item)))
     tier = reply.service_tier
-    return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage, tier), tier, names)
+    return Answer(
+        reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage, tier, reply.tool_usage), tier, names
+    )

@@ -290,6 +290,7 @@ class Reply(msgspec.Struct, gc=False):
     status: str | None = None
     output: list[OutputItem] | None = None
     usage: Raw = ABSENT
+    tool_usage: Raw = ABSENT
     error: Raw = ABSENT
     incomplete_details: _Incomplete | None = None
     service_tier: str | None = None
