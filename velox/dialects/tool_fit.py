@@ -38,7 +38,7 @@ from velox.dialects.names import FittedNames
 from velox.dialects.schema_drafts import MOST_DEPTH, Schema, SchemaTooDeepError, current, fault
 from velox.dialects.text import is_blank, joined, quoted
 
-__all__ = ["Fitted", "ToolKeys", "fit_tools", "fitted_parameters"]
+__all__ = ["Fitted", "ToolKeys", "as_taken", "fit_tools", "fitted_parameters"]
 
 # By the client's name of a tool: the names of its properties there -> the client's.
 ToolKeys: TypeAlias = dict[str, Mapping[str, str]]
@@ -117,6 +117,12 @@ def fitted_parameters(schema: JsonValue, refused: tuple[str, ...], name: str, pa
     found = _changed(schema, refused) or Fitted(schema)
     _check(found, name, param)
     return found
+
+
+def as_taken(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
+    """Return a schema as it is taken; None: it is as it stands, or is none, or can't be changed within bounds."""
+    found = _changed(schema, refused) if len(schema) <= _MOST_LARGE else None
+    return found if found is not None and not found.fault else None
 
 
 def _check(fitted: Fitted, name: str, param: str = "tools") -> None:

@@ -35,6 +35,7 @@ from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses.background import runs_in_background
 from velox.dialects.responses.types_taken import takes_types
+from velox.dialects.schemas_as_sent import with_fitted_schemas
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.bad_request import refusal
@@ -206,6 +207,7 @@ class Lanes:
             facts = self._facts_of(asked.model)
             own = without_foreign(asked.body, asked.surface, facts, self._row.name)
             own = with_known_values(own, asked.surface, facts, self._row.name)
+            own = with_fitted_schemas(own, asked.surface, facts, self._row.name)
             if own is not asked.body:
                 asked = asked._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:

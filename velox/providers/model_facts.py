@@ -301,10 +301,16 @@ RULES: Final[tuple[ModelRule, ...]] = (
     *LIMITS,
     # Recorded with a schema.
     _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
-    # As their references say.
-    _rule("*", providers=("groq", "cerebras"), most_stops=4),
+    # "Up to 4 sequences", and of tools "a max of 128 functions": console.groq.com/docs/api-reference (the same text in
+    # groq/groq-python, types/chat/completion_create_params.py).
+    _rule("*", providers=("groq",), most_stops=4, most_tools=128),
+    # "Up to 4 sequences" (Cerebras/cerebras-cloud-sdk-python, types/chat/completion_create_params.py; the reference at
+    # inference-docs.cerebras.ai/api-reference/chat-completions): of tools it says no number.
+    _rule("*", providers=("cerebras",), most_stops=4),
+    # "A list of up to 5 strings": docs.cohere.com/reference/chat; of tools no number.
     _rule("*", providers=("cohere",), most_stops=5),
-    _rule("*", providers=("deepseek",), most_stops=16),
+    # "Up to 16 sequences", "A max of 128 functions": api-docs.deepseek.com/api/create-chat-completion.
+    _rule("*", providers=("deepseek",), most_stops=16, most_tools=128),
     # Servers that answer 400 to an effort for a model that does not reason.
     _rule("*", providers=("groq", "cerebras", "xai", "mistral"), thinking="none"),
     _rule(
