@@ -43,6 +43,7 @@ USED: Final[dict[str, dict[str, Any]]] = {
     "videos": {"video_id": "ID"},
     "skills": {"container": {"skills": [{"type": "custom", "skill_id": "ID"}]}},
     "memory_stores": {"memory_store_id": "ID"},
+    "datasets": {"dataset_id": "ID"},
     "interactions": {"previous_interaction_id": "ID"},
     "cachedContents": {"cachedContent": "cachedContents/ID"},
     "fileSearchStores": {"tools": [{"fileSearch": {"fileSearchStoreNames": ["fileSearchStores/ID"]}}]},
@@ -85,11 +86,17 @@ def base_of(kind: ObjectKind) -> str:
     return "/v1beta/" if is_googles(kind) else "/v1/"
 
 
+def told_of(field: str, object_id: str) -> dict[str, Any]:
+    """Return what tells an id in a field, which may stand in an object."""
+    name, _, rest = field.partition(".")
+    return {name: told_of(rest, object_id) if rest else object_id}
+
+
 def made(account: Account, kind: ObjectKind) -> str:
     """Make an object by A; return its id as it stands in a path."""
     object_id = "skill_k1" if kind.path == ("skills",) else "k1-of-a"
     name = f"{kind.path[-1]}/{object_id}" if is_googles(kind) else object_id
-    document = {"name": name} if is_googles(kind) else {"id": object_id}
+    document = {"name": name} if is_googles(kind) else told_of(kind.made[0], object_id)
     filters = account.ask(A, b"POST", base_of(kind) + kind.collection, {})
     assert filters, "nobody would know whose it is"
     assert account.told(filters, document) == document
@@ -135,7 +142,8 @@ def test_list_shows_a_key_its_own_objects(kind: ObjectKind) -> None:
     account = Account()
     object_id = made(account, kind)
     is_google = is_googles(kind)
-    item = {"name": f"{kind.path[-1]}/{object_id}"} if is_google else {"id": object_id}
+    own_field = "id" if "." in kind.made[0] else kind.made[0]
+    item = {"name": f"{kind.path[-1]}/{object_id}"} if is_google else {own_field: object_id}
     field = kind.path[-1] if is_google else "data"
     page = {field: [item], "has_more": False}
     for caller, wanted in ((A, [item]), (B, [])):
@@ -146,3 +154,123 @@ def test_list_shows_a_key_its_own_objects(kind: ObjectKind) -> None:
 def test_chat_completions_are_a_kind_where_they_are_stored() -> None:
     """And are none where nobody asks for that."""
     assert any(kind.path == CHAT for kind in OWNED)
+
+
+CODE: Final = {"model": "m", "input": "x", "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}
+RUNS: Final = {"model": "m", "max_tokens": 9, "messages": [], "tools": [{"type": "code_execution_20250825"}]}
+ITEM: Final = {"id": "ci_1", "type": "code_interpreter_call", "container_id": "cntr_k1", "code": "1"}
+SHELL: Final = {"id": "sh_1", "type": "shell_call", "environment": {"container_id": "cntr_k1", "type": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "answer", "container"),
+    [
+        ("/v1/responses", CODE, {"id": "resp_k1", "output": [{"type": "message"}, ITEM]}, "cntr_k1"),
+        ("/v1/responses", CODE, {"id": "resp_k1", "output": [SHELL]}, "cntr_k1"),
+        ("/v1/messages", RUNS, {"id": "msg_1", "container": {"id": "container_k1", "expires_at": "x"}}, "container_k1"),
+        (
+            "/v1/responses",
+            CODE,
+            [{"type": "response.created", "response": {"id": "resp_k1"}}, {"item": ITEM}],
+            "cntr_k1",
+        ),
+        (
+            "/v1/responses",
+            CODE,
+            [{"type": "response.created", "response": {"id": "resp_k1"}}, {"item": SHELL}],
+            "cntr_k1",
+        ),
+        (
+            "/v1/messages",
+            RUNS,
+            [{"type": "message_start", "message": {"id": "msg_1"}}, {"delta": {"container": {"id": "container_k1"}}}],
+            "container_k1",
+        ),
+        ("/v1/messages", RUNS, [{"message": {"container": {"id": "container_k1"}}}], "container_k1"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_container_that_a_model_made_is_its_callers(
+    path: str, asked: object, answer: object, container: str, size: int
+) -> None:
+    """K6: another key can neither read, list, use nor delete it, nor its files; however the reply is cut."""
+    account = Account()
+    is_stream = isinstance(answer, list)
+    text = json.dumps(answer) if not isinstance(answer, list) else "".join(f"data: {json.dumps(e)}\n\n" for e in answer)
+    data = text.encode()
+    for each in account.ask(A, b"POST", path, asked):
+        each.begin(ReplyHead.of(200, [JSON], None), is_sse=is_stream, is_plain=True)
+        pieces = [data[at : at + size] for at in range(0, len(data), size)]
+        passed = b"".join(each.feed(piece, n == len(pieces)) for n, piece in enumerate(pieces, 1))
+        assert passed == data
+    uses = {"tools": [{"type": "code_interpreter", "container": container}]}
+    attacks: list[tuple[bytes, str, object]] = [
+        (b"GET", f"/v1/containers/{container}", None),
+        (b"DELETE", f"/v1/containers/{container}", None),
+        (b"GET", f"/v1/containers/{container}/files/cfile_1/content", None),
+        (b"POST", "/v1/responses", {"model": "m", **uses}),
+        (b"POST", "/v1/messages", {"model": "m", "container": container}),
+        (b"POST", "/v1/messages", {"model": "m", "container": {"id": container, "skills": []}}),
+    ]
+    for attack in attacks:
+        account.ask(A, *attack)
+        with pytest.raises(VeloxError) as caught:
+            account.ask(B, *attack)
+        assert caught.value.reason is Reason.UNKNOWN_OBJECT, attack
+    page = {"object": "list", "data": [{"id": container}]}
+    for caller, n in ((A, 1), (B, 0)):
+        assert len(account.told(account.ask(caller, b"GET", "/v1/containers"), page)["data"]) == n
+
+
+def test_container_that_a_model_only_speaks_of_is_nobodys() -> None:
+    """Its text, and the arguments of a call, are no place where the API tells of one."""
+    account = Account()
+    call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"container": {"id": "container_x"}}}
+    answers = [
+        ("/v1/messages", RUNS, {"id": "msg_1", "content": [call, {"type": "text", "text": json.dumps(call)}]}),
+        ("/v1/responses", CODE, {"id": "resp_2", "output": [{"type": "x", "input": {"container_id": "container_x"}}]}),
+    ]
+    for path, asked, answer in answers:
+        account.told(account.ask(A, b"POST", path, asked), answer)
+    account.ask(B, b"GET", "/v1/containers/container_x")
+
+
+def test_answer_of_later_is_its_callers() -> None:
+    """K6: xAI tells a request's id in place of an answer, which is asked for at another path."""
+    account = Account()
+    filters = account.ask(A, b"POST", "/v1/chat/completions", {"model": "grok-4", "messages": [], "deferred": True})
+    account.told(filters, {"request_id": "0b8f-1"})
+    account.ask(A, b"GET", "/v1/chat/deferred-completion/0b8f-1")
+    with pytest.raises(VeloxError) as caught:
+        account.ask(B, b"GET", "/v1/chat/deferred-completion/0b8f-1")
+    assert caught.value.reason is Reason.UNKNOWN_OBJECT
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "named"),
+    [
+        ("/v1/videos/generations", {"request_id": "0b8f-2"}, "/v1/videos/0b8f-2"),
+        ("/v1/conversations", {"object": "conversation.response", "conversation_id": "c-1"}, "/v1/conversations/c-1"),
+        ("/v1/conversations/c-0/restart", {"conversation_id": "c-2"}, "/v1/conversations/c-2/history"),
+        ("/v1/embed-jobs", {"job_id": "e-1", "meta": {}}, "/v1/embed-jobs/e-1/cancel"),
+        ("/v1/datasets", {"id": "d-1"}, "/v1/datasets/d-1"),
+        ("/v1/finetuning/finetuned-models", {"finetuned_model": {"id": "f-1"}}, "/v1/finetuning/finetuned-models/f-1"),
+    ],
+)
+def test_object_of_another_provider_is_its_makers(path: str, answer: dict[str, Any], named: str) -> None:
+    """K6: xAI's videos, Mistral's conversations, Cohere's datasets and jobs."""
+    account = Account()
+    assert account.told(account.ask(A, b"POST", path, {"model": "m"}), answer) == answer
+    account.ask(A, b"GET", named)
+    with pytest.raises(VeloxError) as caught:
+        account.ask(B, b"GET", named)
+    assert caught.value.reason is Reason.UNKNOWN_OBJECT
+
+
+def test_list_without_an_object_around_it_shows_a_key_its_own() -> None:
+    """Mistral's list of conversations."""
+    account = Account()
+    account.told(account.ask(A, b"POST", "/v1/conversations", {}), {"conversation_id": "c-1"})
+    page = [{"id": "c-1"}, {"id": "c-of-others"}]
+    assert account.told(account.ask(A, b"GET", "/v1/conversations"), page) == page[:1]
+    assert account.told(account.ask(B, b"GET", "/v1/conversations"), page) == []

@@ -522,6 +522,9 @@ def frames(message: object, *, n_parts: int = 1, opcode: int = 1, mask: bytes = 
     return found
 
 
+MADE_BY_MESSAGES = ("resp_new1", "resp_new2", "resp_new3", "cntr_new", "resp_old")
+
+
 @pytest.mark.parametrize("n_bytes", [1, 11, 10_000])
 @pytest.mark.parametrize("n_parts", [1, 2, 5])
 def test_messages_of_a_websocket_tell_the_ids_of_responses(n_parts: int, n_bytes: int) -> None:
@@ -533,6 +536,7 @@ def test_messages_of_a_websocket_tell_the_ids_of_responses(n_parts: int, n_bytes
         {"type": "response.created", "response": {"tools": [ECHO], "instructions": SPEAKS, "id": "resp_new1"}},
         {"type": "response.output_text.delta", "delta": SPEAKS, "item": {"id": "resp_old"}, "id": "resp_old"},
         {"response": {"id": "resp_new2", "metadata": ECHO}, "type": "response.done"},
+        {"type": "response.output_item.done", "item": {"id": "ci_1", "container_id": "cntr_new"}},
         SPEAKS,
         ["response", {"id": "resp_old"}],
         {"type": "response.created", "response": {"metadata": {"x": "x" * 70}, "id": "resp_new3"}},
@@ -540,7 +544,7 @@ def test_messages_of_a_websocket_tell_the_ids_of_responses(n_parts: int, n_bytes
     data = b"".join(frames(each, n_parts=n_parts) for each in messages)
     for at in range(0, len(data), n_bytes):
         assert watch.feed(data[at : at + n_bytes]) == data[at : at + n_bytes]
-    made = {each: account.table.owner_of(each) for each in ("resp_new1", "resp_new2", "resp_new3", "resp_old")}
+    made = {each: account.table.owner_of(each) for each in MADE_BY_MESSAGES}
     assert made == {**dict.fromkeys(made, account.table.number("b")), "resp_old": UNKNOWN}
 
 

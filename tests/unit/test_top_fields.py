@@ -62,3 +62,9 @@ def test_what_is_no_json_gives_nothing() -> None:
     """Whatever comes: it must not fail."""
     for data in (b"", b"]}],", b'"id":"x"', b'{"id":"\n"}', b'{"id":"\\x"}', b'["id","x"]', b"{" * 1000, b'{,"id"]"x"'):
         assert TopFields("id").feed(data) == []
+
+
+def test_field_of_an_object_of_an_object_is_found() -> None:
+    """Also where no other field of the outer one is asked for."""
+    data = b'{"a":{"id":"1","b":{"x":[{"id":"2"}],"id":"3"}},"b":{"id":"4"}}'
+    assert TopFields("a.b.id").feed(data) == [("a.b.id", "3")]

@@ -331,7 +331,7 @@ class Guard:
         watched = self._watched
         if watched is None or fields.stores:
             return True
-        return self._named[0] != 0 and watched.may_concern(body)
+        return (self._named[0] != 0 and watched.may_concern(body)) or watched.makes_more(body)
 
     def steps(
         self,
@@ -354,7 +354,7 @@ class Guard:
         if owned is None:
             return filters
         yield from owned.check(head, body)
-        return (*filters, *owned.filters(head, stores=fields.stores, place=place))
+        return (*filters, *owned.filters(head, body, stores=fields.stores, place=place))
 
     def gate(self, most_bytes: int = MOST_BYTES) -> MessageGate:
         """Return what looks at the messages of a client's WebSocket. most_bytes: of one."""

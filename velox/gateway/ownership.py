@@ -77,8 +77,17 @@ _MOST_UNKNOWN: Final = 200
 _MOST_BYTES: Final = 16 * 1024 * 1024
 # Where the events of a stream, or the messages of a WebSocket, tell the ids of what was made; of a reply that is one
 # object the table of kinds says it. What stands deeper may repeat the request, as metadata and tools do.
-_OF_EVENT: Final = ("id", "response.id", "interaction.id")
+_OF_EVENT: Final = ("id", "response.id", "interaction.id", "conversation_id")
 _OF_FILE: Final = ("id",)
+# An answer that is not ready yet: https://docs.x.ai/docs/guides/deferred-chat-completions
+_DEFERRED: Final = b'"deferred"'
+# What a request says for which a model may make a container, and where the answer tells its id: OpenAI's
+# `code_interpreter` and `shell` (openai 3.54, types/responses), Anthropic's code execution (anthropic 1.9, types/beta).
+_WITH_CONTAINER: Final = (b"code_interpreter", b"code_execution", b"container_auto", b'"container"')
+_CONTAINERS: Final = ("output[].container_id", "output[].environment.container_id", "container.id")
+_ITEM_CONTAINERS: Final = ("item.container_id", "item.environment.container_id")
+_EVENT_CONTAINERS: Final = (*_ITEM_CONTAINERS, "message.container.id", "delta.container.id")
+_MESSAGES: Final = ("messages",)
 _OF_RESPONSE: Final = "response.id"
 _TYPE: Final = "type"
 # Replies that are kept: they tell no other id.
@@ -88,6 +97,7 @@ _UPLOAD_URL: Final = b"x-goog-upload-url"
 _UPLOADS: Final = b"/upload/"
 _DATA: Final = b"data:"
 _LINE_END: Final = re.compile(rb"[\r\n]+")
+_ITEMS: Final = frozenset({"response.output_item.added", "response.output_item.done"})
 _MAKING: Final = frozenset(
     {"response.created", "response.queued", "response.in_progress", "response.completed", "response.done"}
 )
@@ -111,7 +121,7 @@ class OwnedCall:
     """
 
     __slots__ = (
-        *("_allowed", "_call", "_makes", "_owner", "_refuses_unknown", "_sees_all", "_table"),
+        *("_allowed", "_call", "_makes", "_marks", "_owner", "_refuses_unknown", "_sees_all", "_table"),
         *("named", "watches"),
     )
 
@@ -138,10 +148,21 @@ class OwnedCall:
         # While nobody has made what a body could name, only an unknown object can be refused.
         self.named: Final[Sequence[int] | memoryview[int]] = (1,) if refuses_unknown else table.named
         self.watches: Final = call is None or not call.collection or is_chat
+        runs_tools = call is not None and (
+            call.words == _MESSAGES or (call.collection == _SOCKET and not call.object_id)
+        )
+        self._marks: Final = (_DEFERRED,) if is_chat else _WITH_CONTAINER if makes and runs_tools else ()
 
     def may_concern(self, body: bytes | bytearray | None) -> bool:
         """Say whether a body may name an object of somebody. None: one that is large, and is looked at by check()."""
         return body is None or any(mark in body for mark in _MARKS) or _WIDE in body[:4]
+
+    def makes_more(self, body: bytes | bytearray | None) -> bool:
+        """Say whether the reply may tell of something that it is not itself: a container, or an answer of later.
+
+        None: a body that is large.
+        """
+        return bool(self._marks) if body is None else any(mark in body for mark in self._marks)
 
     def check(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
         """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices."""
@@ -271,19 +292,23 @@ class OwnedCall:
         return call is not None and call.kind is not None and call.kind.group not in _OF_MODELS
 
     def filters(
-        self, head: RequestHead, *, stores: bool, place: Callable[[], int] = nowhere
+        self, head: RequestHead, body: bytes | bytearray, *, stores: bool, place: Callable[[], int] = nowhere
     ) -> tuple[ReplyFilter, ...]:
         """Return what reads the reply. stores: the body asks for that. place: as for recording()."""
         call = self._call
-        if call is None or call.kind is None or head.offer is not None:
+        if call is None or head.offer is not None:
             return ()
-        kind = call.kind
+        kind, makes_more = call.kind, self.makes_more(body)
+        if kind is None:
+            return (ContainerWatch(self._table, self._owner, (), place),) if makes_more else ()
         if call.object_id:
             fields = (*kind.made_of, *kind.told) if self._makes else kind.told
             return (recording(self._table, self._owner, fields, place),) if fields else ()
         if head.method in _READS:
             return () if self._sees_all else (ListFilter(self._table, self._owner, kind),)
-        is_made = self._makes and (call.collection != _CHAT or stores)
+        if makes_more and call.collection != _CHAT:
+            return (ContainerWatch(self._table, self._owner, kind.made, place),)
+        is_made = self._makes and (call.collection != _CHAT or stores or makes_more)
         return (recording(self._table, self._owner, kind.made, place),) if is_made else ()
 
     def _check(self, object_id: str, param: str | None = None) -> None:
@@ -357,11 +382,12 @@ def noted(table: ObjectTable, owner: int, place: int, field: str, text: str) -> 
 class Recording(ReplyFilter):
     """Reads the id of a new object, and passes the reply on as it came.
 
-    mark: what its id is remembered with. fields: where a reply that is one object tells it. `name` counts only for what
-    looks like a name of Google's: OpenAI's objects have names that their makers choose.
+    mark: what its id is remembered with. fields: where a reply that is one object tells it; more: where events tell of
+    more, which may come at any time. `name` counts only for what looks like a name of Google's: OpenAI's objects have
+    names that their makers choose.
     """
 
-    __slots__ = ("_body", "_fields", "_is_sse", "_mark", "_of_object", "_owner", "_place", "_table")
+    __slots__ = ("_body", "_fields", "_is_sse", "_mark", "_more", "_of_object", "_owner", "_place", "_table")
     place: ClassVar[int] = Place.OWNERSHIP
 
     def __init__(
@@ -371,8 +397,10 @@ class Recording(ReplyFilter):
         mark: str = "",
         fields: tuple[str, ...] = _OF_FILE,
         place: Callable[[], int] = nowhere,
+        more: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
+        self._more: Final = more
         self._place: Final = place
         self._of_object: Final = fields
         self._mark: Final = mark
@@ -387,7 +415,7 @@ class Recording(ReplyFilter):
         if not is_plain:
             is_sse, _ = label_of(head.headers)
         self._body = None if is_plain else BodyReader(head.headers)
-        self._fields = TopFields(*_OF_EVENT, lead=_DATA) if is_sse else TopFields(*self._of_object)
+        self._fields = TopFields(*_OF_EVENT, *self._more, lead=_DATA) if is_sse else TopFields(*self._of_object)
         self._is_sse = is_sse
         self.reads_body = head.status < 300
         if self.reads_body and not self._mark:
@@ -412,7 +440,7 @@ class Recording(ReplyFilter):
             if n:
                 self._fields.clear()  # no JSON of an event goes over a line's end
             for field, found in self._fields.feed(line):
-                if self._remember(field, found):
+                if self._remember(field, found) and not self._more:
                     self.reads_body = False
                     return data
         return data
@@ -451,7 +479,7 @@ class IdWatch:
         self._table: Final = table
         self._owner: Final = owner
         self._place: Final = place
-        self._fields: Final = TopFields(_TYPE, _OF_RESPONSE)
+        self._fields: Final = TopFields(_TYPE, _OF_RESPONSE, *_ITEM_CONTAINERS)
         self._head = b""  # of a frame, as far as it has come
         self._left = 0  # bytes of the open frame's payload that are still to come
         self._reads_message = False
@@ -489,9 +517,9 @@ class IdWatch:
 
     def _read(self, data: bytes) -> None:
         for path, text in self._fields.feed(data):
-            if path == _OF_RESPONSE:
+            if path != _TYPE:
                 self._table.remember(text, self._owner, self._place)
-            elif text in _MAKING:
+            elif text in _MAKING or text in _ITEMS:
                 continue
             self._reads_message = False
             return
@@ -543,6 +571,9 @@ class WholeReply(ReplyFilter):
             page = json.loads(text)
         except (ValueError, RecursionError):
             page = None
+        if isinstance(page, list):  # Mistral's lists of conversations are
+            within: dict[str, object] = {"": page}
+            return json.dumps(within[""]).encode() if self.changed(within) else text
         if not isinstance(page, dict):
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, f"the upstream's {self.what} can't be read")
         return json.dumps(page).encode() if self.changed(page) else text
@@ -576,6 +607,36 @@ class DeepRecording(WholeReply):
             for text in texts_at(page, field.replace("[]", ".[]").split(".")):
                 noted(self._table, self._owner, self._place(), field, text)
         return False
+
+
+class ContainerWatch(ReplyFilter):
+    """Reads the ids of containers that a model made, and of the answer itself: of a stream, or of one object.
+
+    fields: where an answer tells its own id.
+    """
+
+    __slots__ = ("_events", "_reading", "_whole")
+    place: ClassVar[int] = Place.OWNERSHIP
+
+    def __init__(self, table: ObjectTable, owner: int, fields: tuple[str, ...], place: Callable[[], int]) -> None:
+        super().__init__()
+        self._events: Final = Recording(table, owner, fields=fields, place=place, more=_EVENT_CONTAINERS)
+        self._whole: Final = DeepRecording(table, owner, (*fields, *_CONTAINERS), place)
+        self._reading: ReplyFilter = self._events
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Take the head as whoever reads the body does."""
+        is_events = is_sse if is_plain else label_of(head.headers)[0]
+        self._reading = self._events if is_events else self._whole
+        begun = self._reading.begin(head, is_sse=is_sse, is_plain=is_plain)
+        self.reads_body = self._reading.reads_body
+        return begun
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Look for ids before the client can know them."""
+        data = self._reading.feed(data, end)
+        self.released = self._reading.released
+        return data
 
 
 def texts_at(value: object, way: Sequence[str]) -> Iterator[str]:
@@ -612,8 +673,10 @@ class ListFilter(WholeReply):
         return True
 
     def _is_own(self, item: dict[str, object]) -> bool:
-        object_id, name = item.get("id"), item.get("name")
-        if isinstance(object_id, str) and object_id:
+        name = item.get("name")
+        ids = (item.get(field) for field in ("id", *self._kind.made) if field != "name")
+        object_id = next((each for each in ids if each), None)
+        if isinstance(object_id, str):
             owner = self._table.owner_of(object_id)
             return owner == self._owner or (owner == UNKNOWN and self._kind.is_shared(object_id))
         names = google_names(name) if isinstance(name, str) else ()

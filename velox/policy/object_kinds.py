@@ -79,7 +79,9 @@ KINDS: Final = (
     _kind(
         "fine_tuning/checkpoints", _ORG
     ),  # who may use a model: of the organization, with a key of its administration
-    _kind("chat/completions", Group.INFERENCE, anywhere=True),
+    _kind("chat/completions", Group.INFERENCE, ("id", "request_id"), anywhere=True),
+    # xAI's answers of later, which are asked for at the other one. https://docs.x.ai/docs/guides/deferred-chat-completions
+    _kind("chat/deferred-completion", Group.INFERENCE, ("request_id",)),
     _kind("messages/batches", Group.BATCHES, anywhere=True),
     _kind("videos/characters", Group.VIDEOS, anywhere=True),
     _kind("responses", Group.INFERENCE, anywhere=True),
@@ -89,10 +91,12 @@ KINDS: Final = (
     _kind("vector_stores", Group.VECTOR_STORES, anywhere=True),
     _kind("assistants", Group.ASSISTANTS, anywhere=True),
     _kind("threads", Group.ASSISTANTS, ("id", "thread_id"), anywhere=True),
-    _kind("conversations", Group.CONVERSATIONS, anywhere=True),
+    # Mistral's have `conversation_id`, and one that is begun anew is another one. https://docs.mistral.ai/api
+    _kind("conversations", Group.CONVERSATIONS, ("id", "conversation_id"), anywhere=True, made_of=("conversation_id",)),
     _kind("containers", Group.CONTAINERS, anywhere=True),
     _kind("evals", Group.EVALS, anywhere=True),
-    _kind("videos", Group.VIDEOS, anywhere=True, made_of=("id",)),
+    # xAI's have `request_id`. https://docs.x.ai/docs/api-reference#video-generation
+    _kind("videos", Group.VIDEOS, ("id", "request_id"), anywhere=True, made_of=("id", "request_id")),
     _kind("video/generations/jobs", Group.VIDEOS, told=("generations[].id",)),
     _kind("video/generations", Group.VIDEOS),
     _kind("operations/images", Group.INFERENCE),
@@ -132,9 +136,13 @@ KINDS: Final = (
     # Of others with OpenAI's API.
     _kind("batch/jobs", Group.BATCHES),
     _kind("libraries", Group.VECTOR_STORES),
+    # Cohere's. https://docs.cohere.com/reference/create-dataset, .../create-embed-job, .../createfinetunedmodel
+    _kind("datasets", Group.FILES),
+    _kind("embed-jobs", Group.BATCHES, ("job_id", "id")),
+    _kind("finetuning/finetuned-models", Group.FINE_TUNING, ("finetuned_model.id", "id")),
 )
 # Words that stand where an id may stand, and are none.
-_NO_IDS: Final = frozenset({"compact", "input_tokens", "runs", "edits", "extensions"})
+_NO_IDS: Final = frozenset({"compact", "input_tokens", "runs", "edits", "extensions", "generations"})
 _BY_WORD: Final[Mapping[str, tuple[ObjectKind, ...]]] = MappingProxyType(
     {kind.path[0]: tuple(each for each in KINDS if each.path[0] == kind.path[0]) for kind in KINDS}
 )

@@ -40,7 +40,7 @@ _FIELDS: Final = (
     *("previous_response_id", "response_id", "conversation", "conversation_id", "assistant_id", "thread_id"),
     *("vector_store_id", "vector_store_ids", "container", "container_id", "eval_id", "video_id"),
     *("comparison_response_id", "previous_interaction_id", "interaction_id", "skill_id", "memory_store_id"),
-    *("vault_id", "vault_ids", "user_profile_id"),
+    *("vault_id", "vault_ids", "user_profile_id", "dataset_id"),
 )
 # Fields that name an object of Google's, or something else: an address of elsewhere, or a name that people read.
 _NAMING: Final = (

@@ -48,7 +48,7 @@ class TopFields:
     def __init__(self, *paths: str, lead: bytes = b"") -> None:
         self._lead: Final = lead
         self._paths: Final = {path.encode(): path for path in paths}
-        self._parents: Final = {path.encode().rpartition(b".")[0] for path in paths}
+        self._parents: Final = {path.encode()[:n] for path in paths for n, each in enumerate(path) if each == "."}
         self._text: Final = bytearray()
         self.clear()
 
