@@ -173,6 +173,14 @@ class Hedged(enum.IntEnum):
     DENIED = 3  # it was due, and there was no budget for it, or nobody to try
 
 
+class Drained(enum.IntEnum):
+    """What came of a stream whose client had left, and whose usage somebody counts."""
+
+    WHOLE = 0  # it was read to its end
+    CUT = 1  # it took too long, was too much, or failed, or the worker left
+    DENIED = 2  # it was not read on: too many were
+
+
 class Mirrored(enum.IntEnum):
     """What came of a copy of a request."""
 

@@ -18,6 +18,8 @@ from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
+from velox.observe.series import USAGE_DRAINS
+from velox.outcomes import Drained
 from velox.policy.limit_rules import LimitRule
 from velox.types import ANYONE, Rates, Scope
 
@@ -58,6 +60,12 @@ class Bench:
             await asyncio.sleep(0)
 
     @property
+    def drained(self) -> dict[Drained, int]:
+        """How many there were of each outcome, as the metric tells."""
+        cells = self.gateway.parts.recorder.metrics._cells
+        return {each: n for each in Drained if (n := cells[USAGE_DRAINS.first + each])}
+
+    @property
     def used(self) -> int:
         """Tokens that were charged, in thousands."""
         return full_in_minutes(self.gateway)[0]
@@ -83,6 +91,7 @@ def test_drained_stream_is_charged_by_its_usage_and_its_client_hears_no_more() -
             await made.ended()
             assert (made.used, made.gateway.n_drains, made.upstream.n_cancelled) == (30, 0, 0)
             assert client.written == had and not client.finished.is_set()
+            assert made.drained == {Drained.WHOLE: 1}
 
     run(main)
 
@@ -119,6 +128,7 @@ def test_drain_that_does_not_come_to_the_usage_is_accounted_once_and_cancelled(e
             end(made, exchange)
             await made.ended()
             assert (made.used, made.gateway.n_drains, made.upstream.n_open) == (1, 0, 0)
+            assert made.drained == {Drained.CUT: 1}
 
     run(main)
 
@@ -138,6 +148,7 @@ def test_only_so_many_are_read_on_at_once_and_none_once_the_worker_stops() -> No
             exchange.client_gone()
             await made.ended()
             assert made.upstream.n_cancelled == 4
+            assert made.drained == {Drained.CUT: 2, Drained.DENIED: 1}, "one was not to be read on at all"
 
     run(main)
 

@@ -21,6 +21,7 @@ from velox.outcomes import (
     ConnectionEnd,
     Decision,
     DnsResult,
+    Drained,
     Hedged,
     KeyHolder,
     LeaseResult,
@@ -108,6 +109,8 @@ def count_everything(metrics: WorkerMetrics) -> None:
         metrics.count_key_corrections(holder, 1)
     for hedge in Hedged:
         metrics.count_hedge(hedge)
+    for drained in Drained:
+        metrics.count_drain(drained)
     for mirrored in Mirrored:
         metrics.count_mirror(mirrored)
     metrics.count_canary()

@@ -65,7 +65,7 @@ from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
-from velox.outcomes import Phase
+from velox.outcomes import Drained, Phase
 from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
@@ -248,7 +248,10 @@ class Exchange(HedgingHost):
         if meter is None or not meter.reads_body or answering is None or gateway.draining:
             return False
         rules, model = gateway.parts.limits.drains, self.fields.model
-        if not rules.wants(gateway.n_drains, lambda: answering.reasons(model)):
+        if not rules.wants(lambda: answering.reasons(model)):
+            return False
+        if gateway.n_drains >= rules.most:
+            self.recorder.drained(Drained.DENIED)
             return False
         gateway.n_drains += 1
         self.phase = "drain"
@@ -428,6 +431,8 @@ class Exchange(HedgingHost):
 
     def _end_drain(self, drain: UsageDrain) -> None:
         self.gateway.n_drains -= 1
+        is_whole = self.reply is not None and self.reply.is_whole
+        self.recorder.drained(Drained.WHOLE if is_whole else Drained.CUT)
         drain.close()
         if self.reply is not None:
             self.reply.bytes_out = drain.n_before  # what the client has had of it

@@ -26,6 +26,7 @@ from velox.observe.oplog import crash_text
 from velox.outcomes import (
     SHED_REASONS,
     AttemptOutcome,
+    Drained,
     Hedged,
     Mirrored,
     Retry,
@@ -168,6 +169,10 @@ class Recorder:
     def retried(self, cause: Retry) -> None:
         """Note that another attempt begins."""
         self.metrics.count_retry(cause)
+
+    def drained(self, outcome: Drained) -> None:
+        """Note what came of a stream that was to be read on for its usage."""
+        self.metrics.count_drain(outcome)
 
     def mirrored(self, outcome: Mirrored) -> None:
         """Note what came of a copy of a request."""

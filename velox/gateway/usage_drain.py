@@ -36,11 +36,9 @@ class DrainRules:
     most_bytes: int
     most: int
 
-    def wants(self, n_drains: int, reasons: Callable[[], bool]) -> bool:
-        """Return True if a stream is read on. n_drains: that run. reasons: asked whether its model may reason."""
-        if self.when == "off" or n_drains >= self.most:
-            return False
-        return self.when == "all" or reasons()
+    def wants(self, reasons: Callable[[], bool]) -> bool:
+        """Return True if a stream is to be read on. reasons: asked whether its model may reason."""
+        return self.when == "all" or (self.when == "reasoning" and reasons())
 
 
 NO_DRAINS: Final = DrainRules("off", 0.0, 0, 0)

@@ -253,6 +253,10 @@ class WorkerMetrics:
         """Count one second try, when it is known what came of it."""
         self._add(self._slab + _CELL * (series.HEDGES.first + outcome), 1)
 
+    def count_drain(self, outcome: outcomes.Drained) -> None:
+        """Count one stream that was to be read on for its usage."""
+        self._add(self._slab + _CELL * (series.USAGE_DRAINS.first + outcome), 1)
+
     def count_mirror(self, outcome: outcomes.Mirrored) -> None:
         """Count one copy of a request, when it is over or was dropped."""
         self._add(self._slab + _CELL * (series.MIRRORED.first + outcome), 1)

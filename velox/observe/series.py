@@ -181,6 +181,11 @@ HEDGES: Final = _layout.counter(
     "Hedged requests: second attempts before the first had answered.",
     _label("outcome", outcomes.Hedged),
 )
+USAGE_DRAINS: Final = _layout.counter(
+    "velox_usage_drains",
+    "Streams that were to be read on for their usage after their clients had left, by what came of it.",
+    _label("outcome", outcomes.Drained),
+)
 MIRRORED: Final = _layout.counter(
     "velox_mirrored_requests", "Mirrored requests, by outcome.", _label("outcome", outcomes.Mirrored)
 )
