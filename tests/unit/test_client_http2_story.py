@@ -112,13 +112,14 @@ class App:
 class Story:
     """One connection, and what happens to it: verbs drawn one after the other."""
 
-    def __init__(self, engine: Name, seed: int, *, min_rate: int = 0) -> None:
+    def __init__(self, engine: Name, seed: int, *, min_rate: int = 0, beside: Story | None = None) -> None:
+        """beside: another connection of the same worker."""
         self.dice: Final = random.Random(seed)
-        self.loop: Final = Loop()
+        self.loop: Final = Loop() if beside is None else beside.loop
         self.app: Final = App()
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         timeouts = ClientTimeouts(10.0, 15.0, 75.0, 30.0, min_rate_bytes=min_rate)
-        self.budget: Final = BodyBudget(BUDGET, 5.0, self.loop.time)
+        self.budget: Final = BodyBudget(BUDGET, 5.0, self.loop.time) if beside is None else beside.budget
         limits = Http1Limits(body_bytes=50 * KIB)
         make_engine = engine_factory(engine)
         self.ingress: Final = Ingress(
@@ -370,6 +371,61 @@ def test_stream_that_trickles_is_late(engine: Name) -> None:
         quiet(story)
         story.sweep(31.0)
         assert told.is_over == is_late
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_reply_that_is_held_above_the_buffer_takes_room_of_the_worker(engine: Name) -> None:
+    """X14: one event of a translation has up to 32 MiB, and its client may take nothing: all clients of a worker share
+    the room for such. Without room the stream is given up, and the others of its connection are not."""
+    first = Story(engine, 0)
+    second = Story(engine, 0, beside=first)
+    for story in (first, second):
+        story.ask("ask")
+        story.ask("ask")
+        quiet(story)
+        story.peer.acknowledges = False
+    large = 5 * 1024 * KIB
+    first.app.told[0].act("begin", bytes(large))
+    quiet(first)
+    assert first.budget.taken_bytes >= large - 2048 * KIB - WINDOW, "one alone may be more than there is room"
+    held, other = second.app.told
+    other.act("begin", b"a word")
+    held.act("begin", bytes(large))
+    quiet(second)
+    assert not held.is_over
+    second.sweep(0.3)
+    assert held.is_over and not other.is_over, "the one that holds most"
+    assert second.connection.reply_budget.n_bytes < KIB
+    first.sweep(0.3)
+    assert not first.app.told[0].is_over
+    first.lose()
+    assert first.budget.taken_bytes == 0
+    second.settle()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_reply_without_room_that_is_taken_at_once_goes_on(engine: Name) -> None:
+    """X14: as over HTTP/1.1. What is read gives its room back."""
+    first = Story(engine, 0)
+    second = Story(engine, 0, beside=first)
+    for story in (first, second):
+        story.ask("ask")
+        quiet(story)
+        story.peer.acknowledges = False
+    for story in (first, second):
+        story.app.told[0].act("begin", bytes(3 * 1024 * KIB))
+        story.loop.turn()
+    assert first.budget.taken_bytes > 0
+    for story in (second, first):
+        story.peer.acknowledges = True
+        for _ in range(20):
+            story.client.acknowledge(story.asked[0], WINDOW)
+            quiet(story)
+    second.sweep(0.3)
+    assert not second.app.told[0].is_over and first.budget.taken_bytes == 0
+    for story in (first, second):
+        story.settle()
+        assert set(story.peer.ended) == set(story.asked)
 
 
 def quiet(story: Story) -> None:

@@ -75,9 +75,12 @@ class BodyBudget:
         self._taken += n_bytes
         return True
 
-    def take_for_reply(self, n_bytes: int) -> bool:
-        """Take bytes for what is held of a reply, if there is room. Replies may have half of all, one alone more."""
-        if self._of_replies and (
+    def take_for_reply(self, n_bytes: int, n_held: int = 0) -> bool:
+        """Take bytes for what is held of a reply, if there is room. Replies may have half of all, one alone more.
+
+        n_held: what is taken for it already.
+        """
+        if self._of_replies > n_held and (
             self._of_replies + n_bytes > self._limit // _REPLIES_PART or self._taken + n_bytes > self._limit
         ):
             return False

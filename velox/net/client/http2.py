@@ -77,7 +77,17 @@ class ClientHttp2Stream(PairsOnly):
     chunk_writer: Final = None  # chunks are HTTP/1.1's
     __slots__ = (
         *("_body", "_caller", "_connection", "_error_code", "_exchange", "_has_whole_request", "_head", "_held_bytes"),
-        *("_is_malformed", "_is_to_head", "_n_empty", "_n_given", "_n_held", "_n_mark", "_n_received", "_n_settled"),
+        *(
+            "_is_malformed",
+            "_is_to_head",
+            "_lacks_room",
+            "_n_empty",
+            "_n_given",
+            "_n_held",
+            "_n_mark",
+            "_n_received",
+            "_n_settled",
+        ),
         *("_pace", "_state", "deadline_s", "id", "is_write_paused", "may_run_ahead"),
     )
 
@@ -104,6 +114,7 @@ class ClientHttp2Stream(PairsOnly):
         self._n_empty = 0  # how many of them there were when nothing was queued
         self._n_held = 0  # of the connection's reply budget
         self._n_mark = 0  # how many of them had been taken when the deadline was set
+        self._lacks_room = False  # for what waits: it is given up, unless the client takes that at once
 
     def __repr__(self) -> str:
         paused = " paused" if self.is_write_paused else ""
@@ -381,6 +392,15 @@ class ClientHttp2Stream(PairsOnly):
         """Something took too long."""
         ingress = self._connection.ingress
         self.deadline_s = 0.0
+        if self._lacks_room:
+            self._lacks_room = False
+            if self._connection.lacks_room:
+                self._connection.lacks_room = False
+                self._give_up()
+            else:
+                self._n_mark = self._n_given - self._connection.engine.queued_bytes(self.id)
+                self._set_deadline(now_s + ingress.timeouts.write_s)
+            return
         if self._state is _BODY:
             is_trickle = self._pace is not None and self._pace.is_trickle(now_s)
             self._refuse(body_too_slow(ingress.pace.rate) if is_trickle else body_too_late(ingress.timeouts.body_s))
@@ -391,9 +411,23 @@ class ClientHttp2Stream(PairsOnly):
             self._n_mark = n_taken
             self._set_deadline(now_s + ingress.timeouts.write_s)
             return
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """End it: the client takes too little of the reply."""
         self._connection.engine.reset(self.id, http2.CANCEL)
         self._connection.flush_soon()
         self.gone(stalled=True)
+
+    @property
+    def n_held(self) -> int:
+        """Bytes of the reply that wait here."""
+        return self._n_held
+
+    def lack_room(self) -> None:
+        """There is no room for what waits of the reply."""
+        self._lacks_room = True
+        self._set_deadline(self._connection.ingress.loop.time())
 
     def gone(self, *, stalled: bool = False) -> None:
         """The client gave the stream up, or is given up itself: stop all work for it (R-CANCEL-1)."""
@@ -441,6 +475,10 @@ class ClientHttp2Stream(PairsOnly):
         self._connection.watch(deadline_s)
 
 
+def _held_by(stream: ClientHttp2Stream) -> int:
+    return stream.n_held
+
+
 class _State(enum.IntEnum):
     NEW = 0  # no request has come yet
     OPEN = 1
@@ -463,6 +501,8 @@ class ClientHttp2Connection(ClientConnection):
         self._streams: dict[int, ClientHttp2Stream] = {}
         self._touched: dict[int, ClientHttp2Stream] = {}  # to look at after the next write
         self.reply_budget: Final = ReplyBufferBudget()
+        self._n_room = 0  # taken of the room for bodies, for what is above that
+        self.lacks_room = False  # there was too little
         self._waiting: dict[int, ClientHttp2Stream] = {}  # whose replies the client has not taken whole
         self._may_move = False  # those that wait may have been given a window
         self._n_begun = 0
@@ -519,6 +559,21 @@ class ClientHttp2Connection(ClientConnection):
         if self.reply_budget.add(n_bytes):  # all are held now: until the next write each of a hundred may bring 128 KiB
             for stream in tuple(self._streams.values()):
                 stream.pause()
+        n_over = self.reply_budget.n_over
+        if n_over != self._n_room:
+            self._settle_room(n_over)
+
+    def _settle_room(self, n_over: int) -> None:
+        """Have room for what is held above the buffer, as over HTTP/1.1; without it the stream that holds most ends."""
+        budget, n_more = self.ingress.budget, n_over - self._n_room
+        if n_more < 0:
+            self._n_room, self.lacks_room = n_over, False
+            budget.give_of_reply(-n_more)
+        elif budget.take_for_reply(n_more, self._n_room):
+            self._n_room, self.lacks_room = n_over, False
+        elif not self.lacks_room and self._streams:
+            self.lacks_room = True
+            max(self._streams.values(), key=_held_by).lack_room()
 
     def watch(self, deadline_s: float) -> None:
         """Call on_deadline() by then; 0: never."""

@@ -11,6 +11,9 @@ which of them are paused (client/http2.py).
 Whatever is held, each stream's HTTP/2 upstream may send what its window has room for already. So no more than sixteen
 replies at once have a whole window (VELOX_UPSTREAM_STREAM_WINDOW); those beside them have 16 KiB.
 
+One event of a translation may be 32 MiB, and comes whole: what is above 2 MiB takes room of that for bodies, which all
+clients of the worker share.
+
 A hundred streams with less than 16 KiB each never fill it. Those that fill it have VELOX_CLIENT_WRITE_TIMEOUT to go on.
 """
 
@@ -61,6 +64,11 @@ class ReplyBufferBudget:
             return False
         self.is_full = True
         return True
+
+    @property
+    def n_over(self) -> int:
+        """How much more waits than a connection may hold."""
+        return max(0, self.n_bytes - _FULL)
 
     def reopens(self) -> bool:
         """Return True, once, when it was full and there is room again."""
