@@ -106,9 +106,26 @@ def test_as_many_search_units_are_held_as_documents_may_take(documents: list[str
     assert found.most.search_units >= -(-len(documents) // 100)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"quality":"standard","quality":"hd"}',
+        b'{"size":"1024x1024","s\\u0069ze":"1792x1024"}',
+        b'{"Size":"1792x1024"}',
+        b'{"size":"1024x1024","SIZE":"1792x1024"}',
+        b'{"N":10}',
+    ],
+)
+def test_field_that_vendors_may_read_in_two_ways_tells_nothing(body: bytes) -> None:
+    """Twice, or in another spelling: what a vendor makes of it is not known, so the cost is not."""
+    assert asked(IMAGES, body) is None
+    assert asked(IMAGES, b'{"prompt":"x","extra":{"size":1,"size":2,"Size":3}}').tier == ""
+
+
 def test_request_that_can_not_be_read_tells_nothing() -> None:
     for path in (IMAGES, VIDEOS):
         for body in (b"", b"[]", b"{", b"[" * 100_000, b"\xff", b"{" + b" " * 1_100_000 + b"}"):
             assert asked(path, body) is None
     assert asked("/v1/audio/speech", b"{").units == Units()
+    assert asked("/v1/audio/speech", b'{"input":"xxxx","input":"x"}').units == Units()
     assert asked("/v1/audio/transcriptions", b"{}") is None

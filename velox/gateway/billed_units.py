@@ -25,8 +25,9 @@ __all__ = ["BY_UNITS", "AskedUnits", "asked_units"]
 
 # Endpoints of which some requests are read for units.
 BY_UNITS: Final = frozenset({Endpoint.AUDIO, Endpoint.IMAGES, Endpoint.VIDEOS, Endpoint.RERANK, Endpoint.OTHER})
-# Of a body that is read once more for it. OpenAI takes 4,096 characters to be spoken.
-_MOST_BODY: Final = 1024 * 1024
+# Of a body that is read once more for it, which takes 3 ms at most. OpenAI takes 4,096 characters to be spoken, and as
+# many to be drawn by a model that is paid by pictures.
+_MOST_BODY: Final = 64 * 1024
 _SIZE: Final = re.compile(r"[0-9]{2,5}x[0-9]{2,5}")
 _QUALITY: Final = re.compile(r"[a-z]{1,16}")
 # What stands in a tier for a quality or size that the request leaves to the vendor, and for one that has no such form.
@@ -45,6 +46,15 @@ _ESCAPE: Final = b"\\u"
 # https://cohere.com/pricing, https://docs.cohere.com/docs/rerank-overview
 _UNIT_DOCUMENTS: Final = 100
 _DOCUMENT_BYTES: Final = 1000
+
+
+class _Pairs:
+    """An object as it stands: each field, the second one of a name, too."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        self.pairs: Final = pairs
 
 
 class AskedUnits(NamedTuple):
@@ -93,25 +103,36 @@ def asked_units(
     return None if read is None or body is None else read(fields, body)
 
 
-def _json(body: bytes | bytearray) -> Mapping[str, Any] | None:
+def _json(body: bytes | bytearray, *names: str) -> Mapping[str, Any] | None:
+    """Return the fields of a body; None: they can't be read, or one of these is there twice, or in another spelling.
+
+    What a vendor makes of those nobody knows.
+    """
     if len(body) > _MOST_BODY:
         return None
     try:
-        found = json.loads(body)
+        told = json.loads(body, object_pairs_hook=_Pairs)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(told, _Pairs):
+        return None
+    found = dict(told.pairs)
+    n_spelled = sum(name.casefold() in names for name, _ in told.pairs)
+    return found if n_spelled == sum(name in found for name in names) else None
 
 
 def _speech(_fields: BodyFields, body: bytes | bytearray) -> AskedUnits | None:
-    told = _json(body)
+    told = _json(body, "input")
     text = None if told is None else told.get("input")
     most = Units(letters=len(body))
     return AskedUnits(Units(letters=len(text)) if isinstance(text, str) else Units(), most=most)
 
 
 def _pictures(fields: BodyFields, body: bytes | bytearray) -> AskedUnits | None:
-    told = {"quality": fields.quality, "size": fields.size} if isinstance(fields, FormFields) else _json(body)
+    if isinstance(fields, FormFields):
+        told: Mapping[str, Any] | None = {"quality": fields.quality, "size": fields.size}
+    else:
+        told = _json(body, "quality", "size", "n")
     if told is None:
         return None
     made = (_known(told.get("quality"), _QUALITY), _known(told.get("size"), _SIZE))
@@ -127,7 +148,10 @@ def _known(value: object, form: re.Pattern[str]) -> str:
 
 
 def _video(fields: BodyFields, body: bytes | bytearray) -> AskedUnits | None:
-    told = {"size": fields.size, "seconds": fields.seconds} if isinstance(fields, FormFields) else _json(body)
+    if isinstance(fields, FormFields):
+        told: Mapping[str, Any] | None = {"size": fields.size, "seconds": fields.seconds}
+    else:
+        told = _json(body, "size", "seconds")
     if told is None:
         return None
     size, seconds = _known(told.get("size"), _SIZE), told.get("seconds")
@@ -137,7 +161,7 @@ def _video(fields: BodyFields, body: bytes | bytearray) -> AskedUnits | None:
 
 
 def _pages(_fields: BodyFields, body: bytes | bytearray) -> AskedUnits | None:
-    told = _json(body)
+    told = _json(body, *_ANNOTATED)
     is_annotated: bool | None = False
     if told is not None:
         is_annotated = any(told.get(name) is not None for name in _ANNOTATED)

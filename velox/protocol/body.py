@@ -265,9 +265,9 @@ _TOLERANT: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_re
 
 def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
     """Check the fields that are there, and take those that most bodies have out of `values`."""
-    if repeated == _CROWDED:
-        raise VeloxError(Reason.BAD_REQUEST, f"body has over {_MOST_NAMES:,} fields")
     if repeated is not None:
+        if repeated == _CROWDED:
+            raise VeloxError(Reason.BAD_REQUEST, f"body has over {_MOST_NAMES:,} fields")
         raise VeloxError(Reason.DUPLICATE_KEY, f"body has the field {repeated} twice", param=repeated)
     stream = values.pop("stream", None)
     if stream is not None and not isinstance(stream, bool):
