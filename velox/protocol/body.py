@@ -172,10 +172,10 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
     # Compared by type: isinstance with these asks an abstract base class, and takes longer than the parse.
     if type(document) is not simdjson.Object:
         return None
+    if len(document) > _MOST_NAMES:
+        return {}, _CROWDED
     values: dict[str, object] = {}
-    for n, key in enumerate(document):
-        if n >= _MOST_NAMES:
-            return {}, _CROWDED
+    for key in document:
         if key in _FIELDS:
             if key in values:
                 if key == _STORE:
