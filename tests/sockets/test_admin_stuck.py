@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import socket
@@ -11,8 +12,10 @@ import time
 from velox.admin import server
 from velox.admin.health import Readiness
 from velox.observe.oplog import operations_logger
+from velox.runtime.child_table import Ended
 from velox.runtime.children import AdminProcess
 from velox.runtime.crashes import CrashReports
+from velox.runtime.listeners import Listeners
 from velox.runtime.watchdog import Watchdog
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
@@ -26,12 +29,12 @@ def goes_round() -> Readiness:
 def test_admin_process_in_a_loop_is_aborted_and_says_where() -> None:
     """Its heart beats until a page never ends."""
     segment = Segment(1, 8)
-    status, process, reports = GatewayStatus(segment), AdminProcess(segment), CrashReports()
-    log = io.StringIO()
-    dog = Watchdog(operations_logger(log))
+    status, reports, log = GatewayStatus(segment), CrashReports(), io.StringIO()
+    logger = operations_logger(log)
+    dog = Watchdog(logger)
     with socket.create_server(("127.0.0.1", 0)) as sock:
 
-        def serve() -> int:
+        def serve(_: Listeners) -> int:
             def beat() -> None:
                 status.admin_heartbeat_ns = time.monotonic_ns()
 
@@ -39,7 +42,9 @@ def test_admin_process_in_a_loop_is_aborted_and_says_where() -> None:
             server.run(sock, app, beat)
             return 0
 
-        process.started(reports.fork(serve), time.monotonic())
+        process = AdminProcess(segment, serve, logger)
+        listeners = Listeners((), 1)
+        process.started(reports.fork(lambda: process.run(listeners)), time.monotonic())
         with socket.create_connection(sock.getsockname()) as client:
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 200")
@@ -53,6 +58,11 @@ def test_admin_process_in_a_loop_is_aborted_and_says_where() -> None:
                 dog.look(time.monotonic())
                 dog.check(process, "the admin process", 1.5, time.monotonic())
     assert os.WTERMSIG(ended[1]) == signal.SIGABRT
-    assert "in goes_round" in reports.take(process.pid)
+    told = reports.take(process.pid)
+    assert "in goes_round" in told
     assert "the admin process has not moved for 1.5 s: aborted" in log.getvalue()
-    assert process.died(time.monotonic()) == "stuck" and status.admin_restarts == 1 and not process.heartbeat_ns
+    process.ended(Ended(*ended, time.monotonic(), told), is_expected=False)
+    assert (status.admin_restarts, process.heartbeat_ns, process.pid) == (1, 0, 0)
+    line = json.loads(log.getvalue().splitlines()[-1])
+    assert line["message"] == "the admin process died (SIGABRT); the next one starts in 0.1 s"
+    assert (line["reason"], line["traceback"]) == ("stuck", told)

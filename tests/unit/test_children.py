@@ -17,6 +17,7 @@ from tests.unit.ledger.made import made_call, write
 from velox.ledger.writer import CallWriter
 from velox.observe.oplog import operations_logger
 from velox.observe.series import CELLS
+from velox.runtime.child_table import Child, Ended
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess, reader
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.listeners import Listeners
@@ -39,14 +40,14 @@ class Leaving(Listeners):
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[tuple[AdminProcess | LeaseProcess | LedgerProcess | SimulatorProcess, ...]]:
+def processes(tmp_path: Path) -> Iterator[tuple[Child, ...]]:
     settings, logger, segment = load({"VELOX_LEDGER": str(tmp_path)}), logging.Logger("test"), Segment(1, CELLS)
     folder = LedgerFolder(tmp_path, 1, 8192)
     simulator = SimulatorProcess(serve_on, logger)
     yield (
-        AdminProcess(segment),
-        LeaseProcess(settings, segment, QuotaMemory(1024, 1), None, logger),
-        LedgerProcess(settings, segment, folder, logger),
+        AdminProcess(segment, lambda _: 0, logger),
+        LeaseProcess(settings, segment, QuotaMemory(1024, 1), None, lambda: None, logger),
+        LedgerProcess(settings, segment, folder, None, logger),
         simulator,
     )
     simulator.close()
@@ -54,7 +55,7 @@ def processes(tmp_path: Path) -> Iterator[tuple[AdminProcess | LeaseProcess | Le
 
 
 def test_process_that_could_not_be_started_is_due_a_moment_later(
-    processes: tuple[AdminProcess | LeaseProcess | LedgerProcess | SimulatorProcess, ...],
+    processes: tuple[Child, ...],
 ) -> None:
     """As one that died: the supervisor tries again, and not all the time."""
     for process in processes:
@@ -71,21 +72,21 @@ def test_folder_of_records_that_can_not_be_had_is_told_with_its_setting(tmp_path
     (tmp_path / "file").write_text("")
     settings = load({"VELOX_LEDGER": str(tmp_path / "file")})
     with pytest.raises(RingError, match=r"^VELOX_LEDGER can't be used: /.*/file: File exists$"):
-        LedgerProcess.of(settings, Segment(1, CELLS), logging.Logger("test"))
+        LedgerProcess.of(settings, Segment(1, CELLS), None, logging.Logger("test"))
 
 
 def test_ledger_process_that_was_stuck_is_counted_and_the_next_one_has_twice_the_time(tmp_path: Path) -> None:
     """It may have been slow, and must not be aborted at the same place for ever. One that was well for hours is not."""
     log, segment = io.StringIO(), Segment(1, CELLS)
     folder, status = LedgerFolder(tmp_path, 1, 8192), GatewayStatus(segment)
-    process = LedgerProcess(load({"VELOX_LEDGER": str(tmp_path)}), segment, folder, operations_logger(log))
+    process = LedgerProcess(load({"VELOX_LEDGER": str(tmp_path)}), segment, folder, None, operations_logger(log))
     process.started(7, 100.0)
     status.ledger_heartbeat_ns = 160_000_000_000
     assert (process.heartbeat_ns, status.ledger_pid, process.stuck_after_s) == (160_000_000_000, 7, 60.0)
 
     for n, stuck_after_s in enumerate((120.0, 240.0), 1):
         process.aborted = True
-        process.died("SIGABRT", 300.0, expected=False)
+        process.ended(Ended(7, signal.SIGABRT, 300.0, ""), is_expected=False)
         assert (process.stuck_after_s, process.heartbeat_ns) == (math.inf, 0), "it opens its store first"
         status.ledger_heartbeat_ns = 300_000_000_000
         assert process.stuck_after_s == stuck_after_s
@@ -94,11 +95,11 @@ def test_ledger_process_that_was_stuck_is_counted_and_the_next_one_has_twice_the
         process.started(8, 300.0)
         assert not process.aborted
     process.aborted = True
-    process.died("SIGABRT", 9000.0, expected=False)
+    process.ended(Ended(8, signal.SIGABRT, 9000.0, ""), is_expected=False)
     status.ledger_heartbeat_ns = 9_000_000_000_000
     assert process.stuck_after_s == 60.0
     process.started(9, 9000.0)
-    process.died("SIGKILL", 9001.0, expected=False)
+    process.ended(Ended(9, signal.SIGKILL, 9001.0, ""), is_expected=False)
     status.ledger_heartbeat_ns = 9_001_000_000_000
     assert process.stuck_after_s == 60.0
     assert json.loads(log.getvalue().splitlines()[-1])["reason"] == "died"
@@ -111,10 +112,10 @@ def test_ledger_process_that_is_told_to_leave_while_it_starts_keeps_what_waits_f
     folder = LedgerFolder(tmp_path, 1, 8192)
     folder[0].begin()
     write(CallWriter(folder[0], 0xABCD), made_call(1))
-    process = LedgerProcess(load({"VELOX_LEDGER": str(tmp_path)}), segment, folder, logging.Logger("test"))
+    process = LedgerProcess(load({"VELOX_LEDGER": str(tmp_path)}), segment, folder, None, logging.Logger("test"))
     listeners = Leaving([Address(kind="tcp", host="127.0.0.1", port=0)], 1)
 
-    _, status = os.waitpid(spawn(lambda: process.run(listeners, None)), 0)
+    _, status = os.waitpid(spawn(lambda: process.run(listeners)), 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert folder[0].tail == folder[0].head > 0

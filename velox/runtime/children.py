@@ -1,6 +1,6 @@
 """The child processes: worker, admin, simulator, lease keeper, ledger, reader of budgets. What each does at first.
 
-Knows: what a child inherits and must close. Does not know: when one is started (supervisor.py).
+Knows: what a child inherits and must close. Does not know: when one is started (child_table.py, supervisor.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.profiling.remote import collect
 from velox.runtime.admin_tls import AdminCertificate
+from velox.runtime.child_table import Child, Ended
 from velox.runtime.leases import LeasePipes
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, wake
-from velox.runtime.watchdog import LEDGER_STUCK_AFTER_S
+from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, LEDGER_STUCK_AFTER_S
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.settings.machine import has_own_cores
@@ -47,108 +48,83 @@ from velox.types import Address
 
 __all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "reader", "worker"]
 
-_RESTART_S: Final = 0.1
 # A ledger's process that lived this long was fast enough at its start, and at what is done once an hour.
 _WELL_AFTER_S: Final = 7200.0
 _MOST_STUCK_AFTER_S: Final = 3600.0
 
 
-class Replaced:
-    """A child of the supervisor that is replaced whenever it ends, whichever process it is.
+class AdminProcess(Child):
+    """The admin process of one gateway. serve: serves its listener until SIGTERM (admin())."""
 
-    pid: 0: none runs. aborted: it was stuck, and told to end.
-    """
-
-    def __init__(self) -> None:
-        self._start_at_s = 0.0
-        self.pid = 0
-        self.started_s = 0.0
-        self.aborted = False
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} pid={self.pid}>"
-
-    def is_due(self, now_s: float) -> bool:
-        """True if one is to be started."""
-        return not self.pid and now_s >= self._start_at_s
-
-    def started(self, pid: int, now_s: float) -> None:
-        """Note its process. pid: 0: there could be none, or it was reaped, and the next one may start in a moment."""
-        self.pid, self._start_at_s = pid, now_s + _RESTART_S
-        self.started_s, self.aborted = now_s, False
-
-
-class LoggedReplaced(Replaced):
-    """A child of the supervisor that is replaced whenever it ends, which is an error in the log. name: there."""
-
-    def __init__(self, name: str, logger: logging.Logger) -> None:
-        super().__init__()
-        self._name: Final = name
-        self._logger: Final = logger
-
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
-        """Note that it was reaped; the next one may start. told: where it stood."""
-        reason = "stuck" if self.aborted else "died"
-        Replaced.started(self, 0, now_s)
-        if not expected:
-            extra = {"reason": reason, "traceback": told}
-            self._logger.error("%s died (%s); the next one starts in %g s", self._name, how, _RESTART_S, extra=extra)
-
-
-class AdminProcess(Replaced):
-    """The admin process of one gateway."""
-
-    def __init__(self, segment: Segment) -> None:
-        super().__init__()
+    def __init__(self, segment: Segment, serve: Callable[[Listeners], int], logger: logging.Logger) -> None:
+        super().__init__("the admin process", logger, is_needed_last=False)
+        self._serve: Final = serve
         self._status: Final = GatewayStatus(segment)
+
+    def run(self, listeners: Listeners) -> int:
+        """See Child."""
+        return self._serve(listeners)
 
     @property
     def heartbeat_ns(self) -> int:
-        """Monotonic time of the last sign of life; 0: none yet."""
+        """See Child."""
         return self._status.admin_heartbeat_ns
 
-    def died(self, now_s: float) -> str:
-        """Note that it was reaped; the next one may start. Return why it is replaced."""
-        reason = "stuck" if self.aborted else "died"
-        super().started(0, now_s)
+    @property
+    def stuck_after_s(self) -> float:
+        """See Child."""
+        return ADMIN_STUCK_AFTER_S
+
+    def ended(self, ended: Ended, *, is_expected: bool) -> None:
+        """See Child."""
         self._status.admin_heartbeat_ns = 0
         self._status.admin_restarts += 1
-        return reason
+        super().ended(ended, is_expected=is_expected)
 
 
-class LedgerProcess(LoggedReplaced):
+class LedgerProcess(Child):
     """The process that keeps records."""
 
-    def __init__(self, settings: Settings, segment: Segment, folder: LedgerFolder, logger: logging.Logger) -> None:
-        super().__init__("the process that keeps records", logger)
+    def __init__(
+        self,
+        settings: Settings,
+        segment: Segment,
+        folder: LedgerFolder,
+        budgets: BudgetMemory | None,
+        logger: logging.Logger,
+    ) -> None:
+        super().__init__("the process that keeps records", logger, is_needed_last=True)
         self._settings: Final = settings
+        self._budgets: Final = budgets
         self._status: Final = GatewayStatus(segment)
         self._metrics: Final = WorkerMetrics(segment.other_metrics())
         self.folder: Final = folder
         self._stuck_after_s = LEDGER_STUCK_AFTER_S
 
     @classmethod
-    def of(cls, settings: Settings, segment: Segment, logger: logging.Logger) -> Self | None:
+    def of(
+        cls, settings: Settings, segment: Segment, budgets: BudgetMemory | None, logger: logging.Logger
+    ) -> Self | None:
         """Return that of a gateway; None: it records nothing. Raises RingError."""
         folder = LedgerFolder.of(settings, segment.blocks)
-        return None if folder is None else cls(settings, segment, folder, logger)
+        return None if folder is None else cls(settings, segment, folder, budgets, logger)
 
-    def run(self, listeners: Listeners, budgets: BudgetMemory | None) -> int:
-        """Keep records, in a process of its own, until SIGTERM."""
+    def run(self, listeners: Listeners) -> int:
+        """Keep records."""
         # One that comes while the modules are loaded must not end it before it has kept what waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         listeners.close_all()
         # Here, not above: no other process needs it.
         from velox.runtime.ledger import run_ledger
 
-        return run_ledger(self._settings, self.folder, self._metrics, budgets, self._beat)
+        return run_ledger(self._settings, self.folder, self._metrics, self._budgets, self._beat)
 
     def _beat(self) -> None:
         self._status.ledger_heartbeat_ns = time.monotonic_ns()
 
     @property
     def heartbeat_ns(self) -> int:
-        """Monotonic time of its last sign of life; 0: none yet."""
+        """See Child."""
         return self._status.ledger_heartbeat_ns
 
     @property
@@ -157,22 +133,22 @@ class LedgerProcess(LoggedReplaced):
         return self._stuck_after_s if self.heartbeat_ns else math.inf
 
     def started(self, pid: int, now_s: float) -> None:
-        """See Replaced."""
+        """See Child."""
         super().started(pid, now_s)
         self._status.ledger_pid = pid
 
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
-        """See LoggedReplaced. What was aborted may have been slow, not stuck: the next one has twice the time."""
-        was_well = now_s - self.started_s >= _WELL_AFTER_S
+    def ended(self, ended: Ended, *, is_expected: bool) -> None:
+        """See Child. What was aborted may have been slow, not stuck: the next one has twice the time."""
+        was_well = ended.now_s - self.started_s >= _WELL_AFTER_S
         longer_s = min(2 * self._stuck_after_s, _MOST_STUCK_AFTER_S)
         self._stuck_after_s = longer_s if self.aborted and not was_well else LEDGER_STUCK_AFTER_S
         self._status.ledger_pid = self._status.ledger_heartbeat_ns = 0
         self._status.ledger_restarts += 1
-        super().died(how, now_s, expected=expected, told=told)
+        super().ended(ended, is_expected=is_expected)
 
 
-class LeaseProcess(LoggedReplaced):
-    """The lease keeper of one gateway."""
+class LeaseProcess(Child):
+    """The lease keeper of one gateway. reclaim: takes back the quota that it held when it ended."""
 
     def __init__(
         self,
@@ -180,13 +156,15 @@ class LeaseProcess(LoggedReplaced):
         segment: Segment,
         quotas: QuotaMemory,
         budgets: BudgetMemory | None,
+        reclaim: Callable[[], object],
         logger: logging.Logger,
     ) -> None:
-        super().__init__("the keeper of leases", logger)
+        super().__init__("the keeper of leases", logger, is_needed_last=True)
         self._settings: Final = settings
         self._segment: Final = segment
         self._quotas: Final = quotas
         self._budgets: Final = budgets
+        self._reclaim: Final = reclaim
         self._status: Final = GatewayStatus(segment)
         # Until the keeper has tried, requests wait for it instead of going on without.
         self._status.redis = RedisLink.UP
@@ -199,13 +177,14 @@ class LeaseProcess(LoggedReplaced):
         segment: Segment,
         quotas: QuotaMemory,
         budgets: BudgetMemory | None,
+        reclaim: Callable[[], object],
         logger: logging.Logger,
     ) -> Self | None:
         """Return the keeper of a gateway; None: it needs none."""
-        return None if settings.redis_url is None else cls(settings, segment, quotas, budgets, logger)
+        return None if settings.redis_url is None else cls(settings, segment, quotas, budgets, reclaim, logger)
 
     def run(self, listeners: Listeners) -> int:
-        """Be the keeper, in a process of its own, until SIGTERM."""
+        """Be the keeper."""
         listeners.close_all()
         # Here, not above: no other process needs it, and the package redis is an extra.
         from velox.runtime.lease_keeper import run_keeper
@@ -214,48 +193,55 @@ class LeaseProcess(LoggedReplaced):
 
     @property
     def heartbeat_ns(self) -> int:
-        """Monotonic time of its last sign of life; 0: none yet."""
+        """See Child."""
         return self._status.keeper_heartbeat_ns
 
+    @property
+    def stuck_after_s(self) -> float:
+        """See Child."""
+        return KEEPER_STUCK_AFTER_S
+
     def started(self, pid: int, now_s: float) -> None:
-        """See Replaced."""
+        """See Child."""
         super().started(pid, now_s)
         self._status.keeper_pid = pid
 
-    def kill_if_idle(self) -> None:
-        """Kill it if Redis is down: it can return nothing, and may be in the middle of a slow DNS lookup."""
+    def stop(self, timeout_s: float) -> None:
+        """See Child. If Redis is down it can return nothing, and may be in the middle of a slow DNS lookup."""
         has_budgets = self._budgets is not None and not self._budgets.away_ns
         if self.pid and not self._status.redis_is_up and not has_budgets:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+        super().stop(timeout_s)
 
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
-        """See LoggedReplaced."""
+    def ended(self, ended: Ended, *, is_expected: bool) -> None:
+        """See Child."""
+        self._reclaim()
         self._status.keeper_pid = self._status.keeper_heartbeat_ns = 0
-        super().died(how, now_s, expected=expected, told=told)
+        super().ended(ended, is_expected=is_expected)
 
 
-class SimulatorProcess(LoggedReplaced):
+class SimulatorProcess(Child):
     """The simulator of `velox serve --sim`. origin: where it listens, for life.
 
     simulate: serves on a bound socket until SIGTERM.
     """
 
     def __init__(self, simulate: Callable[[socket], None], logger: logging.Logger) -> None:
-        super().__init__("the simulator", logger)
+        super().__init__("the simulator", logger, is_needed_last=False)
         self._simulate: Final = simulate
         # A free port of loopback. Held here, so that the next process has it too.
         self._sock: Final = bind_one(Address(kind="tcp", host="127.0.0.1", port=0))
         self.origin: Final = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
 
     def run(self, listeners: Listeners) -> int:
-        """Be the simulator, in a process of its own, until SIGTERM."""
+        """Be the simulator."""
         listeners.close_all()
         self._simulate(self._sock)
         return 0
 
     def close(self) -> None:
-        """Let go of its address: none is started any more."""
+        """Let go of its address."""
         self._sock.close()
 
 
@@ -279,9 +265,9 @@ def worker(context: WorkerContext) -> int:
 def admin(
     settings: Settings,
     segment: Segment,
-    listeners: Listeners,
     sock: socket,
     channels: Sequence[socket],
+    listeners: Listeners,
     *,
     quotas: QuotaMemory,
     upstreams: UpstreamTable,

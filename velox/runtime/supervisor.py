@@ -40,6 +40,7 @@ from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, budget_memory
 from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
+from velox.runtime.child_table import ChildTable, Ended
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
 from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
@@ -49,9 +50,8 @@ from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.object_memory import object_memory
 from velox.runtime.on_demand import importing
-from velox.runtime.process import end, how_it_ended
 from velox.runtime.reload import ConfigSource, Reload
-from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, Watchdog
+from velox.runtime.watchdog import Watchdog
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.advice import advice
@@ -210,18 +210,25 @@ class Supervisor:
         ]
         self._slots: Final = [Slot(index, self._segment) for index in range(settings.workers)]
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._crashes: Final = CrashReports()
-        self._forks: Final = Forks(self._crashes.fork, logger)
+        self._watchdog: Final = Watchdog(logger)
+        crashes = CrashReports()
+        self._children: Final = ChildTable(
+            Forks(crashes.fork, logger),
+            crashes,
+            self._watchdog,
+            self._listeners,
+            is_stopped=lambda: self._is_stopped,
+            is_over=self._is_over,
+        )
         self._budgets: Final = budget_memory(settings, self._segment.blocks)
-        self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, logger)
-        self._ledger: Final = LedgerProcess.of(settings, self._segment, logger)
+        reclaim = partial(self._sweeper.reclaim, self._quotas.keeper_block)
+        self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, reclaim, logger)
+        self._ledger: Final = LedgerProcess.of(settings, self._segment, self._budgets, logger)
         folder = None if self._ledger is None else self._ledger.folder
         self._objects: Final = object_memory(settings, self._segment.blocks, folder, logger)
         self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, self._start_budget_reader)
         self._sim: Final = None if simulate is None else SimulatorProcess(simulate, logger)
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
-        self._admin_process: Final = AdminProcess(self._segment)
-        self._watchdog: Final = Watchdog(logger)
         self._n_stops = 0
         self._drain_until_s = 0.0
         self._announced = False
@@ -234,7 +241,8 @@ class Supervisor:
         # Now, not when it is ready: with too little memory it may never be.
         for line in shortages(self._settings, open_files_limit(), container_memory()):
             self._logger.warning("%s", line)
-        self._keep_simulator(time.monotonic())
+        if self._sim is not None:
+            self._children.keep(self._sim, time.monotonic())
         self._enroll(self._settings)
         for _ in importing(self._settings):
             pass
@@ -245,12 +253,14 @@ class Supervisor:
         def is_stopped() -> bool:
             return bool(self._n_stops)
 
-        open_keys(self._settings, self._keys, self._logger, self._start_key_reader, is_stopped, self._crashes.take)
+        forget = self._children.forget
+        open_keys(self._settings, self._keys, self._logger, self._start_key_reader, is_stopped, forget)
         if self._opening is not None:
-            self._opening.begin(self._keys.keys, is_stopped, self._crashes.take)
-        self._start_admin()
-        self._keep_leases(time.monotonic())
-        self._keep_records(time.monotonic())
+            self._opening.begin(self._keys.keys, is_stopped, forget)
+        # In this order they are ended, too: what others may still write is read last.
+        for child in (self._admin_process(), self._leases, self._ledger):
+            if child is not None:
+                self._children.keep(child, time.monotonic())
         for slot in self._slots:
             self._start_worker(slot, slot.serving)
         with selectors.DefaultSelector() as selector:
@@ -283,7 +293,7 @@ class Supervisor:
     # -- one turn of the loop ---------------------------------------------------------------------
 
     def _turn(self, now_s: float) -> None:
-        self._reap(now_s)
+        self._children.reap(now_s)
         self._keys.look(now_s)
         self._tell_keys()
         self._sweeper.sweep(time.monotonic_ns())
@@ -294,9 +304,7 @@ class Supervisor:
             if self._opening is not None:
                 self._opening.look(self._reload.settings.budgets, changes, now_s)
         self._upstreams.sweep()
-        self._keep_leases(now_s)
-        self._keep_records(now_s)
-        self._keep_simulator(now_s)  # running requests need it to their end
+        self._children.start_due(now_s)  # in the drain too: running requests need them to their end
         if self._n_stops and not self._gateway.draining:
             self._begin_drain(now_s)
         if self._gateway.draining:
@@ -310,14 +318,7 @@ class Supervisor:
                     self._watchdog.check(process, f"worker {slot.index}", STUCK_AFTER_S, now_s)
             if not self._gateway.draining:
                 self._fill(slot, now_s)
-        if self._leases is not None and self._leases.pid:
-            self._watchdog.check(self._leases, "the keeper of leases", KEEPER_STUCK_AFTER_S, now_s)
-        if self._ledger is not None and self._ledger.pid:
-            self._watchdog.check(self._ledger, "the process that keeps records", self._ledger.stuck_after_s, now_s)
-        if self._admin_process.pid:
-            self._watchdog.check(self._admin_process, "the admin process", ADMIN_STUCK_AFTER_S, now_s)
-        elif self._admin_process.is_due(now_s):
-            self._start_admin()  # in the drain too: probes are told of it
+        self._children.check(now_s)
         if (
             not self._announced
             and not self._gateway.draining
@@ -338,48 +339,26 @@ class Supervisor:
         if self._certificates is not None:
             self._certificates.look(now_s)
         if self._reload.is_due(now_s):
-            pid = self._forks.start("what reads the configuration", partial(self._reload.run, self._listeners))
+            work = partial(self._reload.run, self._listeners)
+            pid = self._children.fork("what reads the configuration", work, self._reload_ended)
             self._reload.started(pid, now_s)
 
-    def _reap(self, now_s: float) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            told = self._crashes.take(pid)
-            # SIGTERM to the whole group reaches each process by itself. Those that are needed till the end come back.
-            has_left = self._is_over() or (self._is_stopped and not status)
-            if pid == self._admin_process.pid:
-                reason = self._admin_process.died(now_s)
-                if not self._is_stopped:
-                    self._log_death("the admin process died (%s)", how_it_ended(status), reason=reason, traceback=told)
-            elif self._leases is not None and pid == self._leases.pid:
-                self._sweeper.reclaim(self._quotas.keeper_block)
-                self._leases.died(how_it_ended(status), now_s, expected=has_left, told=told)
-            elif self._ledger is not None and pid == self._ledger.pid:
-                self._ledger.died(how_it_ended(status), now_s, expected=has_left, told=told)
-            elif self._opening is not None and pid == self._opening.pid:
-                self._opening.died(now_s, ended_well=not status)
-                if os.WIFSIGNALED(status) and not self._is_stopped:
-                    self._log_death("what reads budgets died (%s)", how_it_ended(status), reason="died", traceback=told)
-            elif self._sim is not None and pid == self._sim.pid:
-                self._sim.died(how_it_ended(status), now_s, expected=self._is_stopped, told=told)
-            elif not self._reload.reaped(pid, how_it_ended(status), now_s, ended_well=not status):
-                self._clean_up_after(pid, status, now_s, told)
+    def _reload_ended(self, ended: Ended) -> None:
+        self._reload.reaped(ended.pid, ended.how, ended.now_s, ended_well=not ended.status)
+
+    def _budget_reader_ended(self, ended: Ended) -> None:
+        if self._opening is not None:
+            self._opening.died(ended.now_s, ended_well=not ended.status)
+        if os.WIFSIGNALED(ended.status) and not self._is_stopped:
+            self._log_death("what reads budgets died (%s)", ended.how, reason="died", traceback=ended.told)
 
     def _log_death(self, message: str, *values: object, reason: str, traceback: str) -> None:
         """Log why a process died and where it stood, as one line."""
         self._logger.error(message, *values, extra={"reason": reason, "traceback": traceback})
 
-    def _clean_up_after(self, pid: int, status: int, now_s: float, told: str) -> None:
+    def _worker_ended(self, slot: Slot, process: WorkerProcess, ended: Ended) -> None:
         """Clean up after a worker, and say when the next one starts."""
-        found = ((slot, process) for slot in self._slots for process in slot.processes if process.pid == pid)
-        slot, process = next(found, (None, None))
-        if slot is None or process is None:
-            return
+        status, now_s, told = ended.status, ended.now_s, ended.told
         was_asked_to_stop, process.leave_by_s = bool(process.leave_by_s), 0.0
         process.pid = 0
         process.status.vacate()
@@ -395,20 +374,20 @@ class Supervisor:
         if self._is_stopped:
             # SIGTERM ends one that did not serve yet. A second signal means that the rest is killed.
             if status not in (0, signal.SIGTERM) and self._n_stops == 1:
-                how, reason = how_it_ended(status), cause.name.lower()
+                how, reason = ended.how, cause.name.lower()
                 self._log_death(
                     "worker %d did not leave by itself (%s)", slot.index, how, reason=reason, traceback=told
                 )
             return
         if was_asked_to_stop:
-            self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, how_it_ended(status))
+            self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, ended.how)
             return
         was_well = now_s - process.started_s >= _HEALTHY_AFTER_S
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
         slot.respawn_at_s = now_s + slot.backoff_s
         process.status.count_restart(cause)
         message = "worker %d died (%s); the next one starts in %g s"
-        values = (slot.index, how_it_ended(status), slot.backoff_s)
+        values = (slot.index, ended.how, slot.backoff_s)
         self._log_death(message, *values, reason=cause.name.lower(), traceback=told)
 
     def _fill(self, slot: Slot, now_s: float) -> None:
@@ -474,22 +453,23 @@ class Supervisor:
             sim_origin=self._sim_origin,
         )
         work = partial(children.worker, context)
-        process.pid = self._forks.start(f"worker {slot.index}", work)
+        process.pid = self._children.fork(f"worker {slot.index}", work, partial(self._worker_ended, slot, process))
         if process.pid:
             process.status.pid = process.pid
         else:
             process.status.vacate()
             slot.respawn_at_s = process.started_s + _FORK_AGAIN_S
 
-    def _start_admin(self) -> None:
+    def _admin_process(self) -> AdminProcess | None:
         if self._admin is None:
-            return
+            return None
         (sock,) = self._admin[0]
-        ends = [pair[0] for pair in self._channels]
-        more = (self._settings, self._segment, self._listeners, sock, ends)
-        work = partial(
+        serve = partial(
             children.admin,
-            *more,
+            self._settings,
+            self._segment,
+            sock,
+            [pair[0] for pair in self._channels],
             quotas=self._quotas,
             upstreams=self._upstreams,
             budgets=self._budgets,
@@ -498,27 +478,14 @@ class Supervisor:
             notify=self._wake_write,
             certificate=self._admin_certificate,
         )
-        self._admin_process.started(self._forks.start("the admin process", work), time.monotonic())
+        return AdminProcess(self._segment, serve, self._logger)
 
     def _start_key_reader(self, read: Callable[[], int]) -> int:
-        return self._forks.start("what reads managed keys", partial(children.reader, read, self._listeners))
+        return self._children.fork("what reads managed keys", partial(children.reader, read, self._listeners))
 
     def _start_budget_reader(self, read: Callable[[], int]) -> int:
-        return self._forks.start("what reads budgets", partial(children.reader, read, self._listeners))
-
-    def _keep_simulator(self, now_s: float) -> None:
-        if self._sim is not None and self._sim.is_due(now_s):
-            self._sim.started(self._forks.start("the simulator", partial(self._sim.run, self._listeners)), now_s)
-
-    def _keep_leases(self, now_s: float) -> None:
-        if self._leases is not None and self._leases.is_due(now_s):
-            work = partial(self._leases.run, self._listeners)
-            self._leases.started(self._forks.start("the keeper of leases", work), now_s)
-
-    def _keep_records(self, now_s: float) -> None:
-        if self._ledger is not None and self._ledger.is_due(now_s):
-            work = partial(self._ledger.run, self._listeners, self._budgets)
-            self._ledger.started(self._forks.start("the process that keeps records", work), now_s)
+        work = partial(children.reader, read, self._listeners)
+        return self._children.fork("what reads budgets", work, self._budget_reader_ended)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -551,12 +518,7 @@ class Supervisor:
         return self._gateway.draining and not self._running()
 
     def _leave(self) -> None:
-        if self._leases is not None:
-            self._leases.kill_if_idle()
-        others = [each.pid for each in (self._sim, self._leases, self._ledger) if each is not None]
-        for pid in (self._admin_process.pid, *others):
-            if pid:
-                end(pid, _LEAVE_LAST_S)
+        self._children.stop(_LEAVE_LAST_S)
         if self._sim is not None:
             self._sim.close()
         if self._admin is not None:
