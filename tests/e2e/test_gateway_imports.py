@@ -20,6 +20,7 @@ from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import MESSAGES
 from tests.e2e.test_reload import reload
 from tests.e2e.tools import CHAT, CHAT_STREAM
+from velox.build import VERSION
 
 _WATCH: Final = """
 import os, sys
@@ -40,9 +41,10 @@ _NEEDLESS: Final = re.compile(
     r"|dialects\.(?:chat|converse|messages|responses|claude_envelope|counting|embeddings|embedding_models)"
     r"|dialects\.generate\.(?!json_items)|gateway\.(?:lanes|crossing|translation|several|responses_socket|kept_answers|background)"
     r"|profiling\.(?:folded|pprof)|accounts\.(?:service|sqlite|postgres)|ledger\.(?:sqlite|postgres|totals)"
-    r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|ledger|lease_keeper"
-    r"|lease_redis|answers_redis|objects_redis|answers_postgres|objects_postgres|postgres_pool|redis_pool|shared_\w+|sign_in|translation_losses|usage)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
-    r"|(?:asyncpg|botocore|configparser|difflib|google|h2|hpack|multiprocessing|redis|sqlite3"
+    r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|http_client|ledger"
+    r"|lease_keeper|lease_redis|answers_redis|objects_redis|answers_postgres|objects_postgres|postgres_pool|redis_pool"
+    r"|shared_\w+|sign_in|translation_losses|usage|webhook)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
+    r"|(?:anyio|asyncpg|botocore|configparser|difflib|google|h11|h2|hpack|httpcore|httpx|multiprocessing|redis|sqlite3"
     r"|xml|yaml|zoneinfo)\b"
 )
 _ANSWER: Final = {
@@ -138,6 +140,28 @@ def test_records_are_made_without_an_import(watch: Watch, tmp_path: Path) -> Non
         until(lambda: velox.admin("/api/v1/usage").status == 200, "the ledger has made its database")
 
         assert set(velox.worker_pids()).isdisjoint(watch.imports())
+
+
+def test_credentials_are_fetched_without_an_import(watch: Watch, tmp_path: Path) -> None:
+    """The client that fetches them is one of the larger libraries."""
+
+    async def container(call: Call) -> None:
+        await call.reply(
+            200, JSON, b'{"AccessKeyId":"A","SecretAccessKey":"s","Token":"t","Expiration":"2100-01-01T00:00:00Z"}'
+        )
+
+    with RecordingUpstream(script=container) as cloud:
+        file = tmp_path / "velox.yaml"
+        file.write_text("upstreams:\n  - {name: aws, provider: bedrock, region: eu-central-1}\n")
+        env = {"VELOX_CONFIG": str(file), "VELOX_WORKERS": "1", "VELOX_READY_REQUIRES_UPSTREAM": "off", **watch.env}
+        env |= {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{cloud.upstream.url}/role", "HOME": str(tmp_path)}
+        with VeloxProcess(env) as velox:
+            call = cloud.wait_call()
+            cloud.wait(lambda: bool(call.ended), "it was answered")
+            until(lambda: velox.admin("/readyz").status == 200, "it serves")
+
+            assert (call.target, call.header("user-agent")) == ("/role", f"velox/{VERSION}")
+            assert set(velox.worker_pids()).isdisjoint(watch.imports())
 
 
 def _claude(upstream: RecordingUpstream) -> str:

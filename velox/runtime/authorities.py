@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 
 from velox.policy.routes import UpstreamEntry
 from velox.providers.authority import Authority
+from velox.providers.renewal import Outside
 from velox.providers.rows import PROVIDERS
 from velox.runtime.on_demand import signs_in
-from velox.runtime.outside import NetOutside
 
 __all__ = ["Authorities"]
 
@@ -38,7 +38,7 @@ class Authorities:
         self._environment: Final = environment
         self._loop: Final = loop
         self._logger: Final = logger
-        self._outside: Final = NetOutside(loop)
+        self._client: Outside | None = None  # that fetches for all of them
         self._tell: Final = tell
         self._known: Final[dict[_Place, tuple[Authority, asyncio.Task[None]]]] = {}
         self._users: dict[str, _Place] = {}  # by the names of upstreams
@@ -58,8 +58,10 @@ class Authorities:
         if place not in self._known:
             # Here, not above: few gateways sign in anywhere (on_demand.py).
             from velox.runtime.chains import authority_of
+            from velox.runtime.http_client import HttpClient
 
-            made = authority_of(row, dict(entry.parameters), self._environment, self._outside, self._on_problem)
+            self._client = self._client or HttpClient()
+            made = authority_of(row, dict(entry.parameters), self._environment, self._client, self._on_problem)
             self._known[place] = made, self._loop.create_task(made.run(), name=f"credentials {entry.provider}")
         self._users[entry.name] = place
         return self._known[place][0]

@@ -1,7 +1,7 @@
 """Alerts of budgets in the ledger's process: a look at all budgets, and a thread that tells a webhook.
 
-Knows: when budgets are looked at, what survives a restart, and how a webhook is asked. Does not know: which thresholds
-are reached (policy/budget_alerts.py). No request and no record waits for any of it.
+Knows: when budgets are looked at, what survives a restart, and when a webhook is asked. Does not know: which thresholds
+are reached (policy/budget_alerts.py), or how one is asked (webhook.py). No request and no record waits for any of it.
 
 A file in the ledger's folder says what was told, and what the webhook has not taken yet. It is written before the
 webhook is asked: after a crash an alert may come twice, with the same id, but is not lost.
@@ -9,39 +9,29 @@ webhook is asked: after a crash an alert may come twice, with the same id, but i
 
 from __future__ import annotations
 
-import contextlib
-import hmac
-import http.client
 import json
 import logging
 import os
 import queue
 import random
-import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from velox import __version__
 from velox.policy.budget_alerts import AlertBook, Level, Told
 from velox.settings import Settings
 from velox.shm.budget_table import AlertCount, BudgetMemory
-from velox.types import Secret
 
-__all__ = ["AlertWatch", "Webhook", "signature"]
+__all__ = ["AlertWatch"]
 
 _LOOK_S: Final = 1.0
 # Looking may take one part of so many of the time, however many budgets there are.
 _LOOK_PART: Final = 20
 _FORGET_S: Final = 3600.0
 _MOST_WAITING: Final = 256
-_TIMEOUT_S: Final = 10.0
 _TRIES: Final = 6
 _FIRST_PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 60.0
@@ -49,79 +39,19 @@ _LEAVE_S: Final = 2.0
 _FILE: Final = "alerts.json"
 
 
-def signature(secret: Secret, at_s: int, body: bytes) -> str:
-    """Return what `x-velox-signature` says of a body: who knows the secret can check it, and how old it is."""
-    digest = hmac.new(secret.reveal().encode(), f"{at_s}.".encode() + body, sha256).hexdigest()
-    return f"t={at_s},v1={digest}"
-
-
-class Webhook:
-    """Asks one URL. It holds up whoever uses it, for little more than timeout_s."""
-
-    def __init__(
-        self,
-        url: Secret,
-        secret: Secret | None,
-        clock: Callable[[], float] = time.time,
-        timeout_s: float = _TIMEOUT_S,
-    ) -> None:
-        self._timeout_s: Final = timeout_s
-        self._url: Final = url
-        self._secret: Final = secret
-        self._clock: Final = clock
-
-    def __repr__(self) -> str:
-        return "<Webhook>"
-
-    def send(self, body: bytes) -> str:
-        """Return "" if the alert was taken, else why not; after "refused" it is no use to ask again."""
-        parts = urlsplit(self._url.reveal())
-        headers = {"content-type": "application/json", "user-agent": f"velox/{__version__}"}
-        if self._secret is not None:
-            headers["x-velox-signature"] = signature(self._secret, int(self._clock()), body)
-        host = parts.hostname or ""
-        connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(host, parts.port, timeout=self._timeout_s, context=context)
-        else:
-            connection = http.client.HTTPConnection(host, parts.port, timeout=self._timeout_s)
-        # The connection's own is of each read: an answer that comes byte by byte would never be given up.
-        timer = threading.Timer(self._timeout_s, _end, (connection,))
-        timer.daemon = True
-        try:
-            connection.connect()
-            timer.start()
-            connection.request("POST", f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", body, headers)
-            status = connection.getresponse().status
-        except (OSError, http.client.HTTPException, ValueError) as exc:
-            return f"no answer ({type(exc).__name__})"  # no text of it: it may hold the URL
-        finally:
-            timer.cancel()
-            connection.close()
-        if 200 <= status < 300:
-            return ""
-        passes = status >= 500 or status in (408, 425, 429)
-        return f"status {status}" if passes else f"refused with status {status}"
-
-
-def _end(connection: http.client.HTTPConnection) -> None:
-    """Have whoever waits for an answer see the end of the connection."""
-    sock: socket.socket | None = connection.sock
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-
 class AlertWatch:
-    """Of one gateway. hook: None: alerts are logged and counted only. pause: waits, True if it is time to end."""
+    """Of one gateway.
+
+    hook: sends an alert, and says why it was not taken (Webhook.send); None: alerts are logged and counted only. pause:
+    waits, True if it is time to end.
+    """
 
     def __init__(
         self,
         memory: BudgetMemory,
         folder: Path,
         logger: logging.Logger,
-        hook: Webhook | None = None,
+        hook: Callable[[bytes], str] | None = None,
         pause: Callable[[float], bool] | None = None,
     ) -> None:
         self._memory: Final = memory
@@ -149,8 +79,12 @@ class AlertWatch:
         """Return that of a gateway; None: it has no budgets."""
         if memory is None:
             return None
-        url = settings.alert_webhook
-        return cls(memory, folder, logger, None if url is None else Webhook(url, settings.alert_secret))
+        if settings.alert_webhook is None:
+            return cls(memory, folder, logger)
+        # Here, not above: few gateways have one (on_demand.py).
+        from velox.runtime.webhook import Webhook
+
+        return cls(memory, folder, logger, Webhook(settings.alert_webhook, settings.alert_secret).send)
 
     def turn(self, monotonic_s: float, now_s: float) -> None:
         """Look if it is time. now_s: Unix time."""
@@ -225,7 +159,7 @@ class AlertWatch:
                 if self._pause(pause_s * (0.5 + random.random() / 2)):
                     return False
                 pause_s = min(2 * pause_s, _MOST_PAUSE_S)
-            why = self._hook.send(body)
+            why = self._hook(body)
             if not why:
                 self._memory.count_alert(AlertCount.SENT)
                 return True

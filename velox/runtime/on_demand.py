@@ -43,7 +43,17 @@ _LANES: Final = (
 )
 _FILES: Final = ("velox.ledger.sqlite", "velox.accounts.sqlite")
 _LEDGER: Final = ("velox.runtime.admin_api", "velox.runtime.stores", "zoneinfo")
-_AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains")
+# httpx in pieces, too: a reload brings them between requests.
+_HTTPX: Final = (
+    "urllib.request",
+    "anyio._backends._asyncio",
+    "h11",
+    "httpcore",
+    "httpcore._backends.anyio",
+    "httpx",
+    "velox.runtime.http_client",
+)
+_AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains", *_HTTPX)
 
 
 def has_lanes(entry: UpstreamEntry) -> bool:
@@ -89,3 +99,5 @@ def _modules(settings: Settings) -> Iterable[str]:
         yield from _LEDGER
         if settings.ledger_database is None:
             yield from _FILES
+        if settings.alert_webhook is not None:
+            yield from (*_HTTPX, "velox.runtime.webhook")

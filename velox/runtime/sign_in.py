@@ -18,8 +18,8 @@ from velox.providers.provider import Keyless
 from velox.providers.renewal import FetchError, Question, Reply
 from velox.providers.rows import PROVIDERS
 from velox.runtime.chains import Chains
+from velox.runtime.http_client import HttpClient
 from velox.runtime.on_demand import signs_in
-from velox.runtime.outside import NetOutside
 from velox.settings import Settings
 
 __all__ = ["sign_in_lines"]
@@ -33,7 +33,7 @@ class _AskedError(Exception):
         self.host: Final = host
 
 
-class _FilesOnly(NetOutside):
+class _FilesOnly(HttpClient):
     """The outside of a check."""
 
     async def ask(self, question: Question) -> Reply:
@@ -60,7 +60,7 @@ def _line(entry: UpstreamEntry, environment: Mapping[str, str]) -> str:
 
 async def _fetch(entry: UpstreamEntry, environment: Mapping[str, str]) -> None:
     row = PROVIDERS[entry.provider]
-    chains = Chains(environment, _FilesOnly(asyncio.get_running_loop()))
+    chains = Chains(environment, _FilesOnly())
     match row.keyless:
         case Keyless.AWS:
             await chains.aws(dict(entry.parameters))()

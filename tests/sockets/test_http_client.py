@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import ssl
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +19,7 @@ from tests.patience import PATIENCE_S
 from velox.providers.aws import AwsChain
 from velox.providers.renewal import FetchError, Question
 from velox.providers.sigv4 import AwsCredentials
-from velox.runtime.outside import NetOutside
+from velox.runtime.http_client import HttpClient
 
 T = TypeVar("T")
 
@@ -50,12 +53,12 @@ def _reply(status: int, body: bytes) -> bytes:
     return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
-def _run(server: _Server, test: Callable[[NetOutside, int], Awaitable[T]], context: ssl.SSLContext | None = None) -> T:
+def _run(server: _Server, test: Callable[[HttpClient, int], Awaitable[T]], context: ssl.SSLContext | None = None) -> T:
     async def main() -> T:
         listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
         port = listener.sockets[0].getsockname()[1]
         async with asyncio.timeout(PATIENCE_S):
-            found = await test(NetOutside(asyncio.get_running_loop()), port)
+            found = await test(HttpClient(), port)
             while server.n_open:
                 await asyncio.sleep(0)
         listener.close()
@@ -68,7 +71,7 @@ def _run(server: _Server, test: Callable[[NetOutside, int], Awaitable[T]], conte
 def test_question_is_sent_and_its_connection_closed() -> None:
     server = _Server({"POST /x?a=b": _reply(400, b"why")})
 
-    async def ask(outside: NetOutside, port: int) -> None:
+    async def ask(outside: HttpClient, port: int) -> None:
         reply = await outside.ask(Question(b"POST", f"http://127.0.0.1:{port}/x?a=b", [(b"x-a", b"1")], b"body"))
         assert (reply.status, reply.body) == (400, b"why")
         assert server.asked[0].startswith(b"POST /x?a=b HTTP/1.1\r\n") and server.asked[0].endswith(b"\r\n\r\nbody")
@@ -81,14 +84,14 @@ def test_question_is_sent_and_its_connection_closed() -> None:
 def test_question_without_answer_says_which_host_and_why() -> None:
     server = _Server({"GET /gone": b"", "GET /huge": _reply(200, b"x" * (2**20 + 1)), "GET /bad": b"nonsense\r\n\r\n"})
 
-    async def ask(outside: NetOutside, port: int) -> None:
+    async def ask(outside: HttpClient, port: int) -> None:
         for path in ("/gone", "/huge", "/bad"):
             with pytest.raises(FetchError, match=r"^127\.0\.0\.1 was asked: "):
                 await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}{path}"))
 
     _run(server, ask)
 
-    async def nobody(outside: NetOutside, port: int) -> None:
+    async def nobody(outside: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="could not be reached"):
             await outside.ask(Question(b"GET", "http://127.0.0.1:1/"))
         for url in ("nonsense", "ftp://127.0.0.1/", "http://"):
@@ -106,11 +109,78 @@ def test_question_without_answer_says_which_host_and_why() -> None:
 def test_question_that_takes_too_long_is_given_up() -> None:
     server = _Server({"GET /slow": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc"})
 
-    async def ask(outside: NetOutside, port: int) -> None:
+    async def ask(outside: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="in time"):
             await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}/slow", timeout_s=0.05))
 
     _run(server, ask)
+
+
+def test_question_whose_answer_comes_byte_by_byte_is_given_up() -> None:
+    """Each byte is in time, and the whole never."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+            while not reader.at_eof():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.wait([asyncio.ensure_future(reader.read(65536))], timeout=0.01)
+        writer.close()
+
+    async def main() -> None:
+        listener = await asyncio.start_server(drip, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(FetchError, match="in time"):
+                await HttpClient().ask(Question(b"GET", f"http://127.0.0.1:{port}/", timeout_s=0.2))
+        listener.close()
+
+    asyncio.run(main())
+
+
+def test_question_goes_to_its_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No redirect is followed, no proxy of the environment used, no cookie sent back: credentials go nowhere else."""
+    other = _Server({})
+    moved = b"HTTP/1.1 307 X\r\nlocation: http://localhost:1/x\r\nset-cookie: a=b\r\ncontent-length: 0\r\n\r\n"
+    server = _Server({"GET /moved": moved})
+
+    async def ask(client: HttpClient, port: int) -> None:
+        proxy = await asyncio.start_server(other.serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, url)
+        for _ in range(2):
+            question = Question(b"GET", f"http://127.0.0.1:{port}/moved", [(b"authorization", b"Bearer s3cret")])
+            assert (await client.ask(question)).status == 307
+        proxy.close()
+
+    _run(server, ask)
+    assert other.asked == [] and len(server.asked) == 2
+    assert all(b"cookie" not in asked.lower() for asked in server.asked)
+
+
+def test_reason_has_no_header_body_or_query(caplog: pytest.LogCaptureFixture) -> None:
+    """What the library says quotes what it could not write."""
+    caplog.set_level(logging.INFO)
+    server = _Server({"GET /gone?t=s3cret": b"", "GET /bad?t=s3cret": b"nonsense s3cret\r\n\r\n"})
+
+    async def ask(client: HttpClient, port: int) -> None:
+        base = f"http://127.0.0.1:{port}"
+        for url, headers in (
+            (f"{base}/gone?t=s3cret", []),
+            (f"{base}/bad?t=s3cret", []),
+            (f"{base}/", [(b"authorization", b"Bearer s3cret\r\nx: y")]),
+            ("http://127.0.0.1:1/?t=s3cret", [(b"authorization", b"Bearer s3cret")]),
+            ("http://h:x/?t=s3cret", []),
+        ):
+            with pytest.raises(FetchError) as caught:
+                await client.ask(Question(b"GET", url, headers, b"s3cret"))
+            shown = "".join(traceback.format_exception(type(caught.value), caught.value, None))
+            assert "s3cret" not in caught.value.reason and "s3cret" not in shown
+
+    _run(server, ask)
+    assert "s3cret" not in caplog.text
 
 
 def test_question_over_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +189,7 @@ def test_question_over_tls_is_verified(tmp_path: Path, monkeypatch: pytest.Monke
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
 
-    async def ask(outside: NetOutside, port: int) -> int:
+    async def ask(outside: HttpClient, port: int) -> int:
         return (await outside.ask(Question(b"GET", f"https://127.0.0.1:{port}/"))).status
 
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -127,7 +197,7 @@ def test_question_over_tls_is_verified(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
 
-    async def refused(outside: NetOutside, port: int) -> None:
+    async def refused(outside: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="127"):
             await ask(outside, port)
 
@@ -139,7 +209,7 @@ def test_files_are_read_up_to_a_bound(tmp_path: Path) -> None:
     small.write_bytes(b"token\n")
     large.write_bytes(bytes(2**20 + 1))
 
-    async def read(outside: NetOutside, port: int) -> None:
+    async def read(outside: HttpClient, port: int) -> None:
         assert await outside.read(str(small)) == b"token\n"
         assert await outside.read(str(tmp_path / "none")) is None
         with pytest.raises(FetchError, match="more than 1048576 bytes"):
@@ -167,7 +237,7 @@ def test_credentials_of_an_instance_over_real_sockets() -> None:
         }
     )
 
-    async def fetch(outside: NetOutside, port: int) -> AwsCredentials:
+    async def fetch(outside: HttpClient, port: int) -> AwsCredentials:
         env = {"HOME": "/nonexistent", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{port}"}
         return (await AwsChain(env, outside, clock=lambda: 0.0, region="us-east-1")()).value
 
