@@ -4,7 +4,7 @@
         with running.playing("gemini", PLAN) as played:     # the model of that kind does what the plan says
             run_client(running.velox.base_url, played.model.name)
         # leaving the block fails where a request was refused, or the plan was not done to its end
-        played.n_requests, played.n_aside                   # of the plan; of others (titles, checks)
+        played.n_requests, played.aside                     # of the plan; of others (titles, checks)
 
 Knows: the gateway's file, which model is asked, what was refused. Does not know: clients (running.py).
 """
@@ -26,25 +26,32 @@ from tests.e2e.test_agents import is_signed
 from tests.e2e.test_bedrock import ACCESS, SECRET, TOKEN
 from tests.vendors.vendor import as_request
 
-__all__ = ["KEY", "KINDS", "MODEL_NAMES", "Farm", "Played", "farm"]
+__all__ = ["CODEX_NAMES", "KEY", "KINDS", "MODEL_NAMES", "Farm", "Played", "farm"]
 
 KINDS: Final = tuple(model.kind for model in MODELS)
 # What clients ask for.
 MODEL_NAMES: Final = {model.kind: model.name for model in MODELS}
+# Names that Codex knows, and has tools of their own for, on models of other kinds.
+CODEX_NAMES: Final = {
+    "chat": "gpt-6-luna",
+    "messages": "gpt-6-sol",
+    "gemini": "gpt-6-astra",
+    "converse": "gpt-6.1-terra",
+}
 
 
 @dataclass
 class Played:
     """What a model was asked under a plan. refusals: what the vendor would have said, and what was wrong with results.
 
-    requests: bodies that were the plan's. n_aside: requests that were not.
+    requests: bodies that were the plan's. aside: those that were not.
     """
 
     model: Model
     plan: Plan
     requests: list[Any] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
-    n_aside: int = 0
+    aside: list[Any] = field(default_factory=list)
 
     @property
     def n_requests(self) -> int:
@@ -85,7 +92,7 @@ class Farm:
                     reply = model.error(str(wrong))
                 else:
                     if answer is None:
-                        played.n_aside += 1
+                        played.aside.append(json.loads(call.body))
                     else:
                         played.requests.append(json.loads(call.body))
                     reply = model.write(request, answer or Answer(0, ASIDE))
@@ -95,7 +102,7 @@ class Farm:
             yield played
         assert not played.refusals, "\n\n".join(played.refusals)[:6000]
         assert played.n_requests == plan.n_requests, (
-            f"{played.n_requests} requests of the plan, {played.n_aside} others"
+            f"{played.n_requests} requests of the plan, {len(played.aside)} others: {json.dumps(played.aside)[:4000]}"
         )
 
 
@@ -107,6 +114,14 @@ def farm(**settings: str) -> Iterator[Farm]:
         entries = [{**model.entry, "origin": upstreams[model.kind].upstream.url} for model in MODELS]
         routes: list[dict[str, Any]] = [
             {"name": model.kind, "match": {"models": [model.name]}, "to": model.entry["name"]} for model in MODELS
+        ]
+        routes += [
+            {
+                "name": f"alias-{kind}",
+                "match": {"models": [alias]},
+                "to": {"upstream": kind, "model": MODEL_NAMES[kind]},
+            }
+            for kind, alias in CODEX_NAMES.items()
         ]
         aws = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN}
         config = {"upstreams": entries, "routes": routes}

@@ -147,7 +147,7 @@ class ResponsesModel(ChatModel):
     """A model of OpenAI that reasons, by Responses. It keeps its answers unless a request says that it must not."""
 
     kind = "responses"
-    name = "gpt-5"
+    name = "gpt-6.2-sol"
     entry: ClassVar[dict[str, Any]] = {
         "name": "responses",
         "provider": "openai",
@@ -230,7 +230,7 @@ class ResponsesModel(ChatModel):
             "incomplete_details": None,
             "instructions": body.get("instructions"),
             "max_output_tokens": body.get("max_output_tokens"),
-            "model": "gpt-5-2025-08-07",
+            "model": self.name,
             "output": output,
             "parallel_tool_calls": True,
             "previous_response_id": body.get("previous_response_id"),
@@ -272,17 +272,25 @@ class ResponsesModel(ChatModel):
         ]
 
     @staticmethod
-    def _tools(body: Any) -> dict[str, str]:
-        """Return the types of tools by their names."""
+    def _tools(body: Any) -> dict[str, tuple[str, str]]:
+        """Return the types of tools and their namespaces by their names. Codex declares some in its input."""
+        items = body["input"] if isinstance(body.get("input"), list) else []
+        declared = [*(body.get("tools") or ())]
+        declared += [tool for item in items if item.get("type") == "additional_tools" for tool in item["tools"]]
         found = {}
-        for tool in body.get("tools") or ():
-            if tool["type"] in ("function", "custom"):
-                found[tool["name"]] = tool["type"]
+        for tool in declared:
+            inner = tool["tools"] if tool["type"] == "namespace" else [tool]
+            for each in inner:
+                if each["type"] in ("function", "custom"):
+                    found[each["name"]] = (each["type"], tool["name"] if tool["type"] == "namespace" else "")
         return found
 
     @staticmethod
-    def _call_item(call: Call, unique: str, kind: str) -> dict[str, Any]:
+    def _call_item(call: Call, unique: str, declared: tuple[str, str]) -> dict[str, Any]:
+        kind, namespace = declared
         item = {"status": "completed", "call_id": f"call_R3sp0nses00000000000{call.at:03}", "name": call.tool}
+        if namespace:
+            item["namespace"] = namespace
         if kind == "custom":
             return {
                 "id": f"ctc_{unique}_{call.at}",
@@ -444,7 +452,7 @@ class GeminiModel(Model):
     """A Gemini 3, which signs the first call of each answer, and the end of a text."""
 
     kind = "gemini"
-    name = "gemini-3-pro-preview"
+    name = "gemini-3.1-pro-preview"
     entry: ClassVar[dict[str, Any]] = {"name": "gemini", "provider": "gemini", "key": "env:MODEL_KEY"}
     path = re.compile(r"/v1beta/models/[^/:]+:(generateContent|streamGenerateContent|countTokens)")
 

@@ -58,7 +58,7 @@ def test_openai_sdk(velox_farm: Farm, kind: str, is_streamed: bool) -> None:
                 for call in choice.message.tool_calls
             ]
     assert choice.message.content == PLAN.final
-    assert played.n_aside == 0
+    assert not played.aside
 
 
 @pytest.mark.parametrize("kind", KINDS)
