@@ -31,6 +31,8 @@ __all__ = ["MODELS", "ChatModel", "ConverseModel", "GeminiModel", "MessagesModel
 # What begins each signature of a maker: another one's is refused.
 _SEALED: Final = "openai-sealed-"
 _SIGNED: Final = "anthropic-signed-"
+# What @langchain/google-genai writes at calls that have no signature.
+_LANGCHAINS: Final = "ErYCCrMCAdHtim9kOoOkrPiCNVsmlpMIKd7ZMxgi"
 _PIECE: Final = 7  # characters of a streamed text or of arguments
 
 
@@ -179,7 +181,14 @@ class ResponsesModel(ChatModel):
         found = next(openai.unpaired(self._whole(body)), None)
         if found is not None:
             return self.error(found[1])
-        return openai.refuse(request) or reasoning.refuse_encrypted(request, _SEALED)
+        # OpenAI takes the ids of reasoning that comes with its content, as the AI SDK writes them; Azure does not
+        # (vercel/ai#12687).
+        rest = [
+            {name: value for name, value in item.items() if name != "id"} if item.get("encrypted_content") else item
+            for item in items
+        ]
+        whole = request._replace(body=json.dumps({**body, "input": rest}).encode()) if items else request
+        return openai.refuse(whole) or reasoning.refuse_encrypted(request, _SEALED)
 
     def read(self, request: VendorRequest) -> Asked:
         """Return the functions and custom tools, and the calls with the results of their ids, kept ones too."""
@@ -470,7 +479,7 @@ class GeminiModel(Model):
 
     @staticmethod
     def _is_own(signature: str) -> bool:
-        if signature in gemini.SKIPPED:
+        if signature in gemini.SKIPPED or signature.startswith(_LANGCHAINS):
             return True
         standard = signature.replace("-", "+").replace("_", "/")
         try:
@@ -488,7 +497,7 @@ class GeminiModel(Model):
             for declared in _either(tool, "functionDeclarations") or ()
         )
         done = []
-        contents = body["contents"]
+        contents = gemini.turns(body["contents"])
         for at, content in enumerate(contents):
             calls = [_either(part, "functionCall") for part in content["parts"] if _either(part, "functionCall")]
             following = contents[at + 1]["parts"] if at + 1 < len(contents) else []

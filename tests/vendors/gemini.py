@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tests.vendors import schemas
 from tests.vendors.vendor import SSE, Reply, Vendor, VendorRequest
 
-__all__ = ["SKIPPED", "VENDOR", "error", "problems", "refuse"]
+__all__ = ["SKIPPED", "VENDOR", "error", "problems", "refuse", "turns"]
 
 _PATH: Final = re.compile(r"/v1beta/models/([^/:]+):(generateContent|streamGenerateContent|countTokens)")
 # "Thought signatures", FAQ 1: what stands for a signature that another model's call has not.
@@ -105,10 +105,23 @@ def _schema_problems(schema: Any, where: str) -> Iterator[str]:
         yield from _schema_problems(inner, f"{where}.items")
 
 
+def turns(contents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return contents of one role that follow each other as one: LangChain sends each result of a turn in one."""
+    found: list[dict[str, Any]] = []
+    for content in contents:
+        parts = list(content.get("parts") or ())
+        if found and parts and found[-1]["parts"] and found[-1]["role"] == content.get("role", "user"):
+            found[-1]["parts"] += parts
+        else:
+            found.append({"role": content.get("role", "user"), "parts": parts})
+    return found
+
+
 def _turn_problems(contents: Any, *, is_strict: bool) -> Iterator[str]:
     """Yield what is wrong with the turns: "Function calling" and "Thought signatures"."""
     if not contents:
         yield "GenerateContentRequest.contents: contents is not specified"
+    contents = turns(contents)
     # The current turn begins behind the last text of the user.
     current = max(
         (n for n, each in enumerate(contents) if any(part.get("text") for part in each.get("parts") or ())
@@ -152,7 +165,7 @@ def _turn_problems(contents: Any, *, is_strict: bool) -> Iterator[str]:
             yield "Please ensure that function response parts have the ids of their calls."  # modelled
         if calls and at == len(contents) - 1:
             yield "Please ensure that function response turn comes immediately after a function call turn."
-        if calls and at and contents[at - 1].get("role") == "model":
+        if calls and not at:
             # Quoted by many beside the one above.
             yield (
                 "Please ensure that function call turn comes immediately after a user turn or after a function "

@@ -1,0 +1,50 @@
+"""opencode (`opencode run`): its bash, by each package of the AI SDK that it brings, on each kind of upstream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.clients.farm import KEY, KINDS, MODEL_NAMES, Farm
+from tests.clients.plan import Plan, Wanted
+from tests.clients.running import package, run
+
+# The package that its provider names, and what the address of the gateway has behind it.
+PACKAGES = {
+    "chat": ("@ai-sdk/openai-compatible", "/v1"),
+    "responses": ("@ai-sdk/openai", "/v1"),
+    "messages": ("@ai-sdk/anthropic", "/v1"),
+    "gemini": ("@ai-sdk/google", "/v1beta"),
+}
+
+
+def bash(command: str, result: str) -> Wanted:
+    return Wanted("bash", {"command": command, "description": "Work"}, result)
+
+
+PLAN = Plan(
+    rounds=(
+        (bash("printf alpha | tee one.txt", "alpha"), bash("printf beta | tee two.txt", "beta")),
+        (bash("cat one.txt two.txt", "alphabeta"),),
+    ),
+    final="Both files are written.",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dialect", PACKAGES)
+def test_tool_loop(velox_farm: Farm, dialect: str, kind: str, folder: Path) -> None:
+    """Each package writes the conversation in a dialect of its own."""
+    npm, path = PACKAGES[dialect]
+    model = MODEL_NAMES[kind]
+    options = {"baseURL": f"{velox_farm.velox.base_url}{path}", "apiKey": "{env:GATEWAY_KEY}"}
+    provider = {"npm": npm, "name": "Velox", "options": options, "models": {model: {}}}
+    (folder / "opencode.json").write_text(json.dumps({"provider": {"velox": provider}, "model": f"velox/{model}"}))
+    command = [package("opencode-linux-x64/bin/opencode"), "run", "Write both files."]
+    with velox_farm.playing(kind, PLAN):
+        done = run(command, folder, GATEWAY_KEY=KEY, OPENCODE_DISABLE_MODELS_FETCH="1", OPENCODE_DISABLE_AUTOUPDATE="1")
+        assert done.returncode == 0, done.told
+    assert done.stdout.strip().endswith(PLAN.final), done.told
+    assert (folder / "one.txt").read_text() + (folder / "two.txt").read_text() == "alphabeta"
