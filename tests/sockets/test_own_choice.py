@@ -47,19 +47,27 @@ def asked(
     servers: dict[str, tuple[str, Server]],
 ) -> FakeClient:
     """Send a request to the servers in order, each with its provider's name; return what the client got."""
-    client = FakeClient()
+    return asked_in_turn(path, [body], servers)[0]
+
+
+def asked_in_turn(
+    path: str, bodies: Sequence[dict[str, Any]], servers: dict[str, tuple[str, Server]]
+) -> list[FakeClient]:
+    """Send requests one after the other through one gateway; return what the clients got."""
+    clients = [FakeClient() for _ in bodies]
 
     async def main() -> None:
         entries = tuple(replace(upstream_of(name), provider=provider) for name, (provider, _) in servers.items())
         settings = settings_with(upstreams=entries, routes=(in_order("".join(servers)),))
         stands = {name: Stand(server.dial) for name, (_, server) in servers.items()}
         with composed(settings, stands, retry_rules=RULES) as made:
-            made.gateway.submit(client, request_head(path=path.encode()), orjson.dumps(body), ANYONE)
-            async with asyncio.timeout(PATIENCE_S):
-                await client.finished.wait()
+            for client, body in zip(clients, bodies, strict=True):
+                made.gateway.submit(client, request_head(path=path.encode()), orjson.dumps(body), ANYONE)
+                async with asyncio.timeout(PATIENCE_S):
+                    await client.finished.wait()
 
     run(main)
-    return client
+    return clients
 
 
 CHAT_ANSWER: Final = answers(
@@ -179,6 +187,20 @@ def test_reasoning_is_left_out_where_the_request_is_translated_too() -> None:
     assert status_of(client) == 200 and attempts(server) == [2]
     before, after = (orjson.dumps(each).decode() for each in server.bodies)
     assert "E_A" in before and "E_A" not in after
+
+
+def test_conversation_that_goes_on_elsewhere_costs_one_refusal() -> None:
+    """C28: later turns repeat what was refused: it is left out before they are sent; what is new there goes back."""
+    server = Server(_ENCRYPTED, RESPONSE, RESPONSE)
+    new = {**REASONING, "id": "rs_2", "encrypted_content": "E_B"}
+    later = {**RESPONSES_BODY, "input": [*RESPONSES_BODY["input"], new, {"role": "user", "content": "c"}]}
+
+    clients = asked_in_turn("/v1/responses", [RESPONSES_BODY, later], {"a": ("openai", server)})
+
+    assert [status_of(client) for client in clients] == [200, 200]
+    first, again, second = (orjson.dumps(each).decode() for each in server.bodies)
+    assert "E_A" in first and "E_A" not in again
+    assert "E_A" not in second and "E_B" in second
 
 
 def test_reasoning_is_left_out_once_only() -> None:

@@ -10,7 +10,8 @@ For bodies in the provider's own API, which go up as the client sent them: a con
 when the client changes the model, or by a fallback, and a provider answers 400 to signatures that are not its own. All
 but these places stays as it is, byte for byte; a body without them is not even decoded.
 
-`without_sealed` leaves out all of it, whoever made it: for a provider that has refused a request because of it. Keys of
+`without_sealed` leaves out all of it, whoever made it: for a provider that has refused a request because of it; and
+RefusedReasoning what it has refused before. Keys of
 two organisations, or two resources of Azure, don't read each other's; nor do servers of the same API
 (BerriAI/litellm#27702, higress-group/higress#3197).
 
@@ -33,9 +34,10 @@ from velox.dialects.responses.compaction import COMPACTED_TYPES, summary_message
 from velox.dialects.responses.sources import OWN_SEARCH as OWN_SEARCH_ITEM
 from velox.dialects.responses.sources import SEARCH_CALL
 from velox.dialects.signatures import TAG, TAG_BASE64, is_tagged
+from velox.memo import Memo
 from velox.types import Surface
 
-__all__ = ["has_sealed", "without_foreign", "without_sealed"]
+__all__ = ["RefusedReasoning", "has_sealed", "without_foreign", "without_sealed"]
 
 _Fields: TypeAlias = dict[str, msgspec.Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -62,6 +64,10 @@ _OWN_ITEM_BYTES: Final = _OWN_ITEM.encode()
 _UNSEALED: Final = (b'"encrypted_content":null', b'"encrypted_content": null')
 _OPENAIS: Final = frozenset({"openai", "azure", "foundry"})
 _NO_PROVIDER: Final = ""
+_NO_FACTS: Final = ModelFacts()
+# Of one upstream: a long conversation has hundreds.
+_MOST_REFUSED: Final = 8192
+_SIGNATURE_OF: Final[Mapping[str, str]] = {"thinking": "signature", "redacted_thinking": "data"}
 _ENCRYPTED: Final = b'"encrypted_content"'
 _OWN_SEARCH: Final = OWN_SEARCH.encode()
 _SEARCH_BLOCKS: Final = ("server_tool_use", RESULTS)
@@ -69,11 +75,11 @@ _UNCHECKED: Final = msgspec.json.decode(UNCHECKED)
 
 
 class _Place(NamedTuple):
-    """Where a request goes. takes_none: it has refused what it got of this, and gets none any more."""
+    """Where a request goes. refuses: whether it takes a signature back; None: it takes all but those of others."""
 
     facts: ModelFacts
     provider: str
-    takes_none: bool = False
+    refuses: Callable[[str], bool] | None = None
 
 
 def without_foreign(body: bytes | bytearray, surface: Surface, facts: ModelFacts, provider: str) -> bytes | bytearray:
@@ -94,7 +100,48 @@ def without_sealed(body: bytes | bytearray, surface: Surface) -> bytes | bytearr
 
     A compacted conversation stays: without it nothing would be left of what was said.
     """
-    return _changed(body, surface, _Place(ModelFacts(), _NO_PROVIDER, takes_none=True), _SEALS.get(surface, ()))
+    return _changed(body, surface, _Place(_NO_FACTS, _NO_PROVIDER, _refuses_all), _SEALS.get(surface, ()))
+
+
+def _refuses_all(_signature: str) -> bool:
+    return True
+
+
+class RefusedReasoning:
+    """Reasoning that an upstream has refused in one turn of a conversation: later turns, which repeat it, go without.
+
+    Who made a signature is not told by itself, and the provider alone says too little: keys of two organisations, or
+    two resources of Azure, don't read each other's. So what was refused is remembered by its value, and a conversation
+    that goes on elsewhere costs one refused request, and not one a turn; what the new place adds is sent back to it.
+    Rejected: to mark each signature on its way out. Replies that pass as sent would have to be written anew.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: Final[Memo[int, bool]] = Memo(_MOST_REFUSED)
+
+    def __repr__(self) -> str:
+        return f"<RefusedReasoning {len(self._known)} signatures>"
+
+    def add(self, body: bytes | bytearray, surface: Surface) -> None:
+        """Note all signatures of a client's body: its upstream has refused it because of them."""
+        _changed(body, surface, _Place(_NO_FACTS, _NO_PROVIDER, self._note), _SEALS.get(surface, ()))
+
+    def left_out(self, body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
+        """Return a client's body without those that are known; the same if it has none."""
+        if not len(self._known):
+            return body  # nearly always: nothing was ever refused
+        return _changed(body, surface, _Place(_NO_FACTS, _NO_PROVIDER, self._knows), _SEALS.get(surface, ()))
+
+    def _note(self, signature: str) -> bool:
+        if signature:
+            self._known.put(hash(signature), True)
+        return False
+
+    def _knows(self, signature: str) -> bool:
+        key = hash(signature)
+        return bool(signature) and bool(self._known.get(key) or self._known.find(key))
 
 
 def _changed(body: bytes | bytearray, surface: Surface, place: _Place, marks: tuple[bytes, ...]) -> bytes | bytearray:
@@ -137,10 +184,10 @@ def _raw(value: object) -> msgspec.Raw:
 
 def _change_messages(fields: _Fields, place: _Place) -> bool:
     is_in_loop = False  # since the last thing that the user said, something was left out
-    is_signing = place.takes_none or place.facts.thinking in _SIGNING
+    is_signing = place.refuses is not None or place.facts.thinking in _SIGNING
     marks = (
         _SEALS[Surface.MESSAGES]
-        if place.takes_none
+        if place.refuses is not None
         else (_TAG, _OWN_SEARCH, *_UNSIGNED)
         if is_signing
         else (_TAG, _OWN_SEARCH)
@@ -166,8 +213,9 @@ def _change_messages(fields: _Fields, place: _Place) -> bool:
 
 
 def _own_block(raw: msgspec.Raw, place: _Place, *, is_signing: bool) -> msgspec.Raw | None:
-    if place.takes_none:
-        return None if _type_of(raw) in ("thinking", "redacted_thinking") else raw
+    if place.refuses is not None:
+        name = _SIGNATURE_OF.get(_type_of(raw))
+        return None if name is not None and place.refuses(_text(_FIELDS.decode(raw), name)) else raw
     if bytes(raw).find(_OWN_SEARCH) >= 0 and _type_of(raw) in _SEARCH_BLOCKS:
         return None
     if bytes(raw).find(SEALED) >= 0 and _type_of(raw) == "text":
@@ -179,7 +227,7 @@ def _own_block(raw: msgspec.Raw, place: _Place, *, is_signing: bool) -> msgspec.
     if bytes(raw).find(_TAG) < 0 and not (is_signing and _type_of(raw) == "thinking"):
         return raw
     block = _FIELDS.decode(raw)
-    name = {"thinking": "signature", "redacted_thinking": "data"}.get(_text(block, "type"))
+    name = _SIGNATURE_OF.get(_text(block, "type"))
     if name is None:
         return raw
     signature = _text(block, name)
@@ -206,9 +254,10 @@ def _change_responses(fields: _Fields, place: _Place) -> bool:
 
 
 def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
-    if place.takes_none:
+    if place.refuses is not None:
         is_sealed = bytes(raw).find(_ENCRYPTED) >= 0 and _type_of(raw) == "reasoning"
-        return None if is_sealed and _text(_FIELDS.decode(raw), "encrypted_content") else raw
+        value = _text(_FIELDS.decode(raw), "encrypted_content") if is_sealed else ""
+        return None if value and place.refuses(value) else raw
     if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.RESPONSES]):
         return raw
     item = _FIELDS.decode(raw)
@@ -239,7 +288,7 @@ def _change_generate(fields: _Fields, place: _Place) -> bool:
         fields["generateContentRequest"] = _raw(inner)
         return is_changed
 
-    marks = _SEALS[Surface.GENERATE] if place.takes_none else (_TAG_BASE64,)
+    marks = (_TAG_BASE64,) if place.refuses is None else _SEALS[Surface.GENERATE]
 
     def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
         if all(bytes(raw).find(mark) < 0 for mark in marks):
@@ -253,7 +302,7 @@ def _change_generate(fields: _Fields, place: _Place) -> bool:
 
 
 def _own_part(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
-    if not place.takes_none and bytes(raw).find(_TAG_BASE64) < 0:
+    if place.refuses is None and bytes(raw).find(_TAG_BASE64) < 0:
         return raw
     part = _FIELDS.decode(raw)
     name = next((each for each in _SIGNATURES if _is_others(_text(part, each), place)), None)
@@ -262,13 +311,15 @@ def _own_part(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
     if bytes(part.get("thought", b"")) == b"true":
         return None
     del part[name]
-    if (place.takes_none or place.facts.thinking in CHECKING) and any(each in part for each in _CALLS):
+    if (place.refuses is not None or place.facts.thinking in CHECKING) and any(each in part for each in _CALLS):
         part[name] = msgspec.Raw(UNCHECKED)
     return _raw(part) if part else None
 
 
 def _is_others(signature: str, place: _Place) -> bool:
-    return signature not in ("", _UNCHECKED) if place.takes_none else is_tagged(signature)
+    if place.refuses is None:
+        return is_tagged(signature)
+    return signature not in ("", _UNCHECKED) and place.refuses(signature)
 
 
 # -- OpenAI Chat Completions ------------------------------------------------------------------------
@@ -279,7 +330,7 @@ def _change_chat(fields: _Fields, place: _Place) -> bool:
         if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.CHAT]):
             return raw
         message = _FIELDS.decode(raw)
-        is_changed = _with_own_ids(message)
+        is_changed = _with_own_ids(message, place)
         if place.provider != _ROUTER:
             is_changed |= _with_own_reasoning(message, place)
         return _raw(message) if is_changed else raw
@@ -287,35 +338,43 @@ def _change_chat(fields: _Fields, place: _Place) -> bool:
     return place.provider != _ANY_SERVER and _changed_items(fields, "messages", changed)
 
 
-def _with_own_ids(message: _Fields) -> bool:
-    return any([_with_own_id(message, "tool_call_id"), _changed_items(message, "tool_calls", _own_call)])
+def _with_own_ids(message: _Fields, place: _Place) -> bool:
+    is_answer = _with_own_id(message, "tool_call_id", place)
+    return _changed_items(message, "tool_calls", lambda raw: _own_call(raw, place)) or is_answer
 
 
-def _own_call(raw: msgspec.Raw) -> msgspec.Raw:
+def _own_call(raw: msgspec.Raw, place: _Place) -> msgspec.Raw:
     call = _FIELDS.decode(raw)
-    return _raw(call) if _with_own_id(call, "id") else raw
+    return _raw(call) if _with_own_id(call, "id", place) else raw
 
 
-def _with_own_id(fields: _Fields, name: str) -> bool:
+def _with_own_id(fields: _Fields, name: str, place: _Place) -> bool:
     plain, signature = id_without_thought(_text(fields, name))
-    if signature is not None:
-        fields[name] = _raw(plain)
-    return signature is not None
+    if signature is None or (place.refuses is not None and not place.refuses(signature.value)):
+        return False
+    fields[name] = _raw(plain)
+    return True
 
 
 def _with_own_reasoning(message: _Fields, place: _Place) -> bool:
     """Leave out the signatures of other providers, and give the text the name that it has here, if it has one."""
-    drops = place.takes_none
-    is_changed = _changed_items(message, "reasoning_details", lambda raw: None if drops or _is_ours(raw) else raw)
+    is_changed = _changed_items(message, "reasoning_details", lambda raw: None if _drops(raw, place) else raw)
     if is_changed and not _items(message["reasoning_details"]):
         del message["reasoning_details"]
     own_name = place.facts.reasoning_field
-    if not drops and own_name != "reasoning_content" and "reasoning_content" in message:
+    if place.refuses is None and own_name != "reasoning_content" and "reasoning_content" in message:
         text = message.pop("reasoning_content")
         if own_name == "reasoning":
             message.setdefault(own_name, text)
         is_changed = True
     return is_changed
+
+
+def _drops(raw: msgspec.Raw, place: _Place) -> bool:
+    if place.refuses is None:
+        return _is_ours(raw)
+    detail = _FIELDS.decode(raw)
+    return place.refuses(_text(detail, "signature") or _text(detail, "data"))
 
 
 def _is_ours(raw: msgspec.Raw) -> bool:

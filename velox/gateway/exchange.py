@@ -480,7 +480,11 @@ class Exchange(HedgingHost):
         if not policy.reads_error(refused.head, is_sealed=is_sealed):
             return None
         found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
-        self._is_unsealed |= isinstance(found, RetryDecision) and found.is_unsealed
+        if isinstance(found, RetryDecision) and found.is_unsealed:
+            self._is_unsealed = True
+            lanes, surface = attempt.member.lanes, self.plan.surface
+            if lanes is not None and surface is not None and self.body:
+                lanes.note_refused(self.body, surface)
         return found
 
     def _after_unsayable(self, attempt: Attempt, error: VeloxError) -> RetryDecision:

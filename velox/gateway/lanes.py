@@ -30,7 +30,7 @@ from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_co
 from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
 from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
 from velox.dialects.facts import REFUSED, ModelFacts
-from velox.dialects.foreign_history import has_sealed, without_foreign, without_sealed
+from velox.dialects.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
 from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses.background import runs_in_background
@@ -122,6 +122,7 @@ class Lanes:
         self._facts: Final = facts
         self._apis: Final = apis
         self._heads: Final = TranslatedHeads()
+        self._refused: Final = RefusedReasoning()
         self._models: Final[Memo[str, ModelFacts]] = Memo(_KEPT_CALLS)
         self._uncounted: Final[Memo[str, int]] = Memo(_KEPT_CALLS)  # until when, by model
         self._known: Final[Memo[tuple[Surface, str, bool, bytes], tuple[TargetCall | None]]] = Memo(_KEPT_CALLS)
@@ -151,6 +152,10 @@ class Lanes:
     def without_sealed(self, body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
         """Return a client's body without it."""
         return without_sealed(body, surface)
+
+    def note_refused(self, body: bytes | bytearray, surface: Surface) -> None:
+        """Note that the upstream has refused a client's body because of it: later ones go without what it has."""
+        self._refused.add(body, surface)
 
     @property
     def has_conversations(self) -> bool:
@@ -191,6 +196,8 @@ class Lanes:
     def request(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         left_out: tuple[str, ...] = ()
+        if asked.body and (own := self._refused.left_out(asked.body, asked.surface)) is not asked.body:
+            asked = asked._replace(body=own)
         if asked.surface in _OF_CLAUDE and asked.body and self._refuses_scopes(asked.model or ""):
             asked = asked._replace(body=without_scopes(asked.body))
         if asked.surface in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from velox.dialects.chat.details import id_with_thought, signature_detail, thinking_detail
 from velox.dialects.events import events_of
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.foreign_history import has_sealed, without_foreign, without_sealed
+from velox.dialects.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
 from velox.dialects.form import Answer, Block, Call, Signature, Stop, StopReason, ToolUse
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.losses import Losses
@@ -370,3 +370,28 @@ def test_compacted_conversation_is_never_left_out() -> None:
     """Nothing else is left of what was said."""
     body = b'{"input":[{"type":"compaction","encrypted_content":"x"},{"role":"user","content":"a"}]}'
     assert without_sealed(body, Surface.RESPONSES) is body
+
+
+@given(st.sampled_from(sorted(TURNS)), st.lists(st.integers(0, 3), max_size=8))
+def test_refused_reasoning_is_left_out_of_later_turns_and_no_other(surface: Surface, picks: list[int]) -> None:
+    """C28, C29: what was refused once is known by its value; what another one has made since stays."""
+    name, turns = TURNS[surface]
+    history = [turns[n % len(turns)] for n in picks]
+    body = json.dumps({name: history, "model": "m"}).encode()
+    newer = body.replace(SEALED.encode(), b"TkVX")
+    refused = RefusedReasoning()
+    assert refused.left_out(body, surface) is body
+
+    refused.add(body, surface)
+
+    assert refused.left_out(body, surface) == without_sealed(body, surface)
+    assert refused.left_out(newer, surface) is newer
+
+
+def test_refused_reasoning_of_messages_keeps_what_is_unsigned() -> None:
+    """A block without a signature was not what has been refused."""
+    thought = {"type": "thinking", "thinking": "said", "signature": ""}
+    body = json.dumps({"messages": [{"role": "assistant", "content": [thought]}]}).encode()
+    refused = RefusedReasoning()
+    refused.add(body, Surface.MESSAGES)
+    assert refused.left_out(body, Surface.MESSAGES) is body
