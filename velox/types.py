@@ -16,6 +16,7 @@ import msgspec
 __all__ = [
     "ANYONE",
     "NO_RATES",
+    "NO_TERMS",
     "Address",
     "AnswerKeeper",
     "Answers",
@@ -27,6 +28,7 @@ __all__ = [
     "Endpoint",
     "FormFields",
     "KeyEntry",
+    "KeyTerms",
     "KeyUpdate",
     "Origin",
     "Priority",
@@ -177,24 +179,21 @@ class Budget:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who sent a request, as far as its key tells.
+class KeyTerms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What holds for the requests of a key, whoever reads keys and whoever accepts them.
 
-    name: as the log shows it: the name of the key, or the start of its digest; "" where no key is required.
     models: what the key is limited to, each with `*` for any text; none: every model.
-    id: the first 8 bytes of the key's digest, b"" where no key is required. Two keys of one name differ in it.
-    rates: of this key; they stand over those that all keys have (`Rates.over`).
+    rates: of this key alone, bursts filled in; they stand over those that all keys have (`Rates.over`).
     priority: the highest class that it may ask for, and the one that it has otherwise; None: not said.
     endpoints: what it may ask for: groups of endpoints, and patterns of paths; none: the default.
     team, user: their ids; "" for none. team_rates, user_rates: what all keys of the team, or of the user, have
     together. tags: what spend is also counted by. budgets: of this key; team_budgets, user_budgets: of all of theirs.
-    account: the id of a managed key, for records; "" for others.
+
+    Keys that have the same terms may share the value. As JSON it is a part of the files of managed keys
+    (accounts/key_lines.py): a field may be added, with a default.
     """
 
-    name: str
     models: tuple[str, ...] = ()
-    id: bytes = b""
     rates: Rates = NO_RATES
     priority: Priority | None = None
     endpoints: tuple[str, ...] = ()
@@ -206,6 +205,24 @@ class Caller:
     budgets: tuple[Budget, ...] = ()
     team_budgets: tuple[Budget, ...] = ()
     user_budgets: tuple[Budget, ...] = ()
+
+
+NO_TERMS: Final = KeyTerms()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, as far as its key tells.
+
+    name: as the log shows it: the name of the key, or the start of its digest; "" where no key is required.
+    terms: those of the key.
+    id: the first 8 bytes of the key's digest, b"" where no key is required. Two keys of one name differ in it.
+    account: the id of a managed key, for records; "" for others.
+    """
+
+    name: str
+    terms: KeyTerms = NO_TERMS
+    id: bytes = b""
     account: str = ""
 
 
@@ -238,11 +255,8 @@ class Endpoint(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """One key. digest: its SHA-256. name: "" where it has none. models: none: every model.
+    """One key. digest: its SHA-256. name: "" where it has none. expires_s: Unix time from which on it is no key.
 
-    rates: of this key alone, bursts filled in. priority: None: not said. endpoints: none: the default.
-    team, user, tags, team_rates, user_rates, budgets, team_budgets, user_budgets: as a Caller's. expires_s: Unix time
-    from which on it is no key.
     where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes. is_managed: it was made
     while the gateway ran (velox.accounts). id: of such a key, what it is counted by, whichever secret is shown for it.
     account: its id there. is_weak: the key itself stands in the settings, and is one that anybody would try first.
@@ -250,18 +264,7 @@ class KeyEntry:
 
     digest: bytes = field(repr=False)
     name: str = ""
-    models: tuple[str, ...] = ()
-    rates: Rates = NO_RATES
-    priority: Priority | None = None
-    endpoints: tuple[str, ...] = ()
-    team: str = ""
-    user: str = ""
-    tags: tuple[str, ...] = ()
-    team_rates: Rates = NO_RATES
-    user_rates: Rates = NO_RATES
-    budgets: tuple[Budget, ...] = ()
-    team_budgets: tuple[Budget, ...] = ()
-    user_budgets: tuple[Budget, ...] = ()
+    terms: KeyTerms = NO_TERMS
     expires_s: int | None = None
     where: str = field(default="", compare=False)
     in_file: bool = field(default=False, compare=False)

@@ -74,7 +74,7 @@ def test_files_shown_are_taken(tmp_path: Path) -> None:
     ):
         (tmp_path / "file").write_text(content)
         settings = load({variable: str(tmp_path / "file")}, cores=1)
-        found.append([(key.name, len(key.models)) for key in settings.api_keys])
+        found.append([(key.name, len(key.terms.models)) for key in settings.api_keys])
 
     assert found == [
         [("", 0)] * 2,
@@ -83,7 +83,7 @@ def test_files_shown_are_taken(tmp_path: Path) -> None:
         [("web-shop", 0)],
         [("reports", 0)],
     ]
-    assert settings.api_keys[0].endpoints == ("inference", "files", "/v1/batches*")
+    assert settings.api_keys[0].terms.endpoints == ("inference", "files", "/v1/batches*")
 
 
 def test_admin_commands_work_with_the_token(tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ from velox.policy.estimate import Estimator
 from velox.protocol.body import BodyReader
 from velox.protocol.http1_target import split_target
 from velox.protocol.websocket_messages import MessageError
-from velox.types import Caller
+from velox.types import Caller, KeyTerms
 
 __all__ = ["Result", "run"]
 
 MINE, THEIRS = "gpt-4o-mini", "gpt-4o"
-CALLER = Caller("fuzz", (MINE,), b"12345678", endpoints=("all",))
+CALLER = Caller("fuzz", KeyTerms(models=(MINE,), endpoints=("all",)), b"12345678")
 _FORBIDDEN = {THEIRS, DEFAULT}
 _BOUNDARY = b"XbX"
 _JSON = (b"content-type", b"application/json")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -35,7 +35,7 @@ from velox.outcomes import Retry
 from velox.policy.estimate import Estimator
 from velox.policy.limit_rules import LimitRule
 from velox.policy.token_bucket import BucketRate
-from velox.types import ANYONE, BodyFields, Caller, KeyEntry, Priority, Rates, Scope
+from velox.types import ANYONE, BodyFields, Caller, KeyEntry, KeyTerms, Priority, Rates, Scope
 
 # So slow that nothing fills up while a test runs; 10,000 tokens, of which a request of BODY is taken to need 107.
 TOKENS, PROMPT, ANSWER = 10_000, 7, 100
@@ -452,8 +452,8 @@ def test_reply_to_a_client_without_limits_keeps_the_upstreams_numbers() -> None:
 # -- keys ---------------------------------------------------------------------------------------------------
 
 
-def key(name: str, **more: object) -> tuple[KeyEntry, Header]:
-    entry = KeyEntry(hashlib.sha256(name.encode()).digest(), name, **more)  # type: ignore[arg-type]
+def key(name: str, **terms: Any) -> tuple[KeyEntry, Header]:
+    entry = KeyEntry(hashlib.sha256(name.encode()).digest(), name, KeyTerms(**terms))
     return entry, (b"authorization", b"Bearer " + name.encode())
 
 
@@ -474,7 +474,7 @@ def test_keys_have_limits_of_their_own_and_new_ones_count_at_once() -> None:
         with limited(upstream.dial, rules=[], keys=(poor, free)) as made:
             assert [status_of(await ask_as(made, poor_header)) for _ in range(3)] == [200, 429, 429]
             assert [status_of(await ask_as(made, free_header)) for _ in range(3)] == [200] * 3
-            made.change_keys({poor.digest: replace(poor, rates=Rates(rpm=60, burst=62))})
+            made.change_keys({poor.digest: replace(poor, terms=KeyTerms(rates=Rates(rpm=60, burst=62)))})
             # 60 of the new permits take as long as the one that was used.
             assert [status_of(await ask_as(made, poor_header)) for _ in range(4)][:2] == [200, 200]
             told = headers_of(await ask_as(made, poor_header))

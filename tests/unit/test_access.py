@@ -16,12 +16,12 @@ from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.protocol.http1_fields import only_pass
 from velox.protocol.websocket_messages import MessageError
 from velox.shm.object_table import ObjectMemory, ObjectTable
-from velox.types import ANYONE, Caller
+from velox.types import ANYONE, Caller, KeyTerms
 
-LIMITED = Caller("team-a", ("gpt-4o*", "o1"), b"12345678")
+LIMITED = Caller("team-a", KeyTerms(models=("gpt-4o*", "o1")), b"12345678")
 FREE = Caller("free", id=b"23456789")
-ONE = Caller("one", ("gpt-4o-mini",), b"34567890")
-EVERYTHING = Caller("all", ("gpt-4o-mini",), b"45678901", endpoints=("all",))
+ONE = Caller("one", KeyTerms(models=("gpt-4o-mini",)), b"34567890")
+EVERYTHING = Caller("all", KeyTerms(models=("gpt-4o-mini",), endpoints=("all",)), b"45678901")
 OFFER = WebSocketOffer(b"k", (), b"")
 JSON = ((b"content-type", b"application/json"),)
 
@@ -192,7 +192,7 @@ ELSEWHERE: list[tuple[bytes, dict[str, object]]] = [
     (b"/v1/chat/completions", {"adapter_id": "dear"}),
     (b"/v1/chat/completions", {"parameters": {"adapter_id": "dear"}}),
 ]
-TUNER = Caller("tuner", ("gpt-4o-mini",), b"56789012", endpoints=("all", "fine_tuning"))
+TUNER = Caller("tuner", KeyTerms(models=("gpt-4o-mini",), endpoints=("all", "fine_tuning")), b"56789012")
 
 
 @pytest.mark.parametrize(("target", "more"), ELSEWHERE)
@@ -241,7 +241,7 @@ def test_preset_in_a_models_name_is_allowed_by_a_pattern_that_has_one() -> None:
         (("@preset/*",), "@preset/mine", True),
         (("cheap*",), "cheap:nitro", True),
     ):
-        caller = Caller("or", models, b"67890123")
+        caller = Caller("or", KeyTerms(models=models), b"67890123")
         (ask if passes else refused)(caller, b"POST", b"/v1/chat/completions", chat(model))
 
 
@@ -307,7 +307,7 @@ def line(model: str, url: str = "/v1/chat/completions", **more: object) -> bytes
 def test_lines_of_an_uploaded_file_are_read() -> None:
     """Each line of a batch is a request. A key with `models` uploads files only if `endpoints` say so."""
     good = line("gpt-4o-mini")
-    caller = Caller("files", ("gpt-4o-mini",), b"56789012", endpoints=("inference", "files"))
+    caller = Caller("files", KeyTerms(models=("gpt-4o-mini",), endpoints=("inference", "files")), b"56789012")
 
     def upload(lines: bytes, purpose: bytes = b"batch") -> tuple[bytes, tuple[Header, ...]]:
         return form((b'name="purpose"', purpose), (b'name="file"; filename="b.jsonl"', lines))
@@ -344,7 +344,7 @@ def test_lines_of_an_uploaded_file_are_read() -> None:
 )
 def test_file_of_millions_of_lines_is_read_in_short_steps(filling: bytes, n: int, least_steps: int) -> None:
     """Whatever its lines are, the loop gets its turn after about a millisecond."""
-    caller = Caller("files", ("gpt-4o-mini",), b"56789012", endpoints=("inference", "files"))
+    caller = Caller("files", KeyTerms(models=("gpt-4o-mini",), endpoints=("inference", "files")), b"56789012")
     body, headers = form((b'name="purpose"', b"fine-tune"), (b'name="file"; filename="b.jsonl"', filling * n))
     request = head(b"POST", b"/v1/files", headers)
     guard = Access().guard(request, caller)
@@ -357,7 +357,7 @@ def test_file_of_millions_of_lines_is_read_in_short_steps(filling: bytes, n: int
 
 def test_model_behind_megabytes_of_empty_lines_is_found() -> None:
     """They are passed over in stretches, and what follows is read, wherever it begins in one."""
-    caller = Caller("files", ("gpt-4o-mini",), b"56789012", endpoints=("inference", "files"))
+    caller = Caller("files", KeyTerms(models=("gpt-4o-mini",), endpoints=("inference", "files")), b"56789012")
     for n in (*range(512 * 1024 - 2, 512 * 1024 + 3), 1_500_000):
         for named, may in (("gpt-4o-mini", ask), ("gpt-4o", refused)):
             lines = b"\n" * n + line(named) + b"\r\n \n"
@@ -366,7 +366,7 @@ def test_model_behind_megabytes_of_empty_lines_is_found() -> None:
 
 def test_long_line_of_a_file_is_read_in_short_steps() -> None:
     """X9: one line of 9 MB held the loop for 17 ms: its long texts are left out in slices, and all else is read."""
-    caller = Caller("files", ("gpt-4o-mini",), b"56789012", endpoints=("inference", "files"))
+    caller = Caller("files", KeyTerms(models=("gpt-4o-mini",), endpoints=("inference", "files")), b"56789012")
     text = "a word, " * 1_200_000
     good = line("gpt-4o-mini", text=text)
     wrong = line("gpt-4o", text=text)
@@ -395,7 +395,7 @@ def test_long_line_of_a_file_is_read_in_short_steps() -> None:
     assert least_s < 0.005
 
 
-BATCHER = Caller("batches", ("gpt-4o-mini",), b"67890123", endpoints=("inference", "files", "batches"))
+BATCHER = Caller("batches", KeyTerms(models=("gpt-4o-mini",), endpoints=("inference", "files", "batches")), b"67890123")
 
 
 def upload(access: Access, caller: Caller, file_id: str, *parts: tuple[bytes, bytes]) -> None:
@@ -434,8 +434,10 @@ def test_batch_of_a_file_whose_lines_were_read_is_run() -> None:
 
     batch(access, BATCHER, asking("file-read"))
 
-    other_models = Caller("batches", ("gpt-4o-mini", "o1"), b"78901234", endpoints=BATCHER.endpoints)
-    other_name = Caller("others", ("gpt-4o-mini",), b"89012345", endpoints=BATCHER.endpoints)
+    other_models = Caller(
+        "batches", KeyTerms(models=("gpt-4o-mini", "o1"), endpoints=BATCHER.terms.endpoints), b"78901234"
+    )
+    other_name = Caller("others", KeyTerms(models=("gpt-4o-mini",), endpoints=BATCHER.terms.endpoints), b"89012345")
     for caller, body in (
         (other_models, asking("file-read")),
         (other_name, asking("file-read")),
@@ -583,7 +585,7 @@ def test_messages_of_the_responses_websocket_name_their_own_model(message: bytes
 
 def test_endpoints_of_a_key() -> None:
     """Groups and patterns of paths; with `models` only what asks models, unless the key says more."""
-    files = Caller("files", id=b"1", endpoints=("files", "/v1/batches/*"))
+    files = Caller("files", terms=KeyTerms(endpoints=("files", "/v1/batches/*")), id=b"1")
     for path in (b"/v1/files", b"/v1/files/file-1/content", b"/v1/uploads", b"/v1/batches/batch_1"):
         ask(files, b"GET", path)
     for path in (
@@ -603,13 +605,17 @@ def test_endpoints_of_a_key() -> None:
 
 def test_organization_is_for_keys_that_name_it() -> None:
     """In no spelling: costs, users and keys of the account are not a caller's. So is the deletion of a shared model."""
-    admin = Caller("admin", id=b"1", endpoints=("all", "organization"))
+    admin = Caller("admin", terms=KeyTerms(endpoints=("all", "organization")), id=b"1")
     for path in (b"/v1/organization/costs", b"/v1/Organization/costs", b"/v1/organi%7Aation/x", b"/dashboard/billing"):
         refused(FREE, b"GET", path)
         ask(admin, b"GET", path)
     refused(FREE, b"DELETE", b"/v1/models/ft:gpt-4o")
     ask(admin, b"DELETE", b"/v1/models/ft:gpt-4o")
-    ask(Caller("costs", id=b"1", endpoints=("all", "/v1/organization/costs")), b"GET", b"/v1/organization/costs")
+    ask(
+        Caller("costs", terms=KeyTerms(endpoints=("all", "/v1/organization/costs")), id=b"1"),
+        b"GET",
+        b"/v1/organization/costs",
+    )
 
 
 @pytest.mark.parametrize(
@@ -633,7 +639,7 @@ def test_pattern_of_paths_has_the_organizations_only_if_it_names_them(
     pattern: str, method: bytes, path: bytes, passes: bool
 ) -> None:
     """Who writes `/v1/*` does not think of the keys and costs of the whole account."""
-    caller = Caller("ops", id=b"1", endpoints=(pattern,))
+    caller = Caller("ops", terms=KeyTerms(endpoints=(pattern,)), id=b"1")
     (ask if passes else refused)(caller, method, path)
 
 

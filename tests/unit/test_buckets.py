@@ -13,7 +13,7 @@ from velox.policy.limit_rules import LimitRule, buckets_needed
 from velox.runtime.buckets import BucketWatch, bucket_lines, table_size
 from velox.settings import Settings, load
 from velox.shm.quota_table import QuotaMemory, TableSize
-from velox.types import NO_RATES, KeyEntry, Rates, Scope
+from velox.types import NO_RATES, KeyEntry, KeyTerms, Rates, Scope
 
 BOTH = Rates(rpm=60, burst=10, tpm=1000, tpm_burst=1000)
 OWN = LimitRule("VELOX_KEY", Scope.KEY, NO_RATES, of_key=True)
@@ -25,7 +25,7 @@ def replace_keys(settings: Settings, found: Sequence[KeyEntry]) -> Settings:
 
 
 def keys(n: int, rates: Rates = NO_RATES) -> list[KeyEntry]:
-    return [KeyEntry(i.to_bytes(32, "big"), f"k{i}", rates=rates) for i in range(n)]
+    return [KeyEntry(i.to_bytes(32, "big"), f"k{i}", terms=KeyTerms(rates=rates)) for i in range(n)]
 
 
 @pytest.mark.slow
@@ -57,7 +57,10 @@ def test_buckets_are_those_of_each_key_and_limit(rule: LimitRule, n_keys: int, w
 def test_buckets_of_teams_and_users_are_counted_once_each() -> None:
     """By rules for them, and by rates of their own."""
     own = Rates(rpm=60, burst=1)
-    some = [replace(key, team=f"t{n % 3}", user=f"u{n}", team_rates=own) for n, key in enumerate(keys(12, NO_RATES))]
+    some = [
+        replace(key, terms=KeyTerms(team=f"t{n % 3}", user=f"u{n}", team_rates=own))
+        for n, key in enumerate(keys(12, NO_RATES))
+    ]
     rules = [LimitRule("limits[0]", Scope.TEAM, BOTH), LimitRule("limits[1]", Scope.USER, own)]
     assert buckets_needed(rules, some) == (3 + 2 * 3 + 12, 0)
 

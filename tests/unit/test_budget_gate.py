@@ -16,7 +16,7 @@ from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price, compiled
 from velox.shm.budget_table import BudgetMemory, BudgetTable, rule_digest
-from velox.types import BodyFields, Budget, Caller, Dialect, Endpoint
+from velox.types import BodyFields, Budget, Caller, Dialect, Endpoint, KeyTerms
 
 NOON = 1_795_435_200.0
 ALICE, BOB = Caller("alice", id=b"a" * 8), Caller("bob", id=b"b" * 8)
@@ -299,7 +299,7 @@ def test_case_24_budget_counts_over_all_upstreams() -> None:
 
 def test_key_has_budgets_of_its_own() -> None:
     house = House()
-    own = Caller("carol", id=b"c" * 8, budgets=(Budget(None, 500, "day"), Budget(None, 10**9, "total")))
+    own = Caller("carol", terms=KeyTerms(budgets=(Budget(None, 500, "day"), Budget(None, 10**9, "total"))), id=b"c" * 8)
     assert house.hold(ALICE) is None
     used(house.hold(own, prompt=100, max_tokens=100), None, 450)
     error = house.refused(own, prompt=100, max_tokens=100)

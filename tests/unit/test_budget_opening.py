@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,7 +31,7 @@ from velox.runtime.stores import record_store
 from velox.settings import Settings, load
 from velox.shm.budget_table import BudgetMemory, BudgetTable, rule_digest
 from velox.shm.record_ring import RecordRing
-from velox.types import Budget, KeyEntry, KeyUpdate
+from velox.types import Budget, KeyEntry, KeyTerms, KeyUpdate
 
 US = 1_000_000
 NOW_S = float(NOON_S + 60)
@@ -48,8 +49,8 @@ def came(*keys: KeyEntry) -> KeyUpdate:
     return {key.digest: key for key in keys}
 
 
-def entry(n: int, **more: object) -> KeyEntry:
-    return KeyEntry(bytes([n]) * 32, name=f"key-{n}", **more)  # type: ignore[arg-type]
+def entry(n: int, id_: bytes = b"", **terms: Any) -> KeyEntry:
+    return KeyEntry(bytes([n]) * 32, name=f"key-{n}", terms=KeyTerms(**terms), id=id_)
 
 
 def spend(store: SqliteStore, *calls: tuple[KeyEntry, int]) -> None:
@@ -57,7 +58,7 @@ def spend(store: SqliteStore, *calls: tuple[KeyEntry, int]) -> None:
     made = []
     for n, (key, nano) in enumerate(calls, 1):
         named = recorded_key(caller_of(key).id, key.caller_name)
-        whose = {"team": key.team, "user": key.user, "tags": key.tags}
+        whose = {"team": key.terms.team, "user": key.terms.user, "tags": key.terms.tags}
         call = made_call(n, key=named, **whose, cost_nano=nano, started_us=NOON_S * US)
         made.append(Numbered(n, call))
     store.add(Batch("0.ring", len(made) + 1, made, {}, NOON_S))
@@ -201,7 +202,11 @@ def test_table_has_room_for_the_budgets_of_all_keys_of_the_start() -> None:
     """Their own ones, those of their teams and users, and those by rules, in its half for them."""
     own, of_team = (Budget(10**9, None, "day"), Budget(10**9, None, "month")), (Budget(10**9, None, "week"),)
     keys = tuple(
-        KeyEntry(n.to_bytes(32, "big"), id=n.to_bytes(8, "big"), team=f"{n // 2}", budgets=own, team_budgets=of_team)
+        KeyEntry(
+            n.to_bytes(32, "big"),
+            terms=KeyTerms(team=f"{n // 2}", budgets=own, team_budgets=of_team),
+            id=n.to_bytes(8, "big"),
+        )
         for n in range(8000)
     )
     rules = (rule("key"), rule("team"), rule("gateway"))
@@ -216,7 +221,7 @@ def test_table_has_room_for_the_budgets_of_all_keys_of_the_start() -> None:
 
 def test_rotated_key_goes_on_with_what_it_spent(store: SqliteStore) -> None:
     """A managed key is counted by its id, whichever secret it has."""
-    before, after = (entry(n, id=b"same-key", budgets=(Budget(10**9, None, "day"),)) for n in (1, 2))
+    before, after = (entry(n, b"same-key", budgets=(Budget(10**9, None, "day"),)) for n in (1, 2))
     spend(store, (before, 7))
     assert list(opened(store, [], [after]).values()) == [7]
 

@@ -67,7 +67,7 @@ def test_example_is_accepted_and_means_what_its_comments_say(
     assert [rule.scope for rule in settings.limits] == [
         *(Scope.KEY_MODEL, Scope.KEY, Scope.TEAM, Scope.GATEWAY, Scope.MODEL)
     ]
-    assert [key.priority for key in settings.api_keys] == [Priority.HIGH, None, Priority.LOW]
+    assert [key.terms.priority for key in settings.api_keys] == [Priority.HIGH, None, Priority.LOW]
 
 
 def test_lines_of_check_are_those_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

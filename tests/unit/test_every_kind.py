@@ -17,11 +17,11 @@ from velox.heads import Header, ReplyHead, RequestHead
 from velox.policy.endpoint_groups import Group
 from velox.policy.object_kinds import CHAT, KINDS, ObjectKind
 from velox.shm.object_table import ObjectMemory, ObjectTable
-from velox.types import BodyFields, Caller, KeyEntry
+from velox.types import BodyFields, Caller, KeyEntry, KeyTerms
 
 JSON: Final[Header] = (b"content-type", b"application/json")
-A: Final = Caller("a", id=b"12345678", endpoints=("all",))
-B: Final = Caller("b", id=b"23456789", endpoints=("all",))
+A: Final = Caller("a", terms=KeyTerms(endpoints=("all",)), id=b"12345678")
+B: Final = Caller("b", terms=KeyTerms(endpoints=("all",)), id=b"23456789")
 OWNED: Final = [kind for kind in KINDS if kind.group is not Group.ORGANIZATION]
 # Google's ids are names: the collection's, a slash, and what is its own.
 OF_GOOGLE: Final = frozenset(

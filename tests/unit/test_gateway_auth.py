@@ -11,12 +11,12 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.heads import Headers
 from velox.policy.patterns import matches
-from velox.types import ANYONE, Caller, KeyEntry, Priority, Rates
+from velox.types import ANYONE, Caller, KeyEntry, KeyTerms, Priority, Rates
 
 
 def entry(key: bytes, name: str = "", models: tuple[str, ...] = ()) -> KeyEntry:
     """Return a key as settings know it."""
-    return KeyEntry(hashlib.sha256(key).digest(), name, models)
+    return KeyEntry(hashlib.sha256(key).digest(), name, KeyTerms(models=models))
 
 
 KEY = b"vk-right"
@@ -67,11 +67,12 @@ def test_key_with_spaces_inside_counts_as_it_is() -> None:
 def test_caller_has_all_that_is_said_of_its_key() -> None:
     """Name, models, limits and class go with the request; two keys of one name are two callers."""
     digest, rates = hashlib.sha256(b"other").digest(), Rates(rpm=60, burst=10)
-    auth = Authenticator((KeyEntry(digest, "team-a", ("gpt-*",), rates, Priority.LOW), entry(b"next", "team-a")))
+    terms = KeyTerms(models=("gpt-*",), rates=rates, priority=Priority.LOW)
+    auth = Authenticator((KeyEntry(digest, "team-a", terms), entry(b"next", "team-a")))
 
     caller = auth.check(head(b"GET", b"/", [(b"x-api-key", b"other")]))
 
-    assert caller == Caller("team-a", ("gpt-*",), digest[:8], rates, Priority.LOW)
+    assert caller == Caller("team-a", terms, digest[:8])
     assert auth.check(head(b"GET", b"/", [(b"x-api-key", b"next")])).id != caller.id
 
 
@@ -134,7 +135,7 @@ def test_keys_of_two_callers_are_refused(headers: Headers, where: str) -> None:
 
 def test_two_secrets_of_one_key_are_one_caller() -> None:
     """A key that was rotated: the old secret in one place, the new one in another."""
-    same = [KeyEntry(hashlib.sha256(key).digest(), "team", (), id=b"1" * 8) for key in (b"old", b"new")]
+    same = [KeyEntry(hashlib.sha256(key).digest(), "team", id=b"1" * 8) for key in (b"old", b"new")]
     given: Headers = [(b"authorization", b"Bearer old"), (b"x-api-key", b"new")]
     assert Authenticator(same).check(head(b"GET", b"/", given)).id == b"1" * 8
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from velox.settings.keys import parse_entries, parse_key_file
 from velox.shm.change_log import Frame, LogReader
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
-from velox.types import Caller, KeyEntry, Priority, Rates
+from velox.types import KeyEntry, Priority, Rates
 
 CLASSES = ("high", "normal", "low")
 
@@ -73,9 +72,8 @@ def told(log: LogReader) -> list[Frame]:
 def forked(auth: Authenticator) -> Authenticator:
     """Return what a fork has of it, which accepts the same; a compiled one can't be copied."""
     made = Authenticator((), asks=auth.asks)
-    names = [each.name for each in dataclasses.fields(Caller)]
     for digest, caller in auth.beyond(()).items():
-        made.change({digest: KeyEntry(digest, **{name: getattr(caller, name) for name in names})})
+        made.change({digest: KeyEntry(digest, caller.name, caller.terms, id=caller.id, account=caller.account)})
     assert made.mark == auth.mark
     return made
 
@@ -193,7 +191,7 @@ def test_key_with_a_budget_that_nothing_could_count_keeps_the_keys(tmp_path: Pat
     recorded = Watched(tmp_path, VELOX_LEDGER=str(tmp_path / "ledger"))
     recorded.file.write_text(text)
     found = recorded.settle()
-    assert found is not None and found[0].budgets
+    assert found is not None and found[0].terms.budgets
 
 
 def test_bad_file_becomes_another_bad_one_and_then_a_good_one(watched: Watched) -> None:
@@ -226,11 +224,11 @@ def test_names_models_and_limits_change_too(watched: Watched) -> None:
 
     (found,) = watched.settle() or ()
 
-    assert (found.name, found.models) == ("team-a", ("m*",))
+    assert (found.name, found.terms.models) == ("team-a", ("m*",))
     assert watched.lines == ["VELOX_API_KEYS_FILE changed: 0 keys more, 0 fewer; clients must present one of 1"]
     watched.file.write_text("- {key: one, name: team-a, models: [m*], rpm: 60, concurrency: 3, priority: low}\n")
     (found,) = watched.settle() or ()
-    assert (found.rates, found.priority) == (Rates(rpm=60, burst=10, concurrency=3), Priority.LOW)
+    assert (found.terms.rates, found.terms.priority) == (Rates(rpm=60, burst=10, concurrency=3), Priority.LOW)
 
 
 @pytest.mark.more
@@ -413,10 +411,10 @@ def test_change_of_one_key_costs_as_much_as_it_is(tmp_path: Path) -> None:
     assert len(watched.names()) == 2000
     gone, come = told(log)
     assert gone_in(gone.said) == [before["k8"].digest]
-    assert [(key.name, key.rates.rpm) for key in entries_in(come.said)] == [("k7", 60)]
+    assert [(key.name, key.terms.rates.rpm) for key in entries_in(come.said)] == [("k7", 60)]
     assert all(before[key.name] is key for key in watched.watch.keys if key.name != "k7")
     taken = watched.watch.take_changes()
-    assert {digest: key and key.rates.rpm for digest, key in taken.items()} == {
+    assert {digest: key and key.terms.rates.rpm for digest, key in taken.items()} == {
         before["k7"].digest: 60,
         before["k8"].digest: None,
     }

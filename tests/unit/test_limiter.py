@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.unit.local_quotas import LocalTable
 from velox.errors import Reason, VeloxError
@@ -23,12 +25,17 @@ from velox.policy.limit_rules import LimitRule
 from velox.protocol.http1_write import field_lines
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
-from velox.types import ANYONE, NO_RATES, BodyFields, Caller, Endpoint, Rates, Scope
+from velox.types import ANYONE, NO_RATES, BodyFields, Caller, Endpoint, KeyTerms, Rates, Scope
 
 NOW = time.monotonic_ns()  # a grant reads this clock when it is settled
 MINUTE_NS = 60 * 10**9
 ALICE = Caller("alice", id=b"a")
 BOB = Caller("bob", id=b"b")
+
+
+def of(caller: Caller, id_: bytes = b"", **terms: Any) -> Caller:
+    """Return a caller like this one, with other terms."""
+    return replace(caller, id=id_ or caller.id, terms=structs.replace(caller.terms, **terms))
 
 
 def rule(scope: Scope = Scope.GATEWAY, name: str = "limits[0]", **more: object) -> LimitRule:
@@ -110,16 +117,16 @@ def test_limit_counts_together_what_its_scope_says(scope: Scope, alone: tuple[st
 
 def test_keys_of_a_team_or_user_share_their_limits_and_others_have_none() -> None:
     """By a rule for each of them, and by the rates that a team or user has itself."""
-    ann, ben, cat = (replace(ALICE, id=name, team=team) for name, team in ((b"1", "red"), (b"2", "red"), (b"3", "")))
+    ann, ben, cat = (of(ALICE, name, team=team) for name, team in ((b"1", "red"), (b"2", "red"), (b"3", "")))
     house = House(rule(Scope.TEAM, rpm=1))
     house.admit(ann)
     house.refuses(ben)
-    house.admit(replace(ben, team="blue"))
+    house.admit(of(ben, team="blue"))
     for _ in range(3):
         house.admit(cat)
 
     own = House()
-    users = [replace(ALICE, id=name, user="u1", user_rates=Rates(rpm=60, burst=1)) for name in (b"1", b"2")]
+    users = [of(ALICE, name, user="u1", user_rates=Rates(rpm=60, burst=1)) for name in (b"1", b"2")]
     own.admit(users[0])
     refusal = own.refuses(users[1])
     assert "this user's request limit is reached (user.rpm)" in refusal.message
@@ -138,7 +145,7 @@ def test_limit_for_some_keys_and_models_counts_no_others() -> None:
 def test_limit_of_a_key_stands_over_the_one_for_every_key() -> None:
     """The gateway's rule for keys has the rates of the key itself, where it has some."""
     house = House(rule(Scope.KEY, "VELOX_KEY", rpm=60, of_key=True))
-    rich = Caller("rich", id=b"r", rates=Rates(rpm=120, burst=7, concurrency=2))
+    rich = Caller("rich", terms=KeyTerms(rates=Rates(rpm=120, burst=7, concurrency=2)), id=b"r")
 
     house.admit(rich)
     house.admit(BOB)
@@ -150,8 +157,8 @@ def test_limit_of_a_key_stands_over_the_one_for_every_key() -> None:
 def test_key_whose_rate_changes_keeps_what_it_has_used() -> None:
     """After a change of the file of keys the same caller has another object: its new rates count, on the same row."""
     house = House(rule(Scope.KEY, "VELOX_KEY", of_key=True))
-    before = Caller("k", id=b"k", rates=Rates(rpm=1, burst=1))
-    after = Caller("k", id=b"k", rates=Rates(rpm=600, burst=20))
+    before = Caller("k", terms=KeyTerms(rates=Rates(rpm=1, burst=1)), id=b"k")
+    after = Caller("k", terms=KeyTerms(rates=Rates(rpm=600, burst=20)), id=b"k")
 
     house.admit(before)
     assert house.limiter.limits(before, None) is house.limiter.limits(before, None)
@@ -435,7 +442,7 @@ def test_estimate_above_a_full_quota_goes_back_whole_when_the_request_was_never_
 def test_message_names_what_a_key_has_of_its_own_as_that() -> None:
     """The setting for all keys is not what would have to be changed; of a rate that the key has not, it is."""
     house = House(rule(Scope.KEY, "VELOX_KEY", rpm=60, concurrency=1, of_key=True))
-    caller = replace(ALICE, rates=Rates(rpm=30, burst=2))
+    caller = of(ALICE, rates=Rates(rpm=30, burst=2))
     kept = house.admit(caller)
 
     assert "(VELOX_KEY_CONCURRENCY)" in house.refuses(caller).message
@@ -444,13 +451,13 @@ def test_message_names_what_a_key_has_of_its_own_as_that() -> None:
     assert "(rpm of the key)" in house.refuses(caller).message
     # The same rate, after a reload that took it off the key and gave it to all.
     house.limiter.replace([rule(Scope.KEY, "VELOX_KEY", rpm=30, burst=2, of_key=True)])
-    assert "(VELOX_KEY_RPM)" in house.refuses(replace(ALICE, rates=NO_RATES)).message
+    assert "(VELOX_KEY_RPM)" in house.refuses(of(ALICE, rates=NO_RATES)).message
 
 
 def test_message_names_the_rule_and_whose_limit_it_is_never_the_key() -> None:
     """A key's name is for the operator."""
     whose_limits = ("the gateway's", "this key's", "this model's", "this key's", "this team's", "this user's")
-    caller = replace(ALICE, team="red", user="ann")
+    caller = of(ALICE, team="red", user="ann")
     for scope, whose in zip(Scope, whose_limits, strict=True):
         house = House(rule(scope, "VELOX_KEY", rpm=60))
         house.admit(caller)

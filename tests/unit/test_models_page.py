@@ -21,7 +21,7 @@ from velox.gateway.routing import Routing
 from velox.heads import Header, RequestHead
 from velox.policy.route_match import RouteTable
 from velox.settings import load
-from velox.types import Caller
+from velox.types import Caller, KeyTerms
 
 UPSTREAMS: Final = """
 upstreams:
@@ -398,7 +398,7 @@ routes:
         for _ in range(2):
             assert await desk.names() == "a b fixed mine"
             assert await desk.names(b"/v1/models", Caller("b")) == "a b fixed"
-            assert await desk.names(b"/v1/models", Caller("b", ("a", "f*"))) == "a fixed"
+            assert await desk.names(b"/v1/models", Caller("b", KeyTerms(models=("a", "f*")))) == "a fixed"
             assert await desk.names(b"/v1/models", Caller("b"), (b"x-tenant", b"acme")) == "a acme b fixed"
             assert await desk.names(b"/v1/models", Caller("b"), (b"x-other", b"acme")) == "a b fixed"
 
@@ -412,7 +412,7 @@ def test_one_model_is_asked_for(play: Play) -> None:
         assert (await desk.one("meta-llama/Llama-3"))["id"] == "meta-llama/Llama-3"
         assert (await desk.one("meta-llama%2FLlama-3"))["id"] == "meta-llama/Llama-3"
         assert (await desk.one("fixed"))["from"] == "it"
-        for name, caller in (("c", A), ("meta-llama", A), ("%ff", A), ("fixed", Caller("a", ("a",)))):
+        for name, caller in (("c", A), ("meta-llama", A), ("%ff", A), ("fixed", Caller("a", KeyTerms(models=("a",))))):
             with pytest.raises(VeloxError) as refused:
                 await desk.one(name, caller)
             assert (refused.value.reason, refused.value.status, refused.value.param) == (
@@ -485,7 +485,7 @@ def test_model_on_no_list_is_asked_for_where_it_could_be(play: Play) -> None:
                 await desk.one("nowhere")
             assert refused.value.reason is Reason.UNKNOWN_MODEL
             with pytest.raises(VeloxError):
-                await desk.one("both", Caller("a", ("a",)))  # a key that may not use it
+                await desk.one("both", Caller("a", KeyTerms(models=("a",))))  # a key that may not use it
             with pytest.raises(VeloxError):
                 await desk.one("a/%2e%2e/%2e%2e/files/file-1")  # no model's name, but another path
         assert upstreams.asked_models == ["one /v1/models/nowhere"]

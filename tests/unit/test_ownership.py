@@ -24,11 +24,14 @@ from velox.protocol.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import looking_for_mentions, mentions_objects, named_ids
 from velox.shm.object_table import UNKNOWN, ObjectMemory, ObjectTable
-from velox.types import BodyFields, Caller, KeyEntry
+from velox.types import BodyFields, Caller, KeyEntry, KeyTerms
 
 ENDPOINTS = ("all", "/v1/something-new", "/v1/other")
-A, B = Caller("a", id=b"12345678", endpoints=ENDPOINTS), Caller("b", id=b"23456789", endpoints=ENDPOINTS)
-LIMITED = Caller("c", ("m",), b"34567890", endpoints=("all",))
+A, B = (
+    Caller("a", terms=KeyTerms(endpoints=ENDPOINTS), id=b"12345678"),
+    Caller("b", terms=KeyTerms(endpoints=ENDPOINTS), id=b"23456789"),
+)
+LIMITED = Caller("c", KeyTerms(models=("m",), endpoints=("all",)), b"34567890")
 JSON = ((b"content-type", b"application/json"),)
 FILE, RESPONSE, STORE, CHAT = "file-aaaaaaaa", "resp_aaaaaaaa", "vs_aaaaaaaa", "chatcmpl-aaaaaaaa"
 CHATS = b"/v1/chat/completions"
@@ -790,7 +793,7 @@ def test_path_that_is_not_known_needs_a_key_that_names_it() -> None:
 def test_key_of_the_organization_keeps_its_files_from_others() -> None:
     """It uses all objects; what it makes is its own, but for what is the account's."""
     account = Account()
-    admin = Caller("admin", id=b"45678901", endpoints=("all", "organization"))
+    admin = Caller("admin", terms=KeyTerms(endpoints=("all", "organization")), id=b"45678901")
     assert account.ask(admin, b"GET", b"/v1/files/file-aaaaaaaa") == ()
     assert account.ask(admin, b"GET", b"/v1/files") == ()
     (each,) = account.ask(admin, b"POST", b"/v1/files", b"--x", FORM)

@@ -148,7 +148,12 @@ def test_file_of_100_000_keys_is_read_without_the_parser() -> None:
 
     assert not problems and len(entries) == 100_000
     last = entries[-1]
-    assert (last.name, last.rates.rpm, last.rates.tpm, last.where) == ("key-100000", 60, 1000, "keys.yaml:100000")
+    assert (last.name, last.terms.rates.rpm, last.terms.rates.tpm, last.where) == (
+        "key-100000",
+        60,
+        1000,
+        "keys.yaml:100000",
+    )
     assert last.in_file and last.digest == (100_000).to_bytes(32, "big")
     lines[77_776] = lines[77_776].replace("rpm: 60", "rpm: -60")
     _, problems = parse_key_file("".join(lines).encode(), "keys.yaml")

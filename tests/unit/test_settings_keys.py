@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from velox.settings import SettingsError, load
 from velox.settings import keys as settings_keys
 from velox.settings.keys import merged, parse_entries, parse_key_file, with_managed
-from velox.types import KeyEntry, Priority, Rates
+from velox.types import KeyEntry, KeyTerms, Priority, Rates
 
 KEY = "sk-very-secret"
 HEX = hashlib.sha256(KEY.encode()).hexdigest()
@@ -126,10 +126,10 @@ def test_yaml_list_says_more_of_a_key() -> None:
     )
 
     assert found == (
-        KeyEntry(digest(KEY), "team-a", ("gpt-4o*", "o1")),
+        KeyEntry(digest(KEY), "team-a", KeyTerms(models=("gpt-4o*", "o1"))),
         KeyEntry(digest("next-one"), "team-a"),
         KeyEntry(digest("plain")),
-        KeyEntry(digest("k2"), models=("gpt-4o",)),
+        KeyEntry(digest("k2"), terms=KeyTerms(models=("gpt-4o",))),
     )
     assert [entry.where for entry in found] == ["keys:2", "keys:5", "keys:6", "keys:7"]
 
@@ -139,7 +139,12 @@ def test_key_belongs_to_a_team_and_a_user_has_tags_and_an_end() -> None:
     content = b"- {key: one, team: red, user: ann@example.com, tags: [batch, eu], expires: 2027-01-31}\n- two\n"
     (one, two), problems = parse_key_file(content, "keys")
     assert not problems and two.expires_s is None
-    assert (one.team, one.user, one.tags, one.expires_s) == ("red", "ann@example.com", ("batch", "eu"), 1_801_353_600)
+    assert (one.terms.team, one.terms.user, one.terms.tags, one.expires_s) == (
+        "red",
+        "ann@example.com",
+        ("batch", "eu"),
+        1_801_353_600,
+    )
 
     (exact,), _ = parse_key_file(b"- {key: one, expires: '2027-01-31T18:00:00.5+01:00'}\n", "keys")
     assert exact.expires_s == 1_801_353_600 + 17 * 3600 + 1
@@ -156,7 +161,7 @@ def test_key_has_limits_and_a_class_of_its_own() -> None:
         "- {key: c, rpm: 6}\n- {key: d, rpm: 30, priority: low}\n- e\n"
     )
 
-    assert [(each.rates, each.priority) for each in found] == [
+    assert [(each.terms.rates, each.terms.priority) for each in found] == [
         (Rates(600, 100, 200_000, 200_000, 20), Priority.HIGH),
         (Rates(6, 9, 2_000_000, 300_000), None),
         (Rates(6, 6), None),
@@ -242,7 +247,7 @@ def test_file_that_is_not_text_is_refused() -> None:
 def test_same_key_twice_counts_once_unless_the_two_differ() -> None:
     """In the variable and in the file, say. With two names or two limits, nobody could say which holds."""
     one, other = KeyEntry(digest("a"), where="keys:1"), KeyEntry(digest("a"), "team", where="keys:2")
-    limited = KeyEntry(digest("a"), rates=Rates(rpm=1, burst=1), where="keys:2")
+    limited = KeyEntry(digest("a"), terms=KeyTerms(rates=Rates(rpm=1, burst=1)), where="keys:2")
 
     assert merged([one, KeyEntry(digest("b")), one]) == ((one, KeyEntry(digest("b"))), [])
     for second in (other, limited):
@@ -269,16 +274,16 @@ def test_number_of_keys_is_bounded() -> None:
 
     assert merged(keys[:-1])[1] == []
     assert "at most 500000 keys" in str(merged(keys)[1][0])
-    assert "characters of models" in str(merged([KeyEntry(b"", models=("m" * 2**24, "m"))])[1][0])
+    assert "characters of models" in str(merged([KeyEntry(b"", terms=KeyTerms(models=("m" * 2**24, "m")))])[1][0])
 
 
 def test_managed_key_that_was_rotated_is_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its digests before are known beside the last one: by the number of keys, and of characters of models."""
     monkeypatch.setattr(settings_keys, "MOST_KEYS", 3)
     monkeypatch.setattr(settings_keys, "_MOST_MODEL_CHARS", 12)
-    fixed = KeyEntry(digest("fixed"), models=("mini",))
+    fixed = KeyEntry(digest("fixed"), terms=KeyTerms(models=("mini",)))
     keys = [
-        KeyEntry(digest(f"{n} {secret}"), f"key-{n}", models=("mini",), is_managed=True, id=bytes([n]))
+        KeyEntry(digest(f"{n} {secret}"), f"key-{n}", terms=KeyTerms(models=("mini",)), is_managed=True, id=bytes([n]))
         for n in range(3)
         for secret in range(5)
     ]
@@ -295,7 +300,10 @@ def test_config_file_holds_keys_with_names_and_models(tmp_path: Path) -> None:
 
     settings = load({"VELOX_CONFIG": str(file)}, cores=2)
 
-    assert settings.api_keys == (KeyEntry(digest("one"), "team-a", ("o1", "gpt-*")), KeyEntry(digest("two")))
+    assert settings.api_keys == (
+        KeyEntry(digest("one"), "team-a", KeyTerms(models=("o1", "gpt-*"))),
+        KeyEntry(digest("two")),
+    )
     assert settings.origins["VELOX_API_KEYS"] == "file"
     file.write_text("paths:\n  - name: team-a\napi_keys:\n  - {name: a b, key: secret}\n")
     with pytest.raises(SettingsError) as raised:

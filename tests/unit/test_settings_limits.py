@@ -13,7 +13,7 @@ from velox.settings import Settings, SettingsError, load
 from velox.settings.checks import extra_problems
 from velox.settings.parse import concurrency, redis_prefix, redis_url
 from velox.settings.show import limit_lines
-from velox.types import ANYONE, Caller, Rates, Scope
+from velox.types import ANYONE, Caller, KeyTerms, Rates, Scope
 
 PASSWORD = "pw-very-secret"
 KEYS = "api_keys:\n  - {name: team-a, key: one, rpm: 1200, tpm: 2M}\n  - {name: team-b, key: two, priority: low}\n"
@@ -114,7 +114,7 @@ def test_key_with_a_limit_of_its_own_has_that_one_and_the_others_of_every_key(tm
     """Field by field, a burst with its rate; rules that name other keys are not its."""
     limited = {"VELOX_KEY_RPM": "60", "VELOX_KEY_BURST": "5", "VELOX_KEY_CONCURRENCY": "2"}
     settings = of_file(tmp_path, KEYS + LIMITS, **NO_RULES, **limited)
-    team_a, team_b = (Caller(key.caller_name, rates=key.rates) for key in settings.api_keys)
+    team_a, team_b = (Caller(key.caller_name, terms=KeyTerms(rates=key.terms.rates)) for key in settings.api_keys)
 
     of_a, of_b, of_other = (rules_of(caller, settings.limit_rules) for caller in (team_a, team_b, Caller("other")))
 

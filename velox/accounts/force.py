@@ -15,7 +15,7 @@ from velox.accounts.model import Digest, Key, Kind, Team, User
 from velox.policy.api_table import ALL_ENDPOINTS, GROUPS, Group
 from velox.policy.patterns import covers
 from velox.policy.spellings import MOST_TAGS
-from velox.types import NO_RATES, KeyEntry
+from velox.types import NO_RATES, KeyEntry, KeyTerms
 
 __all__ = ["caller_id", "caller_id_of", "covers_endpoint", "entries_in_force", "entry_of", "is_over"]
 
@@ -71,9 +71,7 @@ def entry_of(digest: Digest, key: Key, team: Team | None, user: User | None) -> 
     # The owners' first, for what is above the limit is left off: a key evades no budget of theirs by tags of its own.
     tags = dict.fromkeys(tag for each in (*owners, key) for tag in each.tags)
     ends = [each for each in (key.expires_s, digest.until_s) if each is not None]
-    return KeyEntry(
-        digest.digest,
-        name=key.name or key.id,
+    terms = KeyTerms(
         models=models,
         rates=key.rates,
         priority=max(priorities, default=None),  # the lowest class has the highest number
@@ -86,6 +84,11 @@ def entry_of(digest: Digest, key: Key, team: Team | None, user: User | None) -> 
         budgets=key.budgets,
         team_budgets=() if team is None else team.budgets,
         user_budgets=() if user is None else user.budgets,
+    )
+    return KeyEntry(
+        digest.digest,
+        name=key.name or key.id,
+        terms=terms,
         expires_s=min(ends, default=None),
         where=f"key {key.id}",
         is_managed=True,

@@ -16,7 +16,7 @@ import msgspec
 from velox.accounts.force import caller_id_of, entry_of
 from velox.accounts.model import Digest, Key, Team, User
 from velox.memo import Memo
-from velox.types import NO_RATES, Budget, KeyEntry, Priority, Rates
+from velox.types import KeyEntry, KeyTerms
 
 __all__ = ["KeyLines", "KeyState", "gone_line", "key_line"]
 
@@ -29,23 +29,6 @@ class KeyState(NamedTuple):
 
     id: bytes
     entries: tuple[KeyEntry, ...]
-
-
-class _Terms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Fields as a KeyEntry's."""
-
-    models: tuple[str, ...] = ()
-    rates: Rates = NO_RATES
-    priority: Priority | None = None
-    endpoints: tuple[str, ...] = ()
-    team: str = ""
-    user: str = ""
-    tags: tuple[str, ...] = ()
-    team_rates: Rates = NO_RATES
-    user_rates: Rates = NO_RATES
-    budgets: tuple[Budget, ...] = ()
-    team_budgets: tuple[Budget, ...] = ()
-    user_budgets: tuple[Budget, ...] = ()
 
 
 class _Line(msgspec.Struct, array_like=True):
@@ -63,8 +46,8 @@ class KeyLines:
 
     def __init__(self) -> None:
         self._decode: Final = msgspec.json.Decoder(_Line).decode
-        self._decode_terms: Final = msgspec.json.Decoder(_Terms).decode
-        self._terms: Final[Memo[bytes, _Terms]] = Memo(_TERMS)
+        self._decode_terms: Final = msgspec.json.Decoder(KeyTerms).decode
+        self._terms: Final[Memo[bytes, KeyTerms]] = Memo(_TERMS)
 
     def read(self, line: bytes) -> KeyState:
         """Return what a line says. Raises msgspec.DecodeError."""
@@ -76,28 +59,8 @@ class KeyLines:
         return KeyState(id_, tuple(_entry(id_, account, name, terms, *each) for each in digests))
 
 
-def _entry(id_: bytes, account: str, name: str, terms: _Terms, digest: bytes, expires_s: int | None) -> KeyEntry:
-    return KeyEntry(
-        digest,
-        name,
-        terms.models,
-        terms.rates,
-        terms.priority,
-        terms.endpoints,
-        terms.team,
-        terms.user,
-        terms.tags,
-        terms.team_rates,
-        terms.user_rates,
-        terms.budgets,
-        terms.team_budgets,
-        terms.user_budgets,
-        expires_s,
-        _WHERE,
-        is_managed=True,
-        id=id_,
-        account=account,
-    )
+def _entry(id_: bytes, account: str, name: str, terms: KeyTerms, digest: bytes, expires_s: int | None) -> KeyEntry:
+    return KeyEntry(digest, name, terms, expires_s, _WHERE, is_managed=True, id=id_, account=account)
 
 
 def key_line(key: Key, team: Team | None, user: User | None, digests: Iterable[Digest]) -> bytes:
@@ -110,22 +73,8 @@ def key_line(key: Key, team: Team | None, user: User | None, digests: Iterable[D
     if not entries:
         return gone_line(key.id)
     first = entries[0]
-    terms = _Terms(
-        first.models,
-        first.rates,
-        first.priority,
-        first.endpoints,
-        first.team,
-        first.user,
-        first.tags,
-        first.team_rates,
-        first.user_rates,
-        first.budgets,
-        first.team_budgets,
-        first.user_budgets,
-    )
     known_by = [(each.digest, each.expires_s) for each in entries]
-    raw = msgspec.Raw(msgspec.json.encode(terms))
+    raw = msgspec.Raw(msgspec.json.encode(first.terms))
     return msgspec.json.encode(_Line(first.id, first.name, raw, known_by, first.account))
 
 

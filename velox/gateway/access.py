@@ -145,7 +145,7 @@ class Access:
             if guard is None:
                 return Guard(caller, None, self._scan, owned)
             return Guard(caller, guard.call, self._scan, owned, guard.files)
-        sees_all = Group.ORGANIZATION.value in caller.endpoints
+        sees_all = Group.ORGANIZATION.value in caller.terms.endpoints
         if place.names_objects and not sees_all:
             message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
             raise VeloxError(Reason.FORBIDDEN, message)
@@ -198,7 +198,7 @@ class Access:
     def _of_models(self, head: RequestHead, caller: Caller, place: _Place, *, is_shared: bool) -> Guard | None:
         call = place.call
         is_named = _check_endpoint(head, caller, place, is_shared=is_shared)
-        if not caller.models:
+        if not caller.terms.models:
             return None
         if call is None or (call.group is None and call.place is ModelPlace.UNKNOWN and is_named):
             where = ModelPlace.BODY if head.method == b"POST" and head.offer is None else ModelPlace.UNKNOWN
@@ -214,7 +214,7 @@ def _check_endpoint(head: RequestHead, caller: Caller, place: _Place, *, is_shar
 
     is_shared: callers of several names have keys: whose the objects are of a path that is not known, nobody can say.
     """
-    endpoints = caller.endpoints or (_OF_LIMITED if caller.models else _DEFAULT)
+    endpoints = caller.terms.endpoints or (_OF_LIMITED if caller.terms.models else _DEFAULT)
     patterns = [each for each in endpoints if each.startswith("/")]
     if patterns and plain_words(head.path) is not None:
         path = head.path.decode("ascii")
@@ -227,7 +227,7 @@ def _check_endpoint(head: RequestHead, caller: Caller, place: _Place, *, is_shar
     if place.is_organizations and Group.ORGANIZATION.value not in groups:
         message = "this key may not use the organization's endpoints, or delete a shared model (endpoints)"
         raise VeloxError(Reason.FORBIDDEN, message)
-    if ALL_ENDPOINTS in groups and not caller.models:
+    if ALL_ENDPOINTS in groups and not caller.terms.models:
         if is_shared and not place.is_known and Group.ORGANIZATION.value not in groups:
             message = (
                 "this gateway does not know this path, and could not keep its objects from other callers; name the path"

@@ -177,23 +177,7 @@ class Authenticator:
 
 def caller_of(key: KeyEntry) -> Caller:
     """Return who calls with a key."""
-    return Caller(
-        key.caller_name,
-        key.models,
-        key.id or key.digest[:_ID_BYTES],
-        key.rates,
-        key.priority,
-        key.endpoints,
-        key.team,
-        key.user,
-        key.tags,
-        key.team_rates,
-        key.user_rates,
-        key.budgets,
-        key.team_budgets,
-        key.user_budgets,
-        key.account,
-    )
+    return Caller(key.caller_name, key.terms, key.id or key.digest[:_ID_BYTES], key.account)
 
 
 def seal_upload(auth: Authenticator, head: RequestHead, target: bytes, upstream: str) -> bytes:

@@ -30,7 +30,8 @@ class BatchFiles:
 
     def __init__(self, caller: Caller, table: ObjectTable, scan: JsonScan) -> None:
         self._owner: Final = table.number(caller.name)
-        self._mark: Final = "\n".join(("batch lines read for", *caller.models, ""))  # no id has a line's end in it
+        # No id has a line's end in it.
+        self._mark: Final = "\n".join(("batch lines read for", *caller.terms.models, ""))
         self._table: Final = table
         self._scan: Final = scan
 

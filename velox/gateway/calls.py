@@ -464,8 +464,9 @@ class RequestCalls:
 def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:
     """Return the texts of a call. Two keys of one name differ in the id; "": no key is asked for."""
     key = key_name(caller.id, caller.name, caller.account) if caller.id else ""
-    tags = TAG_SEPARATOR.join(caller.tags) if caller.tags else ""
-    return CallNames(key, route, upstream, asked, model, caller.team, caller.user, tags, path)
+    terms = caller.terms
+    tags = TAG_SEPARATOR.join(terms.tags) if terms.tags else ""
+    return CallNames(key, route, upstream, asked, model, terms.team, terms.user, tags, path)
 
 
 def _total(usage: TokenUsage) -> int | None:

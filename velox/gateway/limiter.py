@@ -284,7 +284,7 @@ class Limiter:
         """Return the name of a row. Without the rate itself: a key whose rate changes keeps what it has used."""
         who = caller.id if rule.scope in _OF_KEY else b""
         if rule.scope in _OF_SEVERAL:
-            who = (caller.team if rule.scope is Scope.TEAM else caller.user).encode()
+            who = (caller.terms.team if rule.scope is Scope.TEAM else caller.terms.user).encode()
         # A surrogate that JSON let through: it has no UTF-8, but must have a quota.
         what = (model or "").encode("utf-8", "surrogatepass") if rule.scope in _OF_MODEL else b""
         return self._table.tag(rate.encode(), rule.name.encode(), who, what)

@@ -145,12 +145,12 @@ class ModelsPage:
         prefix: of the paths by which upstreams are asked.
         """
         listed = _names(told)
-        offer = catalog.offer(name, listed, caller.models)
+        offer = catalog.offer(name, listed, caller.terms.models)
         if offer is not None and offer.is_told:
             return self._object(name, offer, told)
         # By the name that a request would have there: a route may strip or rename.
         untold: dict[str, str] = {}
-        for each in catalog.untold(name, listed, caller.models):
+        for each in catalog.untold(name, listed, caller.terms.models):
             if not _DOTS.intersection(each.model.split("/")):  # it would be another path
                 untold.setdefault(each.upstream, f"{prefix}{_WORD.decode()}/{quote(each.model)}")
         answers = await self._sources.told_one(untold)
@@ -201,7 +201,7 @@ class ModelsPage:
         if view.page is not None and view.serials == serials:
             return view.page
         # Of thousands of models and routes: the others have a turn of the loop in between.
-        offers = await in_steps(view.catalog.offers(_names(told), caller.models))
+        offers = await in_steps(view.catalog.offers(_names(told), caller.terms.models))
         page = list_of(await in_steps(self._objects(offers, told)))
         if self._n_bytes + len(page) > _KEPT_BYTES:
             self._forget()
@@ -229,7 +229,7 @@ class ModelsPage:
 def _asked(head: RequestHead, caller: Caller, routing: Routing, below: str) -> _Asked:
     wanted = routing.table.header_names
     headers = tuple(field for field in head.headers if field[0] in wanted) if wanted else ()
-    return _Asked(caller.name, caller.models, below, headers)
+    return _Asked(caller.name, caller.terms.models, below, headers)
 
 
 def _dialect_of(head: RequestHead, prefix: str) -> Dialect:

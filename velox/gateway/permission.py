@@ -21,7 +21,7 @@ def may_use(caller: Caller, model: str) -> bool:
     A name with a preset in it (`cheap@preset/dear`, at OpenRouter) runs what the preset says: only a pattern that has
     one itself allows it.
     """
-    patterns = caller.models
+    patterns = caller.terms.models
     if not patterns:
         return True
     if _PRESET in model.lower():

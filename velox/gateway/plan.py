@@ -159,9 +159,9 @@ def runs_model(path: PathFacts) -> bool:
 
 def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Priority:
     """Return the class of a request: the one that it asks for, but no higher than its key has."""
+    highest = caller.terms.priority
     if terms.priority is None:
-        return Priority.NORMAL if caller.priority is None else caller.priority
-    highest = caller.priority
+        return Priority.NORMAL if highest is None else highest
     if highest is None:
         highest = Priority.NORMAL if asks_for_keys else Priority.HIGH
     return max(terms.priority, highest)

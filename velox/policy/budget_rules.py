@@ -79,7 +79,7 @@ class BudgetRule:
 
 def spender_of(caller: Caller, model: str) -> Spender:
     """Return who is billed for a caller's call."""
-    return Spender(caller.id.hex(), caller.name, caller.team, caller.user, caller.tags, model)
+    return Spender(caller.id.hex(), caller.name, caller.terms.team, caller.terms.user, caller.terms.tags, model)
 
 
 def subjects(rule: BudgetRule, spender: Spender) -> Sequence[str]:
@@ -123,12 +123,13 @@ def own_rules(caller: Caller) -> Iterator[BudgetRule]:
 
 def own_budgets(caller: Caller) -> Iterator[tuple[BudgetScope, str, tuple[Budget, ...]]]:
     """Yield what a caller's key, team and user have, each with its scope and whose it is."""
-    if caller.budgets:
-        yield "key", caller.id.hex(), caller.budgets
-    if caller.team and caller.team_budgets:
-        yield "team", caller.team, caller.team_budgets
-    if caller.user and caller.user_budgets:
-        yield "user", caller.user, caller.user_budgets
+    terms = caller.terms
+    if terms.budgets:
+        yield "key", caller.id.hex(), terms.budgets
+    if terms.team and terms.team_budgets:
+        yield "team", terms.team, terms.team_budgets
+    if terms.user and terms.user_budgets:
+        yield "user", terms.user, terms.user_budgets
 
 
 def rules_of(scope: BudgetScope, owner: str, budgets: Iterable[Budget]) -> Iterator[BudgetRule]:
@@ -149,7 +150,8 @@ def by_identity(rules: Iterable[BudgetRule]) -> dict[str, BudgetRule]:
 
 def has_budgets(caller: Caller | KeyEntry) -> bool:
     """Say whether a caller, or a key, has budgets that no rule of the settings is."""
-    return bool(caller.budgets or caller.team_budgets or caller.user_budgets)
+    terms = caller.terms
+    return bool(terms.budgets or terms.team_budgets or terms.user_budgets)
 
 
 class BudgetLabel(NamedTuple):

@@ -77,8 +77,8 @@ def rules_of(caller: Caller, rules: Iterable[LimitRule]) -> tuple[LimitRule, ...
     found = [LimitRule(name, scope, rates) for name, scope, rates in _own(caller) if rates != NO_RATES]
     for rule in rules:
         if rule.of_key:
-            rule = replace(rule, rates=caller.rates.over(rule.rates), own=caller.rates)
-        if (rule.scope is Scope.TEAM and not caller.team) or (rule.scope is Scope.USER and not caller.user):
+            rule = replace(rule, rates=caller.terms.rates.over(rule.rates), own=caller.terms.rates)
+        if (rule.scope is Scope.TEAM and not caller.terms.team) or (rule.scope is Scope.USER and not caller.terms.user):
             continue
         if rule.rates != NO_RATES and (not rule.keys or caller.name in rule.keys):
             found.append(rule)
@@ -86,7 +86,7 @@ def rules_of(caller: Caller, rules: Iterable[LimitRule]) -> tuple[LimitRule, ...
 
 
 def _own(caller: Caller) -> tuple[tuple[str, Scope, Rates], ...]:
-    return ("team", Scope.TEAM, caller.team_rates), ("user", Scope.USER, caller.user_rates)
+    return ("team", Scope.TEAM, caller.terms.team_rates), ("user", Scope.USER, caller.terms.user_rates)
 
 
 # Where a rule does not name its models: so many of a key, and of all. What is needed above that comes as it is used.
@@ -106,11 +106,11 @@ class Buckets(NamedTuple):
 def buckets_needed(rules: Iterable[LimitRule], keys: Iterable[KeyEntry]) -> Buckets:
     """Return how many buckets there are if each key uses each of its limits. No keys: there is one caller."""
     found = list(keys)
-    rates = Counter(key.rates for key in found) or Counter([NO_RATES])
+    rates = Counter(key.terms.rates for key in found) or Counter([NO_RATES])
     names = Counter(key.caller_name for key in found)
     n_callers = max(1, len(found))
-    teams = {key.team: key.team_rates for key in found if key.team}
-    users = {key.user: key.user_rates for key in found if key.user}
+    teams = {key.terms.team: key.terms.team_rates for key in found if key.terms.team}
+    users = {key.terms.user: key.terms.user_rates for key in found if key.terms.user}
     named = sum(_n_limits(own) for own in (*teams.values(), *users.values()))
     open_ended = 0
     for rule in rules:

@@ -106,9 +106,9 @@ def _n_budgets(rules: Sequence[BudgetRule], keys: Sequence[KeyEntry]) -> int:
     callers = [caller_of(key) for key in keys]
     names: dict[str, int] = {
         "key": len({each.id for each in callers}),
-        "team": len({each.team for each in callers}),
-        "user": len({each.user for each in callers}),
-        "tag": len({tag for each in callers for tag in each.tags}),
+        "team": len({each.terms.team for each in callers}),
+        "user": len({each.terms.user for each in callers}),
+        "tag": len({tag for each in callers for tag in each.terms.tags}),
     }
     own = {(scope, owner): len(budgets) for each in callers for scope, owner, budgets in own_budgets(each)}
     return sum(names.get(rule.scope, 1 + len(rule.models)) for rule in rules) + sum(own.values())

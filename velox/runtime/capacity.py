@@ -281,7 +281,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     if (
         settings.ledger
         or any(rule.rates.tpm for rule in settings.limit_rules)
-        or any(key.rates.tpm for key in settings.api_keys)
+        or any(key.terms.rates.tpm for key in settings.api_keys)
     ):
         rows.append(MemoryRow("replies whose usage is read", _USAGE, exchanges))
     if settings.listen_http2:
@@ -329,7 +329,7 @@ def _answers_sockets(settings: Settings) -> bool:
 def _of_limits(settings: Settings) -> list[MemoryRow]:
     """Return what limits of keys and models take; those of the gateway alone are a few rows."""
     rules = [rule for rule in settings.limit_rules if rule.rates != NO_RATES]
-    own = any(key.rates != NO_RATES for key in settings.api_keys)
+    own = any(key.terms.rates != NO_RATES for key in settings.api_keys)
     if not own and all(rule.scope is Scope.GATEWAY for rule in rules):
         return []
     # Blocks: two of each worker, and one of the process that is none.

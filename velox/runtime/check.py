@@ -145,7 +145,7 @@ def _access(settings: Settings) -> str:
         n_managed = sum(key.is_managed for key in settings.api_keys)
         return f"clients must present a key: {n_managed} that are managed (velox key), {n - n_managed} others"
     if n:
-        n_limited = sum(bool(key.models) for key in settings.api_keys)
+        n_limited = sum(bool(key.terms.models) for key in settings.api_keys)
         limited = f"; {n_limited} of them may use some models only" if n_limited else ""
         return (f"clients must present one of {n} keys" if n > 1 else "clients must present the one key") + limited
     if all(address.is_loopback for address in settings.listen):
@@ -171,6 +171,6 @@ def _objects(settings: Settings) -> Iterator[str]:
         f" {settings.object_rows:,} are remembered{until} (VELOX_OBJECT_ROWS), any other one {unknown}"
         " (VELOX_UNKNOWN_OBJECTS)"
     )
-    every = sorted({key.caller_name for key in keys if Group.ORGANIZATION.value in key.endpoints})
+    every = sorted({key.caller_name for key in keys if Group.ORGANIZATION.value in key.terms.endpoints})
     if every:
         yield f"objects: of all names, because of `endpoints: [organization]`: {', '.join(every[:5])}"

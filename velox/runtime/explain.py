@@ -128,7 +128,7 @@ def _caller_line(settings: Settings, key: KeyEntry | None) -> str:
     if key is None:
         return "caller: any with a key" if settings.asks_for_keys else "caller: anyone, no key is required"
     place = f" ({key.where})" if key.where else ""
-    models = f": models {', '.join(key.models)}" if key.models else ""
+    models = f": models {', '.join(key.terms.models)}" if key.terms.models else ""
     return f"caller {key.caller_name}{place}{models}"
 
 
@@ -171,7 +171,7 @@ def _without_api(settings: Settings, found: Explanation, facts: PathFacts, path:
 def _limits(settings: Settings, caller: Caller, key: KeyEntry | None, model: str | None) -> list[str]:
     found = []
     for rule in rules_of(caller, settings.limit_rules):
-        if rule.of_key and key is not None and key.rates != NO_RATES:
+        if rule.of_key and key is not None and key.terms.rates != NO_RATES:
             rule = replace(rule, name=f"key {key.caller_name}", where=key.where or "VELOX_API_KEYS")
         if not rule.models or (model is not None and any(matches(pattern, model) for pattern in rule.models)):
             found.append(rule)

@@ -197,7 +197,7 @@ def _some(names: list[str]) -> str:
 
 def _refusing_budgets(settings: Settings) -> list[BudgetRule]:
     """Return the budgets in dollars that refuse a request whose cost is not known: all rules, and one of a key."""
-    of_keys = next((rules_of("key", "", key.budgets) for key in settings.api_keys if key.budgets), ())
+    of_keys = next((rules_of("key", "", key.terms.budgets) for key in settings.api_keys if key.terms.budgets), ())
     rules = (*settings.budgets, *of_keys)
     return [rule for rule in rules if not rule.budget.is_tokens and rule.budget.refuses_unpriced]
 

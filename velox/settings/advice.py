@@ -84,15 +84,15 @@ def _budgets(settings: Settings) -> Iterator[str]:
     keys = settings.api_keys
     if settings.managed_keys and not any(key.is_managed for key in keys):
         return  # those that were made are not known here before the gateway has run
-    every_budget = (*(rule.budget for rule in settings.budgets), *(each for key in keys for each in key.budgets))
+    every_budget = (*(rule.budget for rule in settings.budgets), *(each for key in keys for each in key.terms.budgets))
     if settings.alert_webhook is not None and not settings.managed_keys and not any(b.soft for b in every_budget):
         yield "nothing is ever sent to VELOX_ALERT_WEBHOOK: no budget has a threshold (`soft`)"
     if not settings.budgets:
         return
     names = {
-        "teams": {key.team for key in keys},
-        "users": {key.user for key in keys},
-        "tags": {tag for key in keys for tag in key.tags},
+        "teams": {key.terms.team for key in keys},
+        "users": {key.terms.user for key in keys},
+        "tags": {tag for key in keys for tag in key.terms.tags},
     }
     callers = {key.caller_name for key in keys}
     models = _model_patterns(settings)
@@ -116,7 +116,7 @@ def _nobodys(settings: Settings, rule: BudgetRule) -> Iterator[str]:
     if rule.scope not in ("team", "user", "tag") or rule.keys or rule.teams or rule.users or rule.tags:
         return
     field = "tags" if rule.scope == "tag" else rule.scope
-    without = [key.caller_name for key in settings.api_keys if not getattr(key, field)]
+    without = [key.caller_name for key in settings.api_keys if not getattr(key.terms, field)]
     if len(without) == len(settings.api_keys):
         yield _of(rule, f"it counts no request: no key has `{field}`")
     elif without and rule.scope != "tag":

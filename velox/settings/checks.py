@@ -160,7 +160,7 @@ def unkept_budgets(ledger: str | None, rules: Sequence[BudgetRule], keys: Iterab
     """Report budgets, of rules or of keys, where nothing is recorded that they could count."""
     if ledger is not None:
         return
-    places = [*(rule.where for rule in rules), *(key.where for key in keys if key.budgets)]
+    places = [*(rule.where for rule in rules), *(key.where for key in keys if key.terms.budgets)]
     if places:
         expected = "expected VELOX_LEDGER with it: a folder for what was spent, which a restart must not forget"
         yield Problem("budgets", "", expected, where=places[0])

@@ -33,7 +33,7 @@ from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Entry, FileEnd, Tree, fields_of, read_regular_file
 from velox.settings.weak import is_weak
 from velox.settings.yaml_file import compose, list_items
-from velox.types import Budget, KeyEntry, Priority
+from velox.types import Budget, KeyEntry, KeyTerms, Priority
 
 __all__ = [
     "MOST_KEYS",
@@ -147,7 +147,7 @@ def merged(entries: Iterable[KeyEntry]) -> tuple[tuple[KeyEntry, ...], list[Prob
             problems.append(Problem("a key", "", expected, where=entry.where))
     # A managed key that was rotated has a digest for each of its secrets, also for those that are over.
     keys = {entry.id if entry.is_managed else entry.digest: entry for entry in by_digest.values()}
-    n_chars = sum(len(model) for entry in keys.values() for model in entry.models)
+    n_chars = sum(len(model) for entry in keys.values() for model in entry.terms.models)
     if len(keys) > MOST_KEYS or n_chars > _MOST_MODEL_CHARS:
         expected = f"expected at most {MOST_KEYS} keys, and {_MOST_MODEL_CHARS} characters of models"
         problems.append(Problem("the keys", "", expected))
@@ -303,15 +303,17 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     return KeyEntry(
         _digest(key, spaced=True),
         name or "",
-        models,
-        rates,
-        priority,
-        endpoints,
-        team=_said(given, "team", parse.owner, problems) or "",
-        user=_said(given, "user", parse.owner, problems) or "",
-        tags=tags,
+        KeyTerms(
+            models=models,
+            rates=rates,
+            priority=priority,
+            endpoints=endpoints,
+            team=_said(given, "team", parse.owner, problems) or "",
+            user=_said(given, "user", parse.owner, problems) or "",
+            tags=tags,
+            budgets=_budgets(given["budgets"], problems) if "budgets" in given else (),
+        ),
         expires_s=_said(given, "expires", parse.moment, problems),
-        budgets=_budgets(given["budgets"], problems) if "budgets" in given else (),
         where=item.where,
         is_weak=is_weak(key),
     )

@@ -90,7 +90,7 @@ def markdown(variables: Iterable[Variable] = VARIABLES) -> str:
 def limit_lines(settings: Settings) -> list[str]:
     """Return a line for each limit: name, scope and filter, amounts, and where it was written."""
     rows = _rule_rows(settings, settings.limit_rules)
-    own = [key for key in settings.api_keys if key.rates != NO_RATES or key.priority is not None]
+    own = [key for key in settings.api_keys if key.terms.rates != NO_RATES or key.terms.priority is not None]
     rows += [(f"key {key.caller_name}", "its own", _own(key), key.where) for key in own[:_MOST_KEYS]]
     lines = _aligned(rows)
     if len(own) > _MOST_KEYS:
@@ -101,9 +101,9 @@ def limit_lines(settings: Settings) -> list[str]:
 def budget_lines(settings: Settings) -> list[str]:
     """Return a line for each budget, and for those of keys."""
     rows = _budget_rows(settings, settings.budgets)
-    own = [key for key in settings.api_keys if key.budgets]
+    own = [key for key in settings.api_keys if key.terms.budgets]
     for key in own[:_MOST_KEYS]:
-        rows.append((f"key {key.caller_name}", "its own", ", ".join(map(_amount, key.budgets)), key.where))
+        rows.append((f"key {key.caller_name}", "its own", ", ".join(map(_amount, key.terms.budgets)), key.where))
     lines = _lines("budget", rows) if rows else []
     if len(own) > _MOST_KEYS:
         lines.append(f"budget: and {len(own) - _MOST_KEYS} more keys that have their own")
@@ -273,7 +273,8 @@ def _amounts(rates: Rates) -> str:
 
 
 def _own(key: KeyEntry) -> str:
-    return _listed(_amounts(key.rates), f"priority {key.priority.name.lower()}" if key.priority is not None else "")
+    priority = key.terms.priority
+    return _listed(_amounts(key.terms.rates), f"priority {priority.name.lower()}" if priority is not None else "")
 
 
 def _rule_origin(settings: Settings, rule: LimitRule) -> str:

@@ -21,7 +21,7 @@ from velox.accounts.postgres import PostgresAccounts
 from velox.accounts.service import Accounts, AccountsError
 from velox.accounts.sqlite import SqliteAccounts
 from velox.accounts.store import AccountStore
-from velox.types import KeyEntry, Priority, Rates
+from velox.types import KeyEntry, KeyTerms, Priority, Rates
 
 ME = "ann"
 
@@ -86,7 +86,7 @@ def test_key_is_shown_once_and_kept_as_a_digest(house: House, tmp_path: Path) ->
     (entry,) = house.entries()
     rates = Rates(rpm=600, burst=100)
     assert entry == KeyEntry(
-        digest(secret), "web", rates=rates, priority=Priority.HIGH, id=caller_id(key), account=key.id
+        digest(secret), "web", terms=KeyTerms(rates=rates, priority=Priority.HIGH), id=caller_id(key), account=key.id
     )
     rotated = house.accounts.rotate_key(key.id, 0, ME)
     assert [each.id for each in house.entries()] == [entry.id], "limits and records go on"
@@ -279,11 +279,13 @@ def test_team_bounds_its_keys(house: House) -> None:
     assert house.refused("create_key", {"team": "blue"}, ME).field == "team"
 
     by_name = {entry.name: entry for entry in house.entries()}
-    assert by_name["plain"].models == ("gpt-*", "o1") and by_name["some"].models == ("gpt-4*", "o1")
-    assert by_name["plain"].priority is Priority.NORMAL and by_name["plain"].team_rates == Rates(rpm=60, burst=10)
+    assert by_name["plain"].terms.models == ("gpt-*", "o1") and by_name["some"].terms.models == ("gpt-4*", "o1")
+    assert by_name["plain"].terms.priority is Priority.NORMAL and by_name["plain"].terms.team_rates == Rates(
+        rpm=60, burst=10
+    )
     house.accounts.update("team", "red", {"models": ["o1"], "tags": ["t"]}, ME)
-    assert {entry.name: entry.models for entry in house.entries()} == {"plain": ("o1",), "some": ("o1",)}
-    assert {entry.tags for entry in house.entries()} == {("t", "k"), ("t",)}
+    assert {entry.name: entry.terms.models for entry in house.entries()} == {"plain": ("o1",), "some": ("o1",)}
+    assert {entry.terms.tags for entry in house.entries()} == {("t", "k"), ("t",)}
     house.accounts.update("team", "red", {"models": ["o3"]}, ME)
     assert [entry.name for entry in house.entries()] == ["plain"], "none of its models is left: not all of them"
     assert some.models == ("gpt-4*", "o1")
@@ -308,7 +310,7 @@ def test_key_of_a_team_that_shrinks_keeps_what_both_may(
     house.accounts.create_team({"id": "red"}, ME)
     house.accounts.create_key({"team": "red", name: own}, ME)
     house.accounts.update("team", "red", {name: most}, ME)
-    assert [set(getattr(entry, name)) for entry in house.entries()] == ([left] if left else [])
+    assert [set(getattr(entry.terms, name)) for entry in house.entries()] == ([left] if left else [])
 
 
 def test_names_that_a_key_and_its_team_both_have_are_not_compared() -> None:
@@ -326,7 +328,7 @@ def test_key_may_be_given_groups_of_a_team_with_all_endpoints(house: House) -> N
     """But not the organization's, which has to be named."""
     house.accounts.create_team({"id": "red", "endpoints": ["all"]}, ME)
     house.accounts.create_key({"team": "red", "endpoints": ["inference", "files"]}, ME)
-    assert [entry.endpoints for entry in house.entries()] == [("inference", "files")]
+    assert [entry.terms.endpoints for entry in house.entries()] == [("inference", "files")]
     assert house.refused("create_key", {"team": "red", "endpoints": ["organization"]}, ME).field == "endpoints"
 
 
@@ -336,7 +338,7 @@ def test_tags_of_a_key_push_out_none_of_its_owners(house: House) -> None:
     house.accounts.create_user({"id": "ann", "tags": ["staff"]}, ME)
     own = [f"own{n}" for n in range(8)]
     house.accounts.create_key({"team": "red", "user": "ann", "tags": own}, ME)
-    assert [entry.tags for entry in house.entries()] == [("prod", "staff", *own[:6])]
+    assert [entry.terms.tags for entry in house.entries()] == [("prod", "staff", *own[:6])]
 
 
 def test_key_that_could_use_nothing_is_not_made(house: House) -> None:
@@ -348,7 +350,7 @@ def test_key_that_could_use_nothing_is_not_made(house: House) -> None:
     house.accounts.create_key({"user": "ann", "models": ["gpt-4o", "o3"]}, ME)
     key = house.accounts.create_key({"team": "red", "user": "ann"}, ME).key
     house.accounts.unblock("user", "ann", ME)
-    assert [entry.models for entry in house.entries()] == [("gpt-4o",)] * 2
+    assert [entry.terms.models for entry in house.entries()] == [("gpt-4o",)] * 2
     for wrong in ({"models": ["o3"], "user": "ann"}, {"team": "red", "user": "ben"}):
         assert house.refused("create_key", wrong, ME).field == "user"
     assert house.refused("create_key", {"user": "ben", "endpoints": ["inference"]}, ME).field == "user"
@@ -453,7 +455,7 @@ def test_whatever_is_given_makes_a_key_or_names_the_field(
         entries = house.entries()
         house.store.close()
     assert isinstance(made.key, Key) and orjson.dumps(view(made.key))
-    assert len(entries) <= 1 and all(entry.models == made.key.models for entry in entries)
+    assert len(entries) <= 1 and all(entry.terms.models == made.key.models for entry in entries)
 
 
 def test_what_changed_is_told_in_its_order(house: House) -> None:

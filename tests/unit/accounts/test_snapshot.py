@@ -58,14 +58,18 @@ def test_what_is_written_is_read(written: Written) -> None:
     assert written.write() == 1 and not written.write()
     first = {entry.name: entry for entry in written.read()}
     assert first.keys() == {"both", "of-team", "free"} and all(entry.is_managed for entry in first.values())
-    assert (first["both"].team_rates.rpm, first["both"].user_rates.tpm, first["both"].models) == (60, 1000, ("gpt-*",))
+    assert (first["both"].terms.team_rates.rpm, first["both"].terms.user_rates.tpm, first["both"].terms.models) == (
+        60,
+        1000,
+        ("gpt-*",),
+    )
     assert written.path.stat().st_mode & 0o777 == 0o600
     whole = written.path.read_bytes()
 
     written.accounts.update("team", "red", {"rpm": 120}, "me")
     assert written.write()
     second = {entry.name: entry for entry in written.read()}
-    assert second["both"].team_rates.rpm == 120 and second["free"] == first["free"]
+    assert second["both"].terms.team_rates.rpm == 120 and second["free"] == first["free"]
     written.accounts.block("team", "red", "me")
     assert written.write() and written.names() == {"free"}
     written.accounts.create_key({"name": "new", "user": "ann"}, "me")
@@ -82,7 +86,7 @@ def test_twins_share_what_they_may(written: Written) -> None:
         written.accounts.create_key({"name": name, "team": "red", "models": ["gpt-4o"], "rpm": 7}, "me")
     written.write()
     one, other = (entry for entry in written.read() if entry.name.startswith("twin"))
-    assert one.models is other.models and one.rates is other.rates and one.team_rates is other.team_rates
+    assert one.terms is other.terms
 
 
 @pytest.mark.slow
@@ -93,10 +97,10 @@ def test_one_change_of_many_keys_is_written_in_parts(written: Written) -> None:
     written.write()
     written.accounts.update("team", "red", {"rpm": 7}, "me")
     assert written.snapshot.turn(written.store)
-    assert {entry.team_rates.rpm for entry in written.read() if entry.team} == {60, 7}
+    assert {entry.terms.team_rates.rpm for entry in written.read() if entry.terms.team} == {60, 7}
     written.accounts.delete("key", "k1100", "me")
     assert written.write() >= 2
-    assert {entry.team_rates.rpm for entry in written.read() if entry.team} == {7}
+    assert {entry.terms.team_rates.rpm for entry in written.read() if entry.terms.team} == {7}
     assert len(written.read()) == 1202 and "k1100" not in written.names()
 
 
