@@ -364,20 +364,27 @@ def _numbered(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class MessagesModel(Model):
-    """A Claude with a budget of reasoning, by Messages."""
+    """A Claude with a budget of reasoning, by Messages. It keeps the threads that its answers begin or go on with."""
 
     kind = "messages"
     name = "claude-sonnet-4-5"
     entry: ClassVar[dict[str, Any]] = {"name": "messages", "provider": "anthropic", "key": "env:MODEL_KEY"}
     path = re.compile(r"/v1/messages(/count_tokens)?")
 
+    def __init__(self) -> None:
+        self._threads: Final[dict[str, dict[str, Any]]] = {}  # whole bodies with their answers, by the answers' ids
+
     def refuse(self, request: VendorRequest) -> Reply | None:
-        """Return Anthropic's refusal, also of reasoning that it has not signed."""
-        return anthropic.refuse(request) or reasoning.refuse_signature(request, _SIGNED)
+        """Return Anthropic's refusal, also of reasoning that it has not signed, and of threads that it has not."""
+        before = (request.json.get("thread") or {}).get("previous_message_id")
+        if before is not None and before not in self._threads:
+            return claude.error(f"thread: no message {before}", 404, "not_found_error")
+        whole = request._replace(body=json.dumps(self._whole(request)).encode())
+        return anthropic.refuse(whole) or reasoning.refuse_signature(whole, _SIGNED)
 
     def read(self, request: VendorRequest) -> Asked:
         """Return the tools of the client, and the calls with the results of their ids."""
-        body = request.json
+        body = self._whole(request)
         tools = tuple(tool["name"] for tool in body.get("tools") or () if "name" in tool)
         blocks = [
             block
@@ -423,9 +430,22 @@ class MessagesModel(Model):
             "stop_sequence": None,
             "usage": {**usage, "output_tokens": 30, "service_tier": "standard"},
         }
+        if "thread" in body:
+            whole = self._whole(request)
+            self._threads[message["id"]] = {
+                **whole,
+                "messages": [*whole["messages"], {"role": "assistant", "content": blocks}],
+            }
         if not body.get("stream"):
             return _json(message)
         return _sse_events(_message_events(message))
+
+    def _whole(self, request: VendorRequest) -> dict[str, Any]:
+        """Return what a request stands for, with the thread before it, which says what its tools and model are."""
+        body: dict[str, Any] = request.json
+        thread = body.pop("thread", None) or {}
+        before = self._threads.get(thread.get("previous_message_id", ""))
+        return body if before is None else {**before, **body, "messages": [*before["messages"], *body["messages"]]}
 
     def error(self, message: str) -> Reply:
         """Return an error of Anthropic's."""

@@ -71,15 +71,18 @@ class Asked(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the model does. rounds: the calls of each of its answers but the last. final: the text of the last."""
+    """What the model does. rounds: the calls of each of its answers but the last. final: the text of the last.
+
+    Without a `final` the last round is the last answer: the client takes its calls for the answer.
+    """
 
     rounds: tuple[tuple[Wanted, ...], ...]
-    final: str
+    final: str | None
 
     @property
     def n_requests(self) -> int:
         """Return how many requests the plan takes."""
-        return len(self.rounds) + 1
+        return len(self.rounds) + (self.final is not None)
 
     def answer(self, asked: Asked) -> Answer | None:
         """Return what the model says next; None where the request is none of the plan's. Raises Wrong."""
@@ -101,4 +104,6 @@ class Plan(NamedTuple):
             n_before += len(calls)
         if n_before != len(asked.done):
             raise Wrong(f"{len(asked.done)} results have come back, which is in the midst of an answer's calls")
+        if self.final is None:
+            raise Wrong("it has asked again after the last calls")
         return Answer(len(self.rounds), self.final)
