@@ -53,7 +53,11 @@ test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools  ## L
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
-test-clients: $(INSTALLED) .clients/node/installed  ## Claude Code, Codex, Gemini CLI, SDKs and others, each with tools on five kinds of upstreams; installs 2 GB of them
+# Python's clients, those that clash each in an environment of its own; tests/clients/python/lock.sh writes what is in them.
+PYTHON_CLIENTS := adk agents instructor llamaindex openwebui
+INSTALLED_CLIENTS := .clients/node/installed $(foreach each,$(PYTHON_CLIENTS),.clients/python/$(each)/installed)
+
+test-clients: $(INSTALLED) $(INSTALLED_CLIENTS)  ## Claude Code, Codex, Gemini CLI, LangChain, SDKs and others, each with tools on five kinds of upstreams; installs 5 GB of them
 	@tests/install-tools.sh
 	$(PYTEST) -m clients $(CLIENTS) $(ARGS)
 
@@ -62,6 +66,13 @@ test-clients: $(INSTALLED) .clients/node/installed  ## Claude Code, Codex, Gemin
 	@mkdir -p .clients/node
 	@cp tests/clients/node/package.json tests/clients/node/package-lock.json .clients/node/
 	@cd .clients/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
+
+# A lock is whole: what it leaves out is not wanted.
+.clients/python/%/installed: tests/clients/python/%.lock $(INSTALLED)
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes --only-binary :all: -r $<
 	@touch $@
 
 soak-short: $(INSTALLED)  ## Five minutes of all lanes with faults, kills and reloads, or as ARGS says (--minutes 20): what stays, what is lost

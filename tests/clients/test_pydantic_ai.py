@@ -1,0 +1,48 @@
+"""Pydantic AI, with its models of OpenAI, Anthropic and Google."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clients.farm import KINDS, MODEL_NAMES, Farm
+from tests.clients.plan import Wanted
+from tests.clients.workers import CALLED, PLAN, REPORT, REPORTED, Worker, worker
+
+CLIENTS = ("chat", "responses", "anthropic", "google")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with worker("agents", "with_pydantic_ai.py", tmp_path_factory.mktemp("client")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_tool_loop(velox_farm: Farm, program: Worker, kind: str, client: str, is_streamed: bool) -> None:
+    """Two calls at once, one more, and the model's last text is the agent's."""
+    with velox_farm.playing(kind, PLAN):
+        said = program.ask(client, velox_farm.velox.base_url, MODEL_NAMES[kind], is_streamed=is_streamed)
+    assert said == PLAN.final
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_structured_answer(velox_farm: Farm, program: Worker, kind: str, client: str) -> None:
+    """The answer is of the type that was asked for."""
+    with velox_farm.playing(kind, REPORT):
+        said = program.ask(f"{client}-report", velox_farm.velox.base_url, MODEL_NAMES[kind])
+    assert said == REPORTED
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_answer_by_a_tool(velox_farm: Farm, program: Worker, kind: str, client: str) -> None:
+    """The answer is a call of the tool that stands for the type."""
+    plan = CALLED._replace(rounds=((Wanted("final_result", REPORTED, ""),),))
+    with velox_farm.playing(kind, plan):
+        said = program.ask(f"{client}-report-tool", velox_farm.velox.base_url, MODEL_NAMES[kind])
+    assert said == REPORTED
