@@ -14,7 +14,7 @@ from tests.e2e.routed import routed
 from tests.e2e.test_ledger import usage
 
 Entry = dict[str, Any]
-CLAUDE = {
+CLAUDE: Entry = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
@@ -23,7 +23,7 @@ CLAUDE = {
 }
 CLAUDE |= {"content": [{"type": "text", "text": "It rains."}]}
 CLAUDE["usage"] = {"input_tokens": 1000, "output_tokens": 100, "server_tool_use": {"web_search_requests": 3}}
-EVENTS = [
+EVENTS: list[Entry] = [
     {
         "type": "message_start",
         "message": {**CLAUDE, "content": [], "usage": {"input_tokens": 1000, "output_tokens": 1}},
@@ -34,7 +34,7 @@ EVENTS = [
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": CLAUDE["usage"]},
     {"type": "message_stop"},
 ]
-GPT = {"id": "resp_1", "object": "response", "model": "gpt-5.2", "status": "completed"}
+GPT: Entry = {"id": "resp_1", "object": "response", "model": "gpt-5.2", "status": "completed"}
 GPT["output"] = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It rains."}]}]
 GPT["usage"] = {"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100}
 SEARCHED = {**GPT, "tool_usage": {"web_search": {"num_requests": 2}, "image_gen": {"total_tokens": 0}}}
@@ -50,8 +50,20 @@ def completed(response: Entry) -> bytes:
 
 
 QUESTION = [{"role": "user", "content": "weather?"}]
-MESSAGES = {"messages": QUESTION, "max_tokens": 500, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}
-RESPONSES = {"input": "weather?", "tools": [{"type": "web_search"}]}
+MESSAGES: Entry = {
+    "messages": QUESTION,
+    "max_tokens": 500,
+    "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+}
+RESPONSES: Entry = {"input": "weather?", "tools": [{"type": "web_search"}]}
+GROUNDED = {"webSearchQueries": ["weather", "rain", ""], "groundingChunks": [{"web": {"uri": "https://x"}}]}
+ANSWERED = {"content": {"role": "model", "parts": [{"text": "It rains."}]}, "finishReason": "STOP"}
+GEMINI: Entry = {"modelVersion": "gemini-3-pro-preview", "candidates": [{**ANSWERED, "groundingMetadata": GROUNDED}]}
+GEMINI["usageMetadata"] = {"promptTokenCount": 1000, "candidatesTokenCount": 100}
+STREAM = b"data: %b\n\n" % json.dumps(GEMINI).encode()
+OLDER = {**GEMINI, "modelVersion": "gemini-2.5-flash"}
+GOOGLE = {"contents": [{"role": "user", "parts": [{"text": "weather?"}]}], "tools": [{"googleSearch": {}}]}
+LONG = {**GOOGLE, "generationConfig": {"maxOutputTokens": 500}}
 # What is asked, what the provider answers, and what that costs; None: it can't be known.
 CASES: list[tuple[str, Entry, Entry | bytes, float | None]] = [
     ("/v1/responses", {"model": "claude", **RESPONSES}, CLAUDE, 0.0345),  # 3 and 15 $ a million, 3 at 0.01 $
@@ -61,10 +73,16 @@ CASES: list[tuple[str, Entry, Entry | bytes, float | None]] = [
     ("/v1/messages", {"model": "gpt", **MESSAGES}, GPT, 0.00315),
     ("/v1/messages", {"model": "gpt", **MESSAGES}, DRAWN, None),  # by another model, which nobody names
     ("/v1/messages", {"model": "gpt", "stream": True, **MESSAGES}, completed(DRAWN), None),
+    # 2 and 12 $ a million, 0.014 $ for each query; of older models 0.30 and 2.50 $, and 0.035 $ for an answer.
+    ("/v1/messages", {"model": "gem", **MESSAGES}, GEMINI, 0.0312),
+    ("/v1/messages", {"model": "gem", "stream": True, **MESSAGES}, STREAM, 0.0312),
+    ("/v1beta/models/gem:generateContent", GOOGLE, GEMINI, 0.0312),
+    ("/v1beta/models/gem:generateContent", LONG, OLDER, 0.03555),
+    ("/v1beta/models/gem:streamGenerateContent?alt=sse", GOOGLE, STREAM, 0.0312),
 ]
 
 
-def test_m12_search_has_its_fee_in_a_translated_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_m12_search_has_its_fee_in_each_api(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """M12: it was left out of the cost, and a picture that another model made as well."""
     replies = iter([reply for _, _, reply, _ in CASES])
 
@@ -80,10 +98,11 @@ def test_m12_search_has_its_fee_in_a_translated_answer(tmp_path: Path, capsys: p
     with RecordingUpstream() as upstream:
         entries = [
             {"name": name, "provider": name, "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
-            for name in ("anthropic", "openai")
+            for name in ("anthropic", "openai", "gemini")
         ]
         routes = [
             {"name": "claude", "match": {"models": ["claude"]}, "to": "anthropic", "model": "claude-sonnet-4-5"},
+            {"name": "gem", "match": {"models": ["gem"]}, "to": "gemini", "model": "gemini-3-pro-preview"},
             {"name": "gpt", "match": {"models": ["gpt"]}, "to": "openai", "model": "gpt-5.2"},
         ]
         config = {"upstreams": entries, "routes": routes}

@@ -401,6 +401,8 @@ class RequestCalls:
         given, made = (None, None) if usage is None else (usage.input, usage.output)
         is_exact = given is not None and made is not None and usage is not None and usage.is_exact
         asked = self._asked
+        if asked is None and self.endpoint is Endpoint.VIDEOS:
+            kinds = kinds._replace(units=None)  # of an edit or a longer version: nobody knows what of it is paid
         if asked is not None:
             kinds = asked.merged(kinds, has_tokens=given is not None or made is not None)
         if kinds.units is not None and given is None and made is None:

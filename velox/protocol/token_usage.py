@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "bill_of",
     "billed_units",
     "count_of",
+    "google_searches",
     "milliseconds",
     "sound_ms",
     "token_usage",
@@ -71,6 +72,7 @@ _OPENROUTER: Final = "openrouter"
 _PERPLEXITY: Final = "perplexity"
 _LONGEST_TIER: Final = 32
 _LONGEST_MODEL: Final = 256
+_PAID_BY_ANSWER: Final = ("gemini-1", "gemini-2")
 
 
 class Bill(NamedTuple):
@@ -156,6 +158,16 @@ def with_tools(found: TokenUsage, tools: object) -> TokenUsage:
         found = found._replace(web_searches=searches)
     has_pictures = any(count_of(pictures, name) for name in ("total_tokens", "input_tokens", "output_tokens"))
     return found._replace(has_others=True) if has_pictures else found
+
+
+def google_searches(queries: Iterable[object], model: str) -> int:
+    """Return how many searches Google takes a fee for, of the queries of an answer. model: that answered.
+
+    Gemini 3 pays each query that is not empty, those before it the answer.
+    https://ai.google.dev/gemini-api/docs/google-search
+    """
+    n = sum(isinstance(query, str) and bool(query) for query in queries)
+    return min(n, 1) if model.startswith(_PAID_BY_ANSWER) else n
 
 
 def told_units(reply: Mapping[str, object]) -> tuple[Units | None, str]:

@@ -37,6 +37,7 @@ from velox.protocol.token_usage import (
     answer_of_total,
     billed_units,
     count_of,
+    google_searches,
     sound_ms,
     token_usage,
     told_units,
@@ -52,6 +53,8 @@ GOOGLE_KEY: Final = b'"usageMetadata"'
 # Of replies that may be paid by other units than tokens: a usage may stand in them as well.
 UNITS_KEY: Final = b'"usage_info"'
 _NULL: Final = b'"usage":null'
+# Of Google's replies that have searched the web.
+_QUERIES: Final = b'"webSearchQueries"'
 _TIER: Final = "service_tier"
 # What counts beside either usage: the tier, and what the model that answered is called.
 # What OpenAI tells of tools beside the usage of a response, and a transcription with its words of its length.
@@ -341,15 +344,28 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
         if type(found) is not simdjson.Object:
             return {}
         names = _names(key)
+        searched = {_TOOLS: _google_tools(found)} if key == GOOGLE_KEY and text.find(_QUERIES) >= 0 else {}
         if not is_event:
-            return _plain(found, names)
+            return {**_plain(found, names), **searched}
         members = _plain(found, (*names, _TYPE, *_HOLDER_NAMES, _CHOICES), names)
     # ValueError: equal names, not strict JSON, or not UTF-8. RuntimeError: too deep, or a number of over 64 bits.
     except (ValueError, RuntimeError):
         outline = _outline(key, is_event=is_event)
         outline.feed(bytes(text))
         return _outlined(outline)
-    return members
+    return {**members, **searched} if searched else members
+
+
+def _google_tools(found: simdjson.Object) -> dict[str, object]:
+    """Return the searches that a reply of Google's was grounded on, as OpenAI's `tool_usage` tells them."""
+    reply = found.as_dict()
+    candidates, model = reply.get("candidates"), reply.get("modelVersion")
+    queries: list[object] = []
+    for each in candidates if isinstance(candidates, list) else ():
+        grounding = each.get("groundingMetadata") if isinstance(each, dict) else None
+        asked = grounding.get("webSearchQueries") if isinstance(grounding, dict) else None
+        queries += asked if isinstance(asked, list) else ()
+    return {"web_search": {"num_requests": google_searches(queries, model if isinstance(model, str) else "")}}
 
 
 def _plain(found: simdjson.Object, names: tuple[str, ...], inside: tuple[str, ...] = ()) -> dict[str, object]:

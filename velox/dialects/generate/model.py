@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -15,6 +17,7 @@ from velox.dialects.form import (
     ApiError,
     ErrorKind,
     Request,
+    Search,
     Signature,
     Text,
     Thinking,
@@ -42,6 +45,7 @@ from velox.dialects.generate.wire import Candidate, ReplyCall, ReplyPart, UsageM
 from velox.dialects.losses import Losses, ReplyError
 from velox.dialects.text import EMPTY, decoded, joined, raw_text
 from velox.dialects.tool_fit import fit_tools
+from velox.protocol.token_usage import google_searches
 
 __all__ = ["GenerateModel"]
 
@@ -87,12 +91,16 @@ class GenerateModel:
         if found is None:
             raise ReplyError(ApiError(ErrorKind.API, _BAD_GATEWAY, "the upstream's answer does not say why it ended"))
         metadata = reply.usage_metadata or _NO_USAGE
+        used, search = whole_usage(metadata), next((each for each in blocks if isinstance(each, Search)), None)
+        if search is not None:
+            n_searches = google_searches(search.queries, reply.model_version or "")
+            used = msgspec.structs.replace(used, web_searches=n_searches)
         return Answer(
             reply.response_id or "",
             reply.model_version or "",
             blocks,
             found,
-            whole_usage(metadata),
+            used,
             tier(metadata),
             tuple(dict.fromkeys(names)),
         )

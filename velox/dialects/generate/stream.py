@@ -32,6 +32,7 @@ from velox.dialects.form import (
     Signature,
     Start,
     Stop,
+    Usage,
     Used,
 )
 from velox.dialects.generate.grounding import Grounding, has_sources
@@ -43,6 +44,7 @@ from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.sse_events import MOST_REPLY_BYTES, SseEvents
 from velox.dialects.text import EMPTY, decoded, joined, quoted, raw_text
+from velox.protocol.token_usage import google_searches
 
 __all__ = ["GenerateStreamReader"]
 
@@ -131,6 +133,7 @@ class _Parts:
         "_has_tools",
         "_is_over",
         "_kind",
+        "_model",
         "_n",
         "_n_calls",
         "_n_kept",
@@ -144,6 +147,7 @@ class _Parts:
         self._texts: Final[dict[int, list[JsonText]] | None] = {} if searches else None  # by block
         self._n_kept = 0
         self._grounding: Final = Grounding()
+        self._model = ""
         self._started = False
         self._n = -1  # the number of the last block
         self._kind: Kind | None = None  # of the one that is open
@@ -168,7 +172,8 @@ class _Parts:
             return
         if not self._started:
             self._started = True
-            events.append(Start(reply.response_id or "", reply.model_version or ""))
+            self._model = reply.model_version or ""
+            events.append(Start(reply.response_id or "", self._model))
         if reply.usage_metadata is not None:
             found = usage(reply.usage_metadata)
             if found.input is not None or found.output is not None:
@@ -195,7 +200,8 @@ class _Parts:
         self._close(events)
         search = self._grounding.search
         if search is not None:
-            events.append(Searched(search))
+            n_searches = google_searches(search.queries, self._model)
+            events += (Used(Usage(web_searches=n_searches)), Searched(search))
         events += (Finish(settled(self._stop, has_calls=self._has_tools)), End())  # a call may come after the reason
 
     def _fail(self, error: ApiError, events: list[Event]) -> None:
