@@ -63,7 +63,11 @@ def total_rows(by: Sequence[Dimension], totals: Iterable[Total]) -> Iterator[Row
 
 def call_rows(calls: Iterable[Call]) -> Iterator[Row]:
     """Return one row for each call."""
+    told: dict[Flag, str] = {}  # few calls have others than those before
     for call in calls:
+        flags = told.get(call.flags)
+        if flags is None:
+            flags = told[call.flags] = "|".join(flag.name.lower() for flag in Flag if flag in call.flags and flag.name)
         values = (
             call.id,
             call.attempt,
@@ -83,7 +87,7 @@ def call_rows(calls: Iterable[Call]) -> Iterator[Row]:
             call.tier,
             call.status,
             call.reason,
-            "|".join(flag.name.lower() for flag in type(call.flags) if flag in call.flags and flag.name),
+            flags,
             None if call.first_byte_us is None else call.first_byte_us // 1000,
             call.duration_us // 1000,
             *call.tokens,
@@ -171,7 +175,9 @@ def _shown(value: str | int | None) -> str:
     if value is None:
         return "-"
     text = f"{value:,}" if isinstance(value, int) else value
-    return "".join(letter if letter.isprintable() else "?" for letter in text) or "-"
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text or "-"
 
 
 def _cost_of(sums: Sums) -> str | None:
