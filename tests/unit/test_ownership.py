@@ -802,3 +802,36 @@ def test_key_of_the_organization_keeps_its_files_from_others() -> None:
     with pytest.raises(VeloxError):
         account.ask(B, b"GET", b"/v1/files/file-admin")
     assert account.ask(admin, b"POST", b"/v1/agents", {"name": "x"}) == ()
+
+
+@pytest.mark.parametrize("kind", ["a text", "small values"])
+def test_large_body_is_searched_in_short_steps(kind: str) -> None:
+    """X9: 20 MB of a text, whose reply may tell of a container, held the loop for 17 ms; of small values for 150."""
+    account = Account()
+    body = b'{"model":"m","input":"%b"}' % (b"a word " * 3_000_000)
+    if kind == "small values":
+        body = b'{"model":"m","previous_response_id":"x","input":[%b1]}' % (b"1," * 10_000_000)
+    head = RequestHead.of(b"POST", b"/v1/responses", JSON, len(body))
+    guard = account.access.guard(head, A)
+    assert guard is not None
+    least_s = 1.0
+    for _ in range(3):
+        longest_s, began_s = 0.0, time.thread_time()
+        try:
+            for _ in guard.steps(head, bytearray(body), BodyFields()):
+                longest_s = max(longest_s, time.thread_time() - began_s)
+                began_s = time.thread_time()
+        except VeloxError as error:
+            assert kind == "small values" and "too many values" in error.message
+        least_s = min(least_s, max(longest_s, time.thread_time() - began_s))
+    assert least_s < 0.005
+
+
+@pytest.mark.parametrize("n", [0, 262_100, 262_140, 262_200, 600_000])
+def test_container_is_foreseen_wherever_it_stands_in_a_large_body(n: int) -> None:
+    """X5: a mark that two slices cut is found, too: then what the reply tells of is remembered."""
+    account = Account()
+    body = b'{"model":"m","input":"%b","tools":[{"type":"code_interpreter"}],"x":"%b"}' % (b"a" * n, b"b" * 300_000)
+    with_container = account.ask(A, b"POST", b"/v1/responses", body)
+    without = account.ask(A, b"POST", b"/v1/responses", body.replace(b"code_interpreter", b"code_no"))
+    assert [type(each).__name__ for each in with_container] != [type(each).__name__ for each in without]

@@ -354,7 +354,8 @@ class Guard:
         if owned is None:
             return filters
         yield from owned.check(head, body)
-        return (*filters, *owned.filters(head, body, stores=fields.stores, place=place))
+        makes_more = yield from owned.making_more(body)
+        return (*filters, *owned.filters(head, makes_more=makes_more, stores=fields.stores, place=place))
 
     def gate(self, most_bytes: int = MOST_BYTES) -> MessageGate:
         """Return what looks at the messages of a client's WebSocket. most_bytes: of one."""

@@ -80,6 +80,8 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 _OF_EVENT: Final = ("id", "response.id", "interaction.id", "conversation_id")
 _OF_FILE: Final = ("id",)
 # An answer that is not ready yet: https://docs.x.ai/docs/guides/deferred-chat-completions
+_SOUGHT_BYTES: Final = 256 * 1024  # of a slice
+_LONGEST_MARK: Final = 32
 _DEFERRED: Final = b'"deferred"'
 # What a request says for which a model may make a container, and where the answer tells its id: OpenAI's
 # `code_interpreter` and `shell` (openai 3.54, types/responses), Anthropic's code execution (anthropic 1.9, types/beta).
@@ -163,6 +165,16 @@ class OwnedCall:
         None: a body that is large.
         """
         return bool(self._marks) if body is None else any(mark in body for mark in self._marks)
+
+    def making_more(self, body: bytes | bytearray) -> Generator[None, None, bool]:
+        """Do what makes_more() does; yields between slices of the work."""
+        for at in range(0, len(body) if self._marks else 0, _SOUGHT_BYTES):
+            end = at + _SOUGHT_BYTES + _LONGEST_MARK
+            if any(body.find(mark, at, end) >= 0 for mark in self._marks):
+                return True
+            if end < len(body):
+                yield
+        return False
 
     def check(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
         """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices."""
@@ -292,13 +304,15 @@ class OwnedCall:
         return call is not None and call.kind is not None and call.kind.group not in _OF_MODELS
 
     def filters(
-        self, head: RequestHead, body: bytes | bytearray, *, stores: bool, place: Callable[[], int] = nowhere
+        self, head: RequestHead, *, makes_more: bool, stores: bool, place: Callable[[], int] = nowhere
     ) -> tuple[ReplyFilter, ...]:
-        """Return what reads the reply. stores: the body asks for that. place: as for recording()."""
+        """Return what reads the reply. makes_more: as that says. stores: the body asks for that. place: as for
+        recording().
+        """
         call = self._call
         if call is None or head.offer is not None:
             return ()
-        kind, makes_more = call.kind, self.makes_more(body)
+        kind = call.kind
         if kind is None:
             return (ContainerWatch(self._table, self._owner, (), place),) if makes_more else ()
         if call.object_id:
