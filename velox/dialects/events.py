@@ -19,10 +19,12 @@ from velox.dialects.form import (
     Event,
     Failed,
     Finish,
+    Image,
     JsonText,
     Kind,
     Lost,
     Open,
+    Pictured,
     Refusal,
     Search,
     Searched,
@@ -61,6 +63,8 @@ def _of_block(n: int, block: AnswerBlock, spans: Sequence[Span]) -> list[Event]:
             return _texts(n, Kind.TEXT, text, block.signature, cited)
         case Search():
             return [Searched(block)]
+        case Image():
+            return [Pictured(block)]
         case Refusal(text):
             return _texts(n, Kind.REFUSAL, text, None)
         case Thinking(text):
@@ -83,7 +87,7 @@ def _texts(n: int, kind: Kind, text: JsonText, signature: Signature | None, cite
 def answer_of(events: list[Event]) -> Answer:
     """Return the answer that a whole stream tells. Raises BrokenReplyError: it is not whole; ReplyError: it failed."""
     answer = Answer("", "", [], Stop(StopReason.END))
-    opened: list[Open | Search] = []
+    opened: list[Open | Search | Image] = []
     cited: dict[int, list[Citation]] = {}
     texts: dict[int, list[JsonText]] = {}
     signatures: dict[int, Signature] = {}
@@ -103,6 +107,8 @@ def answer_of(events: list[Event]) -> Answer:
                 cited.setdefault(event.n, []).append(event.citation)
             case Searched():
                 opened.append(event.search)
+            case Pictured():
+                opened.append(event.image)
             case Used():
                 usage = event.usage.over(usage)
             case Finish():
@@ -118,7 +124,7 @@ def answer_of(events: list[Event]) -> Answer:
     if not is_whole:
         raise BrokenReplyError("the stream was cut")
     for each in opened:
-        if isinstance(each, Search):
+        if isinstance(each, Search | Image):
             answer.blocks.append(each)
             continue
         block = _block(each, joined(texts[each.n], b""), signatures.get(each.n))

@@ -57,6 +57,7 @@ __all__ = [
     "Modalities",
     "ModelSide",
     "Open",
+    "Pictured",
     "Reasoning",
     "Refusal",
     "Request",
@@ -341,7 +342,7 @@ class Request(msgspec.Struct, gc=False):
 
     model: as the client named it; the writer is given the one to ask for. cache: a mark on all of it (Anthropic's
     top-level one). tier: OpenAI's names: "auto", "default", "flex", "scale", "priority". cache_key: OpenAI's
-    prompt_cache_key. verbosity: OpenAI's "low", "medium", "high".
+    prompt_cache_key. wants_pictures: the answer may have them. verbosity: OpenAI's "low", "medium", "high".
     """
 
     model: str
@@ -350,6 +351,7 @@ class Request(msgspec.Struct, gc=False):
     tools: list[Tool] = []
     tool_choice: ToolChoice | None = None
     web_search: WebSearch | None = None
+    wants_pictures: bool = False
     parallel_tools: bool | None = None
     max_tokens: int | None = None
     temperature: float | None = None
@@ -450,7 +452,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """A whole answer. blocks: of the assistant: Text, Thinking, ToolUse, Refusal, Search.
+    """A whole answer. blocks: of the assistant: Text, Thinking, ToolUse, Refusal, Search, Image.
 
     id: the upstream's, "" for none. model: as the upstream called it. tier: that it was served in. lost: as in Lost.
     """
@@ -537,6 +539,12 @@ class Searched(msgspec.Struct, gc=False):
     search: Search
 
 
+class Pictured(msgspec.Struct, gc=False):
+    """The model has made a picture, as data; it stands between blocks, or within a text."""
+
+    image: Image
+
+
 class Lost(msgspec.Struct, gc=False):
     """The model said what this form has no place for: no writer gets it.
 
@@ -601,7 +609,9 @@ class Failed(msgspec.Struct, gc=False):
     error: ApiError
 
 
-Event: TypeAlias = Start | Work | Open | Delta | Sign | Cite | Close | Searched | Lost | Used | Finish | End | Failed
+Event: TypeAlias = (
+    Start | Work | Open | Delta | Sign | Cite | Close | Searched | Pictured | Lost | Used | Finish | End | Failed
+)
 
 
 # -- what a dialect has ------------------------------------------------------------------------------
@@ -630,6 +640,10 @@ class StreamWriter(Protocol):
 
 class ClientSide(Protocol):
     """One request of a client in its dialect, and what it gets back. Made for one attempt, by (call, losses)."""
+
+    @property
+    def takes_pictures(self) -> bool:
+        """True where an answer may have them."""
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError (losses.py)."""

@@ -20,7 +20,7 @@ from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Choice, Request, WebSearch
 from velox.dialects.losses import BadRequestError, Losses
 
-__all__ = ["HostedTools", "taken_search"]
+__all__ = ["HostedTools", "refuse_pictures", "taken_search"]
 
 _NONE_SUCH: Final = "the model of this route has no such tool of its provider's own"
 _NO_SEARCH: Final = (
@@ -86,6 +86,13 @@ class HostedTools:
                 self._losses.drop(self.lost, self._search_param)
         if not request.tools and (search is not None or self._n_others):
             request.tool_choice = None
+
+
+def refuse_pictures(request: Request) -> None:
+    """Raise BadRequestError where the answer is to have pictures: the API of the model makes none in it."""
+    if request.wants_pictures:
+        message = "the model of this route makes no pictures in its answers; leave them out, or ask one of Gemini's"
+        raise BadRequestError(message, "modalities")
 
 
 def taken_search(request: Request, facts: ModelFacts | None, losses: Losses) -> WebSearch | None:

@@ -31,11 +31,13 @@ from velox.dialects.form import (
     Event,
     Failed,
     Finish,
+    Image,
     Kind,
     Lost,
     Modalities,
     ModelSide,
     Open,
+    Pictured,
     Refusal,
     Start,
     Stop,
@@ -60,6 +62,7 @@ __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 
 _TOO_LONG: Final = "context_length_exceeded"
 _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
+_PICTURE: Final = "answer.image"
 _NOTHING: Final = Written(b"")
 _EVENTS: Final = "it is an event stream, where no API has one"
 _TEXT_ONLY: Final = Modalities()
@@ -134,7 +137,8 @@ class Dialogue:
     def stream(self) -> _DialogueStream:
         """Return what translates a stream."""
         cited = CitedTexts() if self._searches else None
-        self._stream = _DialogueStream(self._model.stream(), self._client.stream(), self._written, self._losses, cited)
+        reader, writer, pictures = self._model.stream(), self._client.stream(), self._client.takes_pictures
+        self._stream = _DialogueStream(reader, writer, self._written, self._losses, cited, takes_pictures=pictures)
         return self._stream
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
@@ -161,6 +165,9 @@ class Dialogue:
     def _shown(self, answer: Answer) -> Answer:
         """Return an answer as the client knows its tools; note what it tells."""
         written, self._stream = self._written, None
+        if not self._client.takes_pictures and any(isinstance(block, Image) for block in answer.blocks):
+            answer.lost = tuple(dict.fromkeys((*answer.lost, _PICTURE)))
+            answer.blocks = [block for block in answer.blocks if not isinstance(block, Image)]
         for field in answer.lost:
             self._losses.lose(field)
         if answer.stop.unknown is not None:
@@ -179,7 +186,7 @@ class Dialogue:
 
 
 def _says(block: AnswerBlock) -> bool:
-    return isinstance(block, ToolUse | Refusal) or (isinstance(block, Text) and block.text != EMPTY)
+    return isinstance(block, ToolUse | Refusal | Image) or (isinstance(block, Text) and block.text != EMPTY)
 
 
 def _check_media(lost: Sequence[str], stop: Stop) -> None:
@@ -218,6 +225,7 @@ class _DialogueStream:
 
     __slots__ = (
         *("_calls", "_cited", "_has_said", "_keys", "_losses", "_lost", "_reader", "_writer", "_written"),
+        "_takes_pictures",
         *("failed", "has_begun", "is_whole", "model", "usage"),
     )
 
@@ -228,7 +236,10 @@ class _DialogueStream:
         written: Written,
         losses: Losses,
         cited: CitedTexts | None = None,
+        *,
+        takes_pictures: bool = False,
     ) -> None:
+        self._takes_pictures: Final = takes_pictures
         self._cited: Final = cited
         self._losses: Final = losses
         self._reader: Final = reader
@@ -273,8 +284,9 @@ class _DialogueStream:
             if isinstance(event, Failed):
                 self.failed = event.error
                 return b""
-            # A picture alone is no answer for this client: what comes of it only the end tells.
-            if not (isinstance(event, Start | Used) or (isinstance(event, Lost) and event.field in _MEDIA)):
+            # A picture alone is no answer for most clients: what comes of it only the end tells.
+            is_lost = isinstance(event, Pictured) and not self._takes_pictures
+            if not (is_lost or isinstance(event, Start | Used) or (isinstance(event, Lost) and event.field in _MEDIA)):
                 self.has_begun = True
                 break
         return self._write(events)
@@ -304,10 +316,13 @@ class _DialogueStream:
                     _check_media(self._lost, event.stop)
                 if event.stop.unknown is not None:
                     self._losses.lose(_STOP)
-            elif isinstance(event, Lost):
-                self._losses.lose(event.field)
-                if not self._has_said and event.field not in self._lost:
-                    self._lost.append(event.field)
+            elif isinstance(event, Pictured) and self._takes_pictures:
+                self._has_said = True
+            elif isinstance(event, Lost | Pictured):
+                field = event.field if isinstance(event, Lost) else _PICTURE
+                self._losses.lose(field)
+                if not self._has_said and field not in self._lost:
+                    self._lost.append(field)
                 continue
             elif isinstance(event, Work):
                 continue

@@ -16,9 +16,11 @@ from velox.dialects.form import (
     Event,
     Failed,
     Finish,
+    Image,
     Kind,
     Lost,
     Open,
+    Pictured,
     Refusal,
     Search,
     Searched,
@@ -70,7 +72,7 @@ def assembled(events: Iterable[Event]) -> Answer:
     stop: Stop | None = None
     usage = Usage()
     opens: dict[int, Open] = {}
-    order: list[Open | Search] = []
+    order: list[Open | Search | Image] = []
     cited: dict[int, list[Citation]] = {}
     texts: dict[int, list[bytes]] = {}
     signatures: dict[int, Signature] = {}
@@ -103,6 +105,8 @@ def assembled(events: Iterable[Event]) -> Answer:
             case Searched():
                 assert not is_open, "a search stands between blocks"
                 order.append(event.search)
+            case Pictured():
+                order.append(event.image)
             case Close():
                 is_open.remove(event.n)
             case Used():
@@ -122,7 +126,7 @@ def assembled(events: Iterable[Event]) -> Answer:
     assert has_ended
     blocks: list[AnswerBlock] = []
     for each in order:
-        if isinstance(each, Search):
+        if isinstance(each, Search | Image):
             blocks.append(each)
             continue
         block = _block(each, joined(texts[each.n], b""), signatures.get(each.n))

@@ -216,9 +216,10 @@ def test_body_of_the_other_api_is_told_its_path() -> None:
 
 
 def test_modalities_say_what_can_be_carried_over() -> None:
-    """C42: the model may well answer with pictures; Velox can't bring them into this API."""
+    """C42: pictures come to clients of Chat Completions, as OpenRouter's do; no sound does."""
+    assert _chat(modalities=["text", "image"]).wants_pictures and not _chat(modalities=["text"]).wants_pictures
     with pytest.raises(BadRequestError, match="Velox carries only text") as caught:
-        _chat(modalities=["text", "image"])
+        _chat(modalities=["text", "audio"])
     assert caught.value.param == "modalities"
     with pytest.raises(BadRequestError, match="Velox carries only text"):
         config = {"responseModalities": ["IMAGE"]}

@@ -14,7 +14,7 @@ from tests.unit.dialects.assembling import assembled
 from tests.unit.dialects.assembling import events_of as read_events
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, delta, event, stop
 from velox.dialects.events import answer_of, events_of
-from velox.dialects.form import Call, Message, Request, Role, Text
+from velox.dialects.form import Call, Image, Message, Request, Role, Text
 from velox.dialects.losses import Losses
 from velox.gateway.crossing import Dialogue
 from velox.gateway.translation import TranslatedReply
@@ -26,7 +26,7 @@ from velox.types import Surface
 
 SIDES = sides()
 CALL = Call("abc", 1, "m")
-PICTURE = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
+FILMED = {"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}}
 HI = {"type": "text", "text": "Hi"}
 
 
@@ -59,7 +59,7 @@ def converse(*blocks: dict[str, Any]) -> dict[str, Any]:
 CITED = {"type": "url_citation", "url_citation": {"url": "https://x.test", "title": "x"}}
 RUN = {"type": "server_tool_use", "id": "s", "name": "code_execution", "input": {}}
 PLAIN = [
-    (Surface.GENERATE, generated(PICTURE), "answer.image"),
+    (Surface.GENERATE, generated(FILMED), "answer.video"),
     (Surface.GENERATE, generated({"inlineData": {"data": "AA==", "mimeType": "audio/wav"}}), "answer.audio"),
     (Surface.GENERATE, generated({"fileData": {"mimeType": "application/pdf", "fileUri": "gs://x"}}), "answer.file"),
     (Surface.GENERATE, generated({"inlineData": "none"}), "answer.file"),
@@ -75,7 +75,7 @@ PLAIN = [
     (Surface.CHAT, chat(content=[HI, {"type": "reference", "reference_ids": [1]}]), "answer.citations"),
     (Surface.MESSAGES, message(RUN, HI), "answer.tools.hosted"),
     (Surface.MESSAGES, message({**HI, "citations": [{"type": "char_location"}]}), "answer.citations"),
-    (Surface.RESPONSES, response({"type": "image_generation_call", "id": "i", "result": "AA=="}), "answer.image"),
+    (Surface.RESPONSES, response({"type": "image_generation_call", "id": "i", "result": None}), "answer.image"),
     (Surface.RESPONSES, response({"type": "web_search_call", "id": "w"}), "answer.tools.hosted"),
     (Surface.RESPONSES, response(annotations=[CITED]), "answer.citations"),
     (Surface.CONVERSE, converse({"image": {"format": "png", "source": {"bytes": "AA=="}}}), "answer.image"),
@@ -103,7 +103,7 @@ CHAT_END = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {}, "fini
 MESSAGES_END = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
 BEGUN = {"type": "message_start", "message": {"id": "m", "model": "m"}}
 STREAMS = [
-    (Surface.GENERATE, lines(generated(PICTURE)), "answer.image"),
+    (Surface.GENERATE, lines(generated(FILMED)), "answer.video"),
     (Surface.CHAT, lines(chunk(content="Hi"), chunk(images=[{"type": "image_url"}]), CHAT_END), "answer.image"),
     (Surface.CHAT, lines(chunk(content="Hi"), chunk(audio={"data": "AA=="}), CHAT_END), "answer.audio"),
     (
@@ -182,12 +182,13 @@ PNG = "iVBORw0K" * 250_000  # 2 MB: a picture has that in base64
     ],
 )
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_picture_of_usual_size_is_left_out_of_a_stream(api: Surface, stream: bytes, end: bytes) -> None:
-    """It comes in one event: the answer must not fail because of it."""
+def test_picture_of_usual_size_fails_no_stream(api: Surface, stream: bytes, end: bytes) -> None:
+    """It comes in one event, and is carried over where it is read; else it is named."""
     stream = stream.replace(b"\n", end)
     found = assembled(read_events(model(api).stream(), stream, [65536] * (len(stream) // 65536)))
 
-    assert found.lost == ("answer.image",)
+    pictures = [block.source.value for block in found.blocks if isinstance(block, Image)]
+    assert (pictures, found.lost) == (([PNG], ()) if api is Surface.GENERATE else ([], ("answer.image",)))
     assert [block.text for block in found.blocks if isinstance(block, Text)] == [b'"Hi"']
 
 
@@ -216,12 +217,12 @@ def replied(*, is_stream: bool, body: bytes, counted: list[None]) -> tuple[Trans
 def test_client_is_told_and_it_is_counted_once(is_stream: bool) -> None:
     """The head of a stream is gone where the text comes first; a strict route refuses no answer that is there."""
     counted: list[None] = []
-    body = json.dumps(generated(PICTURE, PICTURE)).encode()
+    body = json.dumps(generated(FILMED, FILMED)).encode()
 
     reply, written = replied(is_stream=is_stream, body=b"data: %b\n\n" % body if is_stream else body, counted=counted)
 
     assert b"Hi" in written and reply.released is not None
-    assert dict(reply.released.headers)[b"x-velox-dropped"] == b"answer.image"
+    assert dict(reply.released.headers)[b"x-velox-dropped"] == b"answer.video"
     assert len(counted) == 1
 
 

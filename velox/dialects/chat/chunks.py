@@ -14,6 +14,7 @@ from typing import Final
 
 from velox.dialects.arguments import custom_input
 from velox.dialects.chat.details import BETWEEN, id_with_thought, signature_detail, thinking_detail
+from velox.dialects.chat.pictures import picture
 from velox.dialects.chat.sources import annotation
 from velox.dialects.form import (
     Call,
@@ -27,6 +28,7 @@ from velox.dialects.form import (
     JsonText,
     Kind,
     Open,
+    Pictured,
     Searched,
     Sign,
     Signature,
@@ -129,6 +131,8 @@ class ChunkWriter:
         self._opening: _Block | None = None  # its chunk waits for the signature that may go with it
         self._n_calls = 0
         self._n_details = 0
+        self._n_pictures = 0
+        self._n_annotations = 0
         self._has_thoughts = False
         self._held_bytes = 0
         self._usage = Usage()
@@ -158,7 +162,13 @@ class ChunkWriter:
             case Sign():
                 return self._sign(event)
             case Cite():
-                return self._chunk(b'{"annotations":[%b]}' % annotation(event.citation, event.span))
+                written = annotation(event.citation, event.span, self._n_annotations)
+                self._n_annotations += 1
+                return self._begun() + self._chunk(b'{"annotations":[%b]}' % written)
+            case Pictured():
+                written = picture(event.image, self._n_pictures)
+                self._n_pictures += 1
+                return self._begun() + self._opened() + self._chunk(b'{"images":[%b]}' % written)
             case Searched():
                 self._losses.lose(SEARCHES)
             case Close():

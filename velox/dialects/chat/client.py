@@ -16,6 +16,7 @@ from velox.dialects.chat.chunks import (
     usage_json,
 )
 from velox.dialects.chat.details import BETWEEN, id_with_thought, signature_detail, thinking_detail
+from velox.dialects.chat.pictures import picture
 from velox.dialects.chat.requests import RequestReader
 from velox.dialects.chat.sources import annotation
 from velox.dialects.citations import spans_of
@@ -24,6 +25,7 @@ from velox.dialects.form import (
     AnswerBlock,
     ApiError,
     Call,
+    Image,
     JsonText,
     Refusal,
     Request,
@@ -63,6 +65,11 @@ class ChatClient:
         self._model = request.model or self._model
         return request
 
+    @property
+    def takes_pictures(self) -> bool:
+        """See ClientSide."""
+        return True
+
     def own_path(self, path: str) -> str:
         """See ClientSide."""
         return path  # writers use its names
@@ -100,6 +107,7 @@ class ChatClient:
             b',"refusal":',
             joined(refusals, b"") if refusals else b"null",
             *self._annotations(blocks),
+            *_images(blocks),
             *self._reasoning(blocks),
             *self._calls(calls),
             b"}",
@@ -180,3 +188,8 @@ class ChatClient:
                 form = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}'
                 written.append(form % (call_id, name, written_arguments(call.arguments)))
         return [b',"tool_calls":[', b",".join(written), b"]"]
+
+
+def _images(blocks: Sequence[AnswerBlock]) -> list[bytes]:
+    images = [block for block in blocks if isinstance(block, Image)]
+    return [b',"images":[', b",".join([picture(image, n) for n, image in enumerate(images)]), b"]"] if images else []

@@ -69,6 +69,8 @@ _CHOICES: Final = {
     "required": Choice.REQUIRED,
     "any": Choice.REQUIRED,  # Mistral's word
 }
+_PICTURES: Final = "image"  # OpenRouter's name of the modality
+_CARRIED: Final = frozenset({"text", _PICTURES})
 _WEB_SEARCH: Final = "web_search"  # Mistral's, and others'
 _USER: Final = Role.USER  # an enum's member costs more to look up than a message to make
 _ASSISTANT: Final = Role.ASSISTANT
@@ -139,6 +141,7 @@ class RequestReader:
         stop = given.stop
         # Field by field: so many by name in one call cost four times as much.
         request = Request(given.model, self._messages(given.messages), given.stream is True)
+        request.wants_pictures = given.modalities is not None and _PICTURES in given.modalities
         if given.tools:
             request.tools = [tool for n, each in enumerate(given.tools) if (tool := self._tool(each, n)) is not None]
         if has_rare and (is_given(given.functions) or is_given(given.function_call)):
@@ -193,8 +196,10 @@ class RequestReader:
         if given.logprobs or given.top_logprobs:
             message = "the model of this route gives no log probabilities; leave logprobs and top_logprobs out"
             raise BadRequestError(message, "logprobs" if given.logprobs else "top_logprobs")
-        if given.modalities and set(given.modalities) != {"text"}:
-            message = 'Velox carries only text over from the API of this model; set modalities to ["text"], or ask one'
+        if given.modalities and not _CARRIED.issuperset(given.modalities):
+            message = (
+                "Velox carries only text and pictures over from the API of this model; leave others out, or ask one"
+            )
             raise BadRequestError(f"{message} that has Chat Completions", "modalities")
 
     def _drop_rare(self, given: wire.RequestBody) -> None:

@@ -57,15 +57,20 @@ def citations_of(raw: Raw) -> tuple[Citation, ...]:
     return tuple(found)
 
 
-def annotation(citation: Citation, span: Span | None) -> bytes:
-    """Write a citation. span: where it stands; None: nobody has counted."""
+def annotation(citation: Citation, span: Span | None, index: int | None = None) -> bytes:
+    """Write a citation. span: where it stands; None: nobody has counted.
+
+    index: its number, in a stream: OpenAI's SDKs put the lists of chunks together by it, and fail without one.
+    """
     start, end = citation.start or 0, citation.end or 0
     if span is not None:
         start, end = span.before + span.start, span.before + span.end
     source = citation.source
     page = b'{"start_index":%d,"end_index":%d,"url":%b,"title":%b}'
-    return b'{"type":"url_citation","url_citation":%b}' % (
-        page % (start, end, quoted(source.url), quoted(source.title or source.url))
+    number = b"" if index is None else b'"index":%d,' % index
+    return b'{%b"type":"url_citation","url_citation":%b}' % (
+        number,
+        page % (start, end, quoted(source.url), quoted(source.title or source.url)),
     )
 
 

@@ -35,6 +35,11 @@ class GenerateClient:
         """Read the request. Raises BadRequestError."""
         return RequestReader(self._losses).read(body, self._call.model, self._call.stream)
 
+    @property
+    def takes_pictures(self) -> bool:
+        """See ClientSide."""
+        return False
+
     def own_path(self, path: str) -> str:
         """See ClientSide."""
         return own_path(path, GENERATE_NAMES)  # several contents may become one message

@@ -32,6 +32,7 @@ from velox.dialects.generate.replies import (
     blocked,
     first,
     lost,
+    picture,
     read_reply,
     status_error,
     stop,
@@ -81,7 +82,7 @@ class GenerateModel:
         candidate = first(reply)
         parts = (candidate.content.parts if candidate is not None and candidate.content is not None else None) or ()
         blocks = _blocks(parts)
-        names = [name for part in parts if (name := lost(part)) is not None]
+        names = [name for part in parts if picture(part) is None and (name := lost(part)) is not None]
         if candidate is not None and has_sources(candidate):
             names += _add_sources(candidate, blocks)
         has_tools = any(isinstance(block, ToolUse) for block in blocks)
@@ -150,8 +151,10 @@ def _block(part: ReplyPart) -> AnswerBlock | None:
     if call is not None:
         return ToolUse(call.id or "", call.name, _arguments(call), signature) if call.name else None
     text = raw_text(part.text)
-    if text is None or (text == EMPTY and signature is None):
-        return None  # code that was run, a picture, nothing
+    if text is None:
+        return picture(part)  # or code that was run, or nothing
+    if text == EMPTY and signature is None:
+        return None
     return Thinking(text, signature) if part.thought else Text(text, signature=signature)
 
 

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.endings import settled
-from velox.dialects.form import ApiError, ErrorKind, Modalities, Stop, StopReason, Usage
+from velox.dialects.form import ApiError, ErrorKind, Image, Media, MediaKind, Modalities, Stop, StopReason, Usage
 from velox.dialects.generate.wire import (
+    Blob,
     Candidate,
     Feedback,
     ModalityCount,
@@ -34,6 +35,7 @@ __all__ = [
     "blocked",
     "first",
     "lost",
+    "picture",
     "read_reply",
     "status_error",
     "stop",
@@ -47,6 +49,7 @@ GOOGLE: Final = "google"
 
 _REPLY: Final = msgspec.json.Decoder(Reply)
 _ERROR: Final = msgspec.json.Decoder(Reply | list[Reply])
+_BLOB: Final = msgspec.json.Decoder(Blob)
 _STATUS: Final = msgspec.json.Decoder(Status)
 _DETAILS: Final = msgspec.json.Decoder(list[ModalityCount])
 
@@ -130,8 +133,20 @@ def first(reply: Reply) -> Candidate | None:
     return None
 
 
+def picture(part: ReplyPart) -> Image | None:
+    """Return the picture of a part that has one as data."""
+    if is_absent(part.inline_data):
+        return None
+    try:
+        found = _BLOB.decode(part.inline_data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    is_picture = found.mime_type.startswith("image/") and bool(found.data)
+    return Image(Media(MediaKind.DATA, found.data, found.mime_type)) if is_picture else None
+
+
 def lost(part: ReplyPart) -> str | None:
-    """Return what of a part without a text the form has no place for (form.Lost); None: there is nothing else in it."""
+    """Return what of a part without a text or a picture the form has no place for (form.Lost); None: nothing."""
     for media in (part.inline_data, part.file_data):
         if not is_absent(media):
             found = _MIME_TYPE.search(media)

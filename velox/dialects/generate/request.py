@@ -388,6 +388,8 @@ class RequestWriter:
     # -- the rest ----------------------------------------------------------------------------------
 
     def _config(self, request: Request, form: Format | None) -> Iterator[bytes]:
+        if request.wants_pictures:
+            yield b'"responseModalities":["TEXT","IMAGE"]'
         most = taken_max_tokens(request.max_tokens, self._facts, self._losses)
         if most is not None:
             yield b'"maxOutputTokens":%d' % most

@@ -27,6 +27,7 @@ from velox.dialects.form import (
     Kind,
     Lost,
     Open,
+    Pictured,
     Searched,
     Sign,
     Signature,
@@ -38,7 +39,7 @@ from velox.dialects.form import (
 from velox.dialects.generate.grounding import Grounding, has_sources
 from velox.dialects.generate.json_items import JsonItems
 from velox.dialects.generate.partial_args import PartialArgs
-from velox.dialects.generate.replies import GOOGLE, blocked, first, lost, read_reply, status_error, stop, usage
+from velox.dialects.generate.replies import GOOGLE, blocked, first, lost, picture, read_reply, status_error, stop, usage
 from velox.dialects.generate.wire import Candidate, ReplyCall, ReplyPart, is_absent
 from velox.dialects.in_turn import MOST_WAITING_BYTES
 from velox.dialects.losses import BrokenReplyError
@@ -214,7 +215,11 @@ class _Parts:
             return
         text = raw_text(part.text)
         if text is None:
-            name = lost(part)  # code that was run, a picture
+            image = picture(part)
+            if image is not None:
+                events.append(Pictured(image))
+                return
+            name = lost(part)  # code that was run
             if name is not None:
                 events.append(Lost(name))
             return

@@ -16,6 +16,7 @@ from msgspec import Raw, field
 
 __all__ = [
     "ABSENT",
+    "Blob",
     "Candidate",
     "Content",
     "Declaration",
@@ -99,6 +100,13 @@ class ReplyPart(msgspec.Struct, rename="camel", gc=False):
     code_execution_result: Raw = ABSENT
     tool_call: Raw = ABSENT
     tool_response: Raw = ABSENT
+
+
+class Blob(msgspec.Struct, rename="camel", gc=False):
+    """What a model has made that is no text. data: base64."""
+
+    mime_type: str = ""
+    data: str = ""
 
 
 class ReplyContent(msgspec.Struct, gc=False):

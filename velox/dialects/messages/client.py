@@ -69,6 +69,11 @@ class MessagesClient:
         self._body, self._n_read = body, len(request.messages)
         return request
 
+    @property
+    def takes_pictures(self) -> bool:
+        """See ClientSide."""
+        return False
+
     def own_path(self, path: str) -> str:
         """Return a writer's path of a field as Anthropic calls it."""
         listed = keeping_surrogates(lambda text: decoded_request(_LISTED, text), bytes(self._body))

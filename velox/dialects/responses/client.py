@@ -67,6 +67,11 @@ class ResponsesClient:
         self._model = request.model or self._model
         return request
 
+    @property
+    def takes_pictures(self) -> bool:
+        """See ClientSide."""
+        return False
+
     def own_path(self, path: str) -> str:
         """See ClientSide."""
         return own_path(path, RESPONSES_NAMES)  # several items become one message

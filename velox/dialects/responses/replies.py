@@ -17,7 +17,10 @@ from velox.dialects.endings import settled
 from velox.dialects.form import (
     Answer,
     AnswerBlock,
+    Image,
     JsonText,
+    Media,
+    MediaKind,
     Refusal,
     Signature,
     Stop,
@@ -128,6 +131,8 @@ def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[AnswerBl
             case "function_call":
                 arguments = read_arguments(bytes(item.arguments))
                 blocks.append(ToolUse(item.call_id or "", item.name or "", arguments, signature_of(item, provider)))
+            case "image_generation_call" if item.result:
+                blocks.append(Image(Media(MediaKind.DATA, item.result, f"image/{item.output_format or 'png'}")))
             case "web_search_call":
                 search = search_of(item.action)
                 if search is not None:
@@ -141,7 +146,7 @@ def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[AnswerBl
 def lost(item: wire.OutputItem) -> list[str]:
     """Return what of an item the form has no place for (form.Lost)."""
     if item.type == "image_generation_call":
-        return ["answer.image"]
+        return [] if item.result else ["answer.image"]
     if item.type == SEARCH_CALL:
         return [] if search_of(item.action) is not None else ["answer.tools.hosted"]
     if item.type != "message":

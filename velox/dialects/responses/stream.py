@@ -23,10 +23,12 @@ from velox.dialects.form import (
     Event,
     Failed,
     Finish,
+    Image,
     JsonText,
     Kind,
     Lost,
     Open,
+    Pictured,
     Refusal,
     Searched,
     Sign,
@@ -276,6 +278,8 @@ class EventReader:
                     self._whole(block, text, found)
                     if signature is not None:
                         found.append(Sign(block.n, signature))
+            case "image_generation_call":
+                found += [Pictured(each) for each in blocks_of([item], self._provider) if isinstance(each, Image)]
             case "web_search_call":
                 search = search_of(item.action)
                 if search is not None:

@@ -276,6 +276,8 @@ class OutputItem(msgspec.Struct, gc=False):
     input: Raw = ABSENT
     thought_signature: str | None = None
     action: Raw = ABSENT
+    result: str | None = None
+    output_format: str | None = None
 
 
 class _Incomplete(msgspec.Struct, gc=False):

@@ -1,0 +1,151 @@
+"""Pictures in answers: clients of Chat Completions get them, as other servers write them; elsewhere they are named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from velox.dialects.chat.client import ChatClient
+from velox.dialects.chat.model import ChatModel
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Call, ClientSide, ModelSide
+from velox.dialects.generate.client import GenerateClient
+from velox.dialects.generate.model import GenerateModel
+from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.messages.client import MessagesClient
+from velox.dialects.messages.model import MessagesModel
+from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.responses.model import ResponsesModel
+from velox.gateway.crossing import Dialogue
+
+_CALL: Final = Call("vx1", 7, "m")
+_PNG: Final = "iVBORw0KGgo="
+_URL: Final = f"data:image/png;base64,{_PNG}"
+_PART: Final = {"inlineData": {"mimeType": "image/png", "data": _PNG}}
+_ITEM: Final = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": _PNG}
+
+
+def _generated(*parts: Any) -> dict[str, Any]:
+    content = {"role": "model", "parts": list(parts)}
+    return {"candidates": [{"content": content, "finishReason": "STOP"}], "responseId": "g", "modelVersion": "m"}
+
+
+def _response(*items: Any) -> dict[str, Any]:
+    return {"id": "resp_1", "model": "m", "status": "completed", "output": list(items)}
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"type": "message", "content": [{"type": "output_text", "text": text}]}
+
+
+def _sse(*events: Any) -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events)
+
+
+_MODELS: Final[dict[str, tuple[Callable[[Losses], ModelSide], Any, bytes, Any]]] = {
+    "gemini": (
+        lambda losses: GenerateModel(ModelFacts(), losses),
+        _generated({"text": "Here"}, _PART, _PART),
+        _sse(
+            {**_generated({"text": "Here"}), "candidates": [{"content": {"parts": [{"text": "Here"}]}}]},
+            _generated(_PART, _PART),
+        ),
+        _generated(_PART),
+    ),
+    "gpt": (
+        lambda losses: ResponsesModel(ModelFacts(thinking="none"), losses),
+        _response(_said("Here"), _ITEM, _ITEM),
+        _sse(
+            {"type": "response.created", "response": _response()},
+            {"type": "response.output_text.delta", "output_index": 0, "delta": "Here"},
+            {"type": "response.output_item.done", "output_index": 0, "item": _said("Here")},
+            {"type": "response.output_item.done", "output_index": 1, "item": _ITEM},
+            {"type": "response.output_item.done", "output_index": 2, "item": _ITEM},
+            {"type": "response.completed", "response": _response()},
+        ),
+        _response(_ITEM),
+    ),
+}
+_HI: Final = [{"role": "user", "content": "Hi"}]
+_OTHERS: Final[dict[str, tuple[Callable[[Losses], ClientSide], Any]]] = {
+    "messages": (lambda losses: MessagesClient(_CALL, losses), {"model": "m", "max_tokens": 99, "messages": _HI}),
+    "responses": (lambda losses: ResponsesClient(_CALL, losses), {"model": "m", "input": "Hi"}),
+    "generate": (lambda losses: GenerateClient(_CALL, losses), {"contents": [{"parts": [{"text": "Hi"}]}]}),
+}
+
+
+def _dialogue(model: str, losses: Losses, client: str = "chat") -> Dialogue:
+    make, body = _OTHERS.get(client, (lambda each: ChatClient(_CALL, each), {"model": "m", "messages": _HI}))
+    dialogue = Dialogue(make(losses), _MODELS[model][0](losses), losses)
+    dialogue.request(json.dumps(body).encode(), "m")
+    return dialogue
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_pictures_come_to_clients_of_chat(model: str) -> None:
+    """As OpenRouter writes them, and OpenAI's SDK keeps them as fields that it does not know."""
+    losses = Losses()
+    body = _dialogue(model, losses).answer(json.dumps(_MODELS[model][1]).encode())
+
+    message: Any = ChatCompletion.model_validate_json(body).choices[0].message
+    assert (message.content, losses.dropped) == ("Here", ())
+    assert [(each["image_url"]["url"], each["index"]) for each in message.images] == [(_URL, 0), (_URL, 1)]
+
+
+@pytest.mark.parametrize("n_bytes", [1, 4096])
+@pytest.mark.parametrize("model", _MODELS)
+def test_pictures_come_in_streams(model: str, n_bytes: int) -> None:
+    """Each in a chunk of its own, however the stream is cut."""
+    losses = Losses()
+    crossing, streamed = _dialogue(model, losses).stream(), _MODELS[model][2]
+    told = b"".join(crossing.feed(streamed[at : at + n_bytes], False) for at in range(0, len(streamed), n_bytes))
+    told += crossing.feed(b"", True)
+
+    lines = [line[6:] for line in told.splitlines() if line.startswith(b"data: {")]
+    deltas: list[Any] = [ChatCompletionChunk.model_validate_json(line).choices[0].delta for line in lines]
+    assert "".join(delta.content or "" for delta in deltas) == "Here"
+    urls = [each["image_url"]["url"] for delta in deltas for each in getattr(delta, "images", ())]
+    assert (urls, losses.dropped, crossing.is_whole) == ([_URL, _URL], (), True)
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_picture_alone_is_an_answer_of_chat(model: str) -> None:
+    """It says something there."""
+    body = _dialogue(model, Losses()).answer(json.dumps(_MODELS[model][3]).encode())
+    assert len(json.loads(body)["choices"][0]["message"]["images"]) == 1
+
+
+@pytest.mark.parametrize("client", _OTHERS)
+@pytest.mark.parametrize("model", _MODELS)
+def test_picture_without_a_place_is_named(model: str, client: str) -> None:
+    """Where nothing else is said, an answer without it would be an empty one."""
+    losses = Losses()
+    _dialogue(model, losses, client).answer(json.dumps(_MODELS[model][1]).encode())
+    assert losses.dropped == ("answer.image",)
+    with pytest.raises(BrokenReplyError, match="image alone"):
+        _dialogue(model, Losses(), client).answer(json.dumps(_MODELS[model][3]).encode())
+
+    losses = Losses()
+    crossing = _dialogue(model, losses, client).stream()
+    crossing.feed(_MODELS[model][2], True)
+    assert crossing.is_whole and losses.dropped == ("answer.image",)
+
+
+def test_pictures_are_asked_for() -> None:
+    """Gemini makes them where the client wants them; no other API does in an answer."""
+    body = json.dumps({"model": "m", "messages": _HI, "modalities": ["image", "text"]}).encode()
+    losses = Losses()
+    sent = json.loads(GenerateModel(ModelFacts(), losses).write(ChatClient(_CALL, losses).read(body), "m").body)
+    assert sent["generationConfig"]["responseModalities"] == ["TEXT", "IMAGE"]
+    for model in (
+        MessagesModel(ModelFacts(), losses),
+        ResponsesModel(ModelFacts(), losses),
+        ChatModel(ModelFacts(), losses, "vllm"),
+    ):
+        with pytest.raises(BadRequestError) as caught:
+            model.write(ChatClient(_CALL, losses).read(body), "m")
+        assert caught.value.param == "modalities"
