@@ -59,7 +59,10 @@ class AnswerKeeper(Protocol):
         """Return the items that the client has sent, as they stand in a list. body: the request, as it was read."""
 
     def keep(self, body: bytes | bytearray, response: bytes) -> None:
-        """Keep an answer that is whole. body: the request, as it was read."""
+        """Keep an answer that is whole. body: the request, as it was read.
+
+        A large one that passes as it came may be none: then nothing is kept.
+        """
 
 
 class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a dataclass costs three times as much

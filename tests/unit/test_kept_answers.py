@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from velox.dialects.responses.kept import KeptAnswer
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers import Answers, AnswersDownError, Changed, Room, Unfolded, is_of_answer, names_own
+from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.kept_answers import KeptAnswers, ReadAnswer
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
 from velox.shm.answer_ring import AnswerMemory, AnswerRing
-from velox.types import Caller
+from velox.types import AnswerKeeper, Caller
 
 A, B = Caller("a"), Caller("b")
 
@@ -326,7 +327,82 @@ def test_answer_that_another_one_reads_is_not_read() -> None:
 )
 def test_client_may_want_its_answer_not_kept(body: bytes, is_kept: bool) -> None:
     answers, _ = made()
-    assert (answers.kept.reading(answers.kept.keeper(A, None), body) is not None) is is_kept
+    readers = asyncio.run(answers.kept.readers(answers.kept.keeper(A, None), body, may_pass=True))
+    assert any(isinstance(each, ReadAnswer) for each in readers) is is_kept
+    assert not asyncio.run(answers.kept.readers(answers.kept.keeper(A, None), body, may_pass=False))
+
+
+LARGE_INPUT = json.dumps({"input": "x" * 300_000}).encode()
+
+
+class Written(ReplyFilter):
+    """A translation, which gives the answer to its keeper with its last piece, and may be behind with pieces."""
+
+    def __init__(self, keeper: AnswerKeeper, pieces: list[bytes], *, is_behind: bool) -> None:
+        super().__init__()
+        self._keeper, self._pieces, self._is_behind = keeper, pieces, is_behind
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        self._keeper.keep(LARGE_INPUT, b'{"id":"resp_1","output":[]}')
+        if not self._is_behind:
+            return b"".join(self._pieces)
+        self.is_behind = True
+        return self.go_on()
+
+    def go_on(self) -> bytes:
+        piece = self._pieces.pop(0)
+        self.is_behind = bool(self._pieces)
+        return piece
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+@pytest.mark.parametrize("passes", [False, True])
+def test_large_answer_is_kept_beside_the_loop_before_its_client_has_the_end(*, is_behind: bool, passes: bool) -> None:
+    """And not in the call that brings its end: a copy of megabytes would hold the loop."""
+    answers, ring = made(size=1 << 22)
+    keeper = answers.kept.keeper(A, None)
+    readers = asyncio.run(answers.kept.readers(keeper, LARGE_INPUT, may_pass=passes))
+    keeper.reads_reply = passes
+    answer = b'{"id":"resp_1","status":"completed","output":[]}'
+    pieces = [answer[:9], answer[9:20], answer[20:]]
+    first = () if passes else (Written(keeper, list(pieces), is_behind=is_behind),)
+    chain = FilterChain((*first, *readers), is_sse=False, is_plain=True)
+    assert chain.begin(ReplyHead.of(200, [], None)) is not None
+    told = []
+    for n, piece in enumerate(pieces if passes else pieces[:1], 1):
+        told.append(chain.feed(piece, n == len(pieces) or not passes))
+        while chain.is_behind:
+            assert b"".join(told) != answer
+            if chain.has_work:
+                assert not ring.is_used
+                chain.work()
+                assert served(answers, "/v1/responses/resp_1")["id"] == "resp_1"
+            told.append(chain.go_on())
+    chain.close()
+    assert b"".join(told) == answer and ring.is_used
+
+
+def test_large_answer_of_a_reply_that_is_cut_is_not_kept() -> None:
+    answers, ring = made(size=1 << 22)
+    keeper = answers.kept.keeper(A, None)
+    (later,) = asyncio.run(answers.kept.readers(keeper, LARGE_INPUT, may_pass=False))
+    later.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+    keeper.keep(LARGE_INPUT, b'{"id":"resp_1","output":[]}')
+    assert later.feed(b"piece", False) == b""
+    later.close()
+    later.work()
+    assert not ring.is_used
+
+
+def test_large_conversation_is_unfolded() -> None:
+    """In the thread, as it would be in the loop."""
+    answers, _ = made(size=1 << 22)
+    answers.kept.keeper(A, None).keep(LARGE_INPUT, b'{"id":"resp_1","output":[]}')
+    kept = KeptAnswers(made(size=1 << 22)[1], 60.0, 1 << 20)
+    kept.keep(KeptAnswer("resp_1", "a", None, b'{"role":"user","content":"%b"}' % (b"x" * 300_000), b'{"id":"resp_1"}'))
+    unfolded = asyncio.run(kept.unfold(b'{"input":"And?","previous_response_id":"resp_1"}', A))
+    assert unfolded is not None
+    assert [len(item["content"]) for item in json.loads(unfolded.body)["input"]] == [300_000, 4]
 
 
 def test_answer_that_is_still_made_is_told_as_failed_once_nobody_makes_it() -> None:

@@ -84,8 +84,13 @@ class AnswerStore(Protocol):
     def keeper(self, caller: Caller, unfolded: Unfolded | None) -> AnswerKeeper:
         """Return who keeps the answer of a request."""
 
-    def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
-        """Return what reads an answer that passes as it came, for its keeper; None: the client wants it not kept."""
+    async def readers(
+        self, keeper: AnswerKeeper, body: bytes | bytearray, *, may_pass: bool
+    ) -> tuple[ReplyFilter, ...]:
+        """Return what a keeper needs among the filters of the reply, in their order.
+
+        may_pass: the answer may pass as it came, from a provider that does not keep it, and is then to be read.
+        """
 
     def in_background(
         self,

@@ -613,10 +613,9 @@ class Exchange(HedgingHost):
         if self.plan.surface is Surface.RESPONSES and lanes:
             keeper = self._keeper = answers.kept.keeper(caller, unfolded)
             model = self.fields.model or ""
-            if not all(each.keeps_answers(model) for each in lanes):
-                reading = answers.kept.reading(keeper, body)
-                if reading is not None:
-                    self._filters = placed(self._filters, reading)
+            may_pass = not all(each.keeps_answers(model) for each in lanes)
+            for each in await answers.kept.readers(keeper, body, may_pass=may_pass):
+                self._filters = placed(self._filters, each)
         if unfolded is None:
             return
         self._is_unfolded = True

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -43,6 +44,7 @@ from velox.dialects.sse_events import SseEvents
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Changed, Unfolded
+from velox.gateway.apart import LARGE_BYTES, Apart
 from velox.gateway.background import begin
 from velox.gateway.bad_request import refusal
 from velox.gateway.filters import ReplyFilter
@@ -60,6 +62,7 @@ _MOST_NODES: Final = 4096
 _ABANDONED: Final = ApiError(ErrorKind.API, 500, "the gateway that made this answer has stopped; ask for it again")
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
+_T = TypeVar("_T")
 # Makes of a conversation the nodes that are new, and last what it is then.
 Change = Callable[[KeptAnswer], list[KeptAnswer]]
 
@@ -91,13 +94,17 @@ class SharedAnswers(Protocol):
 
 
 class KeptAnswers:
-    """Of one worker. kept_s: how long an answer is kept that nobody asks for. most_bytes: of a request."""
+    """Of one worker. kept_s: how long an answer is kept that nobody asks for. most_bytes: of a request.
+
+    What is large is read and written in a thread: it would hold the loop.
+    """
 
     def __init__(self, ring: AnswerRing, kept_s: float, most_bytes: int, shared: SharedAnswers | None = None) -> None:
         self._ring: Final = ring
         self._kept_s: Final = kept_s
         self._most_bytes: Final = most_bytes
         self._shared: Final = shared
+        self._apart: Final = Apart()
 
     def __repr__(self) -> str:
         return f"<KeptAnswers {self._ring!r}>"
@@ -106,14 +113,17 @@ class KeptAnswers:
 
     async def unfold(self, body: bytes | bytearray, caller: Caller) -> Unfolded | None:
         """Return a request with what it refers to; None: it refers to nothing that is kept. Raises VeloxError."""
-        if not refers(body):
+        n_bytes = len(body)
+        if not await self._doing(n_bytes, partial(refers, body)):
             return None
         try:
-            unfolding = Unfolding(body, self._most_bytes)
-            while missing := unfolding.missing():
+            unfolding = await self._doing(n_bytes, partial(Unfolding, body, self._most_bytes))
+            while missing := await self._doing(n_bytes, unfolding.missing):
                 for each in missing:
-                    unfolding.know(each, await self.found(each, caller))
-            made = unfolding.body()
+                    kept = await self.found(each, caller)
+                    n_bytes += 0 if kept is None else len(kept.input) + len(kept.response)
+                    unfolding.know(each, kept)
+            made = await self._doing(n_bytes, unfolding.body)
         except BadRequestError as exc:
             raise refusal(exc) from exc
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -130,9 +140,17 @@ class KeptAnswers:
         keep = self.keep if unfolded.conversation is None else partial(self._keep_in, unfolded.conversation)
         return Keeper(keep, caller.name, unfolded.previous, unfolded.own, unfolded.conversation)
 
-    def reading(self, keeper: AnswerKeeper, body: bytes | bytearray) -> ReplyFilter | None:
-        """Return what reads an answer that passes as it came; None: it is not to be kept."""
-        return ReadAnswer(keeper, body, self._ring.most_bytes) if wants_kept(body) else None
+    async def readers(
+        self, keeper: AnswerKeeper, body: bytes | bytearray, *, may_pass: bool
+    ) -> tuple[ReplyFilter, ...]:
+        """See AnswerStore."""
+        reads = may_pass and await self._doing(len(body), partial(wants_kept, body))
+        reading = (ReadAnswer(keeper, body, self._ring.most_bytes),) if reads else ()
+        if not reads and len(body) <= LARGE_BYTES:
+            return reading
+        assert isinstance(keeper, Keeper), "keeper() made it"
+        keeper.later = KeptLater()
+        return (*reading, keeper.later)
 
     def in_background(
         self,
@@ -369,22 +387,28 @@ class KeptAnswers:
                 if text and object_id.startswith(_CONVERSATION):
                     self._ring.put(owner, (object_id,), text)  # another gateway may have gone on with it
                 if text is not None:
-                    return _decoded(text, owner) if text else None
-        found = self._ring.get(owner, object_id, self._kept_s)
-        if found is not None:
-            kept = _decoded(found.text, owner)
-            if kept is not None and (found.is_old or found.age_s > self._kept_s / 2):
-                self._ring.put(owner, response_ids(kept.response), found.text)
-            return kept
-        if is_down:
+                    return (await self._doing(len(text), partial(_decoded, text, owner))) if text else None
+        kept = await self._doing(self._ring.length(owner, object_id), partial(self._found_here, owner, object_id))
+        if kept is None and is_down:
             raise self._unavailable("answers of other gateways can't be read now; send the whole conversation")
-        return None
+        return kept
+
+    def _found_here(self, owner: str, object_id: str) -> KeptAnswer | None:
+        found = self._ring.get(owner, object_id, self._kept_s)
+        kept = None if found is None else _decoded(found.text, owner)
+        if found is not None and kept is not None and (found.is_old or found.age_s > self._kept_s / 2):
+            self._ring.put(owner, response_ids(kept.response), found.text)
+        return kept
+
+    async def _doing(self, n_bytes: int, work: Callable[[], _T]) -> _T:
+        """Return what some work returns: in the thread if it is about so many bytes. Raises what it raises."""
+        return work() if n_bytes <= LARGE_BYTES else await self._apart.run(work)
 
 
 class Keeper:
     """Keeps the answer of one request; see AnswerKeeper. It knows nothing of the exchange, which would be a cycle."""
 
-    __slots__ = ("_input", "_keep", "_owner", "conversation", "previous", "reads_reply")
+    __slots__ = ("_input", "_keep", "_owner", "conversation", "later", "previous", "reads_reply")
 
     def __init__(
         self,
@@ -401,6 +425,7 @@ class Keeper:
         self.previous: Final = previous
         self.conversation: Final = conversation
         self.reads_reply = False
+        self.later: KeptLater | None = None  # who keeps an answer that is large
 
     def keep_answer(self, answer: KeptAnswer) -> None:
         """Keep an answer that is whole."""
@@ -412,6 +437,14 @@ class Keeper:
 
     def keep(self, body: bytes | bytearray, response: bytes) -> None:
         """See AnswerKeeper."""
+        if self.later is None or len(body) + len(response) <= LARGE_BYTES:
+            self._keep_now(body, response)
+        else:
+            self.later.give(partial(self._keep_now, body, response), at_once=self.reads_reply)
+
+    def _keep_now(self, body: bytes | bytearray, response: bytes) -> None:
+        if self.reads_reply and len(response) > LARGE_BYTES and not is_answer(response):
+            return
         try:
             given = self.own_input(body)
             ids = response_ids(response)
@@ -464,7 +497,7 @@ class ReadAnswer(ReplyFilter):
         elif end:
             answer = b"".join(self._pieces)
             self._leave()
-            if is_answer(answer):
+            if len(answer) > LARGE_BYTES or is_answer(answer):  # of a large one its keeper looks
                 self._keeper.keep(self._body, answer)
 
     def _look(self, event: bytes) -> None:
@@ -478,7 +511,61 @@ class ReadAnswer(ReplyFilter):
         self._pieces = []
 
 
-def _decoded(text: bytes, owner: str) -> KeptAnswer | None:
+class KeptLater(ReplyFilter):
+    """Holds the end of a reply back until its answer, which is large, was kept beside the loop.
+
+    Who asks for the answer once the end has come finds it, through whatever worker.
+    """
+
+    __slots__ = ("_held", "_is_at_once", "_keep")
+    place: ClassVar[int] = Place.KEPT_ANSWER
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads_body = False
+        self._keep: Callable[[], None] | None = None
+        self._is_at_once = False
+        self._held: deque[bytes] = deque()
+
+    def give(self, keep: Callable[[], None], *, at_once: bool) -> None:
+        """Have an answer kept, with what is fed next. at_once: no other filter is behind; else with the end."""
+        self._keep, self._is_at_once = keep, at_once
+        self.reads_body = True
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
+        """Pass the head on; the body does not matter until there is an answer."""
+        self.reads_body = False
+        return head
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Hold what came with the answer, and behind it."""
+        if self._keep is None:
+            return data
+        self._held.append(data)
+        self.is_behind = self.has_work = end or self._is_at_once
+        return b""
+
+    def work(self) -> None:
+        """Keep the answer."""
+        keep, self._keep = self._keep, None
+        if keep is not None:
+            keep()
+
+    def go_on(self) -> bytes:
+        """Return what was held."""
+        self.has_work = False
+        data = self._held.popleft()
+        self.is_behind = bool(self._held)
+        self.reads_body = self.is_behind
+        return data
+
+    def close(self) -> None:
+        """Nothing more comes; what was not kept by now had no end that its client has got."""
+        self._keep = None
+        self._held.clear()
+
+
+def _decoded(text: bytes | bytearray, owner: str) -> KeptAnswer | None:
     """Read what was kept; None: it is another owner's, whose number is the same."""
     try:
         kept = KeptAnswer.decoded(text)

@@ -7,7 +7,7 @@
     METERING      every answer is counted, also one that a later filter refuses or cuts
     USAGE_EVENT   the event with the usage, that the gateway has asked for, goes no further once it is counted
     OWNERSHIP     new objects are noted as the caller's, and others' are left out of lists, as the client would see them
-    KEPT_ANSWER   an answer is kept as its client gets it
+    KEPT_ANSWER   an answer is kept as its client gets it; a large one in a thread, before the client gets the end
     ROOM          gives back the memory of what an earlier answer has added to the request
     COST          tells the cost of what METERING has counted
     HEADERS       the operator's rules have the last word

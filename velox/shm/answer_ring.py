@@ -37,6 +37,7 @@ _ROW: Final = 8  # cells
 _TAG, _OWNER, _POSITION, _LENGTH, _CHECK, _WRITTEN_NS, _GONE = range(7)
 _WAYS: Final = 8  # rows of a set
 _ROWS_EACH: Final = 4  # of a text: it has some ids beside its own
+_SLICE_BYTES: Final = 256 * 1024
 _PLACES: Final = 1 << 16  # of changes at a time
 _TRIES: Final = 25  # for the lock of a change
 _TRY_S: Final = 0.0002
@@ -46,7 +47,7 @@ _MOST_PART: Final = 4  # one text may take a fourth of the ring
 class Found(NamedTuple):
     """A text. age_s: since it was written. is_old: half of the ring was written since then. position: of no other."""
 
-    text: bytes
+    text: bytes | bytearray
     age_s: float
     is_old: bool
     position: int
@@ -112,7 +113,7 @@ class AnswerRing:
         """The longest text that is kept."""
         return self._memory.size // _MOST_PART
 
-    def put(self, owner: str, ids: Iterable[str], text: bytes) -> bool:
+    def put(self, owner: str, ids: Iterable[str], text: bytes | bytearray) -> bool:
         """Keep a text under ids; False: it is too long. Who has it under one of them already keeps it in vain."""
         n_bytes = len(text)
         if not n_bytes or n_bytes > self.most_bytes:
@@ -120,7 +121,10 @@ class AnswerRing:
         memory = self._memory
         position = self._take(n_bytes)
         at = position % memory.size
-        memory.ring[at : at + n_bytes] = text
+        # In a thread, others have the interpreter between two slices.
+        for n in range(0, n_bytes, _SLICE_BYTES):
+            piece = text[n : n + _SLICE_BYTES]
+            memory.ring[at + n : at + n + len(piece)] = piece
         check, owner_number, now_ns = zlib.crc32(text), self._number(owner), time.monotonic_ns()
         with self._lock:  # large answers are translated in a thread of the worker
             for each in ids:
@@ -168,12 +172,27 @@ class AnswerRing:
         start = position % memory.size
         if age_s > most_age_s or start + n_bytes > memory.size:
             return None
-        text = bytes(memory.ring[start : start + n_bytes])
+        text = self._copied(start, n_bytes)
         fence()
         passed = cells[0] - position
         if passed > memory.size or zlib.crc32(text) != check:
             return None
         return Found(text, age_s, passed > memory.size // 2, position)
+
+    def _copied(self, start: int, n_bytes: int) -> bytes | bytearray:
+        ring = self._memory.ring
+        if n_bytes <= _SLICE_BYTES:
+            return bytes(ring[start : start + n_bytes])
+        text = bytearray(n_bytes)
+        for n in range(0, n_bytes, _SLICE_BYTES):  # as in put()
+            end = min(n_bytes, n + _SLICE_BYTES)
+            text[n:end] = ring[start + n : start + end]
+        return text
+
+    def length(self, owner: str, object_id: str) -> int:
+        """Return how long the text is that an owner may have under an id; 0: there is none."""
+        at = self._newest(self._number(owner), self._number(object_id))
+        return 0 if at is None else self._memory.cells[at + _LENGTH]
 
     def forget(self, owner: str, object_id: str) -> None:
         """Let nobody find the text of an id any more."""

@@ -68,7 +68,7 @@ class KeptAnswer(msgspec.Struct, array_like=True, gc=False):
         return _ENCODER.encode(self)
 
     @staticmethod
-    def decoded(text: bytes) -> KeptAnswer:
+    def decoded(text: bytes | bytearray) -> KeptAnswer:
         """Read such a text. Raises msgspec.DecodeError."""
         return _KEPT.decode(text)
 
