@@ -1,5 +1,6 @@
 """The fields of keys, teams and users as callers give them (JSON), and as they are shown.
 
+    FIELDS          each field once: how it is checked, its JSON Schema for OpenAPI, and what --help says of it
     read_fields()   what was given, checked, as attributes of model.py. An error names the field; nothing is taken then
     view()          an account as JSON
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -23,13 +24,17 @@ from velox.types import Budget, Priority, Rates
 __all__ = [
     "EMAIL",
     "FIELDS",
+    "LIMITS",
     "MOST_BUDGETS",
     "MOST_LISTED",
     "NAME",
     "RATES",
     "RATE_OF",
+    "Field",
     "FieldError",
+    "Schema",
     "read_fields",
+    "spelled",
     "time_text",
     "view",
 ]
@@ -63,47 +68,68 @@ class FieldError(ValueError):
         self.expected: Final = expected
 
 
+Schema: TypeAlias = Mapping[str, object]
 Reader: TypeAlias = Callable[[object], object]
 
 
-def _text(spelling: Spelling) -> Reader:
+class Field(NamedTuple):
+    """One field: how it is checked, how OpenAPI and --help describe it.
+
+    read: returns the value as model.py has it; raises ValueError, which says what was expected. schema: JSON Schema
+    (draft 2020-12) of all that `read` takes. about: what it is, in a few words.
+    """
+
+    read: Reader
+    schema: Schema
+    about: str
+
+
+def spelled(spelling: Spelling, *, optional: bool = False) -> Schema:
+    """Return the schema of a text. optional: it may be empty, or null."""
+    if optional:
+        return {"type": ["string", "null"], "pattern": f"^(?:{spelling.pattern})?$"}
+    return {"type": "string", "pattern": f"^(?:{spelling.pattern})$"}
+
+
+def _text(spelling: Spelling, about: str) -> Field:
+    """Return the field of a text; null, and an empty text, is a field that is not set."""
+
     def read(value: object) -> str:
+        if value is None or value == "":
+            return ""
         if not isinstance(value, str) or not spelling.matches(value):
             raise ValueError(f"expected {spelling.expected}")
         return value
 
-    return read
+    return Field(read, spelled(spelling, optional=True), about)
 
 
-def _optional(read: Reader, none: object) -> Reader:
-    """Return a reader that takes null, and an empty text, for a field that is not set."""
-    return lambda value: none if value is None or value == "" else read(value)
+def _list(is_one: Callable[[str], object], item: Schema, expected: str, most: int, about: str) -> Field:
+    """Return the field of a list of texts, each of them once. is_one: true of what an item may be; item: its schema."""
 
-
-def _texts(spelling: Spelling, most: int) -> Reader:
     def read(value: object) -> tuple[str, ...]:
         if value is None:
             return ()
-        if not isinstance(value, list) or not all(isinstance(each, str) and spelling.matches(each) for each in value):
-            raise ValueError(f"expected a list: {spelling.expected}")
+        if not isinstance(value, list) or not all(isinstance(each, str) and is_one(each) for each in value):
+            raise ValueError(f"expected a list{expected}")
         if len(value) > most:
             raise ValueError(f"expected at most {most}")
         return tuple(dict.fromkeys(value))
 
-    return read
+    return Field(read, {"type": ["array", "null"], "items": item, "maxItems": most}, about)
 
 
-def _endpoints(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(each, str) and is_endpoint(each) for each in value):
-        raise ValueError("expected a list of groups of endpoints, or of paths with * for any text, as /v1/files*")
-    if len(value) > MOST_LISTED:
-        raise ValueError(f"expected at most {MOST_LISTED}")
-    return tuple(dict.fromkeys(value))
+def _texts(spelling: Spelling, most: int, about: str) -> Field:
+    return _list(spelling.matches, spelled(spelling), f": {spelling.expected}", most, about)
 
 
-def _count(most: int) -> Reader:
+def _endpoints(about: str) -> Field:
+    item = {"anyOf": [{"enum": sorted(spellings.ENDPOINT_GROUPS)}, spelled(spellings.ENDPOINT_PATH)]}
+    expected = " of groups of endpoints, or of paths with * for any text, as /v1/files*"
+    return _list(is_endpoint, item, expected, MOST_LISTED, about)
+
+
+def _count(most: int, about: str) -> Field:
     def read(value: object) -> int:
         if value is None:
             return 0
@@ -113,7 +139,7 @@ def _count(most: int) -> Reader:
             raise ValueError(f"expected a whole number from 1 to {most}, or null for no such limit")
         return value
 
-    return read
+    return Field(read, {"type": ["integer", "null"], "minimum": 1, "maximum": most}, about)
 
 
 def _priority(value: object) -> Priority | None:
@@ -131,12 +157,6 @@ def _role(value: object) -> str:
     if value != TEAM_ADMIN:
         raise ValueError(f"expected {TEAM_ADMIN}, or null")
     return TEAM_ADMIN
-
-
-def _switch(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
 
 
 def _moment(value: object) -> int | None:
@@ -188,26 +208,44 @@ def _budgets(value: object) -> tuple[Budget, ...]:
     return tuple(map(parse_budget, value))
 
 
-_COMMON: Final[Mapping[str, Reader]] = {
-    "models": _texts(spellings.MODEL_PATTERN, MOST_LISTED),
-    "endpoints": _endpoints,
-    "tags": _texts(spellings.TAG, spellings.MOST_TAGS),
-    "priority": _priority,
-    "budgets": _budgets,
-    "metadata": _metadata,
-    **{name: _count(most) for name, most in RATES.items()},
+_EXPIRES: Final[Schema] = {
+    "anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}, {"type": "null"}]
 }
-FIELDS: Final[Mapping[Kind, Mapping[str, Reader]]] = {
+_BUDGETS: Final[Schema] = {
+    "type": ["array", "null"],
+    "items": {"$ref": "#/components/schemas/Budget"},  # velox.admin.api.schemas
+    "maxItems": MOST_BUDGETS,
+}
+_ABOUT_RATES: Final[Mapping[str, str]] = {
+    "rpm": "requests a minute",
+    "burst": "requests at once",
+    "tpm": "tokens a minute",
+    "tpm_burst": "tokens at once",
+    "concurrency": "requests at a time",
+}
+# Of keys, teams and users.
+LIMITS: Final[Mapping[str, Field]] = {
+    "models": _texts(spellings.MODEL_PATTERN, MOST_LISTED, "models that may be asked for, `*` for any text; none: all"),
+    "endpoints": _endpoints("groups of endpoints, or patterns of paths; none: the default"),
+    "tags": _texts(spellings.TAG, spellings.MOST_TAGS, "what spend is also counted by"),
+    "priority": Field(_priority, {"enum": [*_PRIORITIES, None]}, "high, normal or low"),
+    "budgets": Field(_budgets, _BUDGETS, "how much may be spent; all of them hold"),
+    "metadata": Field(_metadata, {"type": ["object", "null"]}, "an object of JSON; yours, Velox reads none of it"),
+    **{name: _count(most, _ABOUT_RATES[name]) for name, most in RATES.items()},
+}
+FIELDS: Final[Mapping[Kind, Mapping[str, Field]]] = {
     "key": {
-        "name": _optional(_text(spellings.KEY_NAME), ""),
-        "team": _optional(_text(spellings.OWNER), ""),
-        "user": _optional(_text(spellings.OWNER), ""),
-        "role": _role,
-        "expires": _moment,
-        **_COMMON,
+        "name": _text(spellings.KEY_NAME, "for people and rules, in logs and records"),
+        "team": _text(spellings.OWNER, "id of its team"),
+        "user": _text(spellings.OWNER, "id of its user"),
+        "role": Field(
+            _role, {"enum": [TEAM_ADMIN, "", None]}, "team_admin: it manages the keys of its team by the API"
+        ),
+        "expires": Field(_moment, _EXPIRES, "when it ends: 2027-01-31, or 2027-01-31T12:00:00Z; from 1970"),
+        **LIMITS,
     },
-    "team": {"name": _optional(_text(NAME), ""), **_COMMON},
-    "user": {"name": _optional(_text(NAME), ""), "email": _optional(_text(EMAIL), ""), **_COMMON},
+    "team": {"name": _text(NAME, "for people"), **LIMITS},
+    "user": {"name": _text(NAME, "for people"), "email": _text(EMAIL, "address of mail"), **LIMITS},
 }
 # What an attribute is called where that differs.
 _ATTRIBUTES: Final = {"expires": "expires_s"}
@@ -221,11 +259,11 @@ def read_fields(kind: Kind, fields: Mapping[str, object], now: Rates) -> dict[st
     known = FIELDS[kind]
     values: dict[str, Any] = {}
     for name, value in fields.items():
-        read = known.get(name)
-        if read is None:
+        field = known.get(name)
+        if field is None:
             raise FieldError(str(name)[:64], f"there is no such field of a {kind}; there are {', '.join(known)}")
         try:
-            values[_ATTRIBUTES.get(name, name)] = read(value)
+            values[_ATTRIBUTES.get(name, name)] = field.read(value)
         except BudgetError as exc:
             raise FieldError(f"budgets.{exc.field}", exc.expected) from None
         except ValueError as exc:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from velox.accounts.fields import FIELDS
+from velox.accounts.fields import FIELDS, Field
 from velox.accounts.model import KINDS, Kind
 
 __all__ = ["add_account_arguments"]
@@ -27,25 +27,6 @@ _ABOUT: Final[Mapping[str, str]] = {
     "rotate": "give a key a new secret",
     "delete": "take it away",
 }
-_HELP: Final[Mapping[str, str]] = {
-    "name": "for people, in logs and records",
-    "team": "id of its team",
-    "user": "id of its user",
-    "role": "team_admin: it manages the keys of its team by the API",
-    "email": "address of mail",
-    "expires": "a day (2027-01-31) or a time (2027-01-31T12:00:00Z) from which on it is no key",
-    "models": "models that may be asked for, `*` for any text, with commas between",
-    "endpoints": "groups of endpoints or patterns of paths, with commas between",
-    "tags": "words that its calls are counted under, with commas between",
-    "priority": "high, normal or low",
-    "metadata": "an object of JSON; yours, Velox reads none of it",
-    "rpm": "requests a minute",
-    "burst": "requests at once",
-    "tpm": "tokens a minute",
-    "tpm_burst": "tokens at once",
-    "concurrency": "requests at a time",
-}
-
 _TIME: Final = re.compile(r"(-?[0-9]{1,9})([smhd]?)")
 _UNITS: Final[Mapping[str, int]] = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -111,14 +92,18 @@ def _add_actions(actions: _Parsers, kind: Kind) -> None:
         _add_config(parser, is_again=kind != "key")
 
 
+def _help(field: Field) -> str:
+    return f"{field.about} (with commas between)" if "items" in field.schema else field.about
+
+
 def _add_fields(parser: argparse.ArgumentParser, kind: Kind, *, is_new: bool) -> None:
-    for name in FIELDS[kind]:
+    for name, field in FIELDS[kind].items():
         if name == "budgets":
             example = "a budget such as `20 usd/month` or `2M tokens/day`, or its fields as JSON; may be repeated"
             parser.add_argument("--budget", action="append", metavar="BUDGET", help=example)
         else:
             option = f"--{name.replace('_', '-')}"
-            parser.add_argument(option, dest=name, metavar=name.upper(), help=_HELP[name])
+            parser.add_argument(option, dest=name, metavar=name.upper(), help=_help(field))
     if not is_new:
         names = [*FIELDS[kind]]
         parser.add_argument("--clear", action="append", choices=names, metavar="FIELD", help="take a field away")

@@ -1,6 +1,6 @@
 """What goes in and out of the API, as JSON Schema says it (draft 2020-12, as OpenAPI 3.1 uses it).
 
-Knows: shapes. Does not know: who checks a value (accounts/fields.py does, and says what was expected).
+Knows: shapes. Does not know: the fields of keys, teams and users, and who checks a value: accounts/fields.py has both.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from velox.accounts.fields import EMAIL, MOST_BUDGETS, MOST_LISTED, NAME, RATE_OF, RATES
-from velox.accounts.model import TEAM_ADMIN, Kind
+from velox.accounts.fields import FIELDS, LIMITS, RATE_OF, Field, spelled
+from velox.accounts.model import Kind
 from velox.accounts.service import LEAST_SECRET_CHARS
 from velox.admin.api.routes import Schema
 from velox.ledger.report import CALL_NAMES, TOKEN_NAMES
 from velox.ledger.store import DIMENSIONS
 from velox.policy import spellings
 from velox.policy.budget import BUDGET_FIELDS, CALENDAR, MOST_SOFT, MOST_TOKENS, MOST_USD, MOST_WINDOW_S, TOTAL
-from velox.policy.spellings import Spelling
 
 __all__ = [
     "BUDGET_STATE",
@@ -52,13 +51,6 @@ def _object(properties: Mapping[str, Schema], *, required: bool = True) -> dict[
     """Return the schema of an object with these properties and no others. required: all of them are there."""
     more = {"required": list(properties)} if required else {}
     return {"type": "object", "properties": dict(properties), "additionalProperties": False, **more}
-
-
-def _spelled(spelling: Spelling, *, optional: bool = False) -> Schema:
-    """Return the schema of a text. optional: it may be empty, or null."""
-    if optional:
-        return {"type": ["string", "null"], "pattern": f"^(?:{spelling.pattern})?$"}
-    return {"type": "string", "pattern": f"^(?:{spelling.pattern})$"}
 
 
 def _unless(first: str, second: Schema) -> Schema:
@@ -135,48 +127,14 @@ _BUDGET_RULES: Final[Sequence[Schema]] = (
 )
 assert set(_BUDGET) == set(BUDGET_FIELDS), "each field of a budget is described"
 
-_LIMITS: Final[Mapping[str, Schema]] = {
-    "models": {
-        "type": ["array", "null"],
-        "items": _spelled(spellings.MODEL_PATTERN),
-        "maxItems": MOST_LISTED,
-        "description": "models that may be asked for, `*` for any text; none: all",
-    },
-    "endpoints": {
-        "type": ["array", "null"],
-        "items": {"anyOf": [{"enum": sorted(spellings.ENDPOINT_GROUPS)}, _spelled(spellings.ENDPOINT_PATH)]},
-        "maxItems": MOST_LISTED,
-        "description": "groups of endpoints, or patterns of paths; none: the default",
-    },
-    "tags": {
-        "type": ["array", "null"],
-        "items": _spelled(spellings.TAG),
-        "maxItems": spellings.MOST_TAGS,
-        "description": "what spend is also counted by",
-    },
-    **{name: {"type": ["integer", "null"], "minimum": 1, "maximum": most} for name, most in RATES.items()},
-    "priority": {"enum": ["high", "normal", "low", None]},
-    "budgets": {"type": ["array", "null"], "items": ref("Budget"), "maxItems": MOST_BUDGETS},
-    "metadata": {"type": ["object", "null"], "description": "yours; Velox reads none of it"},
-}
-_NAME: Final[Schema] = {**_spelled(NAME, optional=True), "description": "for people"}
-_GIVEN: Final[Mapping[Kind, Mapping[str, Schema]]] = {
-    "key": {
-        "name": {**_spelled(spellings.KEY_NAME, optional=True), "description": "for people and rules"},
-        "team": {**_spelled(spellings.OWNER, optional=True), "description": "id of its team"},
-        "user": {**_spelled(spellings.OWNER, optional=True), "description": "id of its user"},
-        "role": {"enum": [TEAM_ADMIN, "", None], "description": "team_admin: it manages the keys of its team"},
-        "expires": {
-            "anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}, _NULL],
-            "description": "2027-01-31, or 2027-01-31T12:00:00Z; from 1970",
-        },
-        **_LIMITS,
-    },
-    "team": {"name": _NAME, **_LIMITS},
-    "user": {"name": _NAME, "email": _spelled(EMAIL, optional=True), **_LIMITS},
-}
+
+def _described(fields: Mapping[str, Field]) -> dict[str, Schema]:
+    return {name: {**field.schema, "description": field.about} for name, field in fields.items()}
+
+
+_GIVEN: Final[Mapping[Kind, Mapping[str, Schema]]] = {kind: _described(fields) for kind, fields in FIELDS.items()}
 _ID: Final[Schema] = {
-    "anyOf": [_spelled(spellings.OWNER), _NULL],
+    "anyOf": [spelled(spellings.OWNER), _NULL],
     "description": "yours; one is made if none is given",
 }
 _CREDENTIALS: Final[Mapping[str, Schema]] = {
@@ -194,7 +152,7 @@ _CREDENTIALS: Final[Mapping[str, Schema]] = {
 _SET_BY_ADMIN: Final[Schema] = {
     "type": ["object", "null"],
     "properties": {
-        **{name: schema for name, schema in _LIMITS.items() if name != "metadata"},
+        **{name: schema for name, schema in _described(LIMITS).items() if name != "metadata"},
         "expires": _TIME,
         "blocked": {"const": True},
     },
