@@ -3,7 +3,7 @@
     python -m tests.vectors                                  # a real gateway with a recording upstream
     python -m tests.vectors --through nginx,haproxy,caddy,envoy,uvicorn
     python -m tests.vectors --from nginx,haproxy,caddy,envoy # the proxies in front of Velox
-    python -m tests.vectors --write docs/http1-vectors.md    # all of it, into the page
+    python -m tests.vectors --write docs/http1-vectors.md    # all of it, and the sums into the page
 
 Knows: what is printed and written. Does not know: how a vector is played. The exit code is 1 if anything is not as
 wanted.
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--from", default="", dest="before", metavar="NAMES", help=f"to Velox from: {', '.join(PROXIES)}"
     )
-    parser.add_argument("--write", type=Path, metavar="FILE", help="run all of it, and put it into this page")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="run all of it, and put the sums into this page")
     chosen = parser.parse_args(arguments)
     through, before = _names(chosen.through), _names(chosen.before)
     pieces = {}
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pieces["servers"] = table
     print("\n".join(line for name in ("vectors", "servers", "counts") for line in pieces.get(name, ())))
     if chosen.write:
-        _write(chosen.write, pieces)
+        _write(chosen.write, {name: pieces[name] for name in ("counts", "servers")})
     return 1 if n_bad else 0
 
 

@@ -1,6 +1,6 @@
 """What a vector is: bytes that a client sends, what must come back, and what the upstream must see of it.
 
-Knows: the parts of a vector, and how the usual ones are written. Does not know: sockets (play.py), or any vector.
+Knows: the parts of a vector. Does not know: sockets (play.py), or any vector (vectors.jsonl, which table.py reads).
 
 The ids are public ones: those of Http11Probe where it documents the same case (the bytes are our own), else
 B-<row>-<what> after the row of bad inputs that the vector belongs to. `row` names that row for Http11Probe's too.
@@ -13,30 +13,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = [
-    "CHAT",
-    "CHUNKED",
-    "FOLLOW_UP",
     "GET",
-    "GOOD",
     "HELLO",
-    "SMUGGLED",
     "Answer",
     "Door",
     "Pause",
     "Seen",
     "Vector",
-    "bad",
-    "bad_chunks",
-    "bad_field",
-    "bad_target",
-    "chunked",
-    "good",
     "hello",
-    "json_bad",
-    "json_good",
     "json_request",
     "passed",
-    "refused",
     "request",
     "shown",
 ]
@@ -44,12 +30,7 @@ __all__ = [
 HOST: Final = b"Host: velox.test"
 POST: Final = b"POST /v1/blobs HTTP/1.1"  # a path whose bodies pass unread
 GET: Final = b"GET /v1/models HTTP/1.1"
-CHUNKED: Final = b"Transfer-Encoding: chunked"
 HELLO: Final = b"hello"
-# What must never reach the upstream.
-SMUGGLED: Final = b"GET /v1/smuggled HTTP/1.1\r\nHost: velox.test\r\n\r\n"
-# What a client sends next, as one who was not answered yet would.
-FOLLOW_UP: Final = b"GET /v1/next HTTP/1.1\r\nHost: velox.test\r\n\r\n"
 
 Fields = tuple[tuple[bytes, bytes], ...]
 
@@ -149,17 +130,7 @@ def hello(*fields: bytes) -> bytes:
     return request(POST, *fields, body=HELLO)
 
 
-def chunked(body: bytes) -> bytes:
-    """Return a POST with a body in chunks, as it stands on the wire."""
-    return request(POST, CHUNKED, body=body)
-
-
 GOOD: Final = Seen(b"POST", b"/v1/blobs", (), HELLO)
-
-
-def refused(*statuses: int, reason: str = "bad_framing", has_body: bool = True) -> Answer:
-    """Return an answer of the gateway itself."""
-    return Answer(statuses, reason, None, has_body)
 
 
 def passed(seen: Seen = GOOD, *, has_body: bool = True) -> Answer:
@@ -167,84 +138,10 @@ def passed(seen: Seen = GOOD, *, has_body: bool = True) -> Answer:
     return Answer((200,), "", seen, has_body)
 
 
-def bad(
-    label: str,
-    row: str,
-    what: str,
-    why: str,
-    *sends: bytes | Pause,
-    status: int = 400,
-    reason: str = "bad_framing",
-    closes: bool = True,
-    door: Door = Door.USUAL,
-) -> Vector:
-    """A vector that is refused."""
-    return Vector(label, row, what, why, sends, (refused(status, reason=reason),), closes, door)
-
-
-def good(
-    label: str,
-    row: str,
-    what: str,
-    why: str,
-    *sends: bytes | Pause,
-    seen: Seen | tuple[Seen, ...] = GOOD,
-    closes: bool = False,
-    door: Door = Door.USUAL,
-) -> Vector:
-    """A vector that passes, and how the upstream sees it."""
-    all_seen = seen if isinstance(seen, tuple) else (seen,)
-    return Vector(label, row, what, why, sends, tuple(map(passed, all_seen)), closes, door)
-
-
-def bad_field(
-    label: str,
-    row: str,
-    fields: bytes,
-    why: str,
-    *,
-    status: int = 400,
-    reason: str = "bad_framing",
-    body: bytes = HELLO,
-) -> Vector:
-    """A POST of `hello` that is refused for its fields."""
-    return bad(label, row, shown(fields), why, request(POST, fields, body=body), status=status, reason=reason)
-
-
-def bad_chunks(
-    label: str, row: str, body: bytes, why: str, *, status: int = 400, reason: str = "bad_framing"
-) -> Vector:
-    """A POST that is refused for its body in chunks."""
-    return bad(label, row, f"body {shown(body)}", why, chunked(body), status=status, reason=reason)
-
-
-def bad_target(
-    label: str, row: str, target: bytes, why: str, *, status: int = 400, reason: str = "bad_request"
-) -> Vector:
-    """A GET that is refused for its target."""
-    line = b"GET %b HTTP/1.1" % target
-    return bad(label, row, shown(line), why, request(line), status=status, reason=reason)
-
-
-CHAT: Final = b'{"model":"m","messages":[]}'
-_JSON: Final = (b"content-type", b"application/json")
-
-
 def json_request(body: bytes, *fields: bytes, media: bytes = b"Content-Type: application/json") -> bytes:
     """Return a chat completion with this body."""
     lines = [line for line in (media, *fields, b"Content-Length: %d" % len(body)) if line]
     return request(b"POST /v1/chat/completions HTTP/1.1", *lines, body=body)
-
-
-def json_bad(label: str, row: str, body: bytes, why: str, *, reason: str = "invalid_json") -> Vector:
-    """A chat completion that is refused for its body, which was read: the connection lives on."""
-    return bad(label, row, f"body {shown(body)}", why, json_request(body), reason=reason, closes=False)
-
-
-def json_good(label: str, row: str, body: bytes, why: str) -> Vector:
-    """A chat completion that goes up byte for byte."""
-    seen = Seen(b"POST", b"/v1/chat/completions", (_JSON,), body)
-    return good(label, row, f"body {shown(body)}", why, json_request(body), seen=seen)
 
 
 _SHOWN: Final = 60
