@@ -126,4 +126,5 @@ def farm(**settings: str) -> Iterator[Farm]:
         aws = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN}
         config = {"upstreams": entries, "routes": routes}
         given = {"VELOX_API_KEYS": KEY, "MODEL_KEY": "sk-model-0123456789", **aws, **settings}
+        given.setdefault("VELOX_CORS_ORIGINS", "http://127.0.0.1:*")
         yield Farm(stack.enter_context(routed(config, **given)), upstreams)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.farm import KEY, KINDS, MODEL_NAMES, Farm
+from tests.clients.farm import KINDS, MODEL_NAMES, Farm
 from tests.clients.plan import Plan, Wanted
 from tests.clients.running import package, run
+from tests.clients.shown import variables
 
 
 def bash(command: str, result: str) -> Wanted:
@@ -32,15 +33,7 @@ def test_tool_loop(velox_farm: Farm, kind: str, folder: Path) -> None:
     model = MODEL_NAMES[kind]
     command = [claude, "-p", "Write both files.", "--output-format", "json", "--allowedTools", "Bash"]
     with velox_farm.playing(kind, PLAN):
-        done = run(
-            command,
-            folder,
-            ANTHROPIC_BASE_URL=velox_farm.velox.base_url,
-            ANTHROPIC_AUTH_TOKEN=KEY,
-            ANTHROPIC_MODEL=model,
-            ANTHROPIC_DEFAULT_HAIKU_MODEL=model,
-            CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-        )
+        done = run(command, folder, **variables("Claude Code", velox_farm, model))
         assert done.returncode == 0, done.told
     assert json.loads(done.stdout)["result"] == PLAN.final
     assert (folder / "one.txt").read_text() + (folder / "two.txt").read_text() == "alphabeta"

@@ -12,6 +12,7 @@ import pytest
 from tests.clients.farm import CODEX_NAMES, KEY, KINDS, MODEL_NAMES, Farm
 from tests.clients.plan import Plan, Wanted
 from tests.clients.running import Finished, node, package, run
+from tests.clients.shown import block
 
 FINAL = "Both files are written."
 
@@ -49,17 +50,9 @@ def codex(farm: Farm, model: str, folder: Path, *, websocket: bool) -> Finished:
     """Run it with the file that docs/clients.md shows."""
     home = folder.parent / "codex"
     home.mkdir()
-    (home / "config.toml").write_text(f'''
-model = "{model}"
-model_provider = "velox"
-
-[model_providers.velox]
-name = "Velox"
-base_url = "{farm.velox.base_url}/v1"
-env_key = "GATEWAY_KEY"
-wire_api = "responses"
-supports_websockets = {str(websocket).lower()}
-''')
+    shown = block("Codex", "toml", farm, model)
+    switched = shown.replace("supports_websockets = true", f"supports_websockets = {str(websocket).lower()}")
+    (home / "config.toml").write_text(switched)
     command = [node(), package("@openai/codex/bin/codex.js"), "exec", "--skip-git-repo-check"]
     command += ["--dangerously-bypass-approvals-and-sandbox", "Write both files."]
     done = run(command, folder, CODEX_HOME=str(home), GATEWAY_KEY=KEY, RUST_LOG="tungstenite::protocol=trace")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.farm import KEY, KINDS, MODEL_NAMES, Farm
+from tests.clients.farm import KINDS, MODEL_NAMES, Farm
 from tests.clients.plan import Plan, Wanted
 from tests.clients.running import node, package, run
+from tests.clients.shown import block, variables
 
 
 def shell(command: str, result: str) -> Wanted:
@@ -30,17 +31,13 @@ def test_tool_loop(velox_farm: Farm, kind: str, folder: Path) -> None:
     """Its signatures come back to Gemini; on the others there are none to lose."""
     home = folder.parent / "work-home/.gemini"
     home.mkdir(parents=True)
-    (home / "settings.json").write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+    model = MODEL_NAMES[kind]
+    (home / "settings.json").write_text(block("Gemini CLI", "json", velox_farm, model))
     command = [node(), package("@google/gemini-cli/bundle/gemini.js"), "-p", "Write both files.", "--yolo"]
-    command += ["-m", MODEL_NAMES[kind], "--output-format", "json"]
+    command += ["-m", model, "--output-format", "json"]
     with velox_farm.playing(kind, PLAN):
-        done = run(
-            command,
-            folder,
-            GEMINI_API_KEY=KEY,
-            GOOGLE_GEMINI_BASE_URL=velox_farm.velox.base_url,
-            GEMINI_CLI_TRUST_WORKSPACE="true",
-        )
+        shown = variables("Gemini CLI", velox_farm, model)
+        done = run(command, folder, **shown, GEMINI_CLI_TRUST_WORKSPACE="true")
         assert done.returncode == 0, done.told
     assert json.loads(done.stdout)["response"].endswith(PLAN.final), done.told
     assert (folder / "one.txt").read_text() + (folder / "two.txt").read_text() == "alphabeta"

@@ -10,6 +10,7 @@ import pytest
 from tests.clients.farm import KEY, KINDS, MODEL_NAMES, Farm
 from tests.clients.plan import Plan, Wanted
 from tests.clients.running import package, run
+from tests.clients.shown import block
 
 # The package that its provider names, and what the address of the gateway has behind it.
 PACKAGES = {
@@ -39,9 +40,11 @@ def test_tool_loop(velox_farm: Farm, dialect: str, kind: str, folder: Path) -> N
     """Each package writes the conversation in a dialect of its own."""
     npm, path = PACKAGES[dialect]
     model = MODEL_NAMES[kind]
-    options = {"baseURL": f"{velox_farm.velox.base_url}{path}", "apiKey": "{env:GATEWAY_KEY}"}
-    provider = {"npm": npm, "name": "Velox", "options": options, "models": {model: {}}}
-    (folder / "opencode.json").write_text(json.dumps({"provider": {"velox": provider}, "model": f"velox/{model}"}))
+    shown = json.loads(block("opencode", "json", velox_farm, model))
+    provider = shown["provider"]["velox"]
+    provider["npm"] = npm
+    provider["options"]["baseURL"] = f"{velox_farm.velox.base_url}{path}"
+    (folder / "opencode.json").write_text(json.dumps(shown))
     command = [package("opencode-linux-x64/bin/opencode"), "run", "Write both files."]
     with velox_farm.playing(kind, PLAN):
         done = run(command, folder, GATEWAY_KEY=KEY, OPENCODE_DISABLE_MODELS_FETCH="1", OPENCODE_DISABLE_AUTOUPDATE="1")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.clients.farm import KEY, KINDS, MODEL_NAMES, Farm
 from tests.clients.plan import Plan, Wanted
 from tests.clients.running import node, package, run
+from tests.clients.shown import block
 
 # The API that its provider names, and what the address of the gateway has behind it.
 APIS = {
@@ -39,14 +39,16 @@ PLAN = Plan(
 def test_tool_loop(velox_farm: Farm, dialect: str, kind: str, folder: Path) -> None:
     """Models that reason are said to: it asks for reasoning, and sends it back."""
     api, path = APIS[dialect]
-    model: dict[str, Any] = {"id": MODEL_NAMES[kind], "reasoning": kind in ("responses", "messages", "gemini")}
-    model |= {"contextWindow": 128_000, "maxTokens": 8192}
-    provider = {"baseUrl": f"{velox_farm.velox.base_url}{path}", "apiKey": "GATEWAY_KEY", "api": api, "models": [model]}
+    model = MODEL_NAMES[kind]
+    shown = json.loads(block("pi", "json", velox_farm, model))
+    provider = shown["providers"]["velox"]
+    provider |= {"api": api, "baseUrl": f"{velox_farm.velox.base_url}{path}"}
+    provider["models"][0]["reasoning"] = kind in ("responses", "messages", "gemini")
     home = folder.parent / "work-home/.pi/agent"
     home.mkdir(parents=True)
-    (home / "models.json").write_text(json.dumps({"providers": {"velox": provider}}))
+    (home / "models.json").write_text(json.dumps(shown))
     command = [node(), package("@mariozechner/pi-coding-agent/dist/cli.js"), "--provider", "velox"]
-    command += ["--model", model["id"], "-p", "Write both files."]
+    command += ["--model", model, "-p", "Write both files."]
     with velox_farm.playing(kind, PLAN):
         done = run(command, folder, GATEWAY_KEY=KEY, PI_OFFLINE="1")
         assert done.returncode == 0, done.told

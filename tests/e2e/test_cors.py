@@ -90,8 +90,10 @@ class _Pages(http.server.SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def pages(make_page: str) -> Iterator[tuple[int, queue.SimpleQueue[dict[str, Any]], type[_Pages]]]:
-    """Serve a page on loopback; return its port and what it tells."""
+def pages(
+    make_page: str, modules: Path = NODE_MODULES
+) -> Iterator[tuple[int, queue.SimpleQueue[dict[str, Any]], type[_Pages]]]:
+    """Serve a page and packages on loopback; return its port and what it tells."""
 
     class Handler(_Pages):
         page = make_page.encode()
@@ -99,7 +101,7 @@ def pages(make_page: str) -> Iterator[tuple[int, queue.SimpleQueue[dict[str, Any
         extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
 
         def __init__(self, *args: Any) -> None:
-            super().__init__(*args, directory=str(NODE_MODULES))
+            super().__init__(*args, directory=str(modules))
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
