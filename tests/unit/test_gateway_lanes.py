@@ -12,13 +12,13 @@ from tests.unit.dialects.test_told_tokens import sse
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
+from velox.gateway.aside import CalledMember
 from velox.gateway.filters import FilterChain
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
 from velox.gateway.lanes import Lanes, Sides
 from velox.gateway.metering import Meter
 from velox.gateway.prepared import Prepared
-from velox.gateway.several import CalledMember
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules

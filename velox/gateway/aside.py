@@ -26,7 +26,7 @@ from velox.net.upstream.pool import Pool
 from velox.outcomes import Retry
 from velox.protocol.reply_body import CodingError, label_of, plain_reply
 
-__all__ = ["Answer", "Askable", "Listener", "ask", "ask_status"]
+__all__ = ["Answer", "Askable", "CalledMember", "Listener", "ask", "ask_status"]
 
 # How often one request is sent: an upstream that drops all its idle connections is met by three of them at most.
 _TRIES: Final = 3
@@ -41,6 +41,34 @@ class Askable(Protocol):
     @property
     def pool(self) -> Pool:
         """Its connections."""
+
+
+class _Timeouts(Protocol):
+    @property
+    def first_byte_s(self) -> float: ...
+
+    @property
+    def idle_s(self) -> float: ...
+
+    @property
+    def total_s(self) -> float: ...
+
+
+class _Concurrency(Protocol):
+    @property
+    def limit(self) -> int: ...
+
+
+class CalledMember(Askable, Protocol):
+    """Where several calls of one request go (several.py): a member."""
+
+    @property
+    def timeouts(self) -> _Timeouts:
+        """How long one may take."""
+
+    @property
+    def concurrency(self) -> _Concurrency:
+        """How many requests may run there; 0: any number."""
 
 
 class Listener(Protocol):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from velox.gateway.apart import Apart
+from velox.gateway.aside import CalledMember
 from velox.gateway.forward import Forwarder
-from velox.gateway.several import CalledMember
 from velox.heads import RequestHead
 from velox.policy.routes import HeaderRules
 from velox.protocol.token_usage import TokenUsage

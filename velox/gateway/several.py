@@ -20,49 +20,21 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from velox.dialects.losses import BrokenReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart, is_large
-from velox.gateway.aside import Askable, ask
+from velox.gateway.aside import CalledMember, ask
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
 
-__all__ = ["CalledMember", "SeveralCalls"]
+__all__ = ["SeveralCalls"]
 
 _AT_ONCE: Final = 8  # arbitrary: 100 texts take as long as 13 in a row
 _MOST_CALL_BYTES: Final = 8 * 1024 * 1024
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of all answers
 _NOT_GOOD_FROM: Final = 300
-
-
-class _Timeouts(Protocol):
-    @property
-    def first_byte_s(self) -> float: ...
-
-    @property
-    def idle_s(self) -> float: ...
-
-    @property
-    def total_s(self) -> float: ...
-
-
-class _Concurrency(Protocol):
-    @property
-    def limit(self) -> int: ...
-
-
-class CalledMember(Askable, Protocol):
-    """Where the calls go (member.py)."""
-
-    @property
-    def timeouts(self) -> _Timeouts:
-        """How long one may take."""
-
-    @property
-    def concurrency(self) -> _Concurrency:
-        """How many requests may run there; 0: any number."""
 
 
 class SeveralCalls:
