@@ -1,0 +1,216 @@
+"""The helpers of official SDKs that upload, wait and poll.
+
+Behind the gateway are two accounts of the vendor, which know their own objects only. The SDKs are of two callers, whose
+objects are made at one of them and at the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import RecordingUpstream, Script
+from tests.e2e.routed import routed
+from tests.untrusting import NO_TRUST
+from tests.vendors.anthropic_files import AnthropicFiles
+from tests.vendors.openai_files import OpenAIFiles
+from tests.vendors.vendor import as_request
+
+# Deprecated, and still in the SDK.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+ACCOUNTS = ("one", "two")
+LINES = b"".join(
+    json.dumps(
+        {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-4.1"}}
+    ).encode()
+    + b"\n"
+    for name in "ab"
+)
+
+
+def playing(account: OpenAIFiles | AnthropicFiles) -> Script:
+    async def play(call: Call) -> None:
+        reply = account.answer(as_request(call.method, call.target, call.headers, call.body))
+        await call.reply(reply.status, reply.fields, reply.body)
+
+    return play
+
+
+@contextlib.contextmanager
+def two_accounts(
+    provider: str, upstreams: Sequence[RecordingUpstream], where: Callable[[VeloxProcess, str], str]
+) -> Iterator[tuple[VeloxProcess, dict[str, str]]]:
+    """Run a gateway; return it, and keys by the account that has what their callers make, as where() finds out."""
+    entries = [
+        {"name": name, "provider": provider, "origin": each.upstream.url, "key": "env:MODEL_KEY"}
+        for name, each in zip(ACCOUNTS, upstreams, strict=True)
+    ]
+    keys = [f"vk-caller-{n}" for n in range(32)]
+    config = {"upstreams": entries, "api_keys": [{"name": key, "key": key} for key in keys]}
+    with routed(config, MODEL_KEY="sk-0123456789", unknown_objects="refuse") as velox:
+        found: dict[str, str] = {}
+        for key in keys:
+            found.setdefault(where(velox, key), key)
+            if len(found) == len(ACCOUNTS):
+                break
+        yield velox, found
+    for each in upstreams:
+        assert each.failures == []
+
+
+@pytest.fixture(scope="module")
+def sdks() -> Iterator[dict[str, openai.OpenAI]]:
+    """OpenAI's SDK by account."""
+
+    def where(velox: VeloxProcess, key: str) -> str:
+        files = velox.openai(api_key=key).files.with_raw_response
+        return files.create(file=("a.txt", b"x"), purpose="assistants").headers["x-velox-upstream"]
+
+    one, two = (RecordingUpstream(script=playing(OpenAIFiles(name))) for name in ACCOUNTS)
+    with one, two, two_accounts("openai", (one, two), where) as (velox, keys):
+        yield {name: velox.openai(api_key=key) for name, key in keys.items()}
+
+
+@pytest.fixture(scope="module")
+def claudes() -> Iterator[dict[str, anthropic.Anthropic]]:
+    """Anthropic's SDK by account."""
+
+    def sdk(velox: VeloxProcess, key: str) -> anthropic.Anthropic:
+        http = anthropic.DefaultHttpxClient(verify=NO_TRUST, trust_env=False, timeout=20.0)
+        made = anthropic.Anthropic(base_url=velox.base_url, api_key=key, max_retries=0, http_client=http)
+        return running.enter_context(made)
+
+    def where(velox: VeloxProcess, key: str) -> str:
+        files = sdk(velox, key).files.with_raw_response
+        return files.upload(file=("a.txt", b"x", "text/plain")).headers["x-velox-upstream"]
+
+    accounts = [AnthropicFiles(name) for name in ACCOUNTS]
+    with contextlib.ExitStack() as running:
+        upstreams = [running.enter_context(RecordingUpstream(script=playing(each))) for each in accounts]
+        for account, upstream in zip(accounts, upstreams, strict=True):
+            account.origin = upstream.upstream.url
+        velox, keys = running.enter_context(two_accounts("anthropic", upstreams, where))
+        yield {name: sdk(velox, key) for name, key in keys.items()}
+
+
+@pytest.fixture(params=ACCOUNTS)
+def sdk(request: pytest.FixtureRequest, sdks: dict[str, openai.OpenAI]) -> openai.OpenAI:
+    return sdks[request.param]
+
+
+@pytest.fixture(params=ACCOUNTS)
+def claude(request: pytest.FixtureRequest, claudes: dict[str, anthropic.Anthropic]) -> anthropic.Anthropic:
+    return claudes[request.param]
+
+
+def test_file_that_is_waited_for(sdk: openai.OpenAI) -> None:
+    """Files: waits until it is processed."""
+    made = sdk.files.create(file=("a.txt", b"text"), purpose="assistants")
+    done = sdk.files.wait_for_processing(made.id, poll_interval=0.01)
+
+    assert (done.id, done.status) == (made.id, "processed")
+    assert sdk.files.content(made.id).read() == b"text"
+
+
+def test_upload_in_parts(sdk: openai.OpenAI) -> None:
+    """Uploads: the parts go to where it has begun, and the file that comes of them can be read."""
+    content = bytes(n % 251 for n in range(5000))
+    upload = sdk.uploads.upload_file_chunked(
+        file=content, filename="b.bin", bytes=len(content), mime_type="text/plain", purpose="assistants", part_size=1024
+    )
+
+    assert upload.file is not None and upload.status == "completed"
+    assert sdk.files.content(upload.file.id).read() == content
+    assert sdk.files.wait_for_processing(upload.file.id, poll_interval=0.01).status == "processed"
+
+
+def test_vector_store(sdk: openai.OpenAI) -> None:
+    """Files are uploaded and polled in a store: alone, and as a batch."""
+    first = sdk.files.create(file=("a.txt", b"text"), purpose="assistants")
+    store = sdk.vector_stores.create(name="notes", file_ids=[first.id])
+    # Its file is put where the store is: nothing of the request for it names the store.
+    again = sdk.vector_stores.files.create_and_poll(first.id, vector_store_id=store.id, poll_interval_ms=1)
+    batch = sdk.vector_stores.file_batches.create_and_poll(store.id, file_ids=[first.id], poll_interval_ms=1)
+
+    assert (again.id, again.status) == (first.id, "completed")
+    assert (batch.status, batch.file_counts.total) == ("completed", 1)
+
+
+def test_upload_into_a_vector_store(sdk: openai.OpenAI) -> None:
+    """The helper uploads a file, which names no store, and puts it into the store then: both are of one account."""
+    store = sdk.vector_stores.create(name="notes")
+    made = sdk.vector_stores.files.upload_and_poll(
+        vector_store_id=store.id, file=("c.txt", io.BytesIO(b"more")), poll_interval_ms=1
+    )
+    batch = sdk.vector_stores.file_batches.upload_and_poll(
+        store.id, files=[("d.txt", b"d"), ("e.txt", b"e")], poll_interval_ms=1
+    )
+
+    assert made.status == batch.status == "completed"
+
+
+def test_batch_and_its_output(sdk: openai.OpenAI) -> None:
+    """The file that a batch tells of is its caller's, and where the batch is."""
+    file = sdk.files.create(file=("in.jsonl", LINES), purpose="batch")
+    batch = sdk.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    while (batch := sdk.batches.retrieve(batch.id)).output_file_id is None:
+        assert batch.status in ("validating", "completed")
+    lines = sdk.files.content(batch.output_file_id).text.splitlines()
+
+    assert [json.loads(line)["custom_id"] for line in lines] == ["a", "b"]
+
+
+def test_run_of_an_assistant(sdk: openai.OpenAI) -> None:
+    """Runs are polled until they want a tool's output, and again until they are done."""
+    assistant = sdk.beta.assistants.create(model="gpt-4.1")
+    run = sdk.beta.threads.create_and_run_poll(assistant_id=assistant.id, poll_interval_ms=1)
+    assert run.status == "requires_action" and run.required_action is not None
+    (call,) = run.required_action.submit_tool_outputs.tool_calls
+    done = sdk.beta.threads.runs.submit_tool_outputs_and_poll(
+        run_id=run.id,
+        thread_id=run.thread_id,
+        tool_outputs=[{"tool_call_id": call.id, "output": "cold"}],
+        poll_interval_ms=1,
+    )
+
+    assert (done.id, done.status) == (run.id, "completed")
+
+
+def test_files_of_anthropic(claude: anthropic.Anthropic) -> None:
+    """A file is uploaded, listed, named by a message, read and deleted; then it is not there."""
+    file = claude.files.upload(file=("a.txt", b"text", "text/plain"))
+    document: Any = {"type": "document", "source": {"type": "file", "file_id": file.id}}
+    message = claude.messages.create(
+        model="claude-opus-4-8", max_tokens=9, messages=[{"role": "user", "content": [document]}]
+    )
+
+    assert message.stop_reason == "end_turn"
+    assert file.id in [each.id for each in claude.files.list()]
+    assert claude.files.retrieve_metadata(file.id).size_bytes == 4
+    assert claude.files.download(file.id).read() == b"text"
+    assert claude.files.delete(file.id).id == file.id
+    with pytest.raises(anthropic.NotFoundError):
+        claude.files.retrieve_metadata(file.id)
+
+
+def test_batch_of_messages(claude: anthropic.Anthropic) -> None:
+    """It is polled until it has ended; its results are read from the address that it tells."""
+    params: Any = {"model": "claude-opus-4-8", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    batch = claude.messages.batches.create(requests=[{"custom_id": each, "params": params} for each in "ab"])
+    states = [batch.processing_status]
+    while states[-1] != "ended":
+        states.append(claude.messages.batches.retrieve(batch.id).processing_status)
+    results = list(claude.messages.batches.results(batch.id))
+
+    assert states == ["in_progress", "in_progress", "ended"]
+    assert [each.custom_id for each in results] == ["a", "b"]
+    assert all(each.result.type == "succeeded" and each.result.message.stop_reason for each in results)
