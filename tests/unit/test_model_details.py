@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from velox.protocol.model_list import UNKNOWN_DETAILS
+import pytest
+
+from velox.protocol.model_list import UNKNOWN_DETAILS, Capabilities
+from velox.providers.capabilities import capabilities_of
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
 from velox.runtime.model_details import describer
 from velox.settings import load
 
+CLAUDES_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 NOW_S = 1_795_000_000.0
 FILE = """
 prices: PRICES
@@ -39,3 +45,21 @@ def test_model_is_described_by_table_prices_and_facts(tmp_path: Path) -> None:
     assert (mine.context, mine.prompt, mine.completion) == (0, "0.0000005", "0.000002")
     assert describe(own, "something-else") == UNKNOWN_DETAILS
     assert describe(openai, "gpt-4o") is gpt
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "expected"),
+    [
+        ("openai", "gpt-4o", Capabilities(True, True, True, True, (), True)),
+        ("openai", "gpt-3.5-turbo", Capabilities(True, False, False, True)),
+        ("anthropic", "claude-opus-4-8", Capabilities(True, True, True, False, CLAUDES_EFFORTS, True)),
+        ("bedrock", "eu.anthropic.claude-instant-v1", Capabilities(False, False, False, True)),
+        ("openai", "text-embedding-3-small", None),
+        ("openai", "gpt-4o-mini-tts", None),
+        ("vllm", "qwen3", None),
+        ("gemini", "gemini-2.5-flash-image", None),
+    ],
+)
+def test_capabilities_of_families_that_are_known(provider: str, model: str, expected: Capabilities | None) -> None:
+    """RC11: of others nothing is said: a default of a fact is a guess."""
+    assert capabilities_of(model, facts_of(PROVIDERS[provider], model)) == expected

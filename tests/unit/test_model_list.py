@@ -12,6 +12,7 @@ from google import genai
 from velox.gateway.steps import finished
 from velox.protocol.model_list import (
     UNKNOWN_DETAILS,
+    Capabilities,
     ModelDetails,
     described,
     list_of,
@@ -209,3 +210,32 @@ def test_codex_finds_a_list_of_its_own() -> None:
     assert page_for(Dialect.OPENAI, page) == page
     empty = json.loads(page_for(Dialect.OPENAI, list_of(()), is_codex=True))
     assert empty == {"object": "list", "data": [], "models": []}
+
+
+ABLE = Capabilities(tools=True, pictures=True, schemas=True, sampling=False, efforts=("low", "high", "max"))
+
+
+def test_capabilities_are_told_in_each_shape() -> None:
+    """RC11: a client chooses a model by what it can do; what an upstream says itself stays."""
+    model = described(model_object("claude-x", "it"), UNKNOWN_DETAILS._replace(capabilities=ABLE))
+
+    entry = orjson.loads(model)
+    assert {"tools", "reasoning", "structured_outputs"} <= set(entry["supported_parameters"])
+    assert "temperature" not in entry["supported_parameters"]
+    assert entry["architecture"]["input_modalities"] == ["text", "image"]
+    theirs = anthropic.types.ModelInfo.model_validate_json(object_for(Dialect.ANTHROPIC, model), strict=False)
+    able = theirs.capabilities
+    assert able is not None and able.image_input.supported and able.thinking.types.adaptive.supported
+    assert (able.effort.low.supported, able.effort.medium.supported, able.effort.max.supported) == (True, False, True)
+    assert not able.server_tools.web_search.supported and not able.batch.supported
+    assert json.loads(object_for(Dialect.GOOGLE, model))["thinking"] is True
+    own = orjson.dumps({"id": "m", "supported_parameters": ["seed"], "architecture": {}, "reasoning_efforts": []})
+    assert orjson.loads(described(own, UNKNOWN_DETAILS._replace(capabilities=ABLE))) == orjson.loads(own)
+
+
+def test_nothing_is_said_of_a_model_that_is_not_known() -> None:
+    """What is not known is not there, in any shape."""
+    model = model_object("m", "it")
+    assert described(model, UNKNOWN_DETAILS) == model
+    assert "capabilities" not in json.loads(object_for(Dialect.ANTHROPIC, model))
+    assert "thinking" not in json.loads(object_for(Dialect.GOOGLE, model))

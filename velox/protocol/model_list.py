@@ -25,6 +25,7 @@ from velox.types import Dialect
 
 __all__ = [
     "UNKNOWN_DETAILS",
+    "Capabilities",
     "ModelDetails",
     "described",
     "is_model_object",
@@ -56,6 +57,20 @@ _OTHERS: Final = re.compile(r"whisper|transcribe|\btts\b|dall-e|gpt-image|imagen
 _VERSION: Final = re.compile(r"-([0-9]{3})$")
 
 
+class Capabilities(NamedTuple):
+    """What a model can do. efforts: of reasoning, lowest first; none: it does not reason.
+
+    schemas: its answer fits a JSON schema. sampling: it takes temperature and top_p. searches: its provider does.
+    """
+
+    tools: bool
+    pictures: bool
+    schemas: bool
+    sampling: bool
+    efforts: tuple[str, ...] = ()
+    searches: bool = False
+
+
 class ModelDetails(NamedTuple):
     """What is known of a model besides its name.
 
@@ -69,6 +84,7 @@ class ModelDetails(NamedTuple):
     completion: str = ""
     cached: str = ""
     written: str = ""
+    capabilities: Capabilities | None = None
 
 
 UNKNOWN_DETAILS: Final = ModelDetails()
@@ -91,7 +107,26 @@ def described(model: bytes, details: ModelDetails) -> bytes:
         names = {"prompt": details.prompt, "completion": details.completion}
         names |= {"input_cache_read": details.cached, "input_cache_write": details.written}
         added["pricing"] = {name: value for name, value in names.items() if value}
+    able = details.capabilities
+    if able is not None:
+        if "supported_parameters" not in entry:
+            added["supported_parameters"] = _parameters(able)
+        if "architecture" not in entry:
+            inputs = ["text", "image"] if able.pictures else ["text"]
+            added["architecture"] = {"input_modalities": inputs, "output_modalities": ["text"]}
+        if able.efforts and "reasoning_efforts" not in entry:
+            added["reasoning_efforts"] = able.efforts
     return orjson.dumps({**entry, **added}) if added else model
+
+
+def _parameters(able: Capabilities) -> list[str]:
+    """Return the parameters that a model takes, as OpenRouter calls them."""
+    names = ["max_tokens"]
+    names += ["temperature", "top_p"] if able.sampling else []
+    names += ["tools", "tool_choice"] if able.tools else []
+    names += ["reasoning", "include_reasoning"] if able.efforts else []
+    names += ["response_format", "structured_outputs"] if able.schemas else []
+    return names + (["web_search_options"] if able.searches else [])
 
 
 def _first(entry: dict[str, Any], names: Iterable[str]) -> int:
@@ -180,6 +215,8 @@ def _for(dialect: Dialect, entry: dict[str, Any]) -> dict[str, Any]:
             known["inputTokenLimit"] = window
         if most := _first(entry, _OUTPUTS):
             known["outputTokenLimit"] = most
+        if "supported_parameters" in entry:
+            known["thinking"] = "reasoning" in entry["supported_parameters"]
         return {**known, **own, "name": f"models/{name}", "displayName": shown}
     made = entry.get("created")
     made_s = made if isinstance(made, int) and 0 <= made < _YEAR_3000_S else 0
@@ -187,7 +224,46 @@ def _for(dialect: Dialect, entry: dict[str, Any]) -> dict[str, Any]:
     known = {"lifecycle": "active"}
     limits = {"max_input_tokens": _first(entry, _WINDOWS), "max_tokens": _first(entry, _OUTPUTS)}
     known |= {field: value for field, value in limits.items() if value}
+    if "supported_parameters" in entry:
+        known["capabilities"] = _anthropics_capabilities(entry)
     return {**known, **entry, "type": _KIND, "id": name, "display_name": shown, "created_at": made_at}
+
+
+def _anthropics_capabilities(entry: dict[str, Any]) -> dict[str, object]:
+    """Return what a model can do as Anthropic says it: each of its keys is there.
+
+    Of what Anthropic's API alone has, nothing: batches, citations of documents, its own tools but the search.
+    """
+    taken = entry["supported_parameters"]
+    efforts = entry.get("reasoning_efforts", ())
+    reasons = "reasoning" in taken
+    sees = "image" in entry.get("architecture", {}).get("input_modalities", ())
+    searches = "web_search_options" in taken
+    kinds = {kind: _supported(reasons) for kind in ("adaptive", "enabled")}
+    kinds |= {"disabled": _supported(True), "between_tools": _supported(False)}
+    return {
+        "batch": _supported(False),
+        "citations": _supported(False),
+        "code_execution": _supported(False),
+        "context_management": _supported(False),
+        "effort": {
+            **_supported(reasons),
+            **{each: _supported(each in efforts) for each in ("low", "medium", "high", "xhigh", "max")},
+        },
+        "image_input": _supported(sees),
+        "pdf_input": _supported(sees),
+        "server_tools": {
+            **_supported(searches),
+            "web_search": _supported(searches),
+            "code_execution": _supported(False),
+        },
+        "structured_outputs": _supported("structured_outputs" in taken),
+        "thinking": {**_supported(reasons), "types": kinds},
+    }
+
+
+def _supported(value: bool) -> dict[str, bool]:
+    return {"supported": value}
 
 
 def _version(name: str) -> str:

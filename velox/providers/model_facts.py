@@ -41,6 +41,7 @@ _OPUS_4: Final = ("*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*", 
 _WITHOUT_SCHEMAS: Final = (
     *(*_OPUS_4, "*claude-sonnet-4-0*"),
     *("*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-sonnet-4", "*claude-3*", "*claude-2*", "*claude-v2*"),
+    "*claude-instant*",
 )
 _OPENAIS: Final = ("openai", "azure", "foundry")
 

@@ -16,6 +16,7 @@ from typing import Final
 from velox.memo import Memo
 from velox.policy.routes import UpstreamEntry
 from velox.protocol.model_list import ModelDetails
+from velox.providers.capabilities import capabilities_of
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.priced import call_prices, price_book, seller_of
@@ -23,6 +24,8 @@ from velox.settings import Settings
 
 __all__ = ["describer"]
 
+# Nobody knows what stands behind a name there: its own list may say.
+_ANY_SERVER: Final = "openai-compatible"
 _KEPT: Final = 2048
 _PICO: Final = -12
 _DAY_S: Final = 86_400
@@ -51,6 +54,7 @@ def describer(
                 completion="" if band is None else _dollars(band.output),
                 cached="" if band is None else _dollars(band.cached),
                 written="" if band is None else _dollars(band.written),
+                capabilities=None if entry.provider == _ANY_SERVER else capabilities_of(model, facts),
             )
             known.put(key, found)
         return found
