@@ -341,3 +341,20 @@ def test_body_random_raises_only_refusals(body: bytes) -> None:
     else:
         assert isinstance(json.loads(body.decode("utf-8-sig")), dict)
         assert isinstance(peek, BodyFields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stores"),
+    [
+        (b"", False),
+        (b'"store":true,', True),
+        (b'"deferred":true,', True),
+        (b'"d\\u0065ferred":1,', True),
+        (b'"deferred":false,"store":null,', False),
+        (b'"deferred":true,"store":false,', True),
+        (b'"deferred":false,"deferred":true,', True),
+    ],
+)
+def test_body_that_asks_for_its_answer_to_be_kept_says_so(fields: bytes, stores: bool) -> None:
+    """By OpenAI's name for it, and by xAI's."""
+    assert BodyReader().read(b"{" + fields + b'"model":"m"}').stores is stores

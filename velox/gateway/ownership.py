@@ -79,10 +79,8 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 # object the table of kinds says it. What stands deeper may repeat the request, as metadata and tools do.
 _OF_EVENT: Final = ("id", "response.id", "interaction.id", "conversation_id")
 _OF_FILE: Final = ("id",)
-# An answer that is not ready yet: https://docs.x.ai/docs/guides/deferred-chat-completions
 _SOUGHT_BYTES: Final = 256 * 1024  # of a slice
 _LONGEST_MARK: Final = 32
-_DEFERRED: Final = b'"deferred"'
 # What a request says for which a model may make a container, and where the answer tells its id: OpenAI's
 # `code_interpreter` and `shell` (openai 3.54, types/responses), Anthropic's code execution (anthropic 1.9, types/beta).
 _WITH_CONTAINER: Final = (b"code_interpreter", b"code_execution", b"container_auto", b'"container"')
@@ -153,18 +151,15 @@ class OwnedCall:
         runs_tools = call is not None and (
             call.words == _MESSAGES or (call.collection == _SOCKET and not call.object_id)
         )
-        self._marks: Final = (_DEFERRED,) if is_chat else _WITH_CONTAINER if makes and runs_tools else ()
+        self._marks: Final = _WITH_CONTAINER if makes and runs_tools else ()
 
     def may_concern(self, body: bytes | bytearray | None) -> bool:
         """Say whether a body may name an object of somebody. None: one that is large, and is looked at by check()."""
         return body is None or any(mark in body for mark in _MARKS) or _WIDE in body[:4]
 
     def makes_more(self, body: bytes | bytearray | None) -> bool:
-        """Say whether the reply may tell of something that it is not itself: a container, or an answer of later.
-
-        None: a body that is large.
-        """
-        return bool(self._marks) if body is None else any(mark in body for mark in self._marks)
+        """Say whether the reply may tell of a container. None: a body that is large."""
+        return bool(self._marks) and (body is None or any(mark in body for mark in self._marks))
 
     def making_more(self, body: bytes | bytearray) -> Generator[None, None, bool]:
         """Do what makes_more() does; yields between slices of the work."""
@@ -320,9 +315,9 @@ class OwnedCall:
             return (recording(self._table, self._owner, fields, place),) if fields else ()
         if head.method in _READS:
             return () if self._sees_all else (ListFilter(self._table, self._owner, kind),)
-        if makes_more and call.collection != _CHAT:
+        if makes_more:
             return (ContainerWatch(self._table, self._owner, kind.made, place),)
-        is_made = self._makes and (call.collection != _CHAT or stores or makes_more)
+        is_made = self._makes and (call.collection != _CHAT or stores)
         return (recording(self._table, self._owner, kind.made, place),) if is_made else ()
 
     def _check(self, object_id: str, param: str | None = None) -> None:

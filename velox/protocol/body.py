@@ -54,11 +54,13 @@ _CHOICES: Final = ("n", "best_of")
 _COUNT_CHARS: Final = 20
 _OPTIONS: Final = "stream_options"
 _PROMPT: Final = "prompt"
-_STORE: Final = "store"
+# What asks the upstream to keep the answer: OpenAI's, and xAI's, whose answer is fetched later.
+# https://docs.x.ai/docs/guides/deferred-chat-completions
+_STORES: Final = frozenset({"store", "deferred"})
 _CROWDED: Final = ""  # in place of the name of a field that is there twice: there are too many
 _FLAT: Final = re.compile(rb'"prompt"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*-?[0-9]')
 _USER: Final = "user"
-_FIELDS: Final = frozenset({"model", "stream", _USER, _STORE, _OPTIONS, _PROMPT, *_MAX_TOKENS, *_CHOICES})
+_FIELDS: Final = frozenset({"model", "stream", _USER, *_STORES, _OPTIONS, _PROMPT, *_MAX_TOKENS, *_CHOICES})
 _ABSENT: Final = object()
 # Stands for stream_options that ask for the usage.
 _ASKS: Final = object()
@@ -178,7 +180,7 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
     for key in document:
         if key in _FIELDS:
             if key in values:
-                if key == _STORE:
+                if key in _STORES:
                     values[key] = ...  # it is never read to refuse a request, so twice it means the worse
                     continue
                 # No further: a value is looked for from the first field on, so that a look for each of a hundred
@@ -240,7 +242,7 @@ def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
     if not isinstance(document, _Pairs):
         return None
     found = [(key, _plain(key, value)) for key, value in document.pairs if key in _FIELDS]
-    names = [name for name, _ in found if name != _STORE]
+    names = [name for name, _ in found if name not in _STORES]
     return dict(found), next((name for name in names if names.count(name) > 1), None)
 
 
@@ -309,7 +311,7 @@ def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
         elif name == _OPTIONS:
             fields.include_usage = value is _ASKS
         else:
-            fields.stores = value not in (None, False)
+            fields.stores = fields.stores or value not in (None, False)
 
 
 def _count(value: object) -> int:
