@@ -38,6 +38,10 @@ GPT: Entry = {"id": "resp_1", "object": "response", "model": "gpt-5.2", "status"
 GPT["output"] = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It rains."}]}]
 GPT["usage"] = {"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100}
 SEARCHED = {**GPT, "tool_usage": {"web_search": {"num_requests": 2}, "image_gen": {"total_tokens": 0}}}
+# Where `tool_usage` is missing the items tell it: two searches, and a page that was opened.
+CALLS = [{"type": "web_search_call", "id": f"ws_{n}", "action": {"type": "search", "query": "rain"}} for n in range(2)]
+CALLS += [{"type": "web_search_call", "id": "ws_2", "action": {"type": "open_page", "url": "https://x"}}]
+ITEMS = {**GPT, "output": [*CALLS, *GPT["output"]]}
 DRAWN = {**GPT, "tool_usage": {"image_gen": {"output_tokens": 7000}}}
 
 
@@ -71,6 +75,11 @@ CASES: list[tuple[str, Entry, Entry | bytes, float | None]] = [
     ("/v1/messages", {"model": "gpt", **MESSAGES}, SEARCHED, 0.02315),  # 1.75 and 14 $, 2 at 0.01 $
     ("/v1/messages", {"model": "gpt", "stream": True, **MESSAGES}, completed(SEARCHED), 0.02315),
     ("/v1/messages", {"model": "gpt", **MESSAGES}, GPT, 0.00315),
+    ("/v1/messages", {"model": "gpt", **MESSAGES}, ITEMS, 0.02315),
+    ("/v1/messages", {"model": "gpt", "stream": True, **MESSAGES}, completed(ITEMS), 0.02315),
+    ("/v1/responses", {"model": "gpt", **RESPONSES}, ITEMS, 0.02315),
+    ("/v1/responses", {"model": "gpt", **RESPONSES}, {**ITEMS, "tool_usage": SEARCHED["tool_usage"]}, 0.02315),
+    ("/v1/responses", {"model": "gpt", "stream": True, **RESPONSES}, completed(ITEMS), 0.02315),
     ("/v1/messages", {"model": "gpt", **MESSAGES}, DRAWN, None),  # by another model, which nobody names
     ("/v1/messages", {"model": "gpt", "stream": True, **MESSAGES}, completed(DRAWN), None),
     # 2 and 12 $ a million, 0.014 $ for each query; of older models 0.30 and 2.50 $, and 0.035 $ for an answer.

@@ -27,6 +27,7 @@ __all__ = [
     "count_of",
     "google_searches",
     "milliseconds",
+    "openai_searches",
     "sound_ms",
     "token_usage",
     "told_units",
@@ -168,6 +169,15 @@ def google_searches(queries: Iterable[object], model: str) -> int:
     """
     n = sum(isinstance(query, str) and bool(query) for query in queries)
     return min(n, 1) if model.startswith(_PAID_BY_ANSWER) else n
+
+
+def openai_searches(items: Iterable[object]) -> int:
+    """Return how many items of a response are searches that OpenAI takes a fee for: to open a page is none.
+
+    https://platform.openai.com/docs/guides/tools-web-search
+    """
+    calls = [each for each in items if isinstance(each, dict) and each.get("type") == "web_search_call"]
+    return sum(_inside(each, "action").get("type", "search") == "search" for each in calls)
 
 
 def told_units(reply: Mapping[str, object]) -> tuple[Units | None, str]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import orjson
@@ -38,6 +39,7 @@ from velox.protocol.token_usage import (
     billed_units,
     count_of,
     google_searches,
+    openai_searches,
     sound_ms,
     token_usage,
     told_units,
@@ -53,8 +55,8 @@ GOOGLE_KEY: Final = b'"usageMetadata"'
 # Of replies that may be paid by other units than tokens: a usage may stand in them as well.
 UNITS_KEY: Final = b'"usage_info"'
 _NULL: Final = b'"usage":null'
-# Of Google's replies that have searched the web.
-_QUERIES: Final = b'"webSearchQueries"'
+# What stands in a reply that has searched the web: an item of OpenAI's, Google's queries.
+_SEARCHED: Final = dict.fromkeys((_KEY, UNITS_KEY), b'"web_search_call"') | {GOOGLE_KEY: b'"webSearchQueries"'}
 _TIER: Final = "service_tier"
 # What counts beside either usage: the tier, and what the model that answered is called.
 # What OpenAI tells of tools beside the usage of a response, and a transcription with its words of its length.
@@ -68,7 +70,8 @@ _NAMES: Final = {
     UNITS_KEY: ("usage", _TIER, "model", _TOOLS, _LENGTH, *_UNITS),
 }
 # Where a usage may stand in an event, beside its top level: the member that holds it, by how the event's type begins.
-_HOLDERS: Final = (("response.", "response"), ("message_start", "message"))
+_RESPONSE: Final = "response"
+_HOLDERS: Final = (("response.", _RESPONSE), ("message_start", "message"))
 _HOLDER_NAMES: Final = tuple(name for _, name in _HOLDERS)
 _TYPE: Final = "type"
 _CHOICES: Final = "choices"
@@ -344,28 +347,47 @@ def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> 
         if type(found) is not simdjson.Object:
             return {}
         names = _names(key)
-        searched = {_TOOLS: _google_tools(found)} if key == GOOGLE_KEY and text.find(_QUERIES) >= 0 else {}
+        n_searches = 0
+        if text.find(_SEARCHED[key]) >= 0:
+            n_searches = (_google_searches if key == GOOGLE_KEY else _openai_searches)(found.as_dict())
         if not is_event:
-            return {**_plain(found, names), **searched}
+            return _with_searches(_plain(found, names), n_searches)
         members = _plain(found, (*names, _TYPE, *_HOLDER_NAMES, _CHOICES), names)
     # ValueError: equal names, not strict JSON, or not UTF-8. RuntimeError: too deep, or a number of over 64 bits.
     except (ValueError, RuntimeError):
         outline = _outline(key, is_event=is_event)
         outline.feed(bytes(text))
         return _outlined(outline)
-    return {**members, **searched} if searched else members
+    held = members.get(_RESPONSE)
+    if isinstance(held, dict):
+        members[_RESPONSE] = _with_searches(held, n_searches)
+        return members
+    return _with_searches(members, n_searches)
 
 
-def _google_tools(found: simdjson.Object) -> dict[str, object]:
-    """Return the searches that a reply of Google's was grounded on, as OpenAI's `tool_usage` tells them."""
-    reply = found.as_dict()
+def _with_searches(members: dict[str, object], n: int) -> dict[str, object]:
+    """Return members with so many searches, as OpenAI's `tool_usage` tells them, unless they tell their own."""
+    if n and not isinstance(members.get(_TOOLS), dict):
+        members[_TOOLS] = {"web_search": {"num_requests": n}}
+    return members
+
+
+def _openai_searches(reply: Mapping[str, object]) -> int:
+    """Return how many items of a response, or of the one in an event, are searches."""
+    held = reply.get(_RESPONSE)
+    items = (held if isinstance(held, dict) else reply).get("output")
+    return openai_searches(items) if isinstance(items, list) else 0
+
+
+def _google_searches(reply: Mapping[str, object]) -> int:
+    """Return how many searches a reply of Google's was grounded on."""
     candidates, model = reply.get("candidates"), reply.get("modelVersion")
     queries: list[object] = []
     for each in candidates if isinstance(candidates, list) else ():
         grounding = each.get("groundingMetadata") if isinstance(each, dict) else None
         asked = grounding.get("webSearchQueries") if isinstance(grounding, dict) else None
         queries += asked if isinstance(asked, list) else ()
-    return {"web_search": {"num_requests": google_searches(queries, model if isinstance(model, str) else "")}}
+    return google_searches(queries, model if isinstance(model, str) else "")
 
 
 def _plain(found: simdjson.Object, names: tuple[str, ...], inside: tuple[str, ...] = ()) -> dict[str, object]:

@@ -5,11 +5,10 @@ Knows: their words and fields. Does not know: the order of events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw
 
 from velox.dialects.arguments import custom_arguments, read_arguments
 from velox.dialects.decoding import bill_in, is_given, object_in
@@ -35,7 +34,7 @@ from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annotations, search_of
 from velox.dialects.text import EMPTY, joined, raw_text
-from velox.protocol.token_usage import TokenUsage, with_tools
+from velox.protocol.token_usage import TokenUsage, openai_searches, with_tools
 
 __all__ = ["THOUGHT", "answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
 
@@ -55,8 +54,16 @@ _LOST_PARTS: Final = {"output_audio": "answer.audio", "output_image": "answer.im
 _NO_USAGE: Final = Usage()
 
 
-def usage_of(raw: Raw, tier: str | None = None, tools: Raw = wire.ABSENT) -> Usage:
-    """Read the usage; what can't be read is left out. tier, tools: what stands beside it."""
+def _calls(reply: wire.Reply) -> Iterator[dict[str, object]]:
+    """Yield the items of an answer as far as they say whether they are searches."""
+    for item in reply.output or ():
+        if item.type == SEARCH_CALL:
+            yield {"type": item.type, "action": object_in(item.action)}
+
+
+def usage_of(reply: wire.Reply) -> Usage:
+    """Read the usage, with what stands beside it of tier and tools; what can't be read is left out."""
+    raw = reply.usage
     if not is_given(raw):
         return _NO_USAGE
     try:
@@ -68,7 +75,7 @@ def usage_of(raw: Raw, tier: str | None = None, tools: Raw = wire.ABSENT) -> Usa
     if inputs is not None:
         written = inputs.cache_write_tokens
         written = inputs.cache_creation_input_tokens if written is None else written
-    ran = with_tools(TokenUsage(), object_in(tools))
+    ran = with_tools(TokenUsage(), object_in(reply.tool_usage))
     return Usage(
         given.input_tokens,
         given.output_tokens,
@@ -76,9 +83,9 @@ def usage_of(raw: Raw, tier: str | None = None, tools: Raw = wire.ABSENT) -> Usa
         written,
         None,
         None if outputs is None else outputs.reasoning_tokens,
-        tier=tier,
+        tier=reply.service_tier,
         bill=bill_in(raw),
-        web_searches=ran.web_searches,
+        web_searches=ran.web_searches or openai_searches(_calls(reply)) or None,
         has_others=ran.has_others,
     )
 
@@ -167,6 +174,4 @@ def answer_of(reply: wire.Reply, provider: str) -> Answer:
         raise BrokenReplyError("the upstream's answer has no output")
     names = tuple(dict.fromkeys(name for item in reply.output for name in lost(item)))
     tier = reply.service_tier
-    return Answer(
-        reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage, tier, reply.tool_usage), tier, names
-    )
+    return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply), tier, names)

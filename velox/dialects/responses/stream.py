@@ -321,7 +321,7 @@ class EventReader:
                     found.append(Start(reply.id or "", reply.model or ""))
                 found += [Close(block.n) for block in self._blocks.values()]
                 self._blocks.clear()
-                found += [Used(usage_of(reply.usage, reply.service_tier, reply.tool_usage)), Finish(stop), End()]
+                found += [Used(usage_of(reply)), Finish(stop), End()]
         except ReplyError as exc:
             found.append(Failed(exc.error))
         self._has_begun = self._is_over = True
