@@ -242,6 +242,52 @@ def test_nothing_is_deleted_if_one_is_not_there(proxy: Proxy, kind: str, other: 
     assert proxy.refused("POST", f"/{kind}/delete", {f"{other}_ids": ["a"]}) == f"{kind}_ids"
 
 
+# -- costs ----------------------------------------------------------------------------------------
+
+HI: Any = [{"role": "user", "content": "a" * 399}, {"role": "user", "content": [{"type": "text", "text": "b"}]}]
+
+
+def test_cost_of_an_answer_is_that_of_its_record(proxy: Proxy) -> None:
+    """By its usage, kind by kind: cached tokens cost less; of the model that answered."""
+    usage: dict[str, Any] = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+    answer = {"model": "gpt-4o-2024-11-20", "usage": usage}
+    whole = proxy("POST", "/spend/calculate", {"completion_response": answer})
+    assert whole == {"cost": 1000 * 2.5e-6 + 100 * 1e-5}
+    assert proxy("POST", "/spend/calculate", {"model": "gpt-4o", "completion_response": answer}) == whole
+    cached = {**answer, "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 400}}}
+    assert proxy("POST", "/spend/calculate", {"completion_response": cached})["cost"] == pytest.approx(0.003)
+    of_claude = {"input_tokens": 1000, "output_tokens": 100, "cache_read_input_tokens": 0}
+    answer = {"model": "claude-sonnet-4-5-20250929", "usage": of_claude}
+    assert proxy("POST", "/spend/calculate", {"completion_response": answer})["cost"] == pytest.approx(0.0045)
+
+
+def test_cost_of_messages_is_estimated(proxy: Proxy) -> None:
+    """Of the prompt alone, which is all that is known before the call; by a route's name, or as LiteLLM has it."""
+    for model in ("gpt-4o", "gpt-4o-2024-11-20", "openai/gpt-4o"):
+        found = proxy("POST", "/spend/calculate", {"model": model, "messages": HI})
+        assert found == {"cost": pytest.approx(100 * 2.5e-6)}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "completion_response"),
+        ({"model": "gpt-4o"}, "completion_response"),
+        ({"model": 5, "messages": HI}, "model"),
+        ({"model": "unheard-of", "messages": HI}, "model"),
+        ({"model": "gpt-4o", "messages": []}, "messages"),
+        ({"model": "gpt-4o", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+        ({"model": "gpt-4o", "messages": [{"role": "user", "content": {"text": "x"}}]}, "messages"),
+        ({"completion_response": {"model": "gpt-4o"}}, "model"),
+        ({"completion_response": {"usage": {"prompt_tokens": 1}}}, "completion_response"),
+        ({"model": "gpt-4o", "messages": HI, "mode": "x"}, "mode"),
+    ],
+)
+def test_cost_that_nobody_can_tell_is_an_error(proxy: Proxy, body: dict[str, Any], param: str) -> None:
+    """And no number, which a script would take for one."""
+    assert proxy.refused("POST", "/spend/calculate", body) == param
+
+
 # -- what Velox has not ---------------------------------------------------------------------------
 
 
@@ -250,7 +296,6 @@ def test_nothing_is_deleted_if_one_is_not_there(proxy: Proxy, kind: str, other: 
     [
         *(f"/{root}/{verb}" for root in ("customer", "end_user") for verb in ("new", "update", "delete", "block")),
         *("/budget/new", "/budget/update", "/budget/delete", "/model/new", "/model/update", "/model/delete"),
-        "/spend/calculate",
     ],
 )
 def test_change_of_what_is_not_kept_is_no_success(proxy: Proxy, path: str) -> None:

@@ -25,7 +25,10 @@ from velox.ledger.record import recorded_key
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered
 from velox.observe.oplog import operations_logger
+from velox.runtime.priced import answer_prices
+from velox.settings import load
 from velox.types import Budget
+from velox_migrate.admin.costs import FindCost
 from velox_migrate.admin.paths import Model, litellm_paths
 
 MASTER = "sk-master-0123456789"
@@ -44,10 +47,24 @@ class Proxy:
         self.log = io.StringIO()
         logger = operations_logger(self.log)
         models = [Model("gpt-4o", "openai", "gpt-4o-2024-11-20")]
-        self.api = Api([], self._asker_of, "1", logger, litellm_paths(*names, models, logger))
+        self.api = Api(
+            [],
+            self._asker_of,
+            "1",
+            logger,
+            litellm_paths(*names, models, logger, self._costs, ["openai", "claude"], 4),
+        )
         self.check = TokenCheck(MASTER, "sk-viewer")
         self._n_rings = 0
         self._n_spent = 0
+
+    def _costs(self) -> FindCost:
+        """Return what prices answers of two upstreams, by the table that comes with Velox."""
+        upstreams = {"openai": {"provider": "openai"}, "claude": {"provider": "anthropic"}}
+        config = {"upstreams": [{"name": name, **entry} for name, entry in upstreams.items()]}
+        (self.folder / "velox.yaml").write_text(json.dumps(config))
+        settings = load({"VELOX_CONFIG": str(self.folder / "velox.yaml")}, cores=1, memory_bytes=0)
+        return answer_prices(settings, lambda: float(NOON_S))
 
     def _asker_of(self, secret: str) -> Asker | None:
         key = self.accounts.key_in_force(secret)

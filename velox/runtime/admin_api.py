@@ -22,6 +22,7 @@ from velox.admin.api.usage import UsagePages
 from velox.admin.roles import Role
 from velox.ledger.record import recorded_key
 from velox.ledger.store import Store
+from velox.runtime.priced import answer_prices
 from velox.runtime.stores import account_store, record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory
@@ -84,7 +85,16 @@ def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None, lo
     databases = _Databases(settings)
     usage = UsagePages(databases.records, lambda: datetime.datetime.now(datetime.UTC), databases.recorded_key_of)
     routes = [*AccountPages(databases.accounts).routes(), *usage.routes(), *BudgetPages(budgets, time.time).routes()]
-    litellm = litellm_paths(databases.accounts, databases.records, time.time, _models(settings), logger)
+    litellm = litellm_paths(
+        databases.accounts,
+        databases.records,
+        time.time,
+        _models(settings),
+        logger,
+        costs=lambda: answer_prices(settings, time.time),
+        upstreams=[each.name for each in settings.upstreams],
+        bytes_per_token=settings.bytes_per_token,
+    )
     return Api(routes, databases.asker_of, version, logger, litellm)
 
 

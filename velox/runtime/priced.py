@@ -6,7 +6,7 @@ know: who prints it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from velox.policy.budget_rules import BudgetRule, rules_of
@@ -16,6 +16,7 @@ from velox.policy.routes import UpstreamEntry
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Band, Price
 from velox.prices.table import Table, shipped_table
+from velox.protocol.token_usage import token_usage, told_units
 from velox.settings import Settings
 
 __all__ = ["call_prices", "check_price_lines", "price_answers", "price_book", "price_lines", "seller_of"]
@@ -72,6 +73,32 @@ def call_prices(settings: Settings) -> Callable[[str, str, str, str, int], Price
         return _found(book, seller, family, answered, tier, now_s) if family else price
 
     return find
+
+
+def answer_prices(
+    settings: Settings, now: Callable[[], float]
+) -> Callable[[Iterable[tuple[str, str]], Mapping[str, object]], int | None]:
+    """Return what prices an answer by its usage, as its record would be; None: no price is known, or no usage told.
+
+    In nano-dollars, at the first upstream of several that has a price. Each has with it the model that was asked for.
+    """
+    find = call_prices(settings)
+
+    def price(places: Iterable[tuple[str, str]], answer: Mapping[str, object]) -> int | None:
+        told, model = answer.get("usage"), answer.get("model")
+        units, tier = told_units(answer)
+        if not isinstance(told, dict) and units is None:
+            return None
+        usage = token_usage(told if isinstance(told, dict) else {}, answer.get("service_tier"), model)
+        usage = usage._replace(units=units or usage.units, tier=tier or usage.tier)
+        for upstream, asked in places:
+            found = find(upstream, asked, usage.model, usage.tier, int(now()))
+            cost = None if found is None else found.cost(usage)
+            if cost is not None:
+                return cost.nano
+        return None
+
+    return price
 
 
 def _found(book: PriceBook, seller: Seller, asked: str, answered: str, tier: str, now_s: int) -> Price | None:

@@ -23,13 +23,11 @@ _MODELS: Final = (
 _HEALTH: Final = (
     "Velox asks no model whether it is well: / and /metrics say which upstreams are, /health/readiness if it serves"
 )
-_COST: Final = "Velox prices calls that were made (/spend/logs), and no text that is not sent"
 _CHANGES: Final = (
     *((f"/{root}/{verb}", _CUSTOMERS) for root in ("customer", "end_user") for verb in ("new", "update", "delete")),
     *((f"/{root}/{verb}", _CUSTOMERS) for root in ("customer", "end_user") for verb in ("block", "unblock")),
     *((f"/budget/{verb}", _BUDGETS) for verb in ("new", "update", "delete")),
     *((f"/model/{verb}", _MODELS) for verb in ("new", "update", "delete")),
-    ("/spend/calculate", _COST),
 )
 
 
