@@ -53,7 +53,9 @@ RUN apt-get update \
     && install -d -o 10001 -g 10001 -m 0755 /run/velox \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/velox
 COPY --from=build /opt/velox /opt/velox
+# Large bodies in pages of 2 MiB: docs/deploy.md.
 ENV PATH=/opt/velox/bin:$PATH \
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     VELOX_LISTEN=0.0.0.0:8080
 # A number, so that Kubernetes can see that it isn't root. Of the image only these two folders belong to it: a read-only

@@ -19,11 +19,12 @@ from tests.canary.attackers import KEY
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.routed import named, routed
 
-__all__ = ["Phase", "attacked", "flooding", "measure"]
+__all__ = ["LARGE_PAGES", "Phase", "attacked", "flooding", "measure"]
 
 _BODY: Final = json.dumps({"model": "canary", "messages": [{"role": "user", "content": "hi"}]}).encode()
 _KEY: Final = "sk-of-the-canary-0123456789"
 _FIELDS: Final = {"content-type": "application/json", "authorization": f"Bearer {_KEY}"}
+LARGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as deploy/velox.service has it
 _PAUSE_S: Final = 0.005
 _NICE: Final = 19  # of attackers and floods: on two cores the gateway and the canary are to get their turn
 
@@ -73,8 +74,12 @@ def flooding(kind: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def attacked(origin: str, provider: str | None, **settings: str) -> Iterator[VeloxProcess]:
+def attacked(
+    origin: str, provider: str | None, *, launcher: tuple[str, ...] = (), **settings: str
+) -> Iterator[VeloxProcess]:
     """Run a gateway of one worker: `canary` is at a simulator, `attack` at this origin. provider: of that.
+
+    launcher: see VeloxProcess. Its large bodies are in large pages, as those of the image and the service.
 
     The attack's key is for its model alone, so that what it sends is looked through.
     """
@@ -98,7 +103,7 @@ def attacked(origin: str, provider: str | None, **settings: str) -> Iterator[Vel
             if provider is None
             else {"ANTHROPIC_API_KEY": "sk-ant-x", "GEMINI_API_KEY": "x", "OPENAI_API_KEY": "sk-x"}
         )
-        with routed(config, retries="0", **settings, **key) as velox:
+        with routed(config, launcher=launcher, retries="0", **LARGE_PAGES, **settings, **key) as velox:
             yield velox
 
 

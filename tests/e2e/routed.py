@@ -34,14 +34,17 @@ Entry = dict[str, Any]  # an entry of the file, as YAML has it
 
 
 @contextlib.contextmanager
-def routed(config: Mapping[str, object], **settings: str) -> Iterator[VeloxProcess]:
-    """Run a gateway with this file, of one worker unless settings (lower case: VELOX_...) differ."""
+def routed(config: Mapping[str, object], *, launcher: tuple[str, ...] = (), **settings: str) -> Iterator[VeloxProcess]:
+    """Run a gateway with this file, of one worker unless settings (lower case: VELOX_...) differ.
+
+    launcher: see VeloxProcess.
+    """
     env = {name if name.isupper() else f"VELOX_{name.upper()}": value for name, value in settings.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "velox.yaml")
         path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
         defaults = {"VELOX_CONFIG": str(path), "VELOX_WORKERS": "1", "VELOX_RATE_LIMIT_RPM": "0"}
-        with VeloxProcess({**defaults, **env}) as velox:
+        with VeloxProcess({**defaults, **env}, launcher=launcher) as velox:
             yield velox
 
 

@@ -51,6 +51,7 @@ def test_image_runs_as_a_number_under_tini_with_a_health_check() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", found["USER"])
     assert found["ENTRYPOINT"].startswith('["tini", "--"')
     assert found["CMD"] == '["serve"]'
+    assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 " in found["ENV"]
     assert found["HEALTHCHECK"].endswith(' CMD ["velox", "health"]')
     assert [word for word, _ in instructions()].index("USER") < [word for word, _ in instructions()].index("ENTRYPOINT")
 
@@ -113,8 +114,11 @@ def test_pod_sets_only_known_variables_and_leaves_time_to_drain(name: str) -> No
 def test_service_starts_with_what_it_sets_and_leaves_time_to_drain(tmp_path: Path) -> None:
     """Its folders are those of the settings that it names; a worker that is killed does not end the others."""
     lines = (ROOT / "deploy/velox.service").read_text().splitlines()
-    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    (setting,) = re.findall(r"^(VELOX_CONFIG)=/etc/velox/velox.yaml$", unit["Environment"])
+    given = [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
+    unit = {name: value for name, value in given if name != "Environment"}
+    variables = dict(value.split("=", 1) for name, value in given if name == "Environment")
+    (setting,) = (name for name, value in variables.items() if value == "/etc/velox/velox.yaml")
+    assert variables == {"VELOX_CONFIG": "/etc/velox/velox.yaml", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     file = tmp_path / "velox.yaml"
     file.write_text("ledger: /var/lib/velox\nlisten: unix:/run/velox/velox.sock\n")
     settings = load({setting: str(file)})
