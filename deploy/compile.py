@@ -90,8 +90,10 @@ _MODULES: Final = (
     "gateway/limiter",
     "gateway/member",
     "gateway/metering",
+    "gateway/outcome",
     "gateway/parts",
     "gateway/plan",
+    "gateway/prepared",
     "gateway/rate_headers",
     "gateway/recorder",
     "gateway/reply",
@@ -118,7 +120,6 @@ _MODULES: Final = (
 _INHERITED: Final = (
     "gateway/exchange:Exchange",
     "gateway/exchange:ExchangeOwner",
-    "gateway/filters:ErrorJudge",
     "gateway/filters:ReplyFilter",
     "gateway/group:AttemptHost",
     "gateway/group:HedgingHost",
