@@ -101,7 +101,7 @@ STEPS: Final = (
     Step(
         "forward",
         ("Head rebuilt, body unchanged. Retries where safe,", "at another server or after a wait."),
-        "Attempt.run(), gateway/retries.py",
+        "Attempt.send(), gateway/retries.py",
         (
             "502 upstream_reset, upstream_protocol,",
             "upstream_redirect; body_timeout as 504",
