@@ -106,8 +106,7 @@ class ChatClient:
             content,
             b',"refusal":',
             joined(refusals, b"") if refusals else b"null",
-            *self._annotations(blocks),
-            *_images(blocks),
+            *(self._beside_text(blocks) if any(map(_has_more, blocks)) else ()),
             *self._reasoning(blocks),
             *self._calls(calls),
             b"}",
@@ -126,6 +125,9 @@ class ChatClient:
                 tier,
             )
         )
+
+    def _beside_text(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
+        return [*self._annotations(blocks), *_images(blocks)]
 
     def _annotations(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
         """Write the pages that the texts name; searches themselves have no place here."""
@@ -188,6 +190,10 @@ class ChatClient:
                 form = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}'
                 written.append(form % (call_id, name, written_arguments(call.arguments)))
         return [b',"tool_calls":[', b",".join(written), b"]"]
+
+
+def _has_more(block: AnswerBlock) -> bool:
+    return bool(block.cited) if type(block) is Text else isinstance(block, Search | Image)
 
 
 def _images(blocks: Sequence[AnswerBlock]) -> list[bytes]:

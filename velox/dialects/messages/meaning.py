@@ -159,6 +159,8 @@ def error_kind(word: str) -> ErrorKind | None:
 def lost(block: BlockOut) -> str | None:
     """Return what of a block of an answer the form has no place for (form.Lost); None: nothing."""
     if block.type == "text":
+        if not block.citations:
+            return None  # nearly all of them
         return "answer.citations" if len(cited_pages(block)) < len(_citations(block)) else None
     is_kept = block.type in _KEPT or (block.type == "server_tool_use" and block.name == SEARCH)
     return None if is_kept else "answer.tools.hosted"
@@ -176,6 +178,8 @@ def _citations(block: BlockOut) -> list[CitationOut]:
 
 def cited_pages(block: BlockOut) -> tuple[Citation, ...]:
     """Return the citations of a text that name pages: those of documents have no counterpart elsewhere."""
+    if not block.citations:
+        return ()
     return tuple(found for each in _citations(block) if (found := citation_of(each)) is not None)
 
 

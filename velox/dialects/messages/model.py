@@ -90,14 +90,13 @@ class MessagesModel:
         has_calls = False  # those of the tool whose input is the text of the answer are none
         queries: dict[str, str] = {}  # of searches, by their ids
         for each in found.content:
-            if each.type == "server_tool_use" and each.name == SEARCH:
-                queries[each.id or ""] = query_of(bytes(each.input))
-                continue
-            if each.type == RESULTS:
-                blocks.append(search_of(each, queries.pop(each.tool_use_id or "", "")))
-                continue
             block = self._block(each)
-            if block is not None:
+            if block is None:
+                if each.type == RESULTS:
+                    blocks.append(search_of(each, queries.pop(each.tool_use_id or "", "")))
+                elif each.type == "server_tool_use" and each.name == SEARCH:
+                    queries[each.id or ""] = query_of(bytes(each.input))
+            else:
                 blocks.append(block)
                 has_calls = has_calls or type(block) is ToolUse
         blocks += [Search((query,)) for query in queries.values() if query]  # whose results are not there yet
