@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from velox.gateway.cost_filter import CostFilter
 from velox.heads import ReplyHead
 from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
@@ -55,3 +57,26 @@ def test_reply_that_is_cut_gives_its_room_back() -> None:
 
     made.close()
     assert bodies.taken_bytes == 0
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\n\n"])
+@pytest.mark.parametrize("n_last", [0, 1, 2, 3])
+def test_stream_that_ends_with_a_whole_event_is_told_behind_it(end: bytes, n_last: int) -> None:
+    """Lines end with LF, CR or CRLF, each as it likes, and however the stream is cut."""
+    stream = b"data: {}" + end
+    at = len(stream) - n_last
+    made = CostFilter(lambda: b"0.01", BodyBudget(8 * FREE_REPLY_BYTES, 1.0, lambda: 0.0))
+    made.begin(ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None), is_sse=True, is_plain=True)
+
+    out = made.feed(stream[:at], False) + made.feed(stream[at:], True)
+
+    assert out == stream + b": x-velox-cost 0.01\n\n"
+
+
+@pytest.mark.parametrize("stream", [b"", b"data: {}", b"data: {}\n", b"data: {}\r\n", b"data: {}\n\ndata"])
+def test_stream_that_ends_inside_an_event_is_left_as_it_is(stream: bytes) -> None:
+    """A comment there would end the event."""
+    made = CostFilter(lambda: b"0.01", BodyBudget(8 * FREE_REPLY_BYTES, 1.0, lambda: 0.0))
+    made.begin(ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None), is_sse=True, is_plain=True)
+
+    assert made.feed(stream, True) == stream

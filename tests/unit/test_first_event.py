@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.gateway.first_event import FirstEventWatch
+from velox.gateway.first_event import FirstEventWatch, has_whole_event
 
 EVENT = b'data: {"id":"x"}\n\n'
 PRELUDE = (
@@ -29,3 +29,15 @@ def test_who_looks_on_knows_the_first_event_however_it_is_cut(prelude: bytes, li
         assert len(watch._line) <= 65
 
     assert any(watch.feed(event[at : at + step]) for at in range(0, len(event), step))
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"\r"])
+def test_whole_event_is_seen_whatever_ends_its_lines(line: bytes, blank: bytes) -> None:
+    """CR and LF after each other are one end of a line; nothing else of these is."""
+    event = b'data: {"id":"x"}'
+    is_ended = line + blank != b"\r\n"
+
+    assert has_whole_event(event + line + blank + b"data: {") is is_ended
+    assert not has_whole_event(event + line)
+    assert not has_whole_event(b": ka" + line + line + event)

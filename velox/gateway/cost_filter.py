@@ -13,14 +13,13 @@ from velox.gateway.filters import ReplyFilter
 from velox.gateway.pipeline import Place
 from velox.heads import ReplyHead
 from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
+from velox.protocol.sse import EventWatch
 
 __all__ = ["CostFilter"]
 
 _ERRORS_FROM: Final = 400
 # A longer body is not held for its head: pictures.
 _MOST_HELD: Final = 4 * 1024 * 1024
-_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_LONGEST_END: Final = 4
 
 
 class CostFilter(ReplyFilter):
@@ -29,7 +28,7 @@ class CostFilter(ReplyFilter):
     cost: asked once, after the last byte. bodies: the room for a body that is held; without room it passes untold.
     """
 
-    __slots__ = ("_bodies", "_cost", "_head", "_is_sse", "_last", "_n_held", "_n_taken", "_pieces")
+    __slots__ = ("_bodies", "_cost", "_head", "_is_sse", "_n_held", "_n_taken", "_pieces", "_watch")
     place: ClassVar[int] = Place.COST
 
     def __init__(self, cost: Callable[[], bytes], bodies: BodyBudget) -> None:
@@ -41,14 +40,14 @@ class CostFilter(ReplyFilter):
         self._pieces: list[bytes] = []
         self._n_held = 0
         self._is_sse = False
-        self._last = b""
+        self._watch: EventWatch | None = None  # of a stream of which something has come
 
     def __repr__(self) -> str:
         return f"<CostFilter holds {self._n_held} bytes>"
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
         """Hold the head of a body that is not too long."""
-        self._is_sse, self._last = is_sse, b""
+        self._is_sse, self._watch = is_sse, None
         self._pieces, self._n_held, self.released = [], 0, None
         self._give()
         self._head = None
@@ -64,9 +63,12 @@ class CostFilter(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Return what goes on: nothing while a body is held, and a comment behind a stream."""
         if self._is_sse:
-            self._last = (self._last + data[-_LONGEST_END:])[-_LONGEST_END:]
+            if data:
+                watch = self._watch = self._watch or EventWatch()
+                watch.feed(data)
             # Inside an event the comment would end it.
-            return b"%b: x-velox-cost %b\n\n" % (data, self._cost()) if end and self._last.endswith(_ENDS) else data
+            is_told = end and self._watch is not None and self._watch.between
+            return b"%b: x-velox-cost %b\n\n" % (data, self._cost()) if is_told else data
         if self._head is None:
             return data
         self._pieces.append(data)

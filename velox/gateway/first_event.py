@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from velox.protocol.sse import last_blank_line
+
 __all__ = ["MOST_PRELUDES_BYTES", "FirstEventWatch", "has_whole_event", "is_prelude"]
 
 # Events that some providers send before the model has begun: Anthropic, and OpenAI's Responses. `keepalive` comes while
@@ -71,5 +73,5 @@ def is_prelude(name: bytes, data: bytes) -> bool:
 
 def has_whole_event(data: bytes) -> bool:
     """Return True if the begin of a stream has a whole event that tells of the model's work."""
-    end = max(data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n"), data.rfind(b"\r\r"))
+    end = last_blank_line(data)
     return end >= 0 and FirstEventWatch().feed(data[:end] + b"\n")
