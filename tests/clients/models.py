@@ -525,7 +525,13 @@ class GeminiModel(Model):
             for n, call in enumerate(calls):
                 by_id = [each for each in results if each.get("id") and each["id"] == call.get("id")]
                 result = (by_id or results[n : n + 1] or [None])[0]
-                done.append(Done(call["name"], call.get("args") or {}, result and json.dumps(result["response"])))
+                done.append(
+                    Done(
+                        call["name"],
+                        call.get("args") or {},
+                        result and json.dumps(result["response"], ensure_ascii=False),
+                    )
+                )
         return Asked(tools, tuple(done))
 
     def write(self, request: VendorRequest, answer: Answer) -> Reply:

@@ -73,16 +73,18 @@ class Asked(NamedTuple):
 class Plan(NamedTuple):
     """What the model does. rounds: the calls of each of its answers but the last. final: the text of the last.
 
-    Without a `final` the last round is the last answer: the client takes its calls for the answer.
+    Without a `final` the last round is the last answer: the client takes its calls for the answer. n_questions: how
+    often the user asks; all after the first question are answered with `final`, too.
     """
 
     rounds: tuple[tuple[Wanted, ...], ...]
     final: str | None
+    n_questions: int = 1
 
     @property
     def n_requests(self) -> int:
         """Return how many requests the plan takes."""
-        return len(self.rounds) + (self.final is not None)
+        return len(self.rounds) + (self.n_questions if self.final is not None else 0)
 
     def answer(self, asked: Asked) -> Answer | None:
         """Return what the model says next; None where the request is none of the plan's. Raises Wrong."""

@@ -142,5 +142,18 @@ def test_earlier_turns_of_gemini_need_no_signature() -> None:
 def test_converse(turns: list[Any], more: dict[str, Any], refusal: str) -> None:
     messages: list[Any] = [{"role": "user", "content": [{"text": "Go."}]}]
     messages += [{"role": ("assistant", "user")[n % 2], "content": turn} for n, turn in enumerate(turns)]
-    found = said(converse, "/model/us.amazon.nova-pro-v1%3A0/converse", {"messages": messages, **more})
+    found = said(
+        converse, "/model/us.meta.llama4-maverick-17b-instruct-v1%3A0/converse", {"messages": messages, **more}
+    )
     assert refusal in found and bool(refusal) == bool(found)
+
+
+def test_nova_takes_a_text_behind_results() -> None:
+    """As it was recorded."""
+    messages: list[Any] = [{"role": "user", "content": [{"text": "Go."}]}]
+    messages += [
+        {"role": "assistant", "content": [BEDROCK_USE]},
+        {"role": "user", "content": [BEDROCK_RESULT, {"text": "?"}]},
+    ]
+    body = {"messages": messages, "toolConfig": BEDROCK_TOOLS}
+    assert not said(converse, "/model/us.amazon.nova-pro-v1%3A0/converse", body)

@@ -21,6 +21,10 @@ __all__ = ["PATH", "VENDOR", "problems", "refuse"]
 
 PATH: Final = re.compile(r"/model/([^/]+)/(converse|converse-stream)")
 
+_RESULTS: Final = frozenset({"toolResult", "cachePoint"})
+# Claude, and Nova: recorded with a text behind results.
+_TAKES_BOTH: Final = re.compile(r"anthropic\.claude|amazon\.nova")
+
 
 def problems(body: Mapping[str, Any], model: str) -> Iterator[str]:
     """Yield what AWS says of a request."""
@@ -61,8 +65,8 @@ def problems(body: Mapping[str, Any], model: str) -> Iterator[str]:
         if (uses or results) and not has_tools:
             # langgenius/dify#17545.
             yield ("The toolConfig field must be defined when using toolUse and toolResult content blocks.")
-        if results and any("text" in block for block in blocks):
-            # strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141: of models other than Claude.
+        if results and not _TAKES_BOTH.search(model) and any(not block.keys() <= _RESULTS for block in blocks):
+            # strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141.
             yield (
                 f"messages.{at}.content: Conversation blocks and tool result blocks cannot be provided in the same "
                 "turn."

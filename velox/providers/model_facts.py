@@ -137,8 +137,10 @@ RULES: Final[tuple[ModelRule, ...]] = (
             "mcp_*",
         ),
     ),
-    # Converse passes it on by Claude's name for it: most other models refuse that.
-    _rule("*", providers=("bedrock",), refused=("top_k",)),
+    # Converse passes it on by Claude's name for it: most other models refuse that. "Conversation blocks and tool result
+    # blocks cannot be provided in the same turn", says Converse of models that are not Claude
+    # (strands-agents/harness-sdk#1223, langchain-ai/langchain-aws#141); Nova was recorded with both.
+    _rule("*", providers=("bedrock",), refused=("top_k",), user_after_results=False),
     # Anthropic. They adapt how much they think, and take no sampling; the ones before differ.
     _rule(
         "*claude*",
@@ -150,6 +152,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         cache_marks=True,
         images_in_results=True,
         json_schema=True,
+        user_after_results=True,
         refused=(),
         schemas_refuse=_TOP_OF_CLAUDE,
         added_marks="agents",
@@ -295,6 +298,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         "*amazon.nova*",
         providers=("bedrock",),
         images_in_results=True,
+        user_after_results=True,
         schemas_refuse=_TOP_COMBINED,
         cache_marks=True,  # recorded behind texts and system blocks
         refused=("top_k", "tools.cache_control", "tool_calls.cache_control", "tool_results.cache_control"),

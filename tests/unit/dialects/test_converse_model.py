@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.converse_shapes import request_faults
+from tests.vendors import converse
 from velox.dialects.claude_schema import fitted_schema
 from velox.dialects.converse.model import ConverseModel
 from velox.dialects.converse.writer import is_claude
@@ -46,6 +47,8 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
 
 CLAUDE = ModelFacts(thinking="budget", forced_choice=False)
 ADAPTIVE = ModelFacts(thinking="adaptive", forced_choice=False)
@@ -295,6 +298,30 @@ def test_pitfall_06_parallel_results_are_one_turn_with_results_first() -> None:
     ]
     assert body["messages"][1]["content"][1]["toolUse"]["input"] == {"a": 1}
     assert body["messages"][1]["content"][2]["toolUse"]["input"] == {}
+
+
+@pytest.mark.parametrize("behind", ["text", "picture"])
+def test_what_stands_behind_results_is_a_turn_of_its_own_where_the_model_wants_that(behind: str) -> None:
+    """A turn of Llama's has results or other blocks; a short one of the assistant's goes between."""
+    model = "us.meta.llama4-maverick-17b-instruct-v1:0"
+    picture = Image(Media(MediaKind.DATA, base64.b64encode(b"png").decode(), "image/png"))
+    tools = [Tool("f")]
+
+    def request(name: str) -> dict[str, Any]:
+        body, _ = written(
+            user("a"),
+            assistant(ToolUse("t", "f", b"{}")),
+            user(ToolResult("t", [text("see")])),
+            user("and" if behind == "text" else picture),
+            facts=facts_of(PROVIDERS["bedrock"], name),
+            tools=tools,
+        )
+        return body
+
+    body = request(model)
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert list(converse.problems(body, model)) == []
+    assert len(request("us.amazon.nova-pro-v1:0")["messages"]) == 3, "it takes both"
 
 
 def test_calls_without_ids_go_by_their_names_in_order() -> None:

@@ -72,6 +72,7 @@ _LOOKED_AT: Final = 4096  # of a name: runs become one character
 _FILLER: Final = b'{"text":"."}'
 _USER_TURN: Final = b'{"role":"user","content":[%b]}'
 _ASSISTANT_TURN: Final = b'{"role":"assistant","content":[%b]}'
+_AFTER_RESULTS: Final = _ASSISTANT_TURN % b'{"text":"I have the results."}'
 _REASONING: Final = b'{"reasoningContent":'
 _ANY_OBJECT: Final = b'{"type":"object"}'
 _STRICT: Final = "tools.strict"  # among the facts' `refused`
@@ -592,6 +593,9 @@ class RequestWriter:
         parts = [*turn.results, *turn.parts] if turn.results else turn.parts
         if turn.has_document and not turn.has_text:
             parts.append(_FILLER)
+        if turn.results and turn.parts and not self._facts.user_after_results:
+            behind = parts[len(turn.results) :]
+            return b",".join((_USER_TURN % b",".join(turn.results), _AFTER_RESULTS, _USER_TURN % b",".join(behind)))
         return form % (parts[0] if len(parts) == 1 else b",".join(parts))
 
 
