@@ -14,6 +14,8 @@ from tests.canary.attackers import ATTACKERS
 from tests.canary.canary import Phase, attacked, attacker, flooding, measure
 from tests.canary.floods import ANSWERS
 from tests.canary.turns import longest, timed
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.watching import until
 
 STILL_MS = 250.0  # before there was a budget for each turn, half of the requests took longer
 SECONDS = 4.0
@@ -69,24 +71,32 @@ ATTACKS = [
 ]
 
 
+def _is_attacked(velox: VeloxProcess) -> bool:
+    """Say whether a client is here, or has been."""
+    found = velox.metrics()
+    return found["velox_client_connections"] > 0 or any(
+        value > 0 for name, value in found.items() if name.startswith("velox_requests_total")
+    )
+
+
 @pytest.mark.parametrize(("kind", "provider", "name"), ATTACKS)
 def test_no_attack_makes_a_turn_of_the_loop_long(kind: str, provider: str | None, name: str, tmp_path: Path) -> None:
-    """X9: by the time of the loop's own thread, which no other program takes part in: the least of three spans."""
+    """X9: by the time of the loop's own thread, which no other program has a part in: the median of three spans."""
     with (
         flooding(kind) as origin,
         attacked(origin, provider, launcher=timed(str(tmp_path)), upstream_idle_timeout="600s") as velox,
         attacker(name, velox, 60),
     ):
         (worker,) = velox.worker_pids()
-        measure(velox, SECONDS / 4)  # until the attack has begun
+        until(lambda: _is_attacked(velox), "the attack has begun")
         spans = []
         for _ in range(3):
             longest(worker, str(tmp_path))
-            measure(velox, SECONDS / 8)
+            measure(velox, SECONDS / 4)
             spans.append(longest(worker, str(tmp_path)))
-    least = min(spans, key=lambda each: each.ms)
-    print(f"{least.ms:.1f} ms {least.seen}", end="; ")
-    assert least.ms < LONGEST_MS, least.seen
+    median = sorted(spans)[1]
+    print(f"{kind}, {name}: {median.ms:.1f} ms {median.seen if median.ms > 5 else ''}")
+    assert median.ms < LONGEST_MS, median.seen
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -4,7 +4,9 @@ Knows: which stream belongs to which request, the room for its body, what its cl
 read and to write, all timers, how the connection ends. Does not know: frames (protocol/http2.py), or what a request
 means (gateway/, behind application.py).
 
-    reading     stops while the client takes nothing of what is written: answers to PING count like replies (R-H2-6)
+    reading     stops while the client takes nothing of what is written: answers to PING count like replies (R-H2-6).
+                One read may have a thousand frames, and each may be a request: all connections share a millisecond of
+                each turn of the loop (net/turn_budget.py), and what is left of a read waits in line
     writing     once a turn of the loop, for all streams that have something to send in it
     slowness    of one stream is a matter of its window and holds up only that stream's upstream; of the connection, of
                 TCP: then nothing is written, and each stream with 64 KiB waiting is held up; all are when they fill the
@@ -48,6 +50,8 @@ _MAX_AGE_S: Final = 3600.0
 _ROUND_TRIP_S: Final = 0.5
 # One write's worth: it bounds a turn of the loop, and what lies in the transport above its own 64 KiB.
 _SLICE_BYTES: Final = 64 * 1024
+# What is read at once while there is time, then twice as much each time: twenty small requests, or a part of a body.
+_FIRST_READ_BYTES: Final = 1024
 # Between two looks at how much of it is queued: more than one read of an upstream's reply, so that looking is seldom.
 _MOST_AT_ONCE: Final = 128 * 1024
 
@@ -505,6 +509,8 @@ class ClientHttp2Connection(ClientConnection):
         self.lacks_room = False  # there was too little
         self._waiting: dict[int, ClientHttp2Stream] = {}  # whose replies the client has not taken whole
         self._may_move = False  # those that wait may have been given a window
+        self._unread = b""  # what came and waits for a turn of the loop
+        self._is_in_line = False  # for that; meanwhile nothing more is read
         self._n_begun = 0
         self._retire_s = 0.0
         self._due_s = 0.0  # loop time: of the state; 0: none
@@ -605,10 +611,39 @@ class ClientHttp2Connection(ClientConnection):
         self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
-        if self._state < _State.LINGER:
+        if self._state >= _State.LINGER:
+            return
+        if self._is_in_line:
+            self._unread += data
+        elif len(data) > _FIRST_READ_BYTES:
+            self._unread = data
+            self._read()
+        else:
             self.engine.receive(data, self.ingress.loop.time())
             # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends.
             self.flush_soon()
+
+    def _read(self) -> None:
+        """Go through what has come, while there is time for it in this turn of the loop."""
+        ingress, data, at, n_bytes = self.ingress, self._unread, 0, _FIRST_READ_BYTES
+        while at < len(data) and self._transport is not None and self._state < _State.LINGER:
+            if not ingress.turns.has_time():
+                self._is_in_line = True
+                ingress.turns.wait(self)
+                self._transport.pause_reading()
+                break
+            self.engine.receive(data[at : at + n_bytes], ingress.loop.time())
+            at += n_bytes
+            n_bytes *= 2
+        self._unread = data[at:] if self._is_in_line else b""
+        self.flush_soon()
+
+    def turn_came(self) -> None:
+        """See TurnWaiter."""
+        self._is_in_line = False
+        self._read()
+        if not (self._is_in_line or self.is_write_paused or self._transport is None):
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left, as over HTTP/1.1 (R-CANCEL-1); streams have an
@@ -641,7 +676,7 @@ class ClientHttp2Connection(ClientConnection):
         self._write_due_s = 0.0
         self.ingress.paused.discard(self)
         transport = self._transport
-        if transport is not None and not transport.is_closing():
+        if transport is not None and not transport.is_closing() and not self._is_in_line:
             transport.resume_reading()
         self._may_move = True
         self.flush_soon()

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from velox.net.application import Application, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.connection_limiter import ConnectionLimiter
+from velox.net.turn_budget import TurnBudget
 from velox.policy.pace import PaceRules
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http2_heads import Http2HeadReader
@@ -76,6 +77,7 @@ class IngressState:
         self.timeouts: Final = timeouts
         self.budget: Final = budget
         self.loop: Final = loop
+        self.turns: Final = TurnBudget(loop)  # of what HTTP/2 clients send
         self.pace: Final = PaceRules(timeouts.body_s, timeouts.min_rate_bytes)
         self.least_taken_bytes: Final = round(timeouts.min_rate_bytes * timeouts.write_s)
         self.limiter: Final = ConnectionLimiter(max_connections, max_per_address)
