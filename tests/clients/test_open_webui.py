@@ -18,6 +18,7 @@ import pytest
 
 from tests.clients.farm import KEY, KINDS, MODEL_NAMES, Farm
 from tests.clients.running import CLIENTS
+from tests.clients.shown import variables
 from tests.clients.workers import PLAN
 
 # As an administrator writes a tool in its pages.
@@ -99,8 +100,7 @@ def webui(velox_farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "OFFLINE_MODE": "true",
         "HF_HUB_OFFLINE": "1",
         "ENABLE_OLLAMA_API": "false",
-        "OPENAI_API_BASE_URL": base,
-        "OPENAI_API_KEY": KEY,
+        **variables("Open WebUI", velox_farm, ""),
         "RAG_EMBEDDING_ENGINE": "openai",  # else it loads a model
         "RAG_OPENAI_API_BASE_URL": base,
         "RAG_OPENAI_API_KEY": KEY,

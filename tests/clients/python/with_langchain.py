@@ -40,8 +40,9 @@ def kept(gateway: Gateway) -> ChatOpenAI:
 
 
 def anthropic(gateway: Gateway, **more: Any) -> ChatAnthropic:
-    where = {"base_url": gateway.base_url, "api_key": gateway.key, "max_retries": 0}
-    return ChatAnthropic(model=gateway.model, max_tokens=4000, **where, **more)
+    return ChatAnthropic(
+        model=gateway.model, base_url=gateway.base_url, api_key=gateway.key, max_retries=0, max_tokens=4000, **more
+    )
 
 
 def thinking(gateway: Gateway) -> ChatAnthropic:
@@ -49,8 +50,9 @@ def thinking(gateway: Gateway) -> ChatAnthropic:
 
 
 def google(gateway: Gateway) -> ChatGoogleGenerativeAI:
-    where = {"base_url": gateway.base_url, "google_api_key": gateway.key, "max_retries": 1}
-    return ChatGoogleGenerativeAI(model=gateway.model, **where)
+    return ChatGoogleGenerativeAI(
+        model=gateway.model, base_url=gateway.base_url, google_api_key=gateway.key, max_retries=1
+    )
 
 
 def loop(make: Any) -> Any:

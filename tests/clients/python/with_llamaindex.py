@@ -24,18 +24,16 @@ class Report(BaseModel):
     degrees: int
 
 
-def like(gateway: Gateway) -> dict[str, Any]:
-    """Return what both kinds of OpenAI-like models are given."""
-    given = {"model": gateway.model, "api_base": gateway.openai, "api_key": gateway.key, "max_retries": 0}
-    return {**given, "is_chat_model": True, "is_function_calling_model": True, "context_window": 100_000}
+# Of a model that it does not know.
+ABLE = {"is_chat_model": True, "is_function_calling_model": True, "context_window": 100_000}
 
 
 def chat(gateway: Gateway) -> Any:
-    return OpenAILike(**like(gateway))
+    return OpenAILike(model=gateway.model, api_base=gateway.openai, api_key=gateway.key, max_retries=0, **ABLE)
 
 
 def responses(gateway: Gateway) -> Any:
-    return OpenAILikeResponses(**like(gateway))
+    return OpenAILikeResponses(model=gateway.model, api_base=gateway.openai, api_key=gateway.key, max_retries=0, **ABLE)
 
 
 class AnyClaude(Anthropic):
@@ -53,14 +51,20 @@ class AnyClaude(Anthropic):
 
 
 def anthropic(gateway: Gateway) -> Any:
-    where = {"base_url": gateway.base_url, "api_key": gateway.key, "max_retries": 0}
-    return AnyClaude(model=gateway.model, max_tokens=4000, **where)
+    return AnyClaude(
+        model=gateway.model, base_url=gateway.base_url, api_key=gateway.key, max_retries=0, max_tokens=4000
+    )
 
 
 def google(gateway: Gateway) -> Any:
-    where = HttpOptions(base_url=gateway.base_url)
     # Without `max_tokens` it asks for the model's limits when it is made.
-    return GoogleGenAI(model=gateway.model, api_key=gateway.key, http_options=where, max_tokens=4000, max_retries=1)
+    return GoogleGenAI(
+        model=gateway.model,
+        api_key=gateway.key,
+        http_options=HttpOptions(base_url=gateway.base_url),
+        max_tokens=4000,
+        max_retries=1,
+    )
 
 
 def loop(make: Any) -> Any:
