@@ -40,6 +40,9 @@ class SharedStore(Protocol):
     def longest_s(self, what: str) -> float:
         """Return in how many seconds the last `object`, or `answer`, is forgotten."""
 
+    def is_ready(self) -> bool:
+        """Say whether rows can be kept there: the ledger's process makes the tables of a new database."""
+
     def pause(self) -> None:
         """Let it hang."""
 
@@ -55,6 +58,9 @@ class _Redis:
 
     def settings(self) -> dict[str, str]:
         return {"redis_url": self._server.url, "redis_timeout": "1s"}
+
+    def is_ready(self) -> bool:
+        return True
 
     def _ends(self, what: str) -> list[int]:
         with self._server.client() as client:
@@ -93,6 +99,9 @@ class _Postgres:
             return int(self._server.sql(self._database, f"SELECT count(*) FROM {table}")[0][0])
         except asyncpg.UndefinedTableError:
             return 0  # the ledger's process is about to make it
+
+    def is_ready(self) -> bool:
+        return bool(self._server.sql(self._database, "SELECT to_regclass('velox_answer') IS NOT NULL")[0][0])
 
     def n_objects(self) -> int:
         return self._count("velox_object")

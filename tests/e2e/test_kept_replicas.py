@@ -35,7 +35,9 @@ def upstream() -> Iterator[RecordingUpstream]:
 def gateways(store: SharedStore, upstream: RecordingUpstream) -> Iterator[list[VeloxProcess]]:
     config = {"upstreams": [{"name": "vllm", "provider": "vllm", "origin": upstream.upstream.url}]}
     with ExitStack() as running:
-        yield [running.enter_context(routed(config, kept_for="300s", **store.settings())) for _ in range(2)]
+        made = [running.enter_context(routed(config, kept_for="300s", **store.settings())) for _ in range(2)]
+        until(store.is_ready, "its tables are made")
+        yield made
 
 
 @covers("VELOX_KEPT_DATABASE_BYTES")
@@ -45,7 +47,7 @@ def test_gateways_have_the_same_answers(
     """Made by one, read, gone on with, referred to and deleted by the other; each row in the store has an end."""
     one, other = (velox.openai() for velox in gateways)
     made = one.responses.create(model="m", input="Hi")
-    until(lambda: store.n_answers() >= 3, "the answer and its items are in the store", 10.0)
+    until(lambda: store.n_answers() >= 3, "the answer and its items are in the store")
     assert 0 < store.longest_s("answer") <= 300
 
     assert other.responses.retrieve(made.id).output_text == SAYS
@@ -98,7 +100,7 @@ def test_turns_of_one_instant_are_all_in_the_conversation(gateways: list[VeloxPr
     def is_known() -> bool:
         return gateways[1].request("GET", f"/v1/conversations/{made.id}").status == 200
 
-    until(is_known, "the other gateway knows it", 10.0)
+    until(is_known, "the other gateway knows it")
 
     def turn(n: int) -> None:
         client = clients[n % 2]
@@ -115,7 +117,7 @@ def test_turns_of_one_instant_are_all_in_the_conversation(gateways: list[VeloxPr
         items = client.conversations.items.list(made.id, limit=100, order="asc").data
         return [text for item in items if item.type == "message" and (text := said_in(item)).startswith("turn")]
 
-    until(lambda: sorted(said(clients[0])) == sorted(f"turn {n}" for n in range(24)), "each turn is there", 10.0)
+    until(lambda: sorted(said(clients[0])) == sorted(f"turn {n}" for n in range(24)), "each turn is there")
     assert said(clients[0]) == said(clients[1])
 
 

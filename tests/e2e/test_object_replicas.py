@@ -51,7 +51,9 @@ def gateways(store: SharedStore, tmp_path_factory: pytest.TempPathFactory) -> It
             upstreams.append({"name": name, "origin": made.upstream.url})
         config = {"upstreams": upstreams, "routes": [{"name": "all", "to": ["left", "right"]}]}
         more = {"VELOX_API_KEYS_FILE": str(keys)}
-        yield [running.enter_context(routed(config, **more, **store.settings())) for _ in range(2)]
+        made = [running.enter_context(routed(config, **more, **store.settings())) for _ in range(2)]
+        until(store.is_ready, "its tables are made")
+        yield made
 
 
 def ask(velox: VeloxProcess, key: str, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
@@ -64,7 +66,7 @@ def test_gateways_know_the_same_owners_and_places(gateways: list[VeloxProcess], 
     one, other = gateways
     created = [ask(one, "vk-a", "POST", "/v1/responses", b'{"model":"m","input":"x"}') for _ in range(6)]
     assert {MADE[told["id"]] for _, told in created} == {"left", "right"}
-    until(lambda: store.n_objects() >= 6, "the store knows all of them", 10.0)
+    until(lambda: store.n_objects() >= 6, "the store knows all of them")
     assert 0 < store.longest_s("object") <= 30 * 86_400
     for n, (_, told) in enumerate(created):
         path = f"/v1/responses/{told['id']}"

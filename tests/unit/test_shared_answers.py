@@ -136,12 +136,16 @@ class Rows:
     def __init__(self) -> None:
         self.told: list[dict[int, tuple[int, int]]] = []
         self.go_on = asyncio.Event()
+        self.fails = 0
 
     async def read(self, tags: object) -> dict[int, tuple[int, int]]:
         raise StoreDownError("gone")
 
     async def write(self, rows: Mapping[int, tuple[int, int]]) -> None:
         await self.go_on.wait()
+        if self.fails:
+            self.fails -= 1
+            raise StoreDownError("gone")
         self.told.append(dict(rows))
 
     async def close(self) -> None:
@@ -161,5 +165,31 @@ def test_objects_are_told_in_few_questions() -> None:
         await sharing.close()
         assert len(rows.told) == 2 and sum(map(len, rows.told)) == 100
         assert await sharing.get((1, 2)) == {}
+
+    asyncio.run(main())
+
+
+def test_object_that_could_not_be_told_is_told_again() -> None:
+    """A second later; meanwhile more may come."""
+
+    async def main() -> None:
+        rows, loop = Rows(), asyncio.get_running_loop()
+        rows.fails = 1
+        rows.go_on.set()
+        sharing = ObjectSharing(rows, 5.0, loop, LOG)
+        sharing.put(1, 1, 2)
+        await asyncio.sleep(0)
+        sharing.put(2, 1, 2)
+        began_s = loop.time()
+        while not rows.told and loop.time() - began_s < 10:
+            await asyncio.sleep(0.01)
+        assert rows.told == [{1: (1, 2), 2: (1, 2)}]
+        rows.fails = 10
+        sharing.put(3, 1, 2)
+        await asyncio.sleep(0)
+        began_s = loop.time()
+        await ObjectSharing(rows, 0.1, loop, LOG).close()
+        await sharing.close()
+        assert loop.time() - began_s < 8 and len(rows.told) == 1
 
     asyncio.run(main())

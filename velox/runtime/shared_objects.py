@@ -1,6 +1,7 @@
 """Owners and places of objects that several gateways know together: one worker's side, over whatever store.
 
-What can't be told or asked in time is not: the gateway that made an object knows it all the same, another one does not.
+What can't be told is told again each second, as long as there is room for what waits. What can't be asked in time is
+not: the gateway that made an object knows it all the same, another one does not.
 
 Knows: what waits to be told, and in which order. Does not know: the store, what the numbers stand for, or what follows
 from an object that nobody knows.
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from velox.runtime.shared_store import Outage, StoreDownError
+from velox.runtime.shared_store import AGAIN_S, Outage, StoreDownError
 
 __all__ = ["KEPT_S", "LEAST_S", "ObjectSharing", "ObjectStore"]
 
@@ -73,8 +74,10 @@ class ObjectSharing:
 
     async def close(self) -> None:
         """Let what is under way come to its end, and leave."""
-        if self._telling is not None:
-            await asyncio.wait((self._telling,), timeout=self._timeout_s)
+        telling = self._telling
+        if telling is not None:
+            await asyncio.wait((telling,), timeout=self._timeout_s)
+            telling.cancel()
         await self._store.close()
 
     async def _tell(self) -> None:
@@ -85,6 +88,11 @@ class ObjectSharing:
                 try:
                     await self._outage.asking(self._store.write(rows))
                 except StoreDownError:
-                    pass  # the log has it
+                    for tag, row in rows.items():
+                        if len(self._waiting) < _MOST_WAITING:
+                            self._waiting.setdefault(tag, row)
+                    await asyncio.sleep(AGAIN_S)
+        except asyncio.CancelledError:
+            pass  # it leaves
         finally:
             self._telling = None

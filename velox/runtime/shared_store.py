@@ -14,10 +14,10 @@ import logging
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-__all__ = ["Outage", "StoreDownError"]
+__all__ = ["AGAIN_S", "Outage", "StoreDownError"]
 
 _T = TypeVar("_T")
-_DOWN_S: Final = 1.0
+AGAIN_S: Final = 1.0  # after a failure
 
 
 class StoreDownError(Exception):
@@ -73,7 +73,7 @@ class Outage:
 
     def failed(self, why: str) -> None:
         """Note that it can't be asked."""
-        self._until_s = self._loop.time() + _DOWN_S
+        self._until_s = self._loop.time() + AGAIN_S
         if not self._is_down:
             self._is_down = True
             self._log.warning("%s can't be asked for %s (%s): %s", self._store, self._what, why, self._follows)
