@@ -342,7 +342,8 @@ class Request(msgspec.Struct, gc=False):
 
     model: as the client named it; the writer is given the one to ask for. cache: a mark on all of it (Anthropic's
     top-level one). tier: OpenAI's names: "auto", "default", "flex", "scale", "priority". cache_key: OpenAI's
-    prompt_cache_key. wants_pictures: the answer may have them. verbosity: OpenAI's "low", "medium", "high".
+    prompt_cache_key. wants_pictures: the answer may have them. has_made_pictures: a message of the
+    assistant has some. verbosity: OpenAI's "low", "medium", "high".
     """
 
     model: str
@@ -352,6 +353,7 @@ class Request(msgspec.Struct, gc=False):
     tool_choice: ToolChoice | None = None
     web_search: WebSearch | None = None
     wants_pictures: bool = False
+    has_made_pictures: bool = False
     parallel_tools: bool | None = None
     max_tokens: int | None = None
     temperature: float | None = None

@@ -17,11 +17,12 @@ from typing import Final
 import msgspec
 
 from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Choice, Request, WebSearch
+from velox.dialects.form import Block, Choice, Image, Request, Role, Text, WebSearch
 from velox.dialects.losses import BadRequestError, Losses
 
-__all__ = ["HostedTools", "refuse_pictures", "taken_search"]
+__all__ = ["HostedTools", "taken_search", "without_pictures"]
 
+_PICTURE: Final = b'"(a picture)"'  # no API takes an empty message
 _NONE_SUCH: Final = "the model of this route has no such tool of its provider's own"
 _NO_SEARCH: Final = (
     "the model of this route has no search of the web that its provider runs, so it can't be called; leave it out of "
@@ -88,8 +89,17 @@ class HostedTools:
             request.tool_choice = None
 
 
-def refuse_pictures(request: Request) -> None:
-    """Raise BadRequestError where the answer is to have pictures: the API of the model makes none in it."""
+def without_pictures(request: Request, losses: Losses) -> None:
+    """Take the pictures out of earlier answers: the API of the model makes none, and takes none of the assistant's.
+
+    Raises BadRequestError where the answer is to have some, or the route is strict.
+    """
+    if request.has_made_pictures:
+        losses.drop("media", "messages")
+        for said in request.messages:
+            if said.role is Role.ASSISTANT and any(isinstance(block, Image) for block in said.blocks):
+                left: list[Block] = [block for block in said.blocks if not isinstance(block, Image)]
+                said.blocks = left or [Text(_PICTURE)]
     if request.wants_pictures:
         message = "the model of this route makes no pictures in its answers; leave them out, or ask one of Gemini's"
         raise BadRequestError(message, "modalities")

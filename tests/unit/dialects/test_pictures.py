@@ -149,3 +149,20 @@ def test_pictures_are_asked_for() -> None:
         with pytest.raises(BadRequestError) as caught:
             model.write(ChatClient(_CALL, losses).read(body), "m")
         assert caught.value.param == "modalities"
+
+
+def test_pictures_of_earlier_answers_go_back_to_gemini_and_are_named_elsewhere() -> None:
+    """A picture is changed in the next turn: Gemini gets it back. No other API takes one of the assistant's."""
+    images = [{"type": "image_url", "image_url": {"url": _URL}, "index": 0}]
+    made = {"role": "assistant", "content": None, "images": images}
+    body = json.dumps({"model": "m", "messages": [*_HI, made, *_HI]}).encode()
+
+    losses = Losses()
+    sent = json.loads(GenerateModel(ModelFacts(), losses).write(ChatClient(_CALL, losses).read(body), "m").body)
+    assert (sent["contents"][1], losses.dropped) == ({"role": "model", "parts": [_PART]}, ())
+
+    for make in (MessagesModel, ResponsesModel, ChatModel):
+        losses = Losses()
+        model: Any = make(ModelFacts(), losses, "vllm") if make is ChatModel else make(ModelFacts(), losses)
+        written = model.write(ChatClient(_CALL, losses).read(body), "m").body
+        assert losses.dropped[:1] == ("media",) and b"image" not in written and b"(a picture)" in written

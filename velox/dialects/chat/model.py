@@ -49,7 +49,7 @@ from velox.dialects.form import (
     ToolUse,
     Written,
 )
-from velox.dialects.hosted import refuse_pictures, taken_search
+from velox.dialects.hosted import taken_search, without_pictures
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
@@ -94,7 +94,7 @@ class ChatModel:
     def write(self, request: Request, model: str) -> Written:
         """See ModelSide."""
         facts, losses = self._facts, self._losses
-        refuse_pictures(request)
+        without_pictures(request, self._losses)
         keys = fit_tools(request, facts.schemas_refuse)
         if request.web_search is not None:
             taken_search(request, None, losses)

@@ -110,6 +110,7 @@ class RequestReader:
         self._losses: Final = losses
         self._hosted: HostedTools | None = None  # few requests have any
         self.custom: Final[set[str]] = set()
+        self._has_made_pictures = False  # a message of the assistant has some
         self.include_usage = False
         self.is_old = False
 
@@ -141,6 +142,7 @@ class RequestReader:
         stop = given.stop
         # Field by field: so many by name in one call cost four times as much.
         request = Request(given.model, self._messages(given.messages), given.stream is True)
+        request.has_made_pictures = self._has_made_pictures
         request.wants_pictures = given.modalities is not None and _PICTURES in given.modalities
         if given.tools:
             request.tools = [tool for n, each in enumerate(given.tools) if (tool := self._tool(each, n)) is not None]
@@ -295,6 +297,11 @@ class RequestReader:
             path = f"messages[{n}].content"
             parts = decoded_request(_PARTS, message.content, path)
             said += [self._part(part, f"{path}[{k}]") for k, part in enumerate(parts)]
+        if message.images is not wire.ABSENT and is_given(message.images):
+            path = f"messages[{n}].images"
+            made = decoded_request(_PARTS, message.images, path)
+            said += [self._part(part, f"{path}[{k}]") for k, part in enumerate(made)]
+            self._has_made_pictures = True
         thoughts, signature = _thoughts(message, calls)
         if signature is not None:
             _sign(signature, said, calls)

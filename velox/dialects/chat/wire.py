@@ -129,6 +129,7 @@ class Message(msgspec.Struct, gc=False):
     extra_content: ExtraContent | None = None
     function_call: Raw = ABSENT
     audio: Raw = ABSENT
+    images: Raw = ABSENT
 
 
 class _ImageUrl(msgspec.Struct, gc=False):

@@ -26,7 +26,7 @@ from velox.dialects.form import (
     ToolUse,
     Written,
 )
-from velox.dialects.hosted import refuse_pictures, taken_search
+from velox.dialects.hosted import taken_search, without_pictures
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
 from velox.dialects.surrogates import reply_keeping_surrogates
 from velox.dialects.text import EMPTY, joined, quoted
@@ -55,7 +55,7 @@ class ConverseModel:
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. model: stands in the path. Raises BadRequestError."""
-        refuse_pictures(request)
+        without_pictures(request, self._losses)
         keys = fit_tools(request, self._facts.schemas_refuse)
         if request.web_search is not None:
             taken_search(request, None, self._losses)

@@ -28,7 +28,7 @@ from velox.dialects.form import (
     Usage,
     Written,
 )
-from velox.dialects.hosted import refuse_pictures
+from velox.dialects.hosted import without_pictures
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
 from velox.dialects.messages.meaning import (
     RESULTS,
@@ -68,7 +68,7 @@ class MessagesModel:
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
-        refuse_pictures(request)
+        without_pictures(request, self._losses)
         keys = fit_tools(request, self._facts.schemas_refuse)
         writer = RequestWriter(self._facts, self._losses, request)
         written = writer.write(model)

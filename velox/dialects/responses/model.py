@@ -31,7 +31,7 @@ from velox.dialects.form import (
     WebSearch,
     Written,
 )
-from velox.dialects.hosted import refuse_pictures, taken_search
+from velox.dialects.hosted import taken_search, without_pictures
 from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames, short_key
@@ -88,7 +88,7 @@ class ResponsesModel:
         if request.stop:
             message = "the model of this route takes no stop strings; leave them out"
             raise BadRequestError(message, "stop")
-        refuse_pictures(request)
+        without_pictures(request, self._losses)
         keys = fit_tools(request, self._facts.schemas_refuse)
         items = ItemWriter(self._facts, self._losses, self._provider, self._names, self._ids)
         instructions, written = items.write(request.messages)
