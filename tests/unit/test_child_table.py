@@ -31,6 +31,7 @@ class Gateway:
         self.is_stopped = False
         self.is_over = False
         self.stopped: list[str] = []
+        self.children: list[Waiting] = []
         crashes = CrashReports()
         self.table = ChildTable(
             Forks(crashes.fork, self.logger),
@@ -44,7 +45,9 @@ class Gateway:
     def child(
         self, name: str = "the child", *, is_needed_last: bool = False, stuck_after_s: float = math.inf
     ) -> Waiting:
-        return Waiting(self, name, is_needed_last=is_needed_last, stuck_after_s=stuck_after_s)
+        made = Waiting(self, name, is_needed_last=is_needed_last, stuck_after_s=stuck_after_s)
+        self.children.append(made)
+        return made
 
     def reap(self, pid: int, now_s: float) -> None:
         """Wait until a process has ended, and have the table take it."""
@@ -63,10 +66,20 @@ class Waiting(Child):
         super().__init__(name, gateway.logger, is_needed_last=is_needed_last)
         self._gateway = gateway
         self._stuck_after_s = stuck_after_s
+        self._is_waiting = os.pipe()
+
+    def wait(self) -> None:
+        """Return when its process waits: a signal before that would find it with nothing set up."""
+        assert os.read(self._is_waiting[0], 1) == b"w"
+
+    def close(self) -> None:
+        for fd in self._is_waiting:
+            os.close(fd)
 
     def run(self, listeners: Listeners) -> int:
         listeners.close_all()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        os.write(self._is_waiting[1], b"w")
         signal.sigwait({signal.SIGTERM})
         return 0
 
@@ -84,6 +97,8 @@ def gateway() -> Iterator[Gateway]:
     made = Gateway()
     yield made
     made.table.stop(_WAIT_S)
+    for child in made.children:
+        child.close()
 
 
 def test_child_that_ends_is_started_again_a_moment_later(gateway: Gateway) -> None:
@@ -117,6 +132,7 @@ def test_death_in_a_drain_is_an_error_of_those_that_are_needed_to_its_end(
     """SIGTERM may reach the whole group: who leaves well was asked to. It comes back all the same."""
     child = gateway.child(is_needed_last=is_needed_last)
     gateway.table.keep(child, 100.0)
+    child.wait()
     gateway.is_stopped, gateway.is_over = True, is_over
     os.kill(child.pid, number)
 
