@@ -40,10 +40,18 @@ def test_each_kind_has_a_place_of_its_own_in_this_order() -> None:
     assert WholeReply.place == Recording.place
 
 
+class At(ReplyFilter):
+    """A filter that stands there."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place  # type: ignore[misc]  # of a class elsewhere
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_order_does_not_depend_on_who_comes_first(seed: int) -> None:
     rng = random.Random(seed)
-    added = [kind.__new__(kind) for kind in rng.choices(KINDS, k=rng.randrange(12))]
+    added = [At(place) for place in rng.choices(list(Place), k=rng.randrange(12))]
 
     filters: tuple[ReplyFilter, ...] = ()
     for each in added:
