@@ -331,7 +331,7 @@ class Guard:
         watched = self._watched
         if watched is None or fields.stores:
             return True
-        return (self._named[0] != 0 and watched.may_concern(body)) or watched.makes_more(body)
+        return (self._named[0] != 0 and watched.may_concern(body)) or (watched.runs_tools and watched.makes_more(body))
 
     def steps(
         self,

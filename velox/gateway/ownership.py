@@ -117,12 +117,12 @@ class OwnedCall:
     """One kind of request of one caller, by its number in the table.
 
     watches: such requests make no object, unless they say so, and most name none: may_concern() is asked before, if
-    the first of `named` is not 0.
+    the first of `named` is not 0. runs_tools: a model may make a container for such a request.
     """
 
     __slots__ = (
         *("_allowed", "_call", "_makes", "_marks", "_owner", "_refuses_unknown", "_sees_all", "_table"),
-        *("named", "watches"),
+        *("named", "runs_tools", "watches"),
     )
 
     def __init__(
@@ -148,10 +148,9 @@ class OwnedCall:
         # While nobody has made what a body could name, only an unknown object can be refused.
         self.named: Final[Sequence[int] | memoryview[int]] = (1,) if refuses_unknown else table.named
         self.watches: Final = call is None or not call.collection or is_chat
-        runs_tools = call is not None and (
-            call.words == _MESSAGES or (call.collection == _SOCKET and not call.object_id)
-        )
-        self._marks: Final = _WITH_CONTAINER if makes and runs_tools else ()
+        is_asked = call is not None and (call.words == _MESSAGES or (call.collection == _SOCKET and not call.object_id))
+        self.runs_tools: Final = makes and is_asked
+        self._marks: Final = _WITH_CONTAINER if self.runs_tools else ()
 
     def may_concern(self, body: bytes | bytearray | None) -> bool:
         """Say whether a body may name an object of somebody. None: one that is large, and is looked at by check()."""
