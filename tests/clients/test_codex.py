@@ -5,11 +5,13 @@ For models that it knows it declares one tool, `exec`, which runs JavaScript; he
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.clients.farm import CODEX_NAMES, KEY, KINDS, MODEL_NAMES, Farm
+from tests.clients.pictures import BEGINS, red_square
 from tests.clients.plan import Plan, Wanted
 from tests.clients.running import Finished, node, package, run
 from tests.clients.shown import block
@@ -46,15 +48,15 @@ def code_plan(name: str) -> Plan:
     )
 
 
-def codex(farm: Farm, model: str, folder: Path, *, websocket: bool) -> Finished:
+def codex(farm: Farm, model: str, folder: Path, *words: str, websocket: bool) -> Finished:
     """Run it with the file that docs/clients.md shows."""
     home = folder.parent / "codex"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     shown = block("Codex", "toml", farm, model)
     switched = shown.replace("supports_websockets = true", f"supports_websockets = {str(websocket).lower()}")
     (home / "config.toml").write_text(switched)
     command = [node(), package("@openai/codex/bin/codex.js"), "exec", "--skip-git-repo-check"]
-    command += ["--dangerously-bypass-approvals-and-sandbox", "Write both files."]
+    command += ["--dangerously-bypass-approvals-and-sandbox", *(words or ("Write both files.",))]
     done = run(command, folder, CODEX_HOME=str(home), GATEWAY_KEY=KEY, RUST_LOG="tungstenite::protocol=trace")
     # It would fall back to server-sent events in silence.
     assert ("tungstenite::protocol: Received message" in done.stderr) == websocket, done.told
@@ -82,3 +84,23 @@ def test_code_mode(velox_farm: Farm, kind: str, folder: Path, websocket: bool) -
         assert done.returncode == 0, done.told
     assert done.stdout.strip() == FINAL, done.told
     assert (folder / "one.txt").read_text() + (folder / "two.txt").read_text() == "alphabeta"
+
+
+@pytest.mark.parametrize("websocket", [False, True], ids=["sse", "websocket"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "responses"])
+def test_pictures_failures_and_a_second_question(velox_farm: Farm, kind: str, folder: Path, websocket: bool) -> None:
+    """Commands that print nothing or fail, a picture beside a text, another question in the same session."""
+    (folder / "red.png").write_bytes(red_square())
+    plan = Plan(
+        rounds=(
+            (shell("true", ""), shell("echo oops; exit 3", "oops")),
+            (Wanted("view_image", {"path": str(folder / "red.png")}, ""), shell("printf 'ü\\n'", "ü")),
+        ),
+        final="It is red.",
+        n_questions=2,
+    )
+    with velox_farm.playing(kind, plan) as played:
+        for words in (("Look.",), ("resume", "--last", "And again?")):
+            done = codex(velox_farm, MODEL_NAMES[kind], folder, *words, websocket=websocket)
+            assert done.returncode == 0 and done.stdout.strip() == plan.final, done.told
+    assert BEGINS in json.dumps(played.requests[-1]), "the picture is there to the end"
