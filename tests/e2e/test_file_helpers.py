@@ -54,11 +54,11 @@ def two_accounts(
         {"name": name, "provider": provider, "origin": each.upstream.url, "key": "env:MODEL_KEY"}
         for name, each in zip(ACCOUNTS, upstreams, strict=True)
     ]
-    keys = [f"vk-caller-{n}" for n in range(32)]
-    config = {"upstreams": entries, "api_keys": [{"name": key, "key": key} for key in keys]}
+    callers = {f"caller-{n}": f"vk-0123456789-{n:02}" for n in range(32)}
+    config = {"upstreams": entries, "api_keys": [{"name": name, "key": key} for name, key in callers.items()]}
     with routed(config, MODEL_KEY="sk-0123456789", unknown_objects="refuse") as velox:
         found: dict[str, str] = {}
-        for key in keys:
+        for key in callers.values():
             found.setdefault(where(velox, key), key)
             if len(found) == len(ACCOUNTS):
                 break
