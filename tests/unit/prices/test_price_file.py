@@ -29,11 +29,15 @@ def environ(folder: Path, prices: str) -> dict[str, str]:
     return {"VELOX_CONFIG": str(folder / "velox.yaml"), "VELOX_PRICES": str(folder / "prices.yaml")}
 
 
-def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
-    [example] = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
+    example, by_size = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
     settings = load(environ(tmp_path, example))
     assert len(settings.own_prices) == 4
     assert settings.own_prices[0].tiers[""][0].input == 1_100_000
+    dalle, flux = load(environ(tmp_path, by_size)).own_prices
+    rates = {tier: bands[0].units and bands[0].units.picture for tier, bands in dalle.tiers.items()}
+    assert rates == {"": 44 * 10**9, "hd 1024x1024": 88 * 10**9, "standard 1024x1792": 88 * 10**9}
+    assert flux.tiers[""][0].units is not None
 
 
 @pytest.mark.parametrize(
