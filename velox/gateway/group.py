@@ -505,7 +505,8 @@ class Attempt(ReplyListener):
             if not isinstance(prepared, Prepared):
                 self._given_up(host, reply)
                 return prepared
-            self.take(prepared)
+            if prepared.translation is not None:
+                self.take(prepared)
             request = prepared.request
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.

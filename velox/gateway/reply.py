@@ -98,6 +98,22 @@ class ReplyListener(abc.ABC):
         """
 
 
+class _Refused:
+    """A reply that has ended as Refused. head, data, end: what is held back; no head: a filter holds it.
+
+    later: what has come since. failure: what has broken it since.
+    """
+
+    __slots__ = ("data", "end", "failure", "head", "later")
+
+    def __init__(self, head: ReplyHead | None, data: bytes, *, end: bool) -> None:
+        self.head: Final = head
+        self.data: Final = data
+        self.end: Final = end
+        self.later: Final[list[tuple[bytes, bool]]] = []
+        self.failure: VeloxError | None = None
+
+
 class Reply:
     """One reply, and the sink of each attempt at it. `ended` resolves with how that ended.
 
@@ -126,7 +142,7 @@ class Reply:
         *("_needs_first", "_rates", "_request"),
         *("_request_id", "_rewrites", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "ended", "first_byte_ns"),
-        *("_failed_later", "_later", "_refused"),
+        "_refused",
         *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
 
@@ -162,9 +178,7 @@ class Reply:
         self._is_chat: Final = is_chat
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._early: tuple[ReplyHead, bytes] | None = None  # a head, and what came of the body, until more tells
-        self._refused: tuple[ReplyHead, bytes, bool] | None = None  # what an end as Refused has held back
-        self._later: deque[tuple[bytes, bool]] | None = None  # what has come since such an end
-        self._failed_later: VeloxError | None = None  # what has broken it since
+        self._refused: _Refused | None = None  # from an end as Refused until that is decided
         self._may_hold = True  # the head may wait for the first event
         self._has_first = False  # the first bytes have come; the listener hears of it when they have gone to the client
         self._told = NO_ATTEMPTS
@@ -219,7 +233,7 @@ class Reply:
         """End an attempt; what is left of its stream is cancelled."""
         self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
         self._needs_first = self._has_first = False
-        self._early = self._refused = self._later = self._failed_later = None
+        self._early = self._refused = None
         if self._catching_up is not None:
             self._catching_up.cancel()
             self._catching_up = self._waiting = None
@@ -269,8 +283,8 @@ class Reply:
             # hold it up, nor the end of this exchange cancel what is another's.
             self._stream = None
         if self.ended.done():
-            if self._later is not None:
-                self._later.append((data, end))
+            if self._refused is not None:
+                self._refused.later.append((data, end))
             elif end and self._leaving is not None:
                 self._leaving.cancel()
                 self._leaving = None
@@ -321,20 +335,20 @@ class Reply:
 
     def on_failure(self, failure: VeloxError) -> None:
         """The reply will not become whole. No effect on one that is."""
-        if self._later is None:
+        self._write_chunk = None
+        if self._refused is None:
             self._end(Broken(untraced(failure)))
-        elif self._failed_later is None:
-            self._failed_later = untraced(failure)
+        elif self._refused.failure is None:
+            self._refused.failure = untraced(failure)
 
     def pass_on(self) -> None:
         """Have the client get the error that this has ended with as Refused, and what came since."""
-        refused, later, failure = self._refused, self._later, self._failed_later
-        assert later is not None, "asked for after an end as Refused"
-        self._refused = self._later = self._failed_later = None
+        refused, self._refused = self._refused, None
+        assert refused is not None, "asked for after an end as Refused"
         self.ended = self._loop.create_future()
         self._resume_stream()
-        if refused is not None:
-            self._on_head(*refused, was_refused=True)
+        if refused.head is not None:
+            self._on_head(refused.head, refused.data, refused.end, was_refused=True)
         elif self._chain is not None:
             try:
                 data = self._chain.go_on()
@@ -342,10 +356,10 @@ class Reply:
                 self.on_failure(broken)
                 return
             self._pass_on(self._chain, data, False)
-        for data, end in later:
+        for data, end in refused.later:
             self.on_reply(None, data, end)
-        if failure is not None:
-            self.on_failure(failure)
+        if refused.failure is not None:
+            self.on_failure(refused.failure)
 
     # -- the client's side --------------------------------------------------------------------------
 
@@ -362,7 +376,7 @@ class Reply:
         self._resume_stream()
 
     def _resume_stream(self) -> None:
-        if self._stream is not None and not self.is_behind and self._later is None:
+        if self._stream is not None and not self.is_behind and self._refused is None:
             self._stream.resume()
 
     def release_head(self) -> None:
@@ -456,13 +470,12 @@ class Reply:
 
     def _end(self, how: ReplyEnd) -> None:
         """End it, or the attempt at it. No effect on one that has ended."""
-        self._write_chunk = None
         if not self.ended.done():
             self.ended.set_result(how)
 
-    def _refuse(self, refused: Refused) -> None:
-        """Wait for what the exchange decides about an error."""
-        self._later = deque()
+    def _refuse(self, refused: Refused, head: ReplyHead | None = None, data: bytes = b"", *, end: bool = False) -> None:
+        """Wait for what the exchange decides about an error. head, data, end: what is held back of it here."""
+        self._refused = _Refused(head, data, end=end)
         if self._stream is not None:
             self._stream.pause()
         self._end(refused)
@@ -493,8 +506,7 @@ class Reply:
                 if is_read and not end and len(data) <= ERROR_BYTES and self._may_hold:
                     self._early = (head, data)  # what it says tells what follows
                     return
-                self._refused = (head, data, end)
-                self._refuse(Refused(head, data if is_read and end else None))
+                self._refuse(Refused(head, data if is_read and end else None), head, data, end=end)
                 return
             translation = listener.translation
             if translation is not None:
