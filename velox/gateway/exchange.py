@@ -64,7 +64,7 @@ from velox.gateway.usage_drain import UsageDrain
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
-from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
+from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Drained, Phase
 from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.fair_queue import FairQueue
@@ -810,8 +810,10 @@ class Exchange(HedgingHost):
         """Return the fields of a reply that tell of the attempts so far."""
         return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
 
-    def prepare(self, attempt: Attempt) -> Prepared | AnsweredHere:
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Return what an attempt sends. Raises VeloxError for what the API of its upstream can't say."""
+        if attempt.member.lanes is None and not self.plan.has_addresses:  # as it came
+            return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
         return self._prepare(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
     @property
@@ -819,7 +821,7 @@ class Exchange(HedgingHost):
         """True where what is sent may take long to be put into another API, or to be given another model."""
         return self.body is not None and is_large((self.body,))
 
-    async def prepare_apart(self, attempt: Attempt) -> Prepared | AnsweredHere:
+    async def prepare_apart(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Do what prepare() does: in steps, or where another API is written in the worker's thread for such work."""
         if attempt.member.lanes is None:
             assert self.body is not None, "it is large"

@@ -342,11 +342,14 @@ class AttemptHost(RecordedExchange):
         """True where what is sent may take long to be put into another API, or to be given another model."""
 
     @abc.abstractmethod
-    def prepare(self, attempt: Attempt) -> Prepared | AnsweredHere:
-        """Return what is sent. Raises VeloxError for what the API of the upstream can't say."""
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+        """Return what is sent; a request alone where its reply passes as it comes.
+
+        Raises VeloxError for what the API of the upstream can't say.
+        """
 
     @abc.abstractmethod
-    async def prepare_apart(self, attempt: Attempt) -> Prepared | AnsweredHere:
+    async def prepare_apart(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Do what prepare() does, while others have their turns."""
 
     @abc.abstractmethod
@@ -502,12 +505,15 @@ class Attempt(ReplyListener):
             # What an API of its own takes may be long in the making, and so may be a body with another model.
             is_apart = group.changes_body[self.n] and host.prepares_apart
             prepared = await host.prepare_apart(self) if is_apart else host.prepare(self)
-            if not isinstance(prepared, Prepared):
+            if isinstance(prepared, UpstreamRequest):
+                request = prepared
+            elif isinstance(prepared, Prepared):
+                self.take(prepared)
+                request = prepared.request
+                told = told.leaving_out(prepared.left_out) if prepared.left_out else told
+            else:
                 self._given_up(host, reply)
                 return prepared
-            if prepared.translation is not None:
-                self.take(prepared)
-            request = prepared.request
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.
             connection = None if lasts else member.pool.lease_nowait()
@@ -515,7 +521,7 @@ class Attempt(ReplyListener):
                 connection = await host.lease(member)
             host.phase = "ttfb"
             self.is_sent = True
-            reply.begin(self, told.leaving_out(prepared.left_out) if prepared.left_out else told)
+            reply.begin(self, told)
             # No await before give_back(): the stream that was leased is taken.
             try:
                 opener = request.opener
@@ -571,15 +577,15 @@ class Attempt(ReplyListener):
 
     def _ended_as(self, ended: ReplyEnd, host: AttemptHost, reply: AttemptReply) -> ReplyEnd:
         """Account for how it ended; an error stays open until it is known who gets it."""
-        if isinstance(ended, Refused):
-            self.on_head(ended.head)
-            return ended
         if ended is WHOLE:
             now_s = self._close(host, reply)
             host.was_sent = True
             status = reply.status
             host.recorder.attempt_answered(self.member, status)
             self.answered(status, now_s)
+            return ended
+        if isinstance(ended, Refused):
+            self.on_head(ended.head)
             return ended
         assert isinstance(ended, Broken), "there is no other end"
         failure = ended.failure

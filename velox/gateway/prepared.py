@@ -1,5 +1,7 @@
 """What an attempt is to do, made before it is sent: a request for its upstream, or an answer that needs none.
 
+A request whose reply passes as it comes needs no more than an UpstreamRequest.
+
 Knows: these values. Does not know: how they are made (lanes.py, forward.py), or sent (group.py).
 """
 

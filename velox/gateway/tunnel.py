@@ -37,7 +37,7 @@ from velox.gateway.tunnels import Tunnels
 from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
-from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure
+from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.routes import HeaderRules
 from velox.protocol.websocket import HandshakeError, check_accepted
@@ -121,13 +121,13 @@ class TunnelExchange(Exchange):
             place=place,
         )
 
-    def prepare(self, attempt: Attempt) -> Prepared | AnsweredHere:
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Return the request for a WebSocket."""
         head = self.head if self.plan.guard is None else _without_extensions(self.head)
         request = attempt.build_upgrade(head, None if self.fields.is_model_in_path else self.fields.model)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
-        return Prepared(request)
+        return request
 
     async def lease(self, member: Member) -> UpstreamConnection:
         """Dial: the connection serves nothing else, before or after."""
