@@ -19,6 +19,8 @@ from velox.heads import ReplyHead
 class Sides:
     """A client each of whose events has a megabyte, and a model that answers with so many texts."""
 
+    takes_pictures = True
+
     def __init__(self, n_texts: int) -> None:
         self.n_written = 0
         self._n_texts = n_texts
