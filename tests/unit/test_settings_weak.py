@@ -15,7 +15,8 @@ from velox.settings.weak import is_weak
 OPEN = "0.0.0.0:8080"
 # A secret of the gateway's own in an example: an entry of a file, a variable, an argument of a client.
 SHOWN = re.compile(
-    r"""(?:^[ ]*(?:- )?key: |[{,] ?key: |VELOX_(?:API_KEYS|ADMIN_(?:VIEWER_)?TOKEN)=|api_key=(?=["']))["']?([^"',}\s]+)""",
+    r"""(?:^[ ]*(?:- )?key: |[{,] ?key: |VELOX_(?:API_KEYS|ADMIN_(?:VIEWER_)?TOKEN)=|api_key=(?=["']))"""
+    r"""["']?([^"',}\s]+)""",
     re.M,
 )
 
