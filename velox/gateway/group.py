@@ -3,7 +3,6 @@
     Group.pick()   a probe that is due, or else the balancer's choice among the healthy members; and which key
     Attempt        one choice, from its begin to its end: what was sent, what came back, and what the member's health,
                    balancer, keys and counters learn from it
-    Stage          a group, without those of its members that don't have a request's model
 
     Attempt.send()      a stream on a warm connection; the reply passes through reply.py; returns what came of it
     Attempt.pass_on()   an error that came of it goes to the client, as no other attempt follows

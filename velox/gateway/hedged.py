@@ -2,13 +2,13 @@
 
     hedged()          what a request begins with: two attempts only where its route hedges or the first is a
                       probe (policy/health), and for what may be asked twice
-    run()             the first; when the delay is over (policy/hedge.py) a second, if budget and members allow it
+    send()            the first; when the delay is over (policy/hedge.py) a second, if budget and members allow it
     on_answer()       one has brought its first good byte: it wins, the other is cancelled in the same turn
                       one has an error: it waits for the other, and is what the client gets if that fails, too
-    leaves()          one has failed: the other goes on as if it were alone; the last one has the usual retries
+    left()            one has failed: the other goes on as if it were alone; the last one has the usual retries
 
-Each attempt (racer.py) runs in a task of its own and into a reply of its own, which is held back (held.py) until it is
-the only one left. From then on all is as with one attempt.
+Each attempt (racer.py) runs in a task of its own, unless no second one can follow, and into a reply of its own, which
+is held back (held.py) until it is the only one left. From then on all is as with one attempt.
 
 Knows: which of two goes on, who gets the other's end. Does not know: how an attempt is made (group.py), when a
 second one is due and how many there may be (policy/hedge.py), or who gets it (routing.py).
@@ -175,7 +175,7 @@ class HedgedAttempts:
 
     def on_answer(self, racer: Racer) -> None:
         """What is held of its reply is good or bad."""
-        assert self._reply is not None, "set by run()"
+        assert self._reply is not None, "set by send()"
         if self._sole is not None or racer.is_out or self._reply.ended.done():
             return
         other = self._other(racer)
@@ -218,7 +218,7 @@ class HedgedAttempts:
     def _on_late(self) -> None:
         """The first has not answered in time: a second one goes, if one may."""
         host, first = self._host, self._first
-        assert first is not None and self._reply is not None, "set by run()"
+        assert first is not None and self._reply is not None, "set by send()"
         if self._sole is not None or self._reply.ended.done():
             return
         self._is_late = True
@@ -266,7 +266,7 @@ class HedgedAttempts:
         if host.n_attempts:
             host.goes_on_with(racer.attempt)
             host.phase = "ttfb" if racer.attempt.is_sent else "connect"
-        assert self._reply is not None, "set by run()"
+        assert self._reply is not None, "set by send()"
         if not self._reply.ended.done():  # else it was failed in this turn, and the attempts hear of it in the next
             racer.held.release()
 
@@ -320,7 +320,7 @@ class HedgedAttempts:
     def _end_all(self) -> list[Racer]:
         """Return those that are to be ended, from outside: all that run."""
         first, second = self._first, self._second
-        assert first is not None, "set by run()"
+        assert first is not None, "set by send()"
         if self._sole is None and not first.is_out:
             self._heard_nothing_of(first)
             if second is not None:

@@ -1,7 +1,7 @@
 """Whether a request gets another attempt, at which member, and after how long.
 
 Knows: what the attempts of one request ended in, and who is asked before another: settings, client, deadline, budget.
-Does not know: how an attempt is made (exchange.py), or the rules of each (policy/).
+Does not know: how an attempt is made (group.py), who acts on a decision (exchange.py), or the rules of each (policy/).
 
     the upstream surely did no work  ->  free: at the next member if there is one, else at the same; ten at most, but
                                          two where nobody else is well, unless it was refused in so many words (GOAWAY,

@@ -1,4 +1,4 @@
-"""One attempt's reply on its way from the dialect of its model into that of its client: the first filter of the chain.
+"""One attempt's reply on its way from the dialect of its model into that of its client (TRANSLATION in pipeline.py).
 
 Knows: when the client may get the head, what of it passes, how the end of a stream is told. Does not know: any dialect
 (dialects/), where the request went (crossing.py), or whether another attempt follows (exchange.py).

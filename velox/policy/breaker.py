@@ -1,7 +1,7 @@
 """A circuit breaker: an upstream that fails again and again is passed over, and asked now and then whether it is back.
 
 Knows: what an attempt's end says of an upstream, and when one may be tried again. Does not know: a clock, chance, other
-upstreams, or what a fault is (health/verdict.py tells).
+upstreams, or what a fault is (health/member.py tells).
 
     closed  --faults in a row, or told to open-->  open  --probes in a row that are well-->  closed
                                     while open, one attempt at a time may go as a probe, and at most one a second
