@@ -107,6 +107,18 @@ class Stream:
         self.n_cancelled += 1
 
 
+class Pausing(Stream):
+    """One that knows whether it is held up."""
+
+    is_paused = False
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+
 def on_a_loop(test: Callable[[FakeClient], Awaitable[None]]) -> None:
     """Run a test whose waiting takes no time."""
 
@@ -188,6 +200,43 @@ def test_error_that_is_passed_on_breaks_as_its_upstream_did_meanwhile() -> None:
         reply.pass_on()
         broken = await reply.ended
         assert isinstance(broken, Broken) and broken.failure is failure and reply.started
+
+    on_a_loop(test)
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_error_that_is_cut_while_it_is_read_is_passed_on_as_far_as_it_came(status: int) -> None:
+    """It tells more than a 502 would. Who decides hears what has cut it."""
+
+    async def test(client: FakeClient) -> None:
+        reply, stream = reply_for(client), Stream()
+        reply.attach(stream)
+        reply.on_reply(head(status), b"half", False)
+        failure = UpstreamFailure(Reason.UPSTREAM_RESET, "gone")
+        reply.on_failure(failure)
+        refused = await reply.ended
+        assert isinstance(refused, Refused) and (refused.body, refused.failure) == (None, failure)
+        reply.pass_on()
+        broken = await reply.ended
+        assert isinstance(broken, Broken) and broken.failure is failure
+        assert reply.started and body_of(client) == b"half"
+
+    on_a_loop(test)
+
+
+def test_error_is_passed_on_no_faster_than_its_client_reads() -> None:
+    """Its client was paused before the error came, and is told so once."""
+
+    async def test(client: FakeClient) -> None:
+        reply, stream = reply_for(client), Pausing()
+        reply.attach(stream)
+        client.is_write_paused = True
+        reply.on_reply(head(503), b"a", False)
+        assert isinstance(await reply.ended, Refused) and stream.is_paused
+        reply.pass_on()
+        assert stream.is_paused
+        reply.resume()
+        assert not stream.is_paused
 
     on_a_loop(test)
 

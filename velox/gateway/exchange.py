@@ -474,11 +474,14 @@ class Exchange(HedgingHost):
         """Decide about an error that the client has seen nothing of."""
         policy, now_s = self._retry_policy(), self.loop.time()
         decision = policy.after_status(refused.head, attempt, now_s)
-        if decision is not None or refused.body is None:
+        if decision is not None or (refused.body is None and refused.failure is None):
             return decision
         is_sealed = self._is_sealed(attempt)
         if not policy.reads_error(refused.head, is_sealed=is_sealed):
             return None
+        if refused.body is None:
+            assert refused.failure is not None, "see above"
+            return policy.after_failure(refused.failure, attempt, now_s)
         found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
         if isinstance(found, RetryDecision) and found.is_unsealed:
             self._is_unsealed = True
@@ -868,7 +871,7 @@ class Exchange(HedgingHost):
                     if keeps and self._keeper is not None:
                         asked = asked._replace(keeper=self._keeper)
                     prepared = lanes.request(call, asked)
-                    if isinstance(prepared, Prepared) and prepared.translation is not None:
+                    if keeps and isinstance(prepared, Prepared) and prepared.translation is not None:
                         self._note_place(attempt, is_translated=True)
                     return prepared
                 if surface in COUNTS:

@@ -68,6 +68,7 @@ Outcome: TypeAlias = ReplyEnd | Unsayable | AnsweredHere
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
 _SWITCHED: Final = 101
+_UNCHANGED: Final = 304
 # What a model makes: the first byte of such an answer, if it is no stream, comes when the model is done.
 _WRITTEN: Final = frozenset(
     {
@@ -412,7 +413,7 @@ class Attempt(ReplyListener):
     """One choice of a member, and the attempt that is made there.
 
     begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
-    broke(), gave_up(). send() does all of that; after Refused, pass_on() or give_up() does the rest.
+    broke(), gave_up(). send() does all of that; after Refused, pass_on(), give_up() or abandon() does the rest.
 
     on_first_byte: called when it has brought the first bytes of a good reply; None for most. late_s: of a probe: when
     its silence says that the member is not back. is_sent: as far as it is known; it may have failed as it was.
@@ -490,7 +491,6 @@ class Attempt(ReplyListener):
         Raises VeloxError where it could not be sent for a reason that is not the upstream's.
         """
         loop, group, member, lasts = host.loop, self._group, self.member, host.lasts
-        self._host = host
         told = host.attempt_began(self)
         if self._began_s < 0.0:
             self.begin(loop.time())
@@ -498,11 +498,14 @@ class Attempt(ReplyListener):
             member.concurrency.begin(self._began_s, lasts=lasts)
         else:
             member.concurrency.n_begun += 1
+        self._host = host
         try:
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
             # What an API of its own takes may be long in the making, and so may be a body with another model.
             is_apart = group.changes_body[self.n] and host.prepares_apart
+            if is_apart:
+                host.phase = "translate"
             prepared = await host.prepare_apart(self) if is_apart else host.prepare(self)
             if isinstance(prepared, UpstreamRequest):
                 request = prepared
@@ -666,11 +669,11 @@ class Attempt(ReplyListener):
         if host is None or (self._has_head and status < 400):
             return
         now_s = host.loop.time()
-        if status < 400 and self.keys is None and status != _SWITCHED:  # most of them
+        if status < 300 and self.keys is None and status != _SWITCHED:  # most of them
             self._has_head = self._answers = True
             self._head_s = now_s
             self.member.health.answers(self._began_s, now_s)
-        else:
+        elif status < 300 or status >= 400 or status == _UNCHANGED:  # a redirect is no answer
             self.answers(head, now_s)
 
     def on_first(self, now_s: float, *, is_stream: bool) -> None:

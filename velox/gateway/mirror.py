@@ -341,7 +341,7 @@ class _Copy:
 
     async def _catch_up(self) -> None:
         """Read beside the loop what is large of it, once it is there."""
-        while (chain := self._chain) is not None and (chain.is_behind or self._waiting):
+        while (chain := self._chain) is not None and (chain.is_behind or (self._waiting and not chain.is_over)):
             if chain.has_work:
                 await self._apart.run(chain.work)
             self._step(chain.go_on if chain.is_behind else partial(chain.feed, *self._waiting.popleft()))

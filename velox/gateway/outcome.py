@@ -15,6 +15,7 @@ from typing import Final
 
 from velox.errors import VeloxError
 from velox.heads import ReplyHead
+from velox.net.upstream.interface import UpstreamFailure
 
 __all__ = ["WHOLE", "Broken", "Refused", "Unsayable", "Whole"]
 
@@ -32,16 +33,19 @@ class Refused:
     """An error that the client has seen nothing of. Its attempt is open until the exchange has decided.
 
     head: of the error; where it stood inside a reply of another status, the one that it would have had. body: the
-    whole error; None: its status alone tells what follows, or it is too long for an error. inside: it stood in a reply
-    of another status.
+    whole error; None: its status alone tells what follows, it is too long for an error, or has not come whole in time.
+    inside: it stood in a reply of another status. failure: what has cut it.
     """
 
-    __slots__ = ("body", "head", "inside")
+    __slots__ = ("body", "failure", "head", "inside")
 
-    def __init__(self, head: ReplyHead, body: bytes | None, *, inside: bool = False) -> None:
+    def __init__(
+        self, head: ReplyHead, body: bytes | None, *, inside: bool = False, failure: UpstreamFailure | None = None
+    ) -> None:
         self.head: Final = head
         self.body: Final = body
         self.inside: Final = inside
+        self.failure: Final = failure
 
     @property
     def message(self) -> str:

@@ -336,6 +336,12 @@ class Reply:
     def on_failure(self, failure: VeloxError) -> None:
         """The reply will not become whole. No effect on one that is."""
         self._write_chunk = None
+        early = self._early
+        is_held_error = early is not None and early[0].status >= _ERRORS_FROM and not self.ended.done()
+        if is_held_error and early is not None and isinstance(failure, UpstreamFailure):
+            self._early = None  # what has come of the error is the client's, if nobody else is asked
+            self._refused = _Refused(*early, end=False)
+            self._end(Refused(early[0], None, failure=untraced(failure)))
         if self._refused is None:
             self._end(Broken(untraced(failure)))
         elif self._refused.failure is None:
@@ -346,7 +352,8 @@ class Reply:
         refused, self._refused = self._refused, None
         assert refused is not None, "asked for after an end as Refused"
         self.ended = self._loop.create_future()
-        self._resume_stream()
+        if not self._client.is_write_paused:
+            self._resume_stream()
         if refused.head is not None:
             self._on_head(refused.head, refused.data, refused.end, was_refused=True)
         elif self._chain is not None:

@@ -166,7 +166,7 @@ class RetryPolicy:
         return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s, head.status)
 
     def reads_error(self, head: ReplyHead, *, is_sealed: bool) -> bool:
-        """Say whether an error that after_status() passes on is to be read: then after_error() is asked.
+        """Say whether what an error says may lead elsewhere, where its status did not: then after_error() is asked.
 
         is_sealed: the request has reasoning that only its maker can read.
         """
