@@ -80,7 +80,7 @@ def _is_attacked(velox: VeloxProcess) -> bool:
 
 @pytest.mark.parametrize(("kind", "provider", "name"), ATTACKS[::3])  # each takes some seconds
 def test_no_attack_makes_a_turn_of_the_loop_long(kind: str, provider: str | None, name: str, tmp_path: Path) -> None:
-    """X9: by the time of the loop's own thread: the median of three spans. It is told; a turn is to take 5 ms at most."""
+    """X9: by the time of the loop's own thread: the median of three spans. Told; 5 ms is the aim."""
     with (
         flooding(kind) as origin,
         attacked(origin, provider, launcher=timed(str(tmp_path)), upstream_idle_timeout="600s") as velox,
