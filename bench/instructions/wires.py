@@ -75,9 +75,13 @@ class Wire(asyncio.Transport):
         self._protocol = protocol
         self._give_bytes: Callable[[bytes], None] | None = None  # to a protocol that lends no buffer
         self._loop: Final = loop
+        self._unread: list[bytes] | None = None  # what is said while the gateway reads nothing
 
     def say(self, data: bytes) -> None:
         """Let the gateway read this."""
+        if self._unread is not None:
+            self._unread.append(data)
+            return
         if self._give_bytes is not None:
             self._give_bytes(data)
             return
@@ -101,7 +105,18 @@ class Wire(asyncio.Transport):
         return False
 
     def is_reading(self) -> bool:
-        return True
+        return self._unread is None
+
+    def pause_reading(self) -> None:
+        if self._unread is None:
+            self._unread = []
+
+    def resume_reading(self) -> None:
+        """Let the gateway read again, from the next turn on, as a loop does."""
+        if self._unread is not None:
+            unread, self._unread = self._unread, None
+            for data in unread:
+                self._loop.call_soon(self.say, data)
 
     def abort(self) -> None:
         raise RuntimeError("the gateway gave a connection up")

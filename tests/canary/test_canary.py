@@ -6,16 +6,11 @@ long these took; on a quiet machine the 99th percentile is to stay under 20 ms.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.canary.attackers import ATTACKERS
 from tests.canary.canary import Phase, attacked, attacker, flooding, measure
 from tests.canary.floods import ANSWERS
-from tests.canary.turns import longest, timed
-from tests.e2e.harness import VeloxProcess
-from tests.e2e.watching import until
 
 STILL_MS = 250.0  # before there was a budget for each turn, half of the requests took longer
 SECONDS = 4.0
@@ -63,39 +58,6 @@ def test_answer_that_is_too_much_delays_nobody_else(kind: str) -> None:
 
 
 CLIENTS = [name for name in ATTACKERS if name not in ("a stream", "a plain request")]
-ATTACKS = [
-    *((kind, provider, "a stream") for kind, provider in FLOODS),
-    *((kind, to, "a stream" if is_event else "a plain request") for kind, (_, is_event, to) in ANSWERS.items()),
-    *(("comments", "anthropic", name) for name in CLIENTS),
-]
-
-
-def _is_attacked(velox: VeloxProcess) -> bool:
-    """Say whether a client is here, or has been."""
-    found = velox.metrics()
-    return found["velox_client_connections"] > 0 or any(
-        value > 0 for name, value in found.items() if name.startswith("velox_requests_total")
-    )
-
-
-@pytest.mark.parametrize(("kind", "provider", "name"), ATTACKS[::3])  # each takes some seconds
-def test_no_attack_makes_a_turn_of_the_loop_long(kind: str, provider: str | None, name: str, tmp_path: Path) -> None:
-    """X9: by the time of the loop's own thread: the median of three spans. Told; 5 ms is the aim."""
-    with (
-        flooding(kind) as origin,
-        attacked(origin, provider, launcher=timed(str(tmp_path)), upstream_idle_timeout="600s") as velox,
-        attacker(name, velox, 60),
-    ):
-        (worker,) = velox.worker_pids()
-        until(lambda: _is_attacked(velox), "the attack has begun")
-        spans = []
-        for _ in range(3):
-            longest(worker, str(tmp_path))
-            measure(velox, SECONDS / 4)
-            spans.append(longest(worker, str(tmp_path)))
-    median = sorted(spans)[1]
-    print(f"{kind}, {name}: {median.ms:.1f} ms {median.seen if median.ms > 5 else ''}")
-    assert median.ms < STILL_MS, median.seen
 
 
 @pytest.mark.parametrize("name", CLIENTS)
