@@ -336,16 +336,16 @@ class Reply:
     def on_failure(self, failure: VeloxError) -> None:
         """The reply will not become whole. No effect on one that is."""
         self._write_chunk = None
-        early = self._early
-        is_held_error = early is not None and early[0].status >= _ERRORS_FROM and not self.ended.done()
-        if is_held_error and early is not None and isinstance(failure, UpstreamFailure):
+        refused, early = self._refused, self._early
+        if refused is not None:
+            refused.failure = refused.failure or untraced(failure)
+        elif early is None or early[0].status < _ERRORS_FROM or not isinstance(failure, UpstreamFailure):
+            self._end(Broken(untraced(failure)))
+        elif not self.ended.done():
             self._early = None  # what has come of the error is the client's, if nobody else is asked
             self._refused = _Refused(*early, end=False)
-            self._end(Refused(early[0], None, failure=untraced(failure)))
-        if self._refused is None:
-            self._end(Broken(untraced(failure)))
-        elif self._refused.failure is None:
             self._refused.failure = untraced(failure)
+            self._end(Refused(early[0], None, failure=failure))
 
     def pass_on(self) -> None:
         """Have the client get the error that this has ended with as Refused, and what came since."""
