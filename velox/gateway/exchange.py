@@ -153,7 +153,6 @@ class Exchange(HedgingHost):
             "_failed",
             "_filters",
             "_forward_s",
-            "_is_unsealed",
             "_keeping",
         ),
         "_gone",
@@ -213,7 +212,6 @@ class Exchange(HedgingHost):
         self._running = False
         self._retries: RetryPolicy | None = None  # most requests need none
         self._keeping: Keeping | None = None  # where its things are kept, where that has to be known
-        self._is_unsealed = False  # it goes without the reasoning that only its maker can read
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
         self._answering: Attempt | None = None  # at `upstream`
@@ -484,7 +482,6 @@ class Exchange(HedgingHost):
             return policy.after_failure(refused.failure, attempt, now_s)
         found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
         if isinstance(found, RetryDecision) and found.is_unsealed:
-            self._is_unsealed = True
             lanes, surface = attempt.member.lanes, self.plan.surface
             if lanes is not None and surface is not None and self.body:
                 lanes.note_refused(self.body, surface)
@@ -863,7 +860,7 @@ class Exchange(HedgingHost):
             if surface is not None:
                 call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
                 if call is not None:
-                    if self._is_unsealed and self.body:
+                    if self._retries is not None and self._retries.has_unsealed and self.body:
                         self.body = lanes.without_sealed(self.body, surface)
                     asked = self._asked(surface, model, attempt, on_tokens)
                     if on_translated is not None:

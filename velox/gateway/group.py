@@ -506,7 +506,9 @@ class Attempt(ReplyListener):
             is_apart = group.changes_body[self.n] and host.prepares_apart
             if is_apart:
                 host.phase = "translate"
-            prepared = await host.prepare_apart(self) if is_apart else host.prepare(self)
+                prepared = await host.prepare_apart(self)
+            else:
+                prepared = host.prepare(self)
             if isinstance(prepared, UpstreamRequest):
                 request = prepared
             elif isinstance(prepared, Prepared):

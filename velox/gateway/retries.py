@@ -97,12 +97,12 @@ class RetryPolicy:
     """The retries of one request; made when its first attempt did not bring a reply.
 
     deadline_s: of the client; no attempt begins after it. on_denied: called when something forbids a retry that could
-    have been made.
+    have been made. has_unsealed: the request goes on without the reasoning that only its maker can read.
     """
 
     __slots__ = (
         *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_n_stale", "_on_denied"),
-        *("_failed", "_has_unsealed", "_rules", "_terms"),
+        *("_failed", "has_unsealed", "_rules", "_terms"),
     )
 
     def __init__(
@@ -124,7 +124,7 @@ class RetryPolicy:
         self._n_stale = 0
         self._n_counted = 0
         self._has_renewed = False
-        self._has_unsealed = False
+        self.has_unsealed = False
         self._failed: tuple[str, ModelName] | None = None  # of the first one that failed in a way that may pass
 
     def after_failure(self, failure: UpstreamFailure, attempt: Attempt, now_s: float) -> RetryDecision | None:
@@ -173,7 +173,7 @@ class RetryPolicy:
         if head.status == 404:
             return self._cursor.has_others
         has_others = bool(self._cursor.parts.for_refusals) or self._cursor.has_others
-        return head.status in REFUSING and (has_others or (is_sealed and not self._has_unsealed))
+        return head.status in REFUSING and (has_others or (is_sealed and not self.has_unsealed))
 
     def after_error(
         self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float, *, is_sealed: bool
@@ -187,8 +187,8 @@ class RetryPolicy:
         is_model = head.status == 404
         if is_model and not names_no_model(plain):
             return None
-        if not is_model and is_sealed and not self._has_unsealed and refuses_reasoning(plain) and not is_late:
-            self._has_unsealed = True
+        if not is_model and is_sealed and not self.has_unsealed and refuses_reasoning(plain) and not is_late:
+            self.has_unsealed = True
             again = Attempt(attempt.group, attempt.n, attempt.key)
             again.begin(now_s)
             return RetryDecision(again, 0.0, Retry.STATUS, is_unsealed=True)
