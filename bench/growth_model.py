@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any, Final, TypeAlias
 
 from bench.pictures import DOCS
-from velox.gateway.upkeep import load_every_s
+from velox.gateway.upstreams.upkeep import load_every_s
 from velox.policy.health.member import ActiveRules
 from velox.shm.upstream_table import MOST_ROWS
 
@@ -153,7 +153,7 @@ def fleet_of(nodes: int, figures: Measured, given: Assumptions = ASSUMPTIONS) ->
 
 def _scrape_s() -> float:
     """How long a model server is at work for one page of metrics."""
-    text = (DOCS.parent / "velox/gateway/upkeep.py").read_text()
+    text = (DOCS.parent / "velox/gateway/upstreams/upkeep.py").read_text()
     return float(_said(_SCRAPE, text)) * 1e-3
 
 

@@ -31,8 +31,8 @@ from bench.rounds import Spread, run_rounds, spread
 from bench.servers import Server, Servers
 from bench.wrk_requests import write_requests
 from docs.tables import fill
-from velox.gateway.limiter import Limiter
-from velox.gateway.metering import metered
+from velox.gateway.limits.limiter import Limiter
+from velox.gateway.limits.metering import metered
 from velox.heads import ReplyHead
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics

@@ -31,7 +31,7 @@ from docs.tables import fill
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call
 from velox.dialects.losses import Losses
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface
 

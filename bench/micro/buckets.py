@@ -18,7 +18,7 @@ import uvloop
 
 from bench.micro.candidates import Answers, Candidate, Case, Timed, calls
 from velox.errors import VeloxError
-from velox.gateway.limiter import Limiter
+from velox.gateway.limits.limiter import Limiter
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS

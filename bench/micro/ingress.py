@@ -28,8 +28,8 @@ from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed
 from bench.payloads import API_KEY, CHAT_PATH, chat_body
 from velox.errors import VeloxError
 from velox.gateway.auth import Authenticator
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
+from velox.gateway.request.exchange import Exchange
 from velox.heads import RequestHead
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget

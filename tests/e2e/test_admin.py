@@ -126,7 +126,7 @@ def test_profile_under_load_has_the_gateways_own_functions() -> None:
     assert (reply.status, reply.header("content-type")) == (200, "application/octet-stream")
     profile = gzip.decompress(reply.body).decode("latin-1")
     assert "worker 0" in profile and "worker 1" in profile
-    assert ("velox/gateway/exchange.py" in profile) == (BUILD == "plain")
+    assert ("velox/gateway/request/exchange.py" in profile) == (BUILD == "plain")
     assert UNSEEN_BY_PROFILES in profile
 
 
@@ -148,7 +148,7 @@ def test_profile_under_load_is_read_by_go_tool_pprof(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert "Type: cpu" in done.stdout and "Duration: 1" in done.stdout
-    seen = {"plain": "velox.gateway.exchange.Exchange._run", "compiled": "velox.runtime.worker."}
+    seen = {"plain": "velox.gateway.request.exchange.Exchange._run", "compiled": "velox.runtime.worker."}
     assert seen[BUILD] in done.stdout, done.stdout
 
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 
 from tests.lenient_server import DEFAULT, models_run
 from velox.errors import VeloxError
-from velox.gateway.access import Access
-from velox.gateway.endpoints import Routes
-from velox.gateway.plan import plan_of
+from velox.gateway.access.access import Access
+from velox.gateway.access.endpoints import Routes
+from velox.gateway.access.plan import plan_of
 from velox.gateway.steps import finished
-from velox.gateway.tunnel import model_of
+from velox.gateway.websocket.tunnel import model_of
 from velox.heads import RequestHead, WebSocketOffer
 from velox.policy.estimate import Estimator
 from velox.protocol.body import BodyReader

@@ -15,8 +15,8 @@ import h11
 
 from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import Reason, VeloxError
-from velox.gateway.endpoints import Routes
-from velox.gateway.forward import Forwarder
+from velox.gateway.access.endpoints import Routes
+from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
 from velox.policy.deadline import client_terms
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder

@@ -14,8 +14,8 @@ from functools import cache
 
 from tests.fuzz.target_head import check_forwarded
 from velox.errors import VeloxError
-from velox.gateway.forward import Forwarder
-from velox.gateway.reply_fields import DROPPED, ReplyFields
+from velox.gateway.reply.reply_fields import DROPPED, ReplyFields
+from velox.gateway.translation.forward import Forwarder
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError

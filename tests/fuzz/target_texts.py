@@ -13,7 +13,7 @@ import json
 import os
 
 from tests.fuzz.wires import Pieces, cuttings
-from velox.gateway.error_body import ErrorRedaction
+from velox.gateway.reply.error_body import ErrorRedaction
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.access_log import AccessLog, AccessRecord

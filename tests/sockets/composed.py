@@ -18,12 +18,12 @@ from typing import Any, Final
 from msgspec import structs
 
 from velox.gateway.auth import Authenticator
-from velox.gateway.capacity import CapacityWaiters
-from velox.gateway.group import Group
-from velox.gateway.intake import Gateway
-from velox.gateway.limiter import QuotaTable as LimiterTable
-from velox.gateway.member import Member
-from velox.gateway.routing import RouteParts, Routing
+from velox.gateway.cluster.capacity import CapacityWaiters
+from velox.gateway.cluster.group import Group
+from velox.gateway.cluster.routing import RouteParts, Routing
+from velox.gateway.front.intake import Gateway
+from velox.gateway.limits.limiter import QuotaTable as LimiterTable
+from velox.gateway.upstreams.member import Member
 from velox.net.client.body_budget import BodyBudget
 from velox.net.upstream.interface import ConnectionOwner, UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool

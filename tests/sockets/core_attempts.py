@@ -12,8 +12,8 @@ import uvloop
 from tests.patience import PATIENCE_S
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, request_head
 from velox.errors import Reason
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
+from velox.gateway.request.exchange import Exchange
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry

@@ -16,8 +16,8 @@ from tests.patience import PATIENCE_S
 from tests.sockets.composed import Composed
 from tests.sockets.core_attempts import BODY
 from tests.sockets.core_gateway import FakeClient, request_head
-from velox.gateway.exchange import Exchange
-from velox.gateway.member import Member
+from velox.gateway.request.exchange import Exchange
+from velox.gateway.upstreams.member import Member
 from velox.heads import Header, WebSocketOffer
 from velox.runtime.members import MemberMaker
 from velox.settings import Settings, load

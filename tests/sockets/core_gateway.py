@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from tests.sockets.composed import TIMEOUTS, Dial, Stand, composed, in_order, settings_with, upstream_of
-from velox.gateway.intake import Gateway
-from velox.gateway.limiter import QuotaTable
-from velox.gateway.outcome import Broken, Refused
-from velox.gateway.reply import Reply
+from velox.gateway.front.intake import Gateway
+from velox.gateway.limits.limiter import QuotaTable
+from velox.gateway.reply.outcome import Broken, Refused
+from velox.gateway.reply.reply import Reply
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import ChunkWriter, Successor
 from velox.net.client.http1 import Http1Replies

@@ -22,8 +22,8 @@ from tests.sockets.core_gateway import (
     request_head,
 )
 from velox.errors import Reason
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
+from velox.gateway.request.exchange import Exchange
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import HEDGES

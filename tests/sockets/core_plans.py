@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from tests.sockets.composed import Counted, Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_gateway import request_head
-from velox.gateway.capacity import CapacityWaiters
-from velox.gateway.member import Member
-from velox.gateway.routing import RouteCursor, Routing
+from velox.gateway.cluster.capacity import CapacityWaiters
+from velox.gateway.cluster.routing import RouteCursor, Routing
+from velox.gateway.upstreams.member import Member
 from velox.heads import Headers
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.balance.round_robin import RoundRobin

@@ -13,9 +13,9 @@ from tests.sockets.composed import Counted, Stand, member_of, routing_of, upstre
 from tests.sockets.core_attempts import SILENT, broken, run, whole
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason, VeloxError
-from velox.gateway.intake import Gateway
-from velox.gateway.member import Member
-from velox.gateway.routing import Routing
+from velox.gateway.cluster.routing import Routing
+from velox.gateway.front.intake import Gateway
+from velox.gateway.upstreams.member import Member
 from velox.heads import Header, ReplyHead
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sockets.core_gateway import FakeClient, request_head
 from velox.errors import Reason, VeloxError
-from velox.gateway.coded_bodies import CodedBodies
+from velox.gateway.front.coded_bodies import CodedBodies
 from velox.heads import RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.types import ANYONE, Caller

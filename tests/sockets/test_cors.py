@@ -6,7 +6,7 @@ import pytest
 
 from tests.sockets.core_gateway import FakeClient, request_head
 from velox.errors import Reason, VeloxError
-from velox.gateway.cors import CrossOrigin
+from velox.gateway.front.cors import CrossOrigin
 from velox.heads import Header, Headers, RequestHead, WebSocketOffer
 from velox.net.application import Client, ClientExchange
 from velox.policy.web_origins import WebOrigins

@@ -32,8 +32,8 @@ from tests.sockets.core_gateway import (
     request_head,
 )
 from velox.errors import Reason, VeloxError
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
+from velox.gateway.request.exchange import Exchange
 from velox.heads import ReplyHead
 from velox.types import ANYONE
 

@@ -14,8 +14,8 @@ import uvloop
 from tests.sockets.composed import nowhere
 from tests.sockets.core_gateway import LIMITS, full_in_minutes, gateway, one_a_minute, request_head
 from velox.errors import Reason, VeloxError
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
+from velox.gateway.request.exchange import Exchange
 from velox.net.application import ChunkWriter, Successor
 from velox.net.client.http1 import Http1Replies
 from velox.types import ANYONE

@@ -32,7 +32,7 @@ from tests.sockets.core_gateway import (
     request_head,
 )
 from velox.errors import Reason, VeloxError
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Retry

@@ -26,10 +26,10 @@ from tests.sockets.core_attempts import (
 from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, Step, gateway, request_head
 from tests.sockets.core_plans import fail
 from velox.errors import Reason
-from velox.gateway.group import Group
-from velox.gateway.intake import Gateway
-from velox.gateway.retries import RetryPolicy
-from velox.gateway.routing import RouteCursor, RouteParts, Routing
+from velox.gateway.cluster.group import Group
+from velox.gateway.cluster.retries import RetryPolicy
+from velox.gateway.cluster.routing import RouteCursor, RouteParts, Routing
+from velox.gateway.front.intake import Gateway
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry

@@ -17,7 +17,7 @@ from tests.e2e.routed import nobody
 from tests.sockets.core_attempts import run, until
 from tests.sockets.core_fleet import Bed, bed, settings_of, upstream
 from tests.sockets.core_plans import fail, refuse_key, succeed
-from velox.gateway.member import Member
+from velox.gateway.upstreams.member import Member
 from velox.heads import WebSocketOffer
 from velox.net.upstream.pool import UpstreamPool
 from velox.observe.oplog import operations_logger

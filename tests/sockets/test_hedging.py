@@ -14,7 +14,7 @@ from tests.sockets.core_gateway import FakeClient
 from tests.sockets.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, event_head, race, turns
 from tests.unit.recorded_calls import CallRecords
 from velox.errors import Reason
-from velox.gateway.calls import CallLog
+from velox.gateway.limits.calls import CallLog
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry

@@ -19,7 +19,7 @@ from tests.sockets.core_gateway import FakeClient, Step
 from tests.sockets.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, Race, event_head, race, turns
 from tests.unit import virtual_time
 from velox.errors import Reason, VeloxError
-from velox.gateway.exchange import Exchange
+from velox.gateway.request.exchange import Exchange
 from velox.heads import ReplyHead
 from velox.policy.routes import Delay
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.lease_wait import NotYetError, wait_for_permits
+from velox.gateway.limits.lease_wait import NotYetError, wait_for_permits
 from velox.policy.quota import NOT_YET
 from velox.policy.token_bucket import BucketRate
 from velox.runtime.leases import ALIVE, EVERY_ROW, LeaseClient, LeasePipes

@@ -26,9 +26,9 @@ from tests.sockets.core_gateway import (
 )
 from tests.unit.local_quotas import LocalQuota, LocalTable
 from velox.errors import Reason, VeloxError
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
-from velox.gateway.tunnel import TunnelExchange
+from velox.gateway.front.intake import Gateway
+from velox.gateway.request.exchange import Exchange
+from velox.gateway.websocket.tunnel import TunnelExchange
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.outcomes import Retry

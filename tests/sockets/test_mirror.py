@@ -13,7 +13,7 @@ from tests.sockets.asides import eventually, place
 from tests.sockets.composed import Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_attempts import BODY, RULES, SILENT, ask, attempts, broken, run, status_of, submit, whole
 from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, full_in_minutes, gateway, one_a_minute
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
 from velox.outcomes import Retry
 from velox.policy.concurrency import ConcurrencyLimit, FixedLimit
 from velox.policy.limit_rules import LimitRule

@@ -23,7 +23,7 @@ from tests.sockets.core_plans import (
     tables,
 )
 from velox.errors import Reason
-from velox.gateway.group import Attempt
+from velox.gateway.cluster.group import Attempt
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
 from velox.net.upstream.pool import PoolStatistics

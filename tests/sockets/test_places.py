@@ -18,9 +18,9 @@ from tests.patience import PATIENCE_S
 from tests.sockets.composed import Composed, Stand, composed, settings_with, upstream_of
 from tests.sockets.core_attempts import run, status_of, whole
 from tests.sockets.core_gateway import FakeClient, ScriptedStream, ScriptedUpstream, request_head
-from velox.gateway.access import Access
+from velox.gateway.access.access import Access
+from velox.gateway.access.places import Place, Places
 from velox.gateway.auth import Authenticator
-from velox.gateway.places import Place, Places
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.policy.routes import ANYTHING, RouteEntry, Target

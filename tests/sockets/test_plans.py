@@ -11,9 +11,9 @@ import pytest
 from tests.sockets.core_attempts import put_out, run
 from tests.sockets.core_plans import Asked, fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
-from velox.gateway.group import Attempt
-from velox.gateway.member import Member
-from velox.gateway.routing import RouteCursor
+from velox.gateway.cluster.group import Attempt
+from velox.gateway.cluster.routing import RouteCursor
+from velox.gateway.upstreams.member import Member
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import MemberHealth, MemberRules
 from velox.policy.routes import HashOn, Match, Target

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.sockets.core_gateway import FakeClient, end_of, request_head
 from tests.unit import virtual_time
 from velox.errors import Reason
-from velox.gateway.endpoints import Routes
-from velox.gateway.filters import ReplyFilter
-from velox.gateway.outcome import Broken, Refused, Whole
-from velox.gateway.reply import Reply, ReplyListener
-from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
+from velox.gateway.access.endpoints import Routes
+from velox.gateway.reply.filters import ReplyFilter
+from velox.gateway.reply.outcome import Broken, Refused, Whole
+from velox.gateway.reply.reply import Reply, ReplyListener
+from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Answers, Dialect

@@ -1,4 +1,4 @@
-"""A reply of which a filter has more to do, or to give, than one turn of the loop is to take (gateway/reply.py)."""
+"""A reply of which a filter has more to do, or to give, than one turn of the loop is to take (reply.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from tests.sockets.core_gateway import FakeClient, end_of
 from tests.sockets.test_reply import SSE, Stream, body_of, head, reply_for
 from velox.errors import Reason, VeloxError
-from velox.gateway.filters import ReplyFilter
-from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import NO_ATTEMPTS
-from velox.gateway.usage_drain import DrainRules, UsageDrain
+from velox.gateway.limits.usage_drain import DrainRules, UsageDrain
+from velox.gateway.reply.filters import ReplyFilter
+from velox.gateway.reply.reply import Reply
+from velox.gateway.reply.reply_fields import NO_ATTEMPTS
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Answers

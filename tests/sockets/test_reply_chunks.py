@@ -13,9 +13,9 @@ from tests.sockets.core_gateway import FakeClient, end_of
 from tests.sockets.test_reply import KEY, SSE, Listener, body_of, head, on_a_loop, reply_for
 from tests.unit import virtual_time
 from velox.errors import Reason
-from velox.gateway.metering import Meter
-from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import NO_ATTEMPTS
+from velox.gateway.limits.metering import Meter
+from velox.gateway.reply.reply import Reply
+from velox.gateway.reply.reply_fields import NO_ATTEMPTS
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol import http1_write, sse
 from velox.protocol.http1_response import lone_chunk

@@ -10,10 +10,10 @@ import pytest
 from tests.sockets.core_attempts import run
 from tests.sockets.core_plans import fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
-from velox.gateway.capacity import CapacityWaiters, Claim
-from velox.gateway.group import Attempt
-from velox.gateway.member import Member
-from velox.gateway.routing import Routing
+from velox.gateway.cluster.capacity import CapacityWaiters, Claim
+from velox.gateway.cluster.group import Attempt
+from velox.gateway.cluster.routing import Routing
+from velox.gateway.upstreams.member import Member
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import Verdict
 from velox.policy.routes import Match

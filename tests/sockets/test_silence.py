@@ -14,7 +14,7 @@ from tests.sockets.composed import TIMEOUTS, Composed, Stand, composed, in_order
 from tests.sockets.core_attempts import SILENT, attempts, status_of
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, request_head
 from tests.unit import virtual_time
-from velox.gateway.exchange import Exchange
+from velox.gateway.request.exchange import Exchange
 from velox.heads import ReplyHead
 from velox.policy.routes import Timeouts
 from velox.types import ANYONE, Surface

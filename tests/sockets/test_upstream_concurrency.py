@@ -10,7 +10,7 @@ from tests.patience import PATIENCE_S
 from tests.sockets.core_attempts import RULES, SILENT, ask, attempts, broken, run, status_of, submit, until, whole
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
 from velox.heads import Header, ReplyHead
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit

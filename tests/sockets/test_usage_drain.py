@@ -14,8 +14,8 @@ import pytest
 from tests.sockets.core_attempts import run
 from tests.sockets.core_gateway import FakeClient, Limits, ScriptedUpstream, full_in_minutes, gateway, request_head
 from velox.errors import Reason, VeloxError
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
+from velox.gateway.front.intake import Gateway
+from velox.gateway.request.exchange import Exchange
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import USAGE_DRAINS

@@ -85,7 +85,7 @@ class LocalSlots:
 
 
 class LocalTable:
-    """A velox.gateway.limiter.QuotaTable. quotas, slots_of: what was made, by the parts of its tag, joined with "/"."""
+    """A limiter.QuotaTable. quotas, slots_of: what was made, by the parts of its tag, joined with "/"."""
 
     def __init__(self) -> None:
         self.quotas: Final[dict[str, LocalQuota]] = {}

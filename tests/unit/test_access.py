@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.model_spellings import run
 from velox.errors import Reason, VeloxError
-from velox.gateway.access import Access, check_model
+from velox.gateway.access.access import Access, check_model
 from velox.gateway.steps import finished
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.protocol.http1_fields import only_pass

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.gateway.addresses import NO_PASS, AddressFilter, AddressPass, PublicOrigin, UpstreamAddresses
+from velox.gateway.reply.addresses import NO_PASS, AddressFilter, AddressPass, PublicOrigin, UpstreamAddresses
 from velox.heads import Header, ReplyHead, RequestHead
 from velox.settings.parse import origin
 

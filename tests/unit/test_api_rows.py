@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.gateway.endpoints import Routes, reads_body, reads_form
+from velox.gateway.access.endpoints import Routes, reads_body, reads_form
 from velox.heads import RequestHead
 from velox.policy.api_rows import ROWS, ApiRow, ModelPlace, is_management
 from velox.policy.api_table import call_of

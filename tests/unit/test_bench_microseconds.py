@@ -43,7 +43,7 @@ def test_step_of_library_counts_for_its_caller() -> None:
     """What runs in the standard library is the step's that called it; what plays the client is nobody's."""
     outer = ["<module>", "bench.instructions.rig.Rig.run"]
     read = "velox.protocol.body.BodyReader.read"
-    assert step_of([*outer, "velox.gateway.exchange.Exchange.read", read, "json.loads"]) == "read the body"
+    assert step_of([*outer, "velox.gateway.request.exchange.Exchange.read", read, "json.loads"]) == "read the body"
     assert step_of([*outer, read, "bench.instructions.wires.Http1Client.write"]) == ""
     assert step_of(outer) == step_of(["<module>"]) == "all else (the loop's callbacks, tasks)"
 
@@ -53,7 +53,7 @@ def test_by_step_leaves_out_what_the_bench_does() -> None:
     shares = by_step(
         [
             "rig;bench.instructions.wires.Http1Origin.write 700",
-            "rig;velox.gateway.reply.Reply.on_reply 100",
+            "rig;velox.gateway.reply.reply.Reply.on_reply 100",
             "rig;velox.observe.series.Counter.add 300",
         ]
     )

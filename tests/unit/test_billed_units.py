@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.gateway.billed_units import asked_units
+from velox.gateway.limits.billed_units import asked_units
 from velox.protocol.token_usage import TokenUsage, Units
 from velox.types import BodyFields, Endpoint, FormFields
 

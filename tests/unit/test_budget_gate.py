@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.budgets import BudgetGate, BudgetHold, Unread
-from velox.gateway.respond import error_reply
+from velox.gateway.limits.budgets import BudgetGate, BudgetHold, Unread
+from velox.gateway.reply.respond import error_reply
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator

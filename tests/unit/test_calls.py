@@ -10,9 +10,9 @@ import pytest
 
 from tests.unit.recorded_calls import CallRecords
 from velox.errors import Reason
-from velox.gateway.budgets import BudgetGate
-from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
-from velox.gateway.metering import Usage
+from velox.gateway.limits.budgets import BudgetGate
+from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.limits.metering import Usage
 from velox.ledger.record import Call, Flag
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule

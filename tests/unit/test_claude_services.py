@@ -19,8 +19,8 @@ from tests.vendors import bedrock, foundry, mantle, messages_servers, vertex
 from tests.vendors.claude import BETAS as KNOWN
 from tests.vendors.vendor import Reply, Vendor, VendorRequest, as_request
 from velox.errors import Reason, VeloxError
-from velox.gateway.lanes import Lanes
-from velox.gateway.prepared import Prepared
+from velox.gateway.translation.lanes import Lanes
+from velox.gateway.translation.prepared import Prepared
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of

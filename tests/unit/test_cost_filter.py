@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.gateway.cost_filter import CostFilter
+from velox.gateway.limits.cost_filter import CostFilter
 from velox.heads import ReplyHead
 from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
 

@@ -1,4 +1,4 @@
-"""What a plain answer may come to in another API (gateway/crossing.py)."""
+"""What a plain answer may come to in another API (gateway/translation/crossing.py)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.unit.test_translation import JSON
 from velox.dialects.form import Answer, Event, Stop, StopReason, Text
 from velox.dialects.losses import BrokenReplyError, Losses
 from velox.errors import VeloxError
-from velox.gateway.crossing import Dialogue, Plain
-from velox.gateway.filters import FilterChain
-from velox.gateway.translation import TranslatedReply
+from velox.gateway.reply.filters import FilterChain
+from velox.gateway.translation.crossing import Dialogue, Plain
+from velox.gateway.translation.translation import TranslatedReply
 from velox.heads import ReplyHead
 
 

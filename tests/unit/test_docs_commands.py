@@ -11,7 +11,7 @@ import pytest
 
 from tests.markdown import PAGES, ROOT, anchors, blocks, commands, links
 from velox.errors import Reason, VeloxError
-from velox.gateway.respond import error_body
+from velox.gateway.reply.respond import error_body
 from velox.settings import load
 from velox.settings.model import VARIABLES
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from velox.errors import Reason
-from velox.gateway.early_error import EarlyErrorGate, may_be_error
-from velox.gateway.filters import FilterChain
+from velox.gateway.reply.early_error import EarlyErrorGate, may_be_error
+from velox.gateway.reply.filters import FilterChain
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Dialect

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.gateway.error_body import ErrorRedaction
+from velox.gateway.reply.error_body import ErrorRedaction
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Dialect

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.access import Access
+from velox.gateway.access.access import Access
 from velox.gateway.auth import Authenticator
-from velox.gateway.filters import ReplyFilter
+from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.steps import finished
 from velox.heads import Header, ReplyHead, RequestHead
 from velox.policy.endpoint_groups import Group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.gateway.first_event import FirstEventWatch, has_whole_event
+from velox.gateway.reply.first_event import FirstEventWatch, has_whole_event
 
 EVENT = b'data: {"id":"x"}\n\n'
 PRELUDE = (

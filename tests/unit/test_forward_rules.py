@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.test_gateway_routes import head
-from velox.gateway.forward import Forwarder
+from velox.gateway.translation.forward import Forwarder
 from velox.heads import ExtraFields, Headers, RequestHead
 from velox.policy.routes import HeaderRules
 from velox.providers.rows import OPENAI

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.test_gateway_routes import head
-from velox.gateway.forward import Forwarder
+from velox.gateway.translation.forward import Forwarder
 from velox.heads import Headers
 from velox.net.upstream.interface import PlainFields
 from velox.protocol.head_template import HeadTemplate

@@ -13,12 +13,12 @@ from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember
-from velox.gateway.filters import FilterChain
-from velox.gateway.forward import Forwarder
-from velox.gateway.lane_request import Asked
-from velox.gateway.lanes import Lanes, Sides
-from velox.gateway.metering import Meter
-from velox.gateway.prepared import Prepared
+from velox.gateway.limits.metering import Meter
+from velox.gateway.reply.filters import FilterChain
+from velox.gateway.translation.forward import Forwarder
+from velox.gateway.translation.lane_request import Asked
+from velox.gateway.translation.lanes import Lanes, Sides
+from velox.gateway.translation.prepared import Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules

@@ -1,4 +1,4 @@
-"""A Responses WebSocket that Velox answers itself (gateway/responses_socket.py): what it reads, holds and waits for."""
+"""A Responses WebSocket that Velox answers itself (responses_socket.py): what it reads, holds and waits for."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from websockets.frames import Frame, Opcode
 from tests.unit.upstream_wire import KIB, MIB, Loop, Transport
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
-from velox.gateway.responses_socket import ResponsesSocket
-from velox.gateway.tunnels import Tunnels
+from velox.gateway.request.tunnels import Tunnels
+from velox.gateway.websocket.responses_socket import ResponsesSocket
 from velox.heads import RequestHead, WebSocketOffer
 from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import FREE_BYTES

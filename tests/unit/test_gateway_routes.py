@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.endpoints import Routes, dialect_of, reads_body
+from velox.gateway.access.endpoints import Routes, dialect_of, reads_body
 from velox.heads import Headers, RequestHead
 from velox.types import Dialect, Endpoint, Surface
 

@@ -1,4 +1,4 @@
-"""Conversations of Responses WebSockets (gateway/sockets.py): how much a worker keeps of them."""
+"""Conversations of Responses WebSockets (gateway/websocket/sockets.py): how much a worker keeps of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from velox.dialects.form import Call
 from velox.dialects.responses.socket import SocketMessages, prepared_messages
-from velox.gateway.sockets import forget_oldest
+from velox.gateway.websocket.sockets import forget_oldest
 
 
 class Connection:

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.access.endpoints import Routes
 from velox.gateway.auth import Authenticator
-from velox.gateway.endpoints import Routes
-from velox.gateway.forward import Forwarder
-from velox.gateway.tunnel import model_of
-from velox.gateway.tunnels import Tunnels
+from velox.gateway.request.tunnels import Tunnels
+from velox.gateway.translation.forward import Forwarder
+from velox.gateway.websocket.tunnel import model_of
 from velox.heads import Header, RequestHead, WebSocketOffer
 from velox.net.tunnel import Tunnel
 from velox.net.upstream.connection_budget import ConnectionBudget

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.gateway.endpoints import Routes
-from velox.gateway.plan import runs_model
+from velox.gateway.access.endpoints import Routes
+from velox.gateway.access.plan import runs_model
 from velox.policy.api_table import Group, call_of, google_call, may_name_objects
 from velox.types import Dialect, Surface
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.errors import VeloxError
-from velox.gateway.dropped_fields import CREDENTIALS, DROPPED, DROPPED_STARTS, OVERRIDING
-from velox.gateway.forward import Forwarder
+from velox.gateway.translation.dropped_fields import CREDENTIALS, DROPPED, DROPPED_STARTS, OVERRIDING
+from velox.gateway.translation.forward import Forwarder
 from velox.heads import ExtraFields, RequestHead
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_memory import Bounds

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from tests.unit.local_quotas import LocalTable
 from velox.errors import Reason, VeloxError
-from velox.gateway.grant import LONGEST_DEBT_NS, NO_GRANT, Grant
-from velox.gateway.limiter import Limiter, QuotaTable
-from velox.gateway.metering import Usage
-from velox.gateway.rate_headers import duration_text
+from velox.gateway.limits.grant import LONGEST_DEBT_NS, NO_GRANT, Grant
+from velox.gateway.limits.limiter import Limiter, QuotaTable
+from velox.gateway.limits.metering import Usage
+from velox.gateway.reply.rate_headers import duration_text
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limit_rules import LimitRule

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from velox.gateway import limiter, mirror, responses_socket, sockets
+from velox.gateway.limits import limiter
+from velox.gateway.request import mirror
+from velox.gateway.websocket import responses_socket, sockets
 from velox.net import message_room, tunnel
 from velox.net.client import http1, plain_socket, reply_buffer_budget, tls
 from velox.net.upstream import http2, interface

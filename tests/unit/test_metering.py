@@ -16,10 +16,10 @@ from tests.sockets.core_gateway import end_of
 from tests.sockets.test_reply import Listener
 from tests.unit import virtual_time
 from velox.errors import Reason
-from velox.gateway.filters import FilterChain, ReplyFilter
-from velox.gateway.metering import Meter, Usage, UsageFilter, metered
-from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
+from velox.gateway.limits.metering import Meter, Usage, UsageFilter, metered
+from velox.gateway.reply.filters import FilterChain, ReplyFilter
+from velox.gateway.reply.reply import Reply
+from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, Headers, ReplyHead, RequestHead
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure

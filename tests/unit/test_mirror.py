@@ -20,13 +20,13 @@ from tests.unit.pool_server import Server
 from tests.unit.recorded_calls import CallRecords
 from tests.unit.test_gateway_lanes import asked_of
 from velox.gateway.apart import Apart
-from velox.gateway.calls import CallLog
-from velox.gateway.group import Attempt
-from velox.gateway.lanes import Lanes
-from velox.gateway.member import Member
-from velox.gateway.mirror import Mirrors
-from velox.gateway.prepared import AnsweredHere, Prepared
-from velox.gateway.routing import Routing
+from velox.gateway.cluster.group import Attempt
+from velox.gateway.cluster.routing import Routing
+from velox.gateway.limits.calls import CallLog
+from velox.gateway.request.mirror import Mirrors
+from velox.gateway.translation.lanes import Lanes
+from velox.gateway.translation.prepared import AnsweredHere, Prepared
+from velox.gateway.upstreams.member import Member
 from velox.heads import ReplyHead, WebSocketOffer
 from velox.ledger.record import Flag
 from velox.net.upstream.interface import UpstreamConnection

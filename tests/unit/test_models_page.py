@@ -14,10 +14,10 @@ import pytest
 from tests.sockets.composed import member_of
 from tests.unit.virtual_time import run
 from velox.errors import Reason, VeloxError
-from velox.gateway.member import Member
-from velox.gateway.model_sources import FetchError, ModelSources
-from velox.gateway.models import ModelsPage
-from velox.gateway.routing import Routing
+from velox.gateway.cluster.models import ModelsPage
+from velox.gateway.cluster.routing import Routing
+from velox.gateway.upstreams.member import Member
+from velox.gateway.upstreams.model_sources import FetchError, ModelSources
 from velox.heads import Header, RequestHead
 from velox.policy.route_match import RouteTable
 from velox.settings import load

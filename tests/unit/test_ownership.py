@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.recorded import recorded
 from velox.errors import Reason, VeloxError
-from velox.gateway.access import Access
+from velox.gateway.access.access import Access
+from velox.gateway.access.ownership import IdWatch
 from velox.gateway.auth import Authenticator
-from velox.gateway.filters import ReplyFilter
-from velox.gateway.ownership import IdWatch
+from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.steps import finished
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.upstream.interface import UpstreamFailure

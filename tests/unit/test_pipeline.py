@@ -7,18 +7,18 @@ import random
 
 import pytest
 
-from velox.gateway.addresses import AddressFilter
-from velox.gateway.answers import Room
-from velox.gateway.cost_filter import CostFilter
-from velox.gateway.early_error import EarlyErrorGate
-from velox.gateway.error_body import ErrorRedaction
-from velox.gateway.filters import ReplyFilter, placed
-from velox.gateway.kept_answers import ReadAnswer
-from velox.gateway.metering import Meter, UsageFilter
-from velox.gateway.ownership import Recording, WholeReply
-from velox.gateway.pipeline import Place
-from velox.gateway.reply_fields import HeaderRuleFilter
-from velox.gateway.translation import TranslatedReply
+from velox.gateway.access.ownership import Recording, WholeReply
+from velox.gateway.answers.answers import Room
+from velox.gateway.answers.kept_answers import ReadAnswer
+from velox.gateway.limits.cost_filter import CostFilter
+from velox.gateway.limits.metering import Meter, UsageFilter
+from velox.gateway.reply.addresses import AddressFilter
+from velox.gateway.reply.early_error import EarlyErrorGate
+from velox.gateway.reply.error_body import ErrorRedaction
+from velox.gateway.reply.filters import ReplyFilter, placed
+from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.reply_fields import HeaderRuleFilter
+from velox.gateway.translation.translation import TranslatedReply
 
 KINDS: list[type[ReplyFilter]] = [
     EarlyErrorGate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.gateway.probes import Probes, answer_to
+from velox.gateway.front.probes import Probes, answer_to
 from velox.heads import RequestHead
 from velox.policy.routes import Match, RouteEntry, Target
 

@@ -10,7 +10,7 @@ from velox.profiling.folded import folded
 from velox.profiling.samples import Cost, Frame, Profile, Stack
 
 MAIN = Frame("main", "velox/cli.py", 10, 12)
-RUN = Frame("Exchange.run", "velox/gateway/exchange.py", 40, 55)
+RUN = Frame("Exchange.run", "velox/gateway/request/exchange.py", 40, 55)
 RUN_LATER = RUN._replace(line=70)
 LOADS = Frame("loads", "json/__init__.py", 299, 346)
 
@@ -104,7 +104,7 @@ def test_pprof_samples_decode_to_what_was_sampled() -> None:
 
     main, run = (
         "velox.cli.main velox/cli.py:10:12",
-        "velox.gateway.exchange.Exchange.run velox/gateway/exchange.py:40",
+        "velox.gateway.request.exchange.Exchange.run velox/gateway/request/exchange.py:40",
     )
     assert decoded.samples() == {
         ("worker=worker 0", f"{run}:55", main): [3, 30_000_000],

@@ -15,7 +15,7 @@ from tests.vendors.responses_servers import TOOLS, VENDORS
 from tests.vendors.vendor import VendorRequest
 from velox.dialects.facts import ModelFacts
 from velox.dialects.responses.types_taken import takes_types
-from velox.gateway.lanes import Lanes
+from velox.gateway.translation.lanes import Lanes
 from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.providers.model_facts import facts_of

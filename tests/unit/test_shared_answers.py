@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from velox.gateway.answers import AnswersDownError, Changed
+from velox.gateway.answers.answers import AnswersDownError, Changed
 from velox.runtime.shared_answers import AnswerSharing
 from velox.runtime.shared_objects import ObjectSharing
 from velox.runtime.shared_store import StoreDownError

@@ -1,4 +1,4 @@
-"""The filter that brings one attempt's reply into the client's dialect (gateway/translation.py)."""
+"""The filter that brings one attempt's reply into the client's dialect (gateway/translation/translation.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.errors import Reason, VeloxError
-from velox.gateway.filters import FilterChain, InnerError
-from velox.gateway.translation import CrossingStream, TranslatedHeads, TranslatedReply
+from velox.gateway.reply.filters import FilterChain, InnerError
+from velox.gateway.translation.translation import CrossingStream, TranslatedHeads, TranslatedReply
 from velox.heads import Headers, ReplyHead, ReplyShape
 from velox.net.upstream.interface import UpstreamFailure
 

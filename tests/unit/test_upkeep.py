@@ -13,9 +13,9 @@ from tests.sockets.composed import Counted, Stand, member_of, upstream_of
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from velox.errors import Reason, VeloxError
-from velox.gateway.forward import Forwarder
-from velox.gateway.member import Member
-from velox.gateway.upkeep import MemberUpkeep, load_every_s
+from velox.gateway.translation.forward import Forwarder
+from velox.gateway.upstreams.member import Member
+from velox.gateway.upstreams.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.policy.balance.scraped import ScrapedLoad

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.first_event import FirstEventWatch
+from velox.gateway.reply.first_event import FirstEventWatch
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool

@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.addresses import NO_PASS, AddressPass
+from velox.gateway.reply.addresses import NO_PASS, AddressPass
 from velox.heads import RequestHead
 from velox.policy.web_origins import WebOrigins
 from velox.protocol.own_names import is_local

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.grant import Spent
-from velox.gateway.member import Member
-from velox.gateway.plan import RequestPlan
-from velox.gateway.reply import Reply
+from velox.gateway.access.plan import RequestPlan
+from velox.gateway.limits.grant import Spent
+from velox.gateway.reply.reply import Reply
+from velox.gateway.upstreams.member import Member
 from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool import PoolStatistics

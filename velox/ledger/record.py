@@ -157,7 +157,7 @@ class Call:
     that the upstream was asked for. reason: "ok", or the code of the error. tokens: each kind. cost_nano: in
     nano-dollars; None: not known. prices: version of the price that it was counted by; "" for none. team, user: ids of
     whose key it is. tags: of the key. account: id of a managed key; "" for others. path: that was asked, without what
-    differs from call to call (gateway/endpoints.py). tier, answered_model: that the reply tells; "" for none. price:
+    differs from call to call (endpoints.py). tier, answered_model: that the reply tells; "" for none. price:
     where the price stands, in the table or file of that version.
     """
 

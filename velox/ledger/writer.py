@@ -1,7 +1,7 @@
 """Writes the records of one worker's calls.
 
 Knows: when which record is written, and what stays of a call that no record has room for. Does not know: when a call
-begins and ends (gateway/calls.py), or who reads the records (collector.py).
+begins and ends (gateway/limits/calls.py), or who reads the records (collector.py).
 
     begin()    the call is noted as open: this is recorded, with the estimate, if the process is killed
     end()      its record is written, then it is open no more

@@ -6,7 +6,7 @@
 An object below another one (the files of a vector store, the events of a session) belongs to whom the outer one does:
 it has no row of its own. A kind of Google's is named as `files/ID`, wherever that stands; other kinds by the bare id.
 
-Knows: paths, ids, fields. Does not know: who owns an object (gateway/ownership.py), or bodies.
+Knows: paths, ids, fields. Does not know: who owns an object (gateway/access/ownership.py), or bodies.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ cache, at a tenth of the price; elsewhere all of it is paid for. The agents name
 
 A header goes first: no body is read for it. Not `x-client-request-id`: it names one request.
 
-Knows: these names. Does not know: who serves a session (gateway/routing.py), or bodies that are no JSON.
+Knows: these names. Does not know: who serves a session (gateway/cluster/routing.py), or bodies that are no JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which web pages of elsewhere may use a gateway: a list of origins (RFC 6454 §6.1), as settings have it.
 
-Knows: patterns of origins. Does not know: HTTP, or who asks for them (gateway/cors.py).
+Knows: patterns of origins. Does not know: HTTP, or who asks for them (gateway/front/cors.py).
 """
 
 from __future__ import annotations

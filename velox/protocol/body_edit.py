@@ -328,7 +328,7 @@ def instead_of_model(body: bytes | bytearray, fields: Iterable[tuple[str, str]])
 def with_query_model(query: bytes, model: str) -> bytes:
     """Return `query` with another model; itself if it names none.
 
-    query: one that gateway/tunnel.py has read: without the "?", of ASCII, and with one model at most.
+    query: one that gateway/websocket/tunnel.py has read: without the "?", of ASCII, and with one model at most.
     """
     fields = query.split(b"&")
     for n, field in enumerate(fields):

@@ -4,7 +4,7 @@ Every API of Google's takes them beside its own (https://cloud.google.com/apis/d
 parts of an answer out, its usage as well; `alt` and `callback` put it into another form; `$httpMethod`, `$httpHeaders`
 and `$req` make another request of it. Each may have a `$` in front of its name, and be percent-encoded.
 
-Knows: names. Does not know: which upstreams are Google's (gateway/forward.py, providers/target.py).
+Knows: names. Does not know: which upstreams are Google's (gateway/translation/forward.py, providers/target.py).
 """
 
 from __future__ import annotations

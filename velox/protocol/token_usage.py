@@ -106,7 +106,7 @@ class TokenUsage(NamedTuple):
     cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached,
     image_cached: of `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that
     the vendor runs. tier: that the reply says it was served in, in lower case; "": not told; of pictures and videos
-    their quality and size (gateway/billed_units.py). has_others: another model worked for the answer, too, which has
+    their quality and size (billed_units.py). has_others: another model worked for the answer, too, which has
     another price, and its tokens are not among these. model: that answered, as the reply calls it; "": not told. bill:
     what the vendor says that it takes for the call, with the tools that it ran. is_regional: it was kept within a
     region, which may cost more. units: what it may be paid by in place of tokens; None: no such unit is told.

@@ -3,7 +3,7 @@
     reasons(entry, model)   by the settings' `model_facts`, else by its name
 
 Of such a model the events of a stream tell nothing of what it cost, so its usage is waited for, and where none comes
-the estimate counts and no fewer tokens (gateway/metering.py).
+the estimate counts and no fewer tokens (gateway/limits/metering.py).
 
 Knows: names of models, as of November 2026, with those of resellers before and behind them. Does not know: how
 reasoning is asked for (model_facts.py, which is loaded only where requests are translated). A model whose name says

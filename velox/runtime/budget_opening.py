@@ -11,7 +11,7 @@
                                       since; it is tried again after a second, then after more and more
 
 Knows: which sums are asked for, which rows they belong to, and when. Does not know: how a store sums up (velox.ledger),
-what a row is (shm/budget_table.py), or what becomes of requests whose budgets nobody knows (gateway/budgets.py).
+what a row is (shm/budget_table.py), or what becomes of requests whose budgets nobody knows (gateway/limits/budgets.py).
 
 A reading waits until all records from before are kept: those that the rings had when the budgets came.
 

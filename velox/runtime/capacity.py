@@ -150,8 +150,8 @@ _MIB: Final = 1024 * 1024
 _PROCESS: Final = 48 * _MIB
 # A TLS context with the system's authorities: 0.8 MiB measured, of 144 of them. A member has two (runtime/members.py).
 _AUTHORITIES: Final = 1 * _MIB
-# Heads that were remembered, with their plans and templates (protocol/head_memory.py, gateway/intake.py,
-# gateway/forward.py): 27 MiB measured, of 9,000 callers that each send 60 fields of their own to eight upstreams.
+# Heads that were remembered, with their plans and templates (protocol/head_memory.py, gateway/front/intake.py,
+# forward.py): 27 MiB measured, of 9,000 callers that each send 60 fields of their own to eight upstreams.
 _REMEMBERED: Final = 40 * _MIB
 # Protocol, transport, reader, timers of a connection.
 _CONNECTION: Final = 8 * _KIB
@@ -185,7 +185,7 @@ _USAGE: Final = 144 * _KIB
 _GROWTH: Final = 9 / 8
 # Of each upload the HTTP/2 engine holds one slice as a copy.
 _SLICE: Final = 64 * _KIB
-# WebSockets of the Responses API that a worker answers itself (gateway/sockets.py, gateway/responses_socket.py): the
+# WebSockets of the Responses API that a worker answers itself (sockets.py, responses_socket.py): the
 # conversations of all of them, and requests of each beside each other.
 _CONVERSATIONS: Final = 256 * _MIB
 _TURNS: Final = 16
@@ -196,7 +196,7 @@ _STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
 # A key: as an entry, and as who has it; 560 bytes measured. All processes share them, and each counts them as its own.
 _KEY: Final = 768
 # The table of quotas: its rows (shm/quota_table.py), all of which count in each worker that touched them. A worker
-# keeps the limits of callers and models at hand (gateway/limiter.py); one with a limit takes 3.2 KiB, with two
+# keeps the limits of callers and models at hand (gateway/limits/limiter.py); one with a limit takes 3.2 KiB, with two
 # 5.0 KiB, measured; limits whose set was forgotten are kept as well.
 _LINE: Final = 64
 _KEPT: Final = 8192
@@ -205,7 +205,7 @@ _ALONE: Final = 1 * _KIB
 _MOST_ALONE: Final = 4096
 _KEPT_EACH: Final = 3 * _KIB // 2
 _KEPT_LIMIT: Final = 2 * _KIB
-# Copies for mirrors (gateway/mirror.py): so many, and so many bytes of bodies, each perhaps with another model in it.
+# Copies for mirrors (mirror.py): so many, and so many bytes of bodies, each perhaps with another model in it.
 _MIRRORED: Final = 256
 _MIRRORED_BODIES: Final = 2 * 64 * _MIB
 # No worker's: the keeper of leases, 38 MiB measured, and what it notes of each row that has a lease.

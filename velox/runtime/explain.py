@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.access import check_model
+from velox.gateway.access.access import check_model
+from velox.gateway.access.endpoints import PathFacts, Routes
+from velox.gateway.access.plan import runs_model
 from velox.gateway.auth import caller_of
-from velox.gateway.endpoints import PathFacts, Routes
-from velox.gateway.plan import runs_model
 from velox.heads import Headers, RequestHead
 from velox.policy.budget_rules import own_rules, spender_of, subjects
 from velox.policy.limit_rules import rules_of

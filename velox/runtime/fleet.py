@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from velox.gateway.capacity import CapacityWaiters
-from velox.gateway.group import Group
-from velox.gateway.member import Member
-from velox.gateway.routing import RouteParts, Routing
+from velox.gateway.cluster.capacity import CapacityWaiters
+from velox.gateway.cluster.group import Group
+from velox.gateway.cluster.routing import RouteParts, Routing
 from velox.gateway.steps import finished
+from velox.gateway.upstreams.member import Member
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.balance.bounded_hash import BoundedHash, Ring

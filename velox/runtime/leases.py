@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from velox.gateway.lease_wait import Want
+from velox.gateway.limits.lease_wait import Want
 from velox.settings import Settings
 from velox.shm.leased import Demand, LeasedQuota
 from velox.shm.leased_budget import BUDGET_ROWS, LeasedBudget
@@ -126,7 +126,7 @@ class _Waiter:
 
 
 class LeaseClient:
-    """A velox.shm.leased.Link, and a velox.gateway.lease_wait.LeaseWait. block: of this worker."""
+    """A velox.shm.leased.Link, and a velox.gateway.limits.lease_wait.LeaseWait. block: of this worker."""
 
     __slots__ = (
         "_block",

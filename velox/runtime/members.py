@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import VeloxError
-from velox.gateway.addresses import UpstreamAddresses
-from velox.gateway.forward import Forwarder
-from velox.gateway.member import Member
-from velox.gateway.upkeep import MemberUpkeep, load_every_s
+from velox.gateway.reply.addresses import UpstreamAddresses
+from velox.gateway.translation.forward import Forwarder
+from velox.gateway.upstreams.member import Member
+from velox.gateway.upstreams.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.dialer import Dialer, DialTarget
 from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
@@ -46,7 +46,7 @@ from velox.shm.upstream_table import Label, UpstreamCells
 from velox.types import Origin
 
 if TYPE_CHECKING:
-    from velox.gateway.lanes import Lanes
+    from velox.gateway.translation.lanes import Lanes
 
 __all__ = ["MemberMaker", "dial_targets", "keys_of", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
 

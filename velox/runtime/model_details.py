@@ -2,7 +2,7 @@
 
     describer()   what returns it, for an upstream and a model's name there
 
-Knows: the price table, the user's own prices, and the facts of models. Does not know: lists (gateway/models.py), or how
+Knows: the price table, the user's own prices, and the facts of models. Does not know: lists (models.py), or how
 a dialect writes it (protocol/model_list.py). Loaded with the first list that a worker is asked for: it reads the table.
 """
 

@@ -35,10 +35,10 @@ _LANES: Final = (
     "velox.dialects.messages.model",
     "velox.dialects.responses.client",
     "velox.dialects.responses.model",
-    "velox.gateway.background",
-    "velox.gateway.kept_answers",
-    "velox.gateway.lanes",
-    "velox.gateway.responses_socket",
+    "velox.gateway.answers.background",
+    "velox.gateway.answers.kept_answers",
+    "velox.gateway.translation.lanes",
+    "velox.gateway.websocket.responses_socket",
     "velox.runtime.dialects",
 )
 _FILES: Final = ("velox.ledger.sqlite", "velox.accounts.sqlite")

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
-from velox.gateway.answers import AnswersDownError, Changed
+from velox.gateway.answers.answers import AnswersDownError, Changed
 from velox.runtime.shared_store import Outage, StoreDownError
 
 __all__ = ["LEAST_S", "AnswerBytes", "AnswerSharing"]

@@ -18,7 +18,7 @@ from velox.dialects.claude_fields import fitted
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call
 from velox.dialects.losses import BadRequestError, Losses
-from velox.gateway.lanes import Sides
+from velox.gateway.translation.lanes import Sides
 from velox.policy.patterns import is_exact
 from velox.policy.routes import RouteEntry, Target, UpstreamEntry
 from velox.providers.model_facts import facts_of

@@ -23,27 +23,27 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.access import Access
-from velox.gateway.addresses import PublicOrigin
-from velox.gateway.answers import Answers, AnswerStore
+from velox.gateway.access.access import Access
+from velox.gateway.access.endpoints import Routes
+from velox.gateway.access.places import SharedObjects
+from velox.gateway.answers.answers import Answers, AnswerStore
 from velox.gateway.auth import Authenticator
-from velox.gateway.budgets import BudgetGate
-from velox.gateway.calls import CallLog
-from velox.gateway.cors import CrossOrigin
-from velox.gateway.endpoints import Routes
-from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
-from velox.gateway.lease_wait import LeaseWait
-from velox.gateway.limiter import Limiter
-from velox.gateway.limiter import QuotaTable as LimiterTable
-from velox.gateway.model_sources import ModelSources, fetch_list, fetch_model
-from velox.gateway.models import Describe, ModelsPage
-from velox.gateway.parts import GatewayLimits, Parts
-from velox.gateway.places import SharedObjects
+from velox.gateway.cluster.models import Describe, ModelsPage
+from velox.gateway.front.cors import CrossOrigin
+from velox.gateway.front.intake import Gateway
+from velox.gateway.limits.budgets import BudgetGate
+from velox.gateway.limits.calls import CallLog
+from velox.gateway.limits.lease_wait import LeaseWait
+from velox.gateway.limits.limiter import Limiter
+from velox.gateway.limits.limiter import QuotaTable as LimiterTable
+from velox.gateway.limits.usage_drain import DrainRules
 from velox.gateway.recorder import Recorder
-from velox.gateway.reply_fields import ReplyFields
-from velox.gateway.tunnels import Tunnels
-from velox.gateway.usage_drain import DrainRules
+from velox.gateway.reply.addresses import PublicOrigin
+from velox.gateway.reply.reply_fields import ReplyFields
+from velox.gateway.request.exchange import Exchange
+from velox.gateway.request.parts import GatewayLimits, Parts
+from velox.gateway.request.tunnels import Tunnels
+from velox.gateway.upstreams.model_sources import ModelSources, fetch_list, fetch_model
 from velox.ledger.writer import CallWriter
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
@@ -452,7 +452,7 @@ class Worker:
         asks_others = shares_answers(settings) and any(map(has_lanes, settings.upstreams))
 
         def make() -> AnswerStore:
-            from velox.gateway.kept_answers import KeptAnswers
+            from velox.gateway.answers.kept_answers import KeptAnswers
 
             self._shared = self._shared_answers()
             return KeptAnswers(ring, settings.kept_for_s, settings.max_body_bytes, self._shared)

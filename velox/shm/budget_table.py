@@ -1,7 +1,7 @@
 """What has been spent of each budget, by all workers: the table, and one worker's way to a row of it.
 
 Knows: the layout, who writes which cell, and in which order. Does not know: what a call costs, or whose budget counts
-it (gateway/budgets.py).
+it (gateway/limits/budgets.py).
 
 LAYOUT. A memfd; everything is an 8-byte cell.
 

@@ -16,7 +16,7 @@ from velox.dialects.form import Call, ClientSide
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.compact_client import CompactClient
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.types import Surface
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}

@@ -14,7 +14,7 @@ from tests.unit.dialects.test_matrix_requests import REQUESTS, SIDES
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.form import Call
 from velox.dialects.losses import BadRequestError, Losses
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.types import Surface
 
 _FACTS = (UNKNOWN_MODEL, ModelFacts(max_output=8000, json_schema=False, call_ids="mistral", text_parts=False))

@@ -12,7 +12,7 @@ from velox.dialects.facts import UNKNOWN_MODEL
 from velox.dialects.form import Call
 from velox.dialects.losses import Losses
 from velox.dialects.open_calls import OpenCalls
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface
 

@@ -29,7 +29,7 @@ from velox.dialects.events import answer_of, events_of
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call, ClientSide, Event, ModelSide
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface
 

@@ -22,7 +22,7 @@ from tests.recorded import Exchange, recorded
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call
 from velox.dialects.losses import BadRequestError, Losses
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface
 

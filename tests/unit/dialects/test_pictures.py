@@ -20,7 +20,7 @@ from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.model import ResponsesModel
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 
 _CALL: Final = Call("vx1", 7, "m")
 _PNG: Final = "iVBORw0KGgo="

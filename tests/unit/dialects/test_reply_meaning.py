@@ -28,9 +28,9 @@ from tests.unit.dialects.said import (
 from velox.dialects.chat.stream import ChunkReader
 from velox.dialects.form import Call
 from velox.dialects.losses import BrokenReplyError, Losses
-from velox.gateway.crossing import Dialogue
-from velox.gateway.filters import FilterChain
-from velox.gateway.translation import TranslatedReply
+from velox.gateway.reply.filters import FilterChain
+from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translation import TranslatedReply
 from velox.heads import Header, ReplyHead
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides

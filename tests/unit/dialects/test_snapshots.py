@@ -18,7 +18,7 @@ import pytest
 from tests.unit.dialects.snapshot_stories import ANSWERS, ERRORS, REQUESTS, STREAMS, TARGETS, Target
 from velox.dialects.form import Call
 from velox.dialects.losses import Losses
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.form import Call
 from velox.dialects.losses import Losses
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.protocol.token_usage import Bill, TokenUsage, Units
 from velox.protocol.usage import BodyUsage, StreamUsage
 from velox.providers.model_facts import ModelFacts

@@ -26,7 +26,7 @@ from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.model import ResponsesModel
-from velox.gateway.crossing import Dialogue
+from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

@@ -18,8 +18,8 @@ import pytest
 
 from tests.unit.recorded_calls import CallRecords
 from velox.cli import main
-from velox.gateway.calls import Answered, CallLog
-from velox.gateway.metering import Usage
+from velox.gateway.limits.calls import Answered, CallLog
+from velox.gateway.limits.metering import Usage
 from velox.ledger.record import Tokens
 from velox.ledger.report import CALL_NAMES, call_rows, lines
 from velox.policy.estimate import Estimator

@@ -5,7 +5,7 @@
     GET /responses/ID      the answer, and its input
 
 A kept answer has its own input alone, and names the one before it. Unfolding puts a request's whole input together;
-who has kept the answers is asked for each (gateway/answers.py).
+who has kept the answers is asked for each (gateway/answers/answers.py).
 
 Knows: what a request refers to, and what is told of a kept answer. Does not know: where answers are kept, or whose.
 """

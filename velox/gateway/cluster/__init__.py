@@ -1,0 +1,1 @@
+"""Which upstream gets a request, and what follows an attempt: stages, members, waiting, retries, hedging."""

@@ -1,0 +1,134 @@
+"""Requests whose bodies came compressed: they are requests like others once they have been decoded.
+
+    open()   begin to decode one; it is submitted again without its coding
+
+Knows: that one is decoded at a time, in steps between which others have their turn, and that what it expands to takes
+room of the budget of bodies. Does not know: codings (protocol/content_coding.py), or what is done with a request.
+
+A decoder holds up to 8 MiB that no budget knows of, so that there is one of them in a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final, Protocol
+
+from velox.errors import VeloxError, untraced
+from velox.gateway.reply.respond import crash
+from velox.gateway.steps import in_steps
+from velox.heads import RequestHead
+from velox.net.application import Client, ClientExchange
+from velox.net.client.refusals import no_room
+from velox.protocol.content_coding import coding_of, decoding
+from velox.types import Caller
+
+__all__ = ["CodedBodies"]
+
+# Of the body as it came (RFC 9530 §2: of the content, which is coded).
+_OF_THE_CODING: Final = frozenset({b"content-encoding", b"content-digest", b"content-md5", b"digest"})
+
+
+class RequestTaker(Protocol):
+    """Who takes requests (intake.py)."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def submit(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
+    ) -> ClientExchange | None:
+        """Take a whole request; None when it was refused on the spot."""
+
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
+        """Answer a request that never became an exchange."""
+
+    def crashed(self, exc: Exception) -> None:
+        """Record an error that is a bug."""
+
+
+class CodedBodies:
+    """Those of one worker. most_bytes: that a decoded body may have."""
+
+    def __init__(self, taker: RequestTaker, most_bytes: int) -> None:
+        self.taker: Final = taker
+        self.most_bytes: Final = most_bytes
+        self.turn: Final = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<CodedBodies {'one is decoded' if self.turn.locked() else 'none'}>"
+
+    def open(self, client: Client, head: RequestHead, body: bytes | bytearray, caller: Caller) -> ClientExchange:
+        """Take a whole request whose body is coded."""
+        return _CodedRequest(self, client, head, body, caller)
+
+
+class _CodedRequest:
+    """One, as its connection sees it: while it is decoded, and then what it is submitted as."""
+
+    def __init__(
+        self, bodies: CodedBodies, client: Client, head: RequestHead, body: bytes | bytearray, caller: Caller
+    ) -> None:
+        self._bodies: Final = bodies
+        self._client: Final = client
+        self._exchange: ClientExchange | None = None
+        self._is_paused = False
+        self._task: asyncio.Task[None] | None = bodies.taker.loop.create_task(
+            self._run(head, body, caller), name="body"
+        )
+
+    def __repr__(self) -> str:
+        return f"<_CodedRequest {'decoded' if self._task is None else 'is decoded'}>"
+
+    def client_gone(self, *, stalled: bool = False) -> None:
+        """See ClientExchange."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()  # nothing has begun for it
+        elif self._exchange is not None:
+            self._exchange.client_gone(stalled=stalled)
+
+    def client_paused(self) -> None:
+        """See ClientExchange."""
+        self._is_paused = True
+        if self._exchange is not None:
+            self._exchange.client_paused()
+
+    def client_resumed(self) -> None:
+        """See ClientExchange."""
+        self._is_paused = False
+        if self._exchange is not None:
+            self._exchange.client_resumed()
+
+    async def _run(self, head: RequestHead, body: bytes | bytearray, caller: Caller) -> None:
+        bodies, taker = self._bodies, self._bodies.taker
+        error: VeloxError | None = None
+        try:
+            async with bodies.turn:
+                steps = decoding(coding_of(head.headers), body, bodies.most_bytes, self._hold)
+                decoded = await in_steps(steps)
+        except VeloxError as exc:
+            error = untraced(exc)
+        except Exception as exc:
+            taker.crashed(exc)
+            error = crash()
+        self._task = None
+        if error is not None:
+            taker.refuse(self._client, head, error)
+            return
+        self._exchange = taker.submit(self._client, _without_coding(head, len(decoded)), decoded, caller)
+        if self._is_paused and self._exchange is not None:
+            self._exchange.client_paused()
+
+    def _hold(self, n_bytes: int) -> None:
+        """Take room for a piece. Raises VeloxError."""
+        if not self._client.hold_more(n_bytes):
+            raise no_room(close=False)
+
+
+def _without_coding(head: RequestHead, n_bytes: int) -> RequestHead:
+    """Return the head of a request as it would be without a coding of its body, which has so many bytes."""
+    fields = tuple(field for field in head.headers if field[0] not in _OF_THE_CODING)
+    shape = replace(head.shape, fields=fields, chunked=False, is_shared=False, credential_at=-1)
+    decoded = RequestHead(shape, (), n_bytes)
+    decoded.keep_alive = head.keep_alive
+    return decoded

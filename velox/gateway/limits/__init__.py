@@ -1,0 +1,1 @@
+"""What counts a request: limits, quotas, budgets, tokens, calls for the ledger."""

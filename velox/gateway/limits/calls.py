@@ -1,0 +1,483 @@
+"""The calls of upstreams that one request makes, as they are recorded: which did work, and what of.
+
+    begin()    an attempt is about to be sent: it is noted as open, with the estimate
+    end()      the request is over: the call whose reply the client got is recorded as it was, those that may have
+               worked for nobody with the estimate, the others not at all
+
+Knows: which attempts count, and what is known of their tokens. Does not know: how a record is kept (velox.ledger).
+
+An attempt did no work if it was not sent, if the upstream said that it did not take it, or if it answered with an
+error. One that was given up after it was sent may have worked: its prompt counts, as estimated. One whose client left,
+or whose reply was cut, counts by what came, and by the estimate where nothing is known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.limits.billed_units import AskedUnits
+from velox.gateway.limits.budgets import BudgetGate, BudgetHold
+from velox.gateway.limits.metering import Meter, Usage, usage_of
+from velox.gateway.upstreams.member import Counts
+from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, key_name
+from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
+from velox.policy.budget import NANO_PER_USD
+from velox.policy.estimate import NO_TOKENS, Estimate, has_guess, recorded
+from velox.prices.price import Price
+from velox.protocol.token_usage import TokenUsage
+from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
+
+__all__ = [
+    "NO_KINDS",
+    "Answered",
+    "Begun",
+    "CallLog",
+    "Copied",
+    "RecordedAttempt",
+    "RequestCalls",
+]
+
+NO_KINDS: Final = TokenUsage()
+
+_ERRORS_FROM: Final = 400
+_SWITCHED: Final = 101
+_COPY: Final = 0  # the number of its attempt: one copy is sent of a request
+_LOST: Final = "lost"
+_NOT_KNOWN: Final = b"unknown"
+_OK: Final = "ok"
+# As integers: an operation of an enum costs as much as the record.
+_ABORTED_FLAG: Final = int(Flag.ABORTED)
+_CUT_FLAG: Final = int(Flag.CUT)
+_ESTIMATED: Final = int(Flag.ESTIMATED)
+_MIRROR: Final = int(Flag.MIRROR)
+_DRAINED: Final = int(Flag.DRAINED)
+_LOST_FLAGS: Final = int(Flag.LOST | Flag.ESTIMATED)
+_BILLED: Final = int(Flag.BILLED)
+_REGIONAL: Final = int(Flag.REGIONAL)
+_OTHERS: Final = int(Flag.OTHERS)
+_CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
+_ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
+
+
+class RecordedMember(Protocol):
+    """Where an attempt goes (member.py)."""
+
+    @property
+    def row(self) -> int:
+        """Where it is counted."""
+
+    @property
+    def counts(self) -> Counts:
+        """What counts there."""
+
+
+class RecordedAttempt(Protocol):
+    """What is asked of an attempt (group.py).
+
+    may_have_worked: it was sent, and nothing says that it was not taken. worked: of one that is several calls; tells
+    what those took that were answered, None where none was.
+    """
+
+    may_have_worked: bool
+    worked: Callable[[], TokenUsage | None] | None
+
+    def reasons(self, named: str | None) -> bool:
+        """Return True where the model that it asks for may reason. named: by the client."""
+
+    @property
+    def member(self) -> RecordedMember:
+        """Where it goes."""
+
+
+class Answered(NamedTuple):
+    """How the attempt ended that was the request's last.
+
+    attempt: whose reply it was, or the last that was made; None: none was. status: that the client got. pays: False: it
+    was not answered, and not by the client's doing. started: the client has seen the head. first_byte_ns: monotonic; 0:
+    none. usage: estimated where the reply tells nothing. kinds: as far as it tells. was_drained: it was read on after
+    its client had left.
+    """
+
+    attempt: RecordedAttempt | None
+    status: int
+    reason: Reason | None
+    pays: bool
+    started: bool
+    first_byte_ns: int
+    usage: Usage | None
+    kinds: TokenUsage
+    was_drained: bool = False
+
+
+class Begun(NamedTuple):
+    """A call that has begun."""
+
+    attempt: RecordedAttempt
+    upstream: str
+    call: OpenCall
+    began_ns: int
+
+
+class Copied(NamedTuple):
+    """How the copy of a request ended (mirror.py). status: that its upstream gave; 0: none. Others: as in Answered."""
+
+    may_have_worked: bool
+    status: int
+    reason: Reason | None
+    first_byte_ns: int
+    usage: Usage | None
+    kinds: TokenUsage
+
+
+class CallLog:
+    """Records the calls of one worker.
+
+    wall_ns, clock_ns: Unix time and a monotonic one, in nanoseconds. prices: the price of a call, by the name of its
+    upstream, the model that it was asked for, model and tier that its reply tells, and Unix time in seconds. budgets:
+    that calls count in. refuses: requests whose calls could not be recorded are refused.
+    """
+
+    def __init__(
+        self,
+        writer: CallWriter,
+        prices: Callable[[str, str, str, str, int], Price | None],
+        wall_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        budgets: BudgetGate | None = None,
+        refuses: bool = False,
+    ) -> None:
+        self._writer: Final = writer
+        self._refuses: Final = refuses
+        self.budgets: Final = budgets
+        self.prices = prices  # another one after a reload
+        self._wall_ns: Final = wall_ns
+        self._clock_ns: Final = clock_ns
+
+    def check(self) -> None:
+        """Raise VeloxError(LEDGER_FULL) for a request that could not be recorded, where that is asked for."""
+        if self._refuses and not self._writer.has_room:
+            message = "no more calls can be recorded now: the gateway's database is away, or too slow"
+            raise VeloxError(Reason.LEDGER_FULL, message, retry_after_s=1.0)
+
+    def request(
+        self,
+        request_id: bytes,
+        caller: Caller,
+        endpoint: Endpoint,
+        route: str,
+        fields: BodyFields,
+        estimate: Estimate,
+        *,
+        hold: BudgetHold | None = None,
+        dialect: Dialect = Dialect.OPENAI,
+        path: str = "",
+        asked: AskedUnits | None = None,
+    ) -> RequestCalls:
+        """Return what records the calls of one request. hold: of its budgets. dialect: of its client. path: its family.
+
+        asked: what it tells of units that are paid in place of tokens; None: nothing.
+        estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
+        """
+        number = int(request_id.rpartition(b"-")[2], 16)
+        return RequestCalls(
+            self,
+            self._writer,
+            number,
+            caller=caller,
+            endpoint=endpoint,
+            route=route,
+            fields=fields,
+            estimate=recorded(estimate, fields),
+            hold=hold,
+            dialect=dialect,
+            path=path,
+            asked=asked,
+        )
+
+    def times(self) -> tuple[int, int]:
+        """Return both clocks."""
+        return self._wall_ns(), self._clock_ns()
+
+
+class RequestCalls:
+    """Those of one request.
+
+    endpoint, dialect: that its client asked, and in whose API. answering: the attempt whose reply it is.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_asked",
+        "_begun",
+        "_caller",
+        "_estimate",
+        "_fields",
+        "_hold",
+        "_log",
+        "_number",
+        "_path",
+        "_prices",
+        "_route",
+        "_writer",
+        "answering",
+        "dialect",
+        "endpoint",
+    )
+
+    def __init__(
+        self,
+        log: CallLog,
+        writer: CallWriter,
+        number: int,
+        *,
+        caller: Caller,
+        endpoint: Endpoint,
+        route: str,
+        fields: BodyFields,
+        estimate: Estimate,
+        hold: BudgetHold | None,
+        dialect: Dialect,
+        path: str,
+        asked: AskedUnits | None = None,
+    ) -> None:
+        self._asked: Final = asked
+        self._hold: Final = hold
+        self._log: Final = log
+        self._prices: Final = log.prices  # a reload may take the upstream away while it answers
+        self._writer: Final = writer
+        self._number: Final = number
+        self._caller: Final = caller
+        self.endpoint: Final = endpoint
+        self.dialect: Final = dialect
+        self._route: Final = route
+        self._path: Final = path
+        self._fields: Final = fields
+        self._estimate: Final = estimate
+        self._answer: Final = estimate.answer if has_guess(endpoint) else None
+        self._begun: list[Begun] = []
+        self.answering: RecordedAttempt | None = None
+
+    def __repr__(self) -> str:
+        return f"<RequestCalls of {self._number:x}, {len(self._begun)} begun>"
+
+    @property
+    def guess(self) -> int:
+        """Return how long the answer is taken to be where nothing tells, in tokens; 0: it is not made of tokens."""
+        return 0 if self._answer is None else self._answer
+
+    def begin(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> None:
+        """Note an attempt before it is sent. model: that the upstream is asked for."""
+        self._begun.append(self._begin(attempt, upstream, model, len(self._begun) + 1, self._caller))
+        self.answering = attempt
+        if self._hold is not None:
+            self._hold.begin()
+
+    def begin_copy(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> Begun:
+        """Note the copy of a request before it is sent. It is not the caller's doing: it counts for no key."""
+        return self._begin(attempt, upstream, model, _COPY, ANYONE)
+
+    def _begin(self, attempt: RecordedAttempt, upstream: str, model: str | None, n: int, caller: Caller) -> Begun:
+        wall_ns, now_ns = self._log.times()
+        asked = self._fields.model or ""
+        usage = self._guess(self._answer)
+        cost_nano, label, _ = self._priced(upstream, model or asked, usage, wall_ns // 1000)
+        start = CallStart(
+            self._number,
+            n,
+            self.endpoint,
+            self._fields.stream,
+            wall_ns // 1000,
+            _names(caller, self._route, upstream, asked, model or asked, self._path),
+            Tokens(usage.input, usage.output),
+            cost_nano,
+            label,
+        )
+        return Begun(attempt, upstream, self._writer.begin(start), now_ns)
+
+    def _guess(self, answer: int | None) -> TokenUsage:
+        """Return what is taken for used where nothing tells; None: not even that is known."""
+        return TokenUsage() if self._estimate is NO_TOKENS else TokenUsage(self._estimate.prompt, answer)
+
+    def cost_by(self, meter: Meter) -> bytes:
+        """Return what cost() does, of the tokens that a meter has read of a whole answer."""
+        usage = usage_of(meter, self.answering, self._fields.model, self.guess, is_whole=True)
+        return self.cost(usage, meter.kinds())
+
+    def cost(self, usage: Usage | None, kinds: TokenUsage) -> bytes:
+        """Return what the client learns of the cost of its answer: dollars. Asked before the end of the request."""
+        begun = self._of(self.answering)
+        if begun is None:
+            return _NOT_KNOWN
+        kinds, flags = self._kinds(usage, kinds)
+        start = begun.call.start
+        nano, *_ = self._priced(begun.upstream, start.names.upstream_model, kinds, start.started_us)
+        if nano is None:
+            return _NOT_KNOWN
+        return b"%d.%09d%b" % (*divmod(nano, NANO_PER_USD), b"; estimated" if flags else b"")
+
+    def _priced(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str, int]:
+        """Return what a call cost in nano-dollars, the label of its price, and what is to be said of it (Flag).
+
+        None: it is not known; the label says which kind of tokens has no rate. model: that the upstream was asked for.
+        """
+        price = self._prices(upstream, model, usage.model, usage.tier, started_us // 1_000_000)
+        if price is None:
+            return None, "", 0
+        cost = price.cost(usage)
+        if cost is None:
+            lacking = price.lacks(usage)
+            return None, f"{price.label}: no rate of {lacking}" if lacking else "", 0
+        return cost.nano, price.label, _BILLED if usage.bill is not None and price.is_billed(usage) else 0
+
+    def _of(self, attempt: RecordedAttempt | None) -> Begun | None:
+        # By the attempt itself: two of them may be at one upstream, for other models or at other origins.
+        return next((each for each in self._begun if each.attempt is attempt), None)
+
+    def end(self, answered: Answered) -> None:
+        """Record them. Once, when the request is over."""
+        last = self._of(answered.attempt)
+        begun, self._begun, self.answering = self._begun, [], None
+        now_ns = self._log.times()[1]
+        try:
+            for each in begun:
+                if each is last:
+                    self._end_last(each, answered, now_ns)
+                else:
+                    self._end_failed(each, now_ns, _LOST, 0, may_have_worked=each.attempt.may_have_worked)
+        finally:
+            if self._hold is not None:
+                self._hold.end(len(begun))
+
+    def _end_last(self, begun: Begun, answered: Answered, now_ns: int) -> None:
+        reason, usage = answered.reason, answered.usage
+        is_error = answered.started and answered.status >= _ERRORS_FROM and reason in (None, Reason.UPSTREAM_STATUS)
+        if is_error or not answered.pays:
+            may_have_worked = begun.attempt.may_have_worked and not is_error
+            code = _code(Reason.UPSTREAM_STATUS if is_error else reason)
+            self._end_failed(begun, now_ns, code, answered.status, may_have_worked=may_have_worked)
+            return
+        kinds, flags = self._kinds(usage, answered.kinds)
+        if reason in _ABORTED:
+            flags |= _ABORTED_FLAG | (_DRAINED if answered.was_drained and not flags else 0)
+        elif reason in _CUT:
+            flags |= _CUT_FLAG
+        first_us = _since_us(answered.first_byte_ns, begun)
+        self._write(
+            *(begun, now_ns, _code(reason), answered.status, flags, kinds),
+            first_byte_us=first_us,
+            hold=self._hold,
+            is_known=not flags & _ESTIMATED,
+        )
+        if self._hold is not None and not flags and kinds.output is not None:
+            self._hold.learn(kinds.output)
+
+    def _end_failed(self, begun: Begun, now_ns: int, reason: str, status: int, *, may_have_worked: bool) -> None:
+        """End a call that gave no reply: by its prompt if it may have worked, by what is known to have been done."""
+        worked = begun.attempt.worked
+        usage = self._guess(0) if may_have_worked else None if worked is None else worked()
+        if usage is None:
+            self._writer.forget(begun.call)
+        else:
+            self._write_lost(begun, now_ns, reason, status, usage)
+
+    def end_copy(self, begun: Begun, copied: Copied) -> None:
+        """Record the copy, unless it did no work."""
+        if not copied.may_have_worked or copied.status >= _ERRORS_FROM:
+            self._writer.forget(begun.call)
+            return
+        kinds, flags = self._kinds(copied.usage, copied.kinds)
+        if copied.reason in _CUT:
+            flags |= _CUT_FLAG
+        now_ns = self._log.times()[1]
+        first_us = _since_us(copied.first_byte_ns, begun)
+        reason = _code(copied.reason)
+        self._write(begun, now_ns, reason, copied.status, flags | _MIRROR, kinds, first_byte_us=first_us)
+
+    def _kinds(self, usage: Usage | None, kinds: TokenUsage) -> tuple[TokenUsage, int]:
+        """Return the tokens of a reply, with the estimate where it does not tell, and what is to be said of them."""
+        given, made = (None, None) if usage is None else (usage.input, usage.output)
+        is_exact = given is not None and made is not None and usage is not None and usage.is_exact
+        asked = self._asked
+        if asked is None and self.endpoint is Endpoint.VIDEOS:
+            kinds = kinds._replace(units=None)  # of an edit or a longer version: nobody knows what of it is paid
+        if asked is not None:
+            kinds = asked.merged(kinds, has_tokens=given is not None or made is not None)
+        if kinds.units is not None and given is None and made is None:
+            return kinds, 0 if asked is None or asked.is_sure else _ESTIMATED  # it is paid by these
+        guess = self._guess(self._answer)
+        given = guess.input if given is None else given
+        made = guess.output if made is None else made
+        if self.endpoint is Endpoint.IMAGES and kinds.image_output is None:
+            kinds = kinds._replace(image_output=made)  # OpenAI's streams of pictures do not tell them apart
+        return kinds._replace(input=given, output=made), 0 if is_exact else _ESTIMATED
+
+    def _write(
+        self,
+        begun: Begun,
+        now_ns: int,
+        reason: str,
+        status: int,
+        flags: int,
+        usage: TokenUsage,
+        *,
+        first_byte_us: int | None = None,
+        hold: BudgetHold | None = None,
+        is_known: bool = True,
+    ) -> None:
+        """Count a call where budgets count it, and then record it: what is recorded is counted."""
+        start = begun.call.start
+        cost_nano, label, billed = self._priced(begun.upstream, start.names.upstream_model, usage, start.started_us)
+        if usage.is_regional:
+            flags |= _REGIONAL
+        if usage.has_others:
+            flags |= _OTHERS
+        if hold is not None:
+            least = 0
+            if cost_nano is None and usage.has_others:
+                own = usage._replace(has_others=False)
+                least = self._priced(begun.upstream, start.names.upstream_model, own, start.started_us)[0] or 0
+            hold.spend(cost_nano, _total(usage), is_known=is_known, least=least)
+        self._writer.end(
+            begun.call,
+            status=status,
+            reason=reason,
+            flags=flags | billed,
+            first_byte_us=first_byte_us,
+            duration_us=(now_ns - begun.began_ns) // 1000,
+            tokens=Tokens(*usage[:13]) if usage.units is None else Tokens(*usage[:13], *usage.units),
+            cost_nano=cost_nano,
+            prices=label,
+            tier=usage.tier,
+            answered=usage.model,
+        )
+        if status != _SWITCHED:  # its member may be gone since: a WebSocket lasts longer than configurations
+            member = begun.attempt.member
+            kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
+            member.counts.count_call(member.row, kinds, cost_nano)
+
+    def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int, usage: TokenUsage) -> None:
+        """Record a call that may have worked for nobody."""
+        self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage, hold=self._hold)
+
+
+def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:
+    """Return the texts of a call. Two keys of one name differ in the id; "": no key is asked for."""
+    key = key_name(caller.id, caller.name, caller.account) if caller.id else ""
+    terms = caller.terms
+    tags = TAG_SEPARATOR.join(terms.tags) if terms.tags else ""
+    return CallNames(key, route, upstream, asked, model, terms.team, terms.user, tags, path)
+
+
+def _total(usage: TokenUsage) -> int | None:
+    return None if usage.input is None and usage.output is None else (usage.input or 0) + (usage.output or 0)
+
+
+def _since_us(time_ns: int, begun: Begun) -> int | None:
+    return (time_ns - begun.began_ns) // 1000 if time_ns else None
+
+
+def _code(reason: Reason | None) -> str:
+    return _OK if reason is None else reason.code

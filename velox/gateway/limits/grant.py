@@ -1,0 +1,205 @@
+"""What one request has taken of its limits, from the gate to the end of its reply.
+
+Knows: what has to be made good at the end, once, however the request ended. Does not know: which limits there are and
+when they refuse (limiter.py), or where they are kept (shm/quotas.py).
+
+    never sent               all of it goes back, as if the request had not come
+    sent, whole reply        its tokens are what the upstream says; if it says nothing, the estimate stands
+    an upstream's error      no tokens
+    cut, or the client left  tokens of the prompt, and of what was produced
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from velox.gateway.limits.metering import Usage
+from velox.gateway.reply.rate_headers import RateHeaders
+from velox.gateway.reply.reply_fields import DROPPED
+from velox.outcomes import Unit
+from velox.policy.estimate import NO_TOKENS, Estimate
+from velox.policy.quota import Quota, Slots
+from velox.types import Caller, Scope
+
+__all__ = ["LONGEST_DEBT_NS", "NO_GRANT", "Bound", "Grant", "LimitSet", "SlotBound", "Spent"]
+
+# As long as a bucket may be empty for what was used above the estimates: ten times what it gives in a minute.
+LONGEST_DEBT_NS: Final = 600_000_000_000
+
+
+class Bound:
+    """One quota, and the rule that made it. name: as messages call it. count_granted: when it lets a request pass."""
+
+    __slots__ = ("_behind_ns", "_looked_ns", "count_granted", "is_tokens", "most", "name", "quota", "scope", "unit")
+
+    def __init__(self, quota: Quota, name: str, scope: Scope, unit: Unit, count_granted: Callable[[], object]) -> None:
+        self.quota: Final = quota
+        self.name: Final = name
+        self.scope: Final = scope
+        self.unit: Final = unit
+        self.count_granted: Final = count_granted
+        self.is_tokens: Final = unit is Unit.TOKENS
+        self.most: Final = quota.rate.burst  # that a full bucket holds
+        self._looked_ns = 0
+        self._behind_ns = 0
+
+    def needed(self, estimate: Estimate) -> int:
+        """Return the permits that a request takes in advance.
+
+        An estimate of tokens is capped at what a full bucket holds: a guess never refuses a request for ever. What was
+        used above it is charged at the end. Only an answer that the request itself names can be too long to ever pass:
+        a prompt, of which there is no count yet, has one token at least.
+        """
+        if not self.is_tokens:
+            return 1
+        total, most = estimate.total, self.most
+        if total <= most:
+            return total
+        return total if estimate.named >= most else most
+
+    def in_line_ns(self, n: int, now_ns: int) -> int:
+        """Return how much longer a refused request must wait for those that were refused at the same moment.
+
+        Each gets a time of its own, so that as many as come back in time pass.
+        """
+        if now_ns != self._looked_ns:
+            self._looked_ns, self._behind_ns = now_ns, 0
+        behind_ns = self._behind_ns
+        self._behind_ns += n * self.quota.rate.interval_ns
+        return behind_ns
+
+    def charge(self, n: int) -> None:
+        """Take `n` more that were used already, as a debt if need be, which ends after LONGEST_DEBT_NS.
+
+        An upstream may tell nonsense, and must not lock a key with it.
+        """
+        rate = self.quota.rate
+        room_ns = rate.burst * rate.interval_ns + LONGEST_DEBT_NS - self.quota.full_in_ns(time.monotonic_ns())
+        self.quota.charge(min(n, max(0, room_ns // rate.interval_ns)))
+
+
+class SlotBound:
+    """Slots, and the rule that made them. name: as messages call it. count_granted: when they let a request pass."""
+
+    __slots__ = ("count_granted", "name", "scope", "slots")
+
+    def __init__(self, slots: Slots, name: str, scope: Scope, count_granted: Callable[[], object]) -> None:
+        self.slots: Final = slots
+        self.name: Final = name
+        self.scope: Final = scope
+        self.count_granted: Final = count_granted
+
+
+class LimitSet:
+    """What counts the requests of one caller for one model. only: the one quota, if that is all.
+
+    headers: None where no quota counts them. is_kept: what a request that went out has taken is used up, and no more.
+    granted: what a request gets that need not wait, if nothing is settled for it but when it never goes out.
+    """
+
+    __slots__ = ("bounds", "caller", "counts_tokens", "granted", "headers", "is_kept", "nothing", "only", "slots")
+
+    def __init__(self, caller: Caller, bounds: Sequence[Bound], slots: Sequence[SlotBound]) -> None:
+        self.caller: Final = caller
+        self.bounds: Final = tuple(bounds)
+        self.slots: Final = tuple(slots)
+        tokens = [bound.quota for bound in bounds if bound.is_tokens]
+        requests = [bound.quota for bound in bounds if not bound.is_tokens]
+        self.counts_tokens: Final = bool(tokens)
+        self.headers: Final = RateHeaders(requests, tokens, DROPPED) if bounds else None
+        self.is_kept: Final = not tokens and not slots
+        # Nothing was taken, and nothing is settled: all its requests share it.
+        self.nothing: Final = None if bounds or slots else Grant(self)
+        self.granted: Final = Grant(self, is_shared=True) if bounds and self.is_kept else None
+        self.only: Final = self.bounds[0] if len(self.bounds) == 1 and not self.slots else None
+
+    def __repr__(self) -> str:
+        return f"<LimitSet quotas={len(self.bounds)} slots={len(self.slots)}>"
+
+
+class Spent(NamedTuple):
+    """Tokens of one request: taken in advance, and what they really were."""
+
+    estimated: int
+    input: int
+    output: int
+
+
+class Grant:
+    """What was taken. estimate: its tokens, where a limit counts them. wait_ns: until it may be sent.
+
+    is_shared: by requests that each have taken the same, and settle it once.
+    """
+
+    __slots__ = ("_is_settled", "_is_shared", "_waits", "estimate", "limits", "wait_ns")
+
+    def __init__(
+        self,
+        limits: LimitSet,
+        estimate: Estimate = NO_TOKENS,
+        waits: list[int] | None = None,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        self.limits: Final = limits
+        self.estimate: Final = estimate
+        # Of each quota, how long its permits must wait; None: none of them must.
+        self._waits = waits
+        self._is_settled = False
+        self._is_shared: Final = is_shared
+        self.wait_ns: Final = max(waits) if waits else 0
+
+    def __repr__(self) -> str:
+        return f"<Grant of {self.limits!r} {self.estimate} {'settled' if self._is_settled else 'held'}>"
+
+    def used_wait(self) -> None:
+        """What had to wait is due. Before the request goes out."""
+        waits, self._waits = self._waits, None
+        for bound, wait_ns in zip(self.limits.bounds, waits or (), strict=False):
+            if wait_ns:
+                bound.quota.used_wait(bound.needed(self.estimate))
+
+    def settle(self, usage: Usage | None, *, sent: bool, pays: bool) -> Spent | None:
+        """Free the slots, and make good what was taken in advance. Only the first call counts.
+
+        sent: an upstream has got the request. pays: False: it was not answered, and not by the client's doing; then it
+        costs no tokens. usage: as its reply tells; None: nobody has read it. Returns the tokens where they are counted.
+        """
+        limits = self.limits
+        if self._is_settled or (sent and limits.is_kept):
+            return None  # nothing of it comes back
+        self._is_settled = not self._is_shared
+        for held in limits.slots:
+            held.slots.release()
+        if sent and self.estimate is NO_TOKENS:
+            return None
+        given, made, known = self._used(usage) if sent and pays else (0, 0, 0)
+        for index, bound in enumerate(limits.bounds):
+            waiting = self._waits is not None and self._waits[index] > 0
+            if not bound.is_tokens:
+                if not sent:
+                    bound.quota.give_back(1, waiting=waiting)
+                continue
+            taken = bound.needed(self.estimate)
+            # Where nothing is known, what was taken stays taken: a guess is never a debt.
+            more = max(known, min(given + made, taken)) - taken
+            if more > 0:
+                bound.charge(more)
+            elif more:
+                bound.quota.give_back(-more, waiting=waiting)
+        return None if self.estimate is NO_TOKENS else Spent(self.estimate.total, given, made)
+
+    def _used(self, usage: Usage | None) -> tuple[int, int, int]:
+        """Return the tokens of the prompt and of the answer, estimated where nothing is known; and those known."""
+        given, made, _ = self.estimate
+        if usage is None:
+            return given, made, 0
+        given = given if usage.input is None else usage.input
+        made = made if usage.output is None else usage.output
+        return given, made, (usage.input or 0) + (usage.output or 0)
+
+
+# Of a request that has not come to the gate.
+NO_GRANT: Final = Grant(LimitSet(Caller(""), (), ()))

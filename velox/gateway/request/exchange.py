@@ -1,0 +1,1226 @@
+"""The life of one request, from top to bottom: queue, read, who, gate, forward, account.
+
+    check_head()    who      with the head, before a body is read: key and path             (intake.py)
+    submit()        accept   a whole request has come: it passes the empty queue at once, or waits     (intake.py)
+    drain           queue    once per loop turn, up to a batch: what was too late is refused
+      read()        read     one look into the body: model, stream, ...
+      pass_gate()   gate     it takes what it needs of all limits that count it, or nothing and gets 429 (limiter.py)
+    _run()          one coroutine per request:
+      _read_in_steps()       a large body: the same look, in slices; then the gate
+      _wait_for_turn()       what was taken ahead of its time
+      _choose()     where    its route, and whom of that (routing.py)
+                    forward  one attempt, and where it is safe another (retries.py)
+        Attempt.send()       a stream on a warm connection; the reply passes through reply.py   (group.py)
+        _after()             what came of it: the end, another attempt, or the client gets the error   (retries.py)
+      _end()        account  always, exactly once: limits settled, slot, body, count, log
+
+Knows: the order of these steps and who learns of each end. Does not know: sockets (net/), framing (protocol/), rules
+(policy/). docs/life-of-a-request.md shows the same as a picture.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import time
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Final
+
+from velox.errors import Reason, VeloxError, untraced
+from velox.gateway.access.access import Guard
+from velox.gateway.access.places import NOWHERE, Keeping
+from velox.gateway.access.plan import RequestPlan
+from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
+from velox.gateway.apart import Apart, is_large
+from velox.gateway.auth import seal_upload
+from velox.gateway.cluster.capacity import Claim
+from velox.gateway.cluster.group import UNSAYABLE, Attempt, Group, HedgingHost, RetryDecision
+from velox.gateway.cluster.hedged import HedgedAttempts, hedged
+from velox.gateway.cluster.retries import Hidden, RetryPolicy
+from velox.gateway.cluster.routing import RouteCursor, Routing, Way
+from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
+from velox.gateway.limits.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
+from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.limits.cost_filter import CostFilter
+from velox.gateway.limits.grant import NO_GRANT, Grant
+from velox.gateway.limits.lease_wait import NotYetError, wait_for_permits
+from velox.gateway.limits.metering import Meter, Usage, metered, usage_of
+from velox.gateway.limits.usage_drain import UsageDrain
+from velox.gateway.reply.addresses import AddressFilter
+from velox.gateway.reply.filters import ReplyFilter, placed
+from velox.gateway.reply.outcome import Broken, Refused, Unsayable, Whole
+from velox.gateway.reply.rate_headers import RateHeaders
+from velox.gateway.reply.reply import Reply
+from velox.gateway.reply.reply_fields import NO_ATTEMPTS, AttemptFields, HeaderRuleFilter
+from velox.gateway.reply.respond import crash
+from velox.gateway.request.batch_lines import check_lines
+from velox.gateway.request.mirror import Mirrors
+from velox.gateway.request.parts import GatewayLimits, Parts
+from velox.gateway.steps import finished, in_steps
+from velox.gateway.translation.lane_request import COUNTS, Asked
+from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
+from velox.gateway.upstreams.member import Member
+from velox.heads import Headers, ReplyHead, RequestHead
+from velox.net.application import Client, ClientExchange
+from velox.net.client.refusals import no_room
+from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.outcomes import Drained, Phase
+from velox.policy.estimate import NO_TOKENS, Estimate
+from velox.policy.fair_queue import FairQueue
+from velox.policy.retry import RetryRules
+from velox.policy.routes import NO_RULES
+from velox.policy.sessions import lifetime_s
+from velox.policy.split import MirrorGate
+from velox.protocol.body_edit import adding_model
+from velox.protocol.forms import adding_form_model, read_form
+from velox.protocol.google_limits import with_google_limits
+from velox.protocol.http1_head import METHODS
+from velox.protocol.http1_target import SERVER
+from velox.protocol.token_usage import TokenUsage
+from velox.types import AnswerKeeper, BodyFields, Caller, Dialect, Endpoint, FormFields, Surface
+
+__all__ = ["Exchange", "ExchangeOwner"]
+
+_NS_PER_S: Final = 1_000_000_000
+_NOT_READ: Final = BodyFields()
+_ERRORS_FROM: Final = 400
+# Of these the client hears only if nobody has failed before in a way that may pass.
+_REFUSALS: Final = frozenset({400, 404, 413, 422})
+_JSON: Final = (b"content-type", b"application/json")
+_ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
+# A model thinks before the text of these. Other APIs have items between which it may think again.
+_COMPLETIONS: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+# Of a request that no upstream was asked for.
+_NOT_ASKED: Final = Answered(None, 0, None, False, False, 0, None, NO_KINDS)
+_NO_SIGNS: Final = str.maketrans("", "", "-_.")
+
+
+class ExchangeOwner(abc.ABC):
+    """What an exchange asks of the gateway that it belongs to (intake.py)."""
+
+    parts: Parts
+    queue: FairQueue[Exchange]
+    routing: Routing
+    loop: asyncio.AbstractEventLoop
+    mirrors: Mirrors
+    apart: Apart
+    draining: bool
+    n_hedges: int
+    n_drains: int  # exchanges that are read on though their clients have left
+
+    @abc.abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
+
+    @abc.abstractmethod
+    def submit(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
+    ) -> ClientExchange | None:
+        """Take a whole request; None when it was refused on the spot."""
+
+    @abc.abstractmethod
+    def found_capacity(self) -> None:
+        """An upstream takes more than a moment ago, though no exchange has ended."""
+
+    @abc.abstractmethod
+    def account(self, exchange: Exchange, reason: Reason | None, status: int, tokens: int) -> None:
+        """Free the slot and record how it ended."""
+
+    @abc.abstractmethod
+    def answer_for(self, exchange: Exchange, error: VeloxError) -> None:
+        """Write the error that an exchange has ended in."""
+
+
+class Exchange(HedgingHost):
+    """One request and its reply; the host of its attempts (group.AttemptHost).
+
+    fields: what was read of its body. phase: for the log. taken_ns: when it left the queue. was_sent: an upstream has
+    got it, and did not say that it takes it not. may_have_begun: an upstream, with work for it; it has not answered.
+    n_attempts: at upstreams. upstream: of the last one, or of the one whose reply it is; "" before the first. tried:
+    the others: "name=reason", "name=status", or "name=hedged" where another was faster.
+    """
+
+    __slots__ = (
+        *(
+            "_addresses",
+            "_answering",
+            "_attempting",
+            "_before",
+            "_calls",
+            "_cursor",
+            "_drain",
+            "_failed",
+            "_filters",
+            "_forward_s",
+            "_keeping",
+        ),
+        "_gone",
+        "_is_unnamed",
+        *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
+        *("_is_unfolded", "_keeper", "taken_ns"),
+    )
+
+    lasts: bool = False  # a tunnel's does: it has a connection of its own
+
+    def __init__(
+        self,
+        gateway: ExchangeOwner,
+        client: Client,
+        head: RequestHead,
+        body: bytes | bytearray | None,
+        plan: RequestPlan,
+    ) -> None:
+        parts = gateway.parts
+        self.gateway: Final = gateway
+        self.loop = gateway.loop
+        self.recorder = parts.recorder
+        self.client = client
+        self.head = head
+        self.body = body
+        self.plan = plan
+        self.id = parts.recorder.next_id()
+        self.fields = _NOT_READ
+        self._is_unnamed = False  # its model is that of its route
+        self.phase = "queue"
+        self.reply: Reply | None = None
+        self.started_ns = time.monotonic_ns()
+        self.deadline_s = self.started_ns / _NS_PER_S + plan.terms.timeout_s
+        n_bytes = 0 if body is None else len(body)
+        # Tokens, before the body has been read.
+        self.cost: Final = plan.least_cost - (-n_bytes // parts.estimator.bytes_per_token)
+        self.taken_ns = 0
+        self.was_sent = False
+        self.may_have_begun = False
+        self.n_attempts = 0
+        self.upstream = ""
+        self.tried: tuple[str, ...] = ()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone: Reason | None = None
+        self._drain: UsageDrain | None = None  # while it goes on without its client, for its usage
+        self._failed: VeloxError | None = None  # what it was ended for from outside
+        self._before: VeloxError | None = None  # how the last attempt ended that another one followed
+        self._grant: Grant = NO_GRANT
+        self._meter: Meter | None = None  # where its tokens are counted
+        self._calls: RequestCalls | None = None  # where its calls are recorded
+        self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
+        self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
+        self._way: Way | None = None  # its route, once it is forwarded
+        self._cursor: RouteCursor | None = None  # most requests need none: they have one upstream, which answers
+        self._routing: Routing | None = None  # while a configuration is held by it
+        self._running = False
+        self._retries: RetryPolicy | None = None  # most requests need none
+        self._keeping: Keeping | None = None  # where its things are kept, where that has to be known
+        self._forward_s = 0.0  # when the first attempt began
+        self._attempting: Attempt | HedgedAttempts | None = None
+        self._answering: Attempt | None = None  # at `upstream`
+        self._keeper: AnswerKeeper | None = None  # of its answer
+        self._is_unfolded = False  # it refers to answers that are kept here
+
+    def __repr__(self) -> str:
+        tried = " ".join((*self.tried, self.upstream))
+        return f"<Exchange {self.id.decode()} {self.phase} attempts={self.n_attempts} {tried}>"
+
+    # -- what the client does meanwhile ---------------------------------------------------------
+
+    def client_gone(self, *, stalled: bool = False) -> None:
+        """Stop at once, in whichever phase (R-CANCEL-1)."""
+        if self.reply is not None:
+            self.reply.client_gone()
+            if self.reply.is_whole:
+                return  # the client disconnected after the complete response, which _run() is about to account
+        self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
+        if self._task is not None:
+            if not self._goes_on_for_usage():
+                self._cancel()
+        elif self.gateway.queue.discard(self):
+            self._stop_timer()
+            self.recorder.ended(self, Reason.CLIENT_CLOSED, 499, time.monotonic_ns())
+
+    def _goes_on_for_usage(self) -> bool:
+        """Read on what the upstream still sends, where its end tells what it cost, and that is worth it."""
+        reply, meter, gateway, answering = self.reply, self._meter, self.gateway, self._answering
+        if reply is None or not reply.started or reply.status >= _ERRORS_FROM or not self.wants_stream:
+            return False  # the client has had nothing, or nothing more follows
+        if meter is None or not meter.reads_body or answering is None or gateway.draining:
+            return False
+        rules, model = gateway.parts.limits.drains, self.fields.model
+        if not rules.wants(lambda: answering.reasons(model)):
+            return False
+        if gateway.n_drains >= rules.most:
+            self.recorder.drained(Drained.DENIED)
+            return False
+        gateway.n_drains += 1
+        self.phase = "drain"
+        drain = self._drain = UsageDrain(rules, self.loop.time(), reply.bytes_out, self._cancel)
+        # A body that is kept has no room of the budget any more: what it has is the client's.
+        reply.bytes_in += 0 if self.body is None else len(self.body)
+        self.body, self._cursor, self._retries = None, None, None  # no other attempt follows a reply that has begun
+        self.client.release_body()
+        self.client = drain
+        reply.drain(drain)
+        return True
+
+    def client_paused(self) -> None:
+        if self.reply is not None:
+            self.reply.pause()
+
+    def client_resumed(self) -> None:
+        if self.reply is not None:
+            self.reply.resume()
+
+    # -- the steps --------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Look into the body, if its path names a model. Raises VeloxError."""
+        plan = self.plan
+        if plan.reads_body:
+            fields = self.fields = self.gateway.parts.reader.read(self.body or b"")
+            if fields.model is None or plan.path_model is not None:
+                self._name_otherwise(fields)
+        elif plan.named is not None:
+            self.fields = plan.named
+        elif plan.reads_form:
+            self.fields = finished(self._form_reading())
+            self._name_otherwise(self.fields)
+        elif plan.names_lines and self._checks_lines:
+            finished(check_lines(self.head, self.body or b"", self.gateway.routing, plan.caller))
+        guard = plan.guard
+        if guard is not None and guard.concerns(self.body, self.fields):
+            finished(self._guarding(guard))
+
+    def _guarding(self, guard: Guard, *, has_asked: bool = False) -> Generator[None, None, None]:
+        """Look at the objects that it names, and at models. Raises VeloxError.
+
+        has_asked: other gateways were asked for what is not known here; else that comes first (_learn()).
+        """
+        body, access, owned = self.body or b"", self.gateway.parts.access, guard.owned
+        if owned is None or not (access.keeps_places or access.share is not None):
+            self._pass_through((yield from guard.steps(self.head, body, self.fields)))
+            return
+        keeping = self._keeping = Keeping(notes=access.keeps_places)
+        if access.share is not None and not has_asked:
+            keeping.unknown = yield from owned.unknown(self.head, body)
+            if keeping.unknown:
+                return
+        self._pass_through((yield from guard.steps(self.head, body, self.fields, keeping.place)))
+        if keeping.notes:
+            keeping.places = yield from owned.places(self.head, body)
+
+    async def _learn(self, keeping: Keeping) -> None:
+        """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
+        access, guard = self.gateway.parts.access, self.plan.guard
+        assert access.share is not None and access.places is not None and guard is not None, "else nothing is unknown"
+        await access.places.learn(keeping.unknown, access.share())
+        await in_steps(self._guarding(guard, has_asked=True))
+
+    @property
+    def _checks_lines(self) -> bool:
+        """True if a route may have a line of a batch run as another model than it names."""
+        return self.gateway.routing.table.renames and bool(self.body)
+
+    def _form_reading(self) -> Generator[None, None, BodyFields]:
+        return read_form(self.head.header(b"content-type") or b"", self.body or b"")
+
+    def _name_otherwise(self, fields: BodyFields) -> None:
+        """Put the model that the path names in the place of the body's; where neither names one, that of the route."""
+        plan = self.plan
+        if plan.path_model is not None:
+            # One is routed, counted, paid for and run.
+            fields.model = plan.path_model
+            fields.is_model_in_path = True
+        elif fields.model is None and plan.fills and self.body:
+            model = self.gateway.routing.model_of_unnamed(self.head, plan.caller)
+            if model is not None:
+                self._is_unnamed = True
+                if isinstance(fields, FormFields):
+                    self.body = adding_form_model(self.body, fields, model)
+                else:
+                    self.body, fields.model = adding_model(self.body, model), model
+
+    def pass_gate(self, now_ns: int) -> None:
+        """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
+        parts = self.gateway.parts
+        self._grant = parts.limiter.enter(self.plan, self.fields, self.body, parts.estimator, now_ns)
+
+    def start(self, *, is_read: bool = True) -> None:
+        """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
+        # Not by the loop's create_task(), which makes up a name for each.
+        self._task = asyncio.Task(self._run(is_read), loop=self.loop, name="exchange")
+
+    async def _run(self, is_read: bool) -> None:
+        self._running = True
+        error: VeloxError | None = None
+        try:
+            if self._gone or self._failed:
+                raise asyncio.CancelledError
+            if not is_read:
+                await self._read_in_steps()
+            keeping = self._keeping
+            if keeping is not None and keeping.unknown:
+                await self._learn(keeping)
+            if self._grant is NO_GRANT:
+                self.phase = "limit"
+                await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
+            if self._grant.wait_ns:
+                await self._wait_for_turn(self._grant.wait_ns)
+            if self.plan.may_be_ours and await self._answer_ourselves():
+                pass  # answered here
+            else:
+                routing = self.gateway.routing
+                if self.plan.has_addresses and self.plan.passed is not None:
+                    way = self._way = routing.way_to(self.plan.passed.upstream)
+                else:
+                    way = self._way = routing.way(
+                        self.head, None if self._is_unnamed else self.fields.model, self.plan.caller
+                    )
+                routing.n_open += 1
+                self._routing = routing
+                keeping = self._keeping  # another one, where places were learned
+                if keeping is not None and keeping.notes:
+                    way = self._way = self._kept_way(keeping, way, routing)
+                if way.only is None and way.parts.entry.balance == "session":
+                    self._keep_session(way)
+                if self.gateway.parts.calls is not None and self.plan.is_recorded:
+                    self._calls = await self._record_calls(self.gateway.parts.calls, way)
+                attempt: Attempt | None = self._choose(way)
+                if attempt is None:
+                    attempt = await self._wait_for_capacity()
+                reply = self.reply
+                assert reply is not None, "made with the choice"
+                attempting: Attempt | HedgedAttempts = attempt
+                if way.only is None or way.parts.hedging is not None:
+                    attempting = hedged(self, self.cursor, way.parts.hedging, attempt)
+                self._attempting = attempting
+                outcome = await attempting.send(self, reply)
+                while not isinstance(outcome, Whole):
+                    if isinstance(outcome, AnsweredHere):
+                        self._answer_here(self._in_background() if isinstance(outcome, InBackground) else outcome)
+                        break
+                    decision = self._after(attempting, outcome, reply)
+                    if decision is None:
+                        outcome = await attempting.pass_on(reply)
+                        continue
+                    await self._wait_for_retry(decision)
+                    self.recorder.retried(decision.cause)
+                    attempting = self._attempting = decision.attempt
+                    outcome = await attempting.send(self, reply)
+        except VeloxError as exc:
+            error = exc
+        except asyncio.CancelledError:
+            # Two cancel: the client that left, and fail(). Both go on to the account. Of a drain, both may: a Responses
+            # WebSocket that is closed gives up what fail() has just ended.
+            error = self._failed
+            if error is None:
+                error = VeloxError(self._gone or Reason.DRAINING, "the exchange was given up")
+        except Exception as exc:
+            self.recorder.crashed(exc)
+            error = crash()
+            if self._attempting is not None and self.reply is not None:
+                self._attempting.abandon(self.reply)
+        if self._drain is not None:
+            self._end_drain(self._drain)
+            error = VeloxError(self._gone or Reason.CLIENT_CLOSED, "the client left")
+        self._end(error)
+        self._before = None
+        if error is not None:
+            untraced(error)
+
+    def _end_drain(self, drain: UsageDrain) -> None:
+        self.gateway.n_drains -= 1
+        is_whole = self.reply is not None and self.reply.is_whole
+        self.recorder.drained(Drained.WHOLE if is_whole else Drained.CUT)
+        drain.close()
+        if self.reply is not None:
+            self.reply.bytes_out = drain.n_before  # what the client has had of it
+
+    def _after(
+        self, attempting: Attempt | HedgedAttempts, outcome: Refused | Broken | Unsayable, reply: Reply
+    ) -> RetryDecision | None:
+        """Decide what follows an attempt that has brought no good reply; None: the client gets its error.
+
+        Raises VeloxError where nothing follows, and there is nothing to pass on.
+        """
+        attempt = attempting if isinstance(attempting, Attempt) else attempting.last
+        if isinstance(outcome, Unsayable):
+            return self._after_unsayable(attempt, outcome.error)
+        if isinstance(outcome, Refused):
+            decision = self._after_error(attempt, outcome)
+            if decision is None or (isinstance(decision, Hidden) and self._before is None):
+                return None
+            failure = attempting.give_up(outcome, reply)
+            if isinstance(decision, Hidden):
+                assert self._before is not None, "see above"
+                self.tried += (f"{attempt.member.name}={failure.status}",)
+                raise _first_of(
+                    self._before, f"the fallback {attempt.member.name} refused the request ({failure.status})"
+                )
+        else:
+            if not isinstance(outcome.failure, UpstreamFailure):
+                raise outcome.failure  # it was ended from outside
+            failure = outcome.failure
+            if reply.started:
+                raise failure
+            decision = self._retry_policy().after_failure(failure, attempt, self.loop.time())
+            if decision is None:
+                raise failure
+        self.attempt_failed(attempt.member.name, failure)
+        return decision
+
+    def _after_error(self, attempt: Attempt, refused: Refused) -> RetryDecision | Hidden | None:
+        """Decide about an error that the client has seen nothing of."""
+        policy, now_s = self._retry_policy(), self.loop.time()
+        decision = policy.after_status(refused.head, attempt, now_s)
+        if decision is not None or (refused.body is None and refused.failure is None):
+            return decision
+        is_sealed = self._is_sealed(attempt)
+        if not policy.reads_error(refused.head, is_sealed=is_sealed):
+            return None
+        if refused.body is None:
+            assert refused.failure is not None, "see above"
+            return policy.after_failure(refused.failure, attempt, now_s)
+        found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
+        if isinstance(found, RetryDecision) and found.is_unsealed:
+            lanes, surface = attempt.member.lanes, self.plan.surface
+            if lanes is not None and surface is not None and self.body:
+                lanes.note_refused(self.body, surface)
+        return found
+
+    def _after_unsayable(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
+        """Return what comes after a member whose API can't say the request. Raises VeloxError: nobody, or it may not.
+
+        If none can say it, the client hears why the first can't. If one that can has failed before, it hears of that
+        failure, which may pass: the request was right.
+        """
+        before = self._before
+        was_unsayable = before is None or before.reason in UNSAYABLE
+        decision = self._retry_policy().after_no_way(attempt, self.loop.time(), anyhow=was_unsayable)
+        if before is None:
+            if decision is None:
+                raise error
+            self._before = error
+        self.tried += (f"{attempt.member.name}={error.reason.code}",)
+        if decision is not None:
+            return decision
+        assert before is not None, "it is raised above"
+        if was_unsayable:
+            raise before
+        raise _first_of(before, f"the fallback {attempt.member.name} can't take the request: {error.message}")
+
+    def _answer_here(self, answered: AnsweredHere) -> None:
+        """Give the client an answer that no upstream has made."""
+        reply = self.reply
+        assert reply is not None, "made with the choice"
+        if self._keeping is not None:
+            self._keeping.number = NOWHERE  # what it tells of is kept here
+        reply.begin(None, self.attempt_fields().beside(answered.own))
+        reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
+
+    def _in_background(self) -> AnsweredHere:
+        """Begin the answer in the background; return what the client is told. Raises VeloxError."""
+        gateway, keeper = self.gateway, self._keeper
+        answers = gateway.parts.answers
+        assert answers is not None and keeper is not None, "a lane has seen the keeper"
+        calls, self._calls, self._meter = self._calls, None, None
+        if calls is not None:
+            calls.end(_NOT_ASKED)  # the request that follows is recorded, and paid for
+        answer_id = f"resp_{self.id.decode('ascii').translate(_NO_SIGNS)}"
+        bodies, body = gateway.parts.tunnels.bodies, self.body or b""
+        told = answers.kept.in_background(gateway, bodies, self.head, body, self.plan.caller, answer_id, keeper)
+        return AnsweredHere([_JSON], told, [])
+
+    async def _read_in_steps(self) -> None:
+        """Do what read() does, with a turn of the loop for the others between two slices of the work."""
+        plan, body = self.plan, self.body or b""
+        self.phase = "parse"
+        if plan.reads_body:
+            self.fields = await in_steps(self.gateway.parts.reader.read_in_steps(body))
+            self._name_otherwise(self.fields)
+        elif plan.named is not None:
+            self.fields = plan.named
+        elif plan.reads_form:
+            self.fields = await in_steps(self._form_reading())
+            self._name_otherwise(self.fields)
+        elif plan.names_lines and self._checks_lines:
+            await in_steps(check_lines(self.head, body, self.gateway.routing, plan.caller))
+        guard = plan.guard
+        if guard is not None and guard.concerns(None, self.fields):
+            await in_steps(self._guarding(guard))
+
+    async def _wait_for_turn(self, wait_ns: int) -> None:
+        self.phase = "limit"
+        if time.monotonic() + wait_ns / _NS_PER_S >= self.deadline_s:
+            raise self._too_late()
+        await self.gateway.sleep(wait_ns / _NS_PER_S)
+        self._grant.used_wait()
+
+    async def _answer_ourselves(self) -> bool:
+        """Answer a question for models here, if it is none for an upstream, and one for the server as a whole."""
+        gateway, caller = self.gateway, self.plan.caller
+        if self.head.path == SERVER:
+            # RFC 9110 §9.3.7. It says the same to everybody, so it needs no key, and nothing of the upstream's.
+            self.reply = self._make_reply()
+            self.reply.on_reply(ReplyHead.of(200, [_ALLOW], 0), b"", True)
+            return True
+        answers = gateway.parts.answers
+        if self.plan.surface is not None:
+            if answers is not None:
+                await self._unfold(answers)
+            return False
+        served = None
+        if is_of_answer(self.head.path):
+            served = await self._answer_of_kept(answers)
+        models, routing = gateway.parts.models, gateway.routing
+        if served is None:
+            if models is None or not models.serves(self.head, caller, routing):
+                return False
+            self.phase = "models"
+            served = await models.answer(self.head, caller, routing)
+        status, headers, body = served
+        self.was_sent = True  # its place in the limits is used
+        self.reply = self._make_reply()
+        self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
+        return True
+
+    async def _answer_of_kept(self, answers: Answers | None) -> tuple[int, Headers, bytes] | None:
+        """Answer a question for what is kept here; None: it is for an upstream. Raises VeloxError."""
+        members, head, served = self.gateway.routing.members, self.head, None
+        if answers is not None:
+            has_own = any(each.lanes is None or each.lanes.has_conversations for each in members)
+            makes = None if has_own else self._object_name
+            served = await answers.serve(head, self.body or b"", self.plan.caller, makes=makes)
+        if served is not None or not names_own(head.path):
+            return served
+        # Another gateway of this kind, as an upstream, makes such ids, too.
+        is_elsewhere = self._keeping is not None and bool(self._keeping.places)
+        if is_elsewhere or all(each.lanes is None for each in members):
+            return None
+        raise unknown_object()
+
+    def _object_name(self) -> str:
+        """Return a name for what is made by this request."""
+        return self.id.decode("ascii").translate(_NO_SIGNS)
+
+    async def _unfold(self, answers: Answers) -> None:
+        """Put what the request refers to into its body, where that is kept here, and have its answer kept.
+
+        Raises VeloxError.
+        """
+        body, caller = self.body or b"", self.plan.caller
+        unfolded = await answers.unfold(body, caller)
+        lanes = [member.lanes for member in self.gateway.routing.members if member.lanes is not None]
+        if self.plan.surface is Surface.RESPONSES and lanes:
+            keeper = self._keeper = answers.kept.keeper(caller, unfolded)
+            model = self.fields.model or ""
+            may_pass = not all(each.keeps_answers(model) for each in lanes)
+            for each in await answers.kept.readers(keeper, body, may_pass=may_pass):
+                self._filters = placed(self._filters, each)
+        if unfolded is None:
+            return
+        self._is_unfolded = True
+        more = max(0, len(unfolded.body) - len(body))
+        bodies = self.gateway.parts.tunnels.bodies
+        if not bodies.take_unless_waiting(more):
+            raise no_room(close=False)
+        self._filters = placed(self._filters, Room(bodies, more))
+        self.body = unfolded.body
+        guard, keeping = self.plan.guard, self._keeping
+        if keeping is not None and keeping.places and guard is not None and guard.owned is not None:
+            keeping.places = await in_steps(guard.owned.places(self.head, self.body))  # the answer is here
+
+    def _choose(self, way: Way) -> Attempt | None:
+        """Find the first attempt, which has begun; None: those that could take it have no room now."""
+        parts, routing = self.gateway.parts, self._routing
+        assert routing is not None, "the way is of it"
+        now_s = self._forward_s = self.loop.time()
+        parts.retry_budget.on_request(now_s)
+        if self._grant.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
+            self._meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint, self.plan.dialect)
+            self._pass_through(filters)
+            if self._calls is not None and self.plan.terms.wants_cost:
+                self._tell_cost(self._calls, self._meter)
+        if way.only is None:
+            cursor = self.cursor
+            if cursor.is_canary:
+                parts.recorder.canary()
+            attempt = cursor.first(now_s)
+        elif not way.only.is_limited or way.only.has_capacity:
+            attempt = Attempt(way.only, 0, 0)
+            attempt.begin(now_s)
+        else:
+            attempt = None
+        if attempt is not None:  # it has begun: from here to its run nothing may fail
+            self.reply = self._make_reply()
+            if way.parts.mirror is not None:
+                self._mirror(way.parts.mirror, routing)
+        return attempt
+
+    def _keep_session(self, way: Way) -> None:
+        """Begin where the session's last turn went, as long as its prompt is kept there."""
+        places, name = self.gateway.parts.access.places, self.cursor.session.decode("utf-8", "surrogatepass")
+        if not name or places is None:
+            return
+        keeping = self._keeping = self._keeping or Keeping(notes=False)
+        keeping.session = name
+        members = way.stages[0].group.members
+        place = places.session(name, time.time_ns(), partial(lifetime_s, body=self.body), members)
+        if place is not None:
+            self.cursor.prefer(*place)
+
+    def _kept_way(self, keeping: Keeping, way: Way, routing: Routing) -> Way:
+        """Return the way to where the objects are kept that it names, and lead there alone. Raises VeloxError."""
+        guard, places = self.plan.guard, self.gateway.parts.access.places
+        assert guard is not None and guard.owned is not None and places is not None, "else nothing is noted"
+        if len(keeping.places) > 1:
+            message = "this request names objects that are kept at different upstreams, or with different keys of one"
+            raise VeloxError(Reason.BAD_REQUEST, message)
+        if not keeping.places:
+            if guard.owned.keeps and self.fields.model is None:
+                home = places.home(way.stages[0].group.members, self.plan.caller.id, self.loop.time())
+                if home is not None:
+                    self.cursor.prefer(*home)
+            return way
+        place = places.find(routing.members, next(iter(keeping.places)))
+        if place is None:
+            message = "the upstream that keeps this object, or its key, is not configured any more"
+            raise VeloxError(Reason.UNKNOWN_OBJECT, message)
+        if self.cursor.keep_to(*place):
+            return way
+        if self.fields.model is not None:
+            message = "this request names an object that is kept at an upstream to which no route of its model leads"
+            raise VeloxError(Reason.BAD_REQUEST, message, param="model")
+        way = self._way = routing.way_to(place.upstream)
+        self._cursor = None
+        self.cursor.keep_to(*place)
+        return way
+
+    async def _wait_for_capacity(self) -> Attempt:
+        """Wait in line for one of those that could take it. Raises VeloxError."""
+        self.phase = "room"
+        gateway, way = self.gateway, self._way
+        assert way is not None and self._routing is not None, "asked for once the route is known"
+        until_s = min(self.deadline_s, self._forward_s + gateway.parts.limits.queue_timeout_s)
+        claim = Claim(self.plan.caller.id, self.plan.priority, self.cost)
+        attempt = await self._routing.wait_for_capacity(self.cursor, until_s, claim)
+        self.reply = self._make_reply()
+        if way.parts.mirror is not None:
+            self._mirror(way.parts.mirror, self._routing)
+        return attempt
+
+    def _mirror(self, mirror: tuple[MirrorGate, Group], routing: Routing) -> None:
+        """Send a copy, put into the API of its upstream where that has another one."""
+        has_lanes = any(member.lanes is not None for member in mirror[1].members)
+        prepare = self._prepare if has_lanes else None
+        apart = self._prepare_apart if has_lanes and self.prepares_apart else None
+        self.gateway.mirrors.copy(
+            mirror, routing, self.head, self.fields, self.body, prepare=prepare, prepare_apart=apart, calls=self._calls
+        )
+
+    def _make_reply(self) -> Reply:
+        way, filters = self._way, self._filters
+        if way is not None and way.parts.entry.response_headers is not NO_RULES:
+            filters = placed(filters, HeaderRuleFilter(way.parts.entry.response_headers))
+        fields, rates = self.gateway.parts.reply_fields, self._grant.limits.headers
+        plan = self.plan
+        rewrites = plan.tells_addresses
+        if rewrites:
+            self._addresses = self._address_filter()
+            filters = placed(filters, self._addresses)
+        return Reply(
+            self.client,
+            self.head,
+            self.id,
+            self.loop,
+            fields,
+            rates,
+            filters=filters,
+            dialect=plan.dialect,
+            rewrites=rewrites,
+            answers=plan.answers,
+            is_chat=plan.endpoint in _COMPLETIONS,
+            apart=self.gateway.apart,
+        )
+
+    def _pass_through(self, filters: Sequence[ReplyFilter]) -> None:
+        """Have the reply pass these, too."""
+        for each in filters:
+            self._filters = placed(self._filters, each)
+
+    def _address_filter(self) -> AddressFilter:
+        """Return what puts the gateway's addresses in the place of the upstream's."""
+        parts, head = self.gateway.parts, self.head
+        seal = partial(seal_upload, parts.auth, head)
+        return AddressFilter(parts.reply_fields.public.here(head), seal, reads_texts=self.plan.reads_addresses)
+
+    def _make_cursor(self, way: Way) -> RouteCursor:
+        return way.cursor(self.head, self.fields, self.plan.caller, self.body)
+
+    @property
+    def cursor(self) -> RouteCursor:
+        """Its way through the stages of its route: made where one choice is not enough."""
+        if self._cursor is None:
+            assert self._way is not None, "asked for once the route is known"
+            self._cursor = self._make_cursor(self._way)
+        return self._cursor
+
+    # -- what its attempts ask for (group.AttemptHost) ------------------------------------------------
+
+    @property
+    def is_streamed(self) -> bool:
+        """True when the client gets an event stream."""
+        return self.reply is not None and self.reply.is_sse
+
+    @property
+    def wants_stream(self) -> bool:
+        """True when the client asked for an event stream."""
+        return self.fields.stream and not self.lasts
+
+    def attempt_began(self, attempt: Attempt) -> AttemptFields:
+        """Note where the request goes now; return the fields that tell the client of the attempts so far."""
+        member = attempt.member
+        self.n_attempts += 1
+        self.upstream = member.name
+        self._answering = attempt
+        if self._keeping is not None:
+            self._note_place(attempt)
+        if self._calls is not None:
+            self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
+        shape = self.head.shape
+        if self.n_attempts == 1 and not self.tried:
+            if not shape.query:
+                return member.first_fields
+            told = member.first_fields
+        else:
+            if self._meter is not None:
+                self._meter.forget()
+            told = self.attempt_fields()
+        if shape.query and (dropped := attempt.forwarder.dropped_parameters(shape)):
+            told = told.leaving_out(dropped)
+        return told
+
+    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
+        """Note how an attempt ended that another one follows."""
+        is_status = failure.reason is Reason.UPSTREAM_STATUS
+        if self._before is None or not (is_status and failure.status in _REFUSALS):
+            self._before = failure
+        self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
+
+    def attempt_fields(self) -> AttemptFields:
+        """Return the fields of a reply that tell of the attempts so far."""
+        return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
+
+    def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+        """Return what an attempt sends. Raises VeloxError for what the API of its upstream can't say."""
+        if attempt.member.lanes is None and not self.plan.has_addresses:  # as it came
+            return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
+        return self._prepare(attempt, None if self._meter is None else self._meter.note, keeps=True)
+
+    @property
+    def prepares_apart(self) -> bool:
+        """True where what is sent may take long to be put into another API, or to be given another model."""
+        return self.body is not None and is_large((self.body,))
+
+    async def prepare_apart(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+        """Do what prepare() does: in steps, or where another API is written in the worker's thread for such work."""
+        if attempt.member.lanes is None:
+            assert self.body is not None, "it is large"
+            await attempt.rename(self.fields, self.body)
+            return self.prepare(attempt)
+        return await self._prepare_apart(attempt, None if self._meter is None else self._meter.note, keeps=True)
+
+    async def _prepare_apart(
+        self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None, *, keeps: bool = False
+    ) -> Prepared | AnsweredHere:
+        told: list[tuple[Surface, Surface, int]] = []
+        try:
+            prepare = partial(self._prepare, attempt, on_tokens, partial(_note, told), keeps=keeps)
+            return await self.gateway.apart.run(prepare)
+        finally:
+            for client_api, model_api, n_dropped in told:  # counters are of the loop
+                self.recorder.translated(client_api, model_api, n_dropped)
+
+    def _prepare(
+        self,
+        attempt: Attempt,
+        on_tokens: Callable[[TokenUsage], None] | None,
+        on_translated: Callable[[Surface, Surface, int], None] | None = None,
+        *,
+        keeps: bool = False,
+    ) -> Prepared | AnsweredHere:
+        """As prepare(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them.
+
+        on_translated: as in Asked; None: the recorder's own. keeps: its answer is the client's, and may be kept.
+        """
+        surface, lanes = self.plan.surface, attempt.member.lanes
+        if self.plan.has_addresses:
+            self._take_addresses(attempt)
+        if lanes is not None:
+            fields, model = self.fields, attempt.asked(self.fields.model)
+            if surface is not None:
+                call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
+                if call is not None:
+                    if self._retries is not None and self._retries.has_unsealed and self.body:
+                        self.body = lanes.without_sealed(self.body, surface)
+                    asked = self._asked(surface, model, attempt, on_tokens)
+                    if on_translated is not None:
+                        asked = asked._replace(on_translated=on_translated)
+                    if keeps and self._keeper is not None:
+                        asked = asked._replace(keeper=self._keeper)
+                    prepared = lanes.request(call, asked)
+                    if keeps and isinstance(prepared, Prepared) and prepared.translation is not None:
+                        self._note_place(attempt, is_translated=True)
+                    return prepared
+                if surface in COUNTS:
+                    return lanes.estimate(self._asked(surface, model, attempt, None))
+            of_google = self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE
+            lanes.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
+        if self.plan.has_addresses:
+            target = None if self.plan.passed is None else self.plan.passed.target
+            is_read = bool(self._filters) or self.plan.reads_addresses
+            return Prepared(attempt.build(self.head, self.fields, self.body, to_be_read=is_read, target=target))
+        return Prepared(attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters)))
+
+    def _take_addresses(self, attempt: Attempt) -> None:
+        """Have the reply's addresses of this upstream changed, and those in the body that were changed before."""
+        addresses = attempt.member.addresses
+        if self._addresses is not None and attempt is self._answering:  # and no mirror's
+            self._addresses.upstream = addresses
+        if self.plan.dialect is Dialect.GOOGLE and self.body and addresses is not None:
+            self.body = addresses.taken_back(self.body, self.gateway.parts.reply_fields.public.here(self.head))
+
+    def _asked(
+        self,
+        surface: Surface,
+        model: str | None,
+        attempt: Attempt,
+        on_tokens: Callable[[TokenUsage], None] | None,
+    ) -> Asked:
+        """Return what its lane depends on."""
+        way = self._way
+        assert way is not None, "an attempt has a route"
+        return Asked(
+            surface,
+            attempt.forwarder,
+            attempt.member,
+            attempt.secret,
+            self.head,
+            self.fields,
+            self.body,
+            model,
+            attempt.group.request_rules,
+            id=self.id.decode("ascii").translate(_NO_SIGNS),
+            now_s=int(time.time()),
+            strict=way.parts.entry.strict,
+            has_limits=self._grant.limits.headers is not None,
+            to_be_read=bool(self._filters),
+            on_bug=self.recorder.crashed,
+            on_translated=self.recorder.translated,
+            on_lost=partial(_tell, self.loop, self.recorder.lost),
+            on_tokens=on_tokens,
+            apart=self.gateway.apart,
+        )
+
+    async def lease(self, member: Member) -> UpstreamConnection:
+        """Wait for a connection with room for one request. Raises VeloxError."""
+        self.phase = "connect"
+        began_ns = time.monotonic_ns()
+        connection = await member.connection(self.gateway.parts.limits.queue_timeout_s)
+        self.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)
+        return connection
+
+    def _is_sealed(self, attempt: Attempt) -> bool:
+        """Say whether the request has reasoning that only its maker can read."""
+        lanes, surface, body = attempt.member.lanes, self.plan.surface, self.body
+        return lanes is not None and surface is not None and bool(body) and lanes.has_sealed(body or b"", surface)
+
+    @property
+    def rules(self) -> RetryRules:
+        """Which errors are tried again."""
+        return self.gateway.parts.retry_rules
+
+    def goes_on_with(self, attempt: Attempt) -> None:
+        """Note which of two attempts is left."""
+        self.upstream = attempt.member.name
+        self._answering = attempt
+        if self._keeping is not None:
+            self._note_place(attempt)
+        if self._addresses is not None:
+            self._addresses.upstream = attempt.member.addresses
+        if self._calls is not None:
+            self._calls.answering = attempt
+
+    def _note_place(self, attempt: Attempt, *, is_translated: bool = False) -> None:
+        """Note where the reply comes from that tells of new objects; of one in another API they are kept here."""
+        places, keeping = self.gateway.parts.access.places, self._keeping
+        if keeping is None or places is None:
+            return
+        number = places.number(attempt.member, attempt.key)
+        if keeping.session:
+            places.keep_session(keeping.session, number, time.time_ns())
+        keeping.number = NOWHERE if is_translated or attempt.translation is not None else number
+
+    def count_hedges(self, n: int) -> None:
+        """So many second attempts more are under way, or fewer."""
+        self.gateway.n_hedges += n
+
+    def found_capacity(self) -> None:
+        """An upstream takes more than a moment ago."""
+        self.gateway.found_capacity()
+
+    def _retry_policy(self) -> RetryPolicy:
+        """What is left of the retries; made when the first attempt brought no reply."""
+        if self._retries is None:
+            parts = self.gateway.parts
+            rules = (parts.retry_rules, parts.retry_budget, parts.recorder.retry_denied)
+            self._retries = RetryPolicy(*rules, self.cursor, self.plan.terms, self.deadline_s)
+        return self._retries
+
+    async def _wait_for_retry(self, decision: RetryDecision) -> None:
+        try:
+            if self._failed is not None:
+                raise self._failed  # it came after the attempt's own end, and nobody has looked since
+            if decision.renewal is not None:
+                self.phase = "renewal"
+                await asyncio.wait((decision.renewal,), timeout=decision.wait_s)
+            elif decision.wait_s:
+                self.phase = "backoff"
+                await self.gateway.sleep(decision.wait_s)
+        except BaseException:
+            decision.give_up(self.loop.time())
+            raise
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def _end(self, error: VeloxError | None) -> None:
+        """Tell the client how it ended, then account. No await: it happens exactly once."""
+        reply = self.reply
+        self._attempting = None  # it leads back here: a cycle, which would hold the request's body
+        if self._routing is not None:
+            self._routing.n_open -= 1
+            self._routing = None
+        if self._timer is not None:
+            self._stop_timer()
+        # Most often there is nothing to settle.
+        is_kept = error is None and self._grant.limits.is_kept and self._calls is None
+        tokens = self.cost if is_kept else self._settle(error)
+        if error is None:
+            assert reply is not None, "an exchange without error has replied"
+            self.gateway.account(self, None, reply.status, tokens)
+            self.client.finish()
+        else:
+            self.gateway.account(self, error.reason, error.status, tokens)
+            if self._gone:
+                self.client.release_body()
+            elif reply is not None and reply.started:
+                reply.cut(error)
+            else:
+                self.gateway.answer_for(self, error)
+        if self._filters:
+            if reply is not None:
+                reply.close()
+            else:
+                for each in self._filters:
+                    each.close()
+
+    def release_routing(self) -> None:
+        """Hold its configuration no longer; only the first call counts."""
+        if self._routing is not None:
+            self._routing.n_open -= 1
+            self._routing = None
+
+    def _settle(self, error: VeloxError | None) -> int:
+        """Make good what was taken in advance: what did not go out goes back. Return the tokens that it really cost."""
+        pays = self.reply is not None and self.reply.started
+        if not pays and self.may_have_begun:
+            # Nothing was answered: that is the client's to pay only if it left, or waits no longer (on_deadline()).
+            failed = self._failed
+            pays = self._gone is not None if failed is None else failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT
+        try:
+            is_whole = error is None or (self._drain is not None and self.reply is not None and self.reply.is_whole)
+            usage = None if self._meter is None else self._usage(self._meter, is_whole=is_whole)
+            if self._calls is not None:
+                self._end_calls(self._calls, error, usage, pays=pays)
+            if error is None and self._grant.limits.is_kept:
+                return self.cost
+            spent = self._grant.settle(usage, sent=self.was_sent, pays=pays)
+        except Exception as exc:  # a bug: the slot is freed and the client told all the same
+            self.recorder.crashed(exc)
+            spent = None
+        if spent is None:
+            return self.cost if self.was_sent else 0
+        self.recorder.tokens(spent)
+        return spent.input + spent.output
+
+    def _usage(self, meter: Meter, *, is_whole: bool) -> Usage:
+        least = self._grant.estimate.answer if self._calls is None else self._calls.guess
+        return usage_of(meter, self._answering, self.fields.model, least, is_whole=is_whole)
+
+    async def _record_calls(self, log: CallLog, way: Way) -> RequestCalls:
+        log.check()
+        plan, fields, estimate = self.plan, self.fields, self._grant.estimate
+        if plan.endpoint is Endpoint.GENERATE and self.body is not None:
+            fields = await in_steps(with_google_limits(fields, self.body))
+        is_form = isinstance(fields, FormFields)  # the bytes of pictures and sounds tell nothing of tokens
+        is_unread = not plan.reads_body and (plan.named is None or plan.named.is_model_in_path)
+        if is_form or is_unread or not plan.names_model:
+            estimate = NO_TOKENS
+        elif (estimate is NO_TOKENS and plan.names_model) or fields is not self.fields or self._is_unfolded:
+            n_bytes = 0 if self.body is None else len(self.body)
+            estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
+        asked = asked_units(plan.endpoint, plan.family, fields, self.body) if plan.endpoint in BY_UNITS else None
+        hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate, asked)
+        route = way.parts.entry.name
+        return log.request(
+            self.id,
+            plan.caller,
+            plan.endpoint,
+            route,
+            fields,
+            estimate,
+            hold=hold,
+            dialect=plan.dialect,
+            path=plan.family,
+            asked=asked,
+        )
+
+    async def _hold(
+        self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate, asked: AskedUnits | None
+    ) -> BudgetHold | None:
+        """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
+        hold: BudgetHold | None = None
+        plan, n_bytes = self.plan, 0 if self.body is None else len(self.body)
+        bound: TokenUsage | None = None
+        if asked is not None or (plan.names_model and plan.endpoint in BOUNDED):
+            bound = bound_of(plan.endpoint, fields, n_bytes, asked)
+
+        def gate(_now_ns: int) -> None:
+            nonlocal hold
+            hold = budgets.hold(plan.caller, way, fields, estimate, bound)
+
+        try:
+            gate(0)
+        except NotYetError:
+            self.phase = "limit"
+            await wait_for_permits(gate, self.gateway.parts.leases, self.loop)
+        return hold
+
+    def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
+        """Have the client told what its call cost."""
+        cost = CostFilter(partial(calls.cost_by, meter), self.gateway.parts.tunnels.bodies)
+        self._filters = placed(self._filters, cost)
+
+    def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
+        reply = self.reply
+        status = error.status if error is not None else 0 if reply is None else reply.status
+        started, first_ns = (False, 0) if reply is None else (reply.started, reply.first_byte_ns)
+        reason = None if error is None else error.reason
+        kinds = NO_KINDS if self._meter is None else self._meter.kinds()
+        was_drained = self._drain is not None
+        calls.end(Answered(self._answering, status, reason, pays, started, first_ns, usage, kinds, was_drained))
+
+    @property
+    def rates(self) -> RateHeaders | None:
+        """What the client learns of its limits; None where no quota counts its requests."""
+        if self._grant is not NO_GRANT:
+            return self._grant.limits.headers
+        return self.gateway.parts.limiter.limits(self.plan.caller, self.fields.model).headers
+
+    def refuse(self, error: VeloxError) -> None:
+        """Answer instead of starting: the exchange never had a task."""
+        self._stop_timer()
+        self.recorder.ended(self, error.reason, error.status, time.monotonic_ns())
+        self.gateway.answer_for(self, error)
+
+    # -- ends from outside ----------------------------------------------------------------------------
+
+    def fail(self, error: VeloxError) -> None:
+        """End the exchange from outside, in whichever phase: a deadline, or the end of a drain."""
+        self.end_drain()
+        if self._failed is None and self._gone is None:
+            self._failed = error
+            if self.phase == "ttfb" and self.reply is not None:
+                self.reply.on_failure(error)  # no effect on a reply that has just become whole
+            else:
+                self._cancel()
+
+    def end_drain(self) -> None:
+        """Stop, if nobody is there any more and it is only read on for its usage."""
+        if self._drain is not None:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        # A task that is cancelled before its first step never runs, and its slot would never be freed: _run() looks.
+        if self._task is not None and self._running:
+            self._task.cancel()
+
+    def set_timer(self) -> None:
+        """Be there when the client's deadline is over, to the millisecond."""
+        self._timer = self.loop.call_later(self.plan.terms.timeout_s, self.on_deadline)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_deadline(self) -> None:
+        """The client waits no longer for the first byte."""
+        if self._task is None:
+            self.gateway.queue.discard(self)
+            self.refuse(self._too_late())
+        elif self.reply is None:
+            self.fail(self._too_late())
+        elif not self.reply.started:
+            message = f"no reply came within the {self.plan.terms.timeout_s:g} s that the client gave it"
+            self.fail(VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, message))
+
+    def _too_late(self) -> VeloxError:
+        timeout_s = self.plan.terms.timeout_s
+        message = f"this request could not be sent within the {timeout_s:g} s that the client gave it"
+        return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0)
+
+    def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
+        """End what takes too long (R-TIME-1). Called every 0.25 s."""
+        reply, drain = self.reply, self._drain
+        if drain is not None and now_s >= drain.until_s:
+            self._cancel()
+            return
+        if now_s >= self.deadline_s:
+            self.on_deadline()
+        if reply is None:
+            return
+        is_stream = reply.is_sse or self.fields.stream
+        attempting = self._attempting
+        total_s = limits.stream_timeout_s if is_stream or attempting is None else attempting.total_s
+        if total_s and now_s - self._forward_s >= total_s:
+            message = f"the reply was not whole in {total_s:g} s"
+            self.fail(UpstreamFailure(Reason.UPSTREAM_TOTAL_TIMEOUT, message))
+        elif attempting is not None and not self.client.is_write_paused:
+            # A client that does not read keeps its upstream silent; it has a timer of its own.
+            failure = attempting.overdue(reply, now_s)
+            if failure is not None:
+                reply.on_failure(failure)  # not fail(): another attempt may follow
+            elif limits.sse_keepalive_s:
+                reply.keep_alive(now_s, limits.sse_keepalive_s)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop,
+    on_lost: Callable[[Surface, Surface], None],
+    client_api: Surface,
+    model_api: Surface,
+) -> None:
+    """Have a counter told in the loop's thread."""
+    loop.call_soon_threadsafe(on_lost, client_api, model_api)
+
+
+def _first_of(failure: VeloxError, then: str) -> VeloxError:
+    """Return a failure that may pass, with what came after it."""
+    found = VeloxError(failure.reason, f"{failure.message}; {then}", status=failure.status)
+    if failure.reason is not Reason.UPSTREAM_STATUS:
+        found.should_retry = failure.should_retry  # a status says it by itself
+    return found
+
+
+def _note(told: list[tuple[Surface, Surface, int]], client_api: Surface, model_api: Surface, n_dropped: int) -> None:
+    told.append((client_api, model_api, n_dropped))

@@ -1,0 +1,61 @@
+"""What a lane (lanes.py) is asked.
+
+Knows: this value. Does not know: the dialects, which only members with lanes need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from velox.gateway.apart import Apart
+from velox.gateway.aside import CalledMember
+from velox.gateway.translation.forward import Forwarder
+from velox.heads import RequestHead
+from velox.policy.routes import HeaderRules
+from velox.protocol.token_usage import TokenUsage
+from velox.types import AnswerKeeper, BodyFields, Surface
+
+__all__ = ["COUNTED_BY", "COUNTS", "Asked"]
+
+# The API whose requests each counts.
+COUNTED_BY: Final = {
+    Surface.COUNT_MESSAGES: Surface.MESSAGES,
+    Surface.COUNT_RESPONSES: Surface.RESPONSES,
+    Surface.COUNT_GENERATE: Surface.GENERATE,
+}
+COUNTS: Final = frozenset(COUNTED_BY)
+
+
+class Asked(NamedTuple):
+    """One request, as far as its lane depends on it, and where it goes.
+
+    forwarder, member: of the attempt. secret: the key that goes up, which no error may show; None: none. model: the one
+    to ask for; None: none is named. rules: of its route, for the fields that go up. id, now_s: as in form.Call. strict:
+    a field that would be dropped is refused. has_limits: Velox tells its own limits with the reply. to_be_read: Velox
+    reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply. on_translated: called
+    with the client's API, the upstream's, and how many fields were left out. on_lost: called with both for each thing
+    that the answer loses, in whichever thread that is found. apart: for what is large of an answer. keeper: as in
+    form.Call.
+    """
+
+    surface: Surface
+    forwarder: Forwarder
+    member: CalledMember
+    secret: bytes | None
+    head: RequestHead
+    fields: BodyFields
+    body: bytes | bytearray | None
+    model: str | None
+    rules: HeaderRules
+    id: str
+    now_s: int
+    strict: bool
+    has_limits: bool
+    to_be_read: bool
+    on_bug: Callable[[Exception], None]
+    on_tokens: Callable[[TokenUsage], None] | None
+    on_translated: Callable[[Surface, Surface, int], None]
+    on_lost: Callable[[Surface, Surface], None]
+    apart: Apart
+    keeper: AnswerKeeper | None = None

@@ -1,0 +1,497 @@
+"""How requests go up to one member: as they came, by another path or in another envelope, or in another dialect.
+
+    Lanes.call()     the API of the member's models that a request is sent to, and its target; None: as it came
+    Lanes.request()  what is sent for such a call, and what brings its reply back
+
+A member of an upstream without a provider has no lanes: all its requests go up as they came.
+
+Knows: which dialects there are, and which of them reads a client or writes for a model. Does not know: how one is
+written (dialects/), or where a provider has its APIs (providers/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from velox.dialects.added_marks import MarkingModel, adds_marks
+from velox.dialects.as_sent import with_known_values
+from velox.dialects.claude_envelope import (
+    ClaudeOnBedrock,
+    ClaudeOnVertex,
+    bedrock_body,
+    vertex_body,
+    without_billing,
+    without_scopes,
+)
+from velox.dialects.claude_fields import fitted, names_of
+from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
+from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
+from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
+from velox.dialects.facts import REFUSED, ModelFacts
+from velox.dialects.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
+from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.responses.background import runs_in_background
+from velox.dialects.responses.types_taken import takes_types
+from velox.dialects.schemas_as_sent import with_fitted_schemas
+from velox.dialects.text import quoted
+from velox.errors import Reason, VeloxError
+from velox.gateway.reply.filters import ReplyFilter
+from velox.gateway.translation.bad_request import refusal
+from velox.gateway.translation.crossing import Dialogue, Invoked, Plain
+from velox.gateway.translation.lane_request import COUNTED_BY, Asked
+from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
+from velox.gateway.translation.several import SeveralCalls
+from velox.gateway.translation.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
+from velox.heads import Headers
+from velox.memo import Memo
+from velox.net.upstream.interface import UpstreamRequest
+from velox.policy.api_rows import is_management
+from velox.policy.routes import HeaderRules
+from velox.protocol.body_edit import Field, instead_of_model, naming_model, with_model
+from velox.protocol.value_count import MOST_VALUES, has_over
+from velox.providers.provider import Envelope, Provider
+from velox.providers.rows import takes_path
+from velox.providers.target import TargetCall, TargetError, target_call
+from velox.types import Endpoint, Surface
+
+__all__ = ["Lanes", "Sides"]
+
+_KEPT_CALLS: Final = 512
+_KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
+# Of a request that is put into another dialect, at one go: half a second at most. Those of agents have some thousands.
+_COUNTED_AT: Final = {**COUNTED_BY, Surface.COUNT_CONVERSE: Surface.CONVERSE}  # an upstream's
+# How long a model's provider is not asked to count, that has said that it can't.
+_UNCOUNTED_S: Final = 600
+_JSON: Final = (b"content-type", b"application/json")
+_EMBEDS_OF_GOOGLE: Final = frozenset({Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS})
+_EMBEDS: Final = _EMBEDS_OF_GOOGLE | {Surface.EMBEDDINGS}
+_FORMS: Final = {
+    Envelope.PREDICT: EmbeddingForm.PREDICT,
+    Envelope.CONTENT: EmbeddingForm.CONTENT,
+    Envelope.TITAN: EmbeddingForm.TITAN,
+    Envelope.NOVA: EmbeddingForm.NOVA,
+    Envelope.COHERE: EmbeddingForm.COHERE,
+}
+# The API whose errors each has.
+_ERRORS_OF: Final = {
+    EmbeddingForm.PREDICT: Surface.GENERATE,
+    EmbeddingForm.CONTENT: Surface.GENERATE,
+    EmbeddingForm.TITAN: Surface.CONVERSE,
+    EmbeddingForm.NOVA: Surface.CONVERSE,
+    EmbeddingForm.COHERE: Surface.CONVERSE,
+}
+_OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {Surface.GENERATE, Surface.COUNT_GENERATE}
+_EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
+_OF_CLAUDE: Final = frozenset({Surface.MESSAGES, Surface.COUNT_MESSAGES})
+_BETA: Final = b"anthropic-beta"
+_SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_fields`
+_ANTHROPIC: Final = "anthropic"
+_BILLED: Final = frozenset({_ANTHROPIC, "openai-compatible"})  # the latter may be another way to Anthropic
+_NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
+_WITH_CONVERSATIONS: Final = frozenset({"openai", "azure", "foundry", "openai-compatible"})
+_IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
+
+
+class Sides(NamedTuple):
+    """The dialects: what reads clients' requests, and what writes for models, by their APIs."""
+
+    clients: Mapping[Surface, Callable[[Call, Losses], ClientSide]]
+    models: Mapping[Surface, Callable[[ModelFacts, Losses, str], ModelSide]]
+
+
+class Lanes:
+    """Of one upstream.
+
+    row, parameters, apis: as in target_call(). facts: what is known of a model there.
+    """
+
+    def __init__(
+        self,
+        sides: Sides,
+        row: Provider,
+        parameters: Mapping[str, str],
+        facts: Callable[[str], ModelFacts],
+        apis: Collection[Surface] = (),
+    ) -> None:
+        self._sides: Final = sides
+        self._row: Final = row
+        self._parameters: Final = parameters
+        self._facts: Final = facts
+        self._apis: Final = apis
+        self._heads: Final = TranslatedHeads()
+        self._refused: Final = RefusedReasoning()
+        self._models: Final[Memo[str, ModelFacts]] = Memo(_KEPT_CALLS)
+        self._uncounted: Final[Memo[str, int]] = Memo(_KEPT_CALLS)  # until when, by model
+        self._known: Final[Memo[tuple[Surface, str, bool, bytes], tuple[TargetCall | None]]] = Memo(_KEPT_CALLS)
+
+    def __repr__(self) -> str:
+        return f"<Lanes {self._row.name}>"
+
+    @property
+    def model_list(self) -> str:
+        """Return the path of the provider's list of models, below the base path of the origin; "" for none."""
+        return self._row.model_list
+
+    @property
+    def model_start(self) -> str:
+        """Return what names of models may begin with in that list that is no part of them."""
+        return self._row.model_start
+
+    @property
+    def takes_sockets(self) -> bool:
+        """True where the provider itself takes the WebSocket of Responses."""
+        return self._row.sockets
+
+    def has_sealed(self, body: bytes | bytearray, surface: Surface) -> bool:
+        """Return True if a client's body may have reasoning that only its maker can read."""
+        return has_sealed(body, surface)
+
+    def without_sealed(self, body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
+        """Return a client's body without it."""
+        return without_sealed(body, surface)
+
+    def note_refused(self, body: bytes | bytearray, surface: Surface) -> None:
+        """Note that the upstream has refused a client's body because of it: later ones go without what it has."""
+        self._refused.add(body, surface)
+
+    @property
+    def has_conversations(self) -> bool:
+        """True where the provider has conversation objects, or may have."""
+        return self._row.name in _WITH_CONVERSATIONS
+
+    def check_passes(self, endpoint: Endpoint = Endpoint.OTHER, path: bytes = b"", *, of_google: bool = False) -> None:
+        """Raise VeloxError if the provider has nothing at paths of other APIs. of_google: of objects of Google's."""
+        row = self._row
+        if takes_path(row, endpoint, path) and (row.has_googles or not of_google):
+            return
+        message = f"the provider of this upstream ({row.title}) has no API for this path, or for such a model"
+        if row.passes and is_management(path):
+            message = "this is a path of LiteLLM's management, which the admin listener serves (VELOX_ADMIN_LISTEN)"
+        raise VeloxError(Reason.UNKNOWN_ROUTE, message)
+
+    def call(self, surface: Surface, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
+        """Return where a request goes; None: as it came. Raises VeloxError for a model that no path can name."""
+        if model is None:
+            if surface is not Surface.COUNT_RESPONSES:
+                return None
+            # What it counts may be of a conversation that has its model; others than OpenAI's API can't know it.
+            call = target_call(self._row, self._parameters, surface, "", apis=self._apis, query=query)
+            return call if call is not None and call.api is surface else None
+        key = (surface, model, stream, query)
+        found = self._known.get(key) or self._known.find(key)
+        if found is None:
+            try:
+                place = (self._row, self._parameters, surface, model)
+                known_as = self._facts_of(model).family
+                found = (target_call(*place, stream=stream, apis=self._apis, query=query, known_as=known_as),)
+            except TargetError as exc:
+                raise VeloxError(Reason.BAD_REQUEST, str(exc), param="model") from exc
+            if len(model) + len(query) <= _KEPT_BYTES:
+                self._known.put(key, found)
+        return found[0]
+
+    def request(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
+        """Return what is sent. Raises VeloxError for what the client may not send in this way."""
+        left_out: tuple[str, ...] = ()
+        if asked.body and (own := self._refused.left_out(asked.body, asked.surface)) is not asked.body:
+            asked = asked._replace(body=own)
+        if asked.surface in _OF_CLAUDE and asked.body and self._refuses_scopes(asked.model or ""):
+            asked = asked._replace(body=without_scopes(asked.body))
+        if asked.surface in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
+            asked = asked._replace(body=without_billing(asked.body))
+        if call.api is not asked.surface:
+            return InBackground() if self._runs_in_background(asked) else self._crossing(call, asked)
+        if asked.surface is Surface.RESPONSES and (fitted := self._fitted(asked)) is not None:
+            return InBackground() if self._runs_in_background(asked) else self._crossing(fitted, asked)
+        if asked.keeper is not None:
+            asked.keeper.reads_reply = not self.keeps_answers(asked.model or "")
+            if asked.keeper.reads_reply and self._runs_in_background(asked):
+                return InBackground()
+        if asked.body and asked.model is not None:
+            facts = self._facts_of(asked.model)
+            own = without_foreign(asked.body, asked.surface, facts, self._row.name)
+            own = with_known_values(own, asked.surface, facts, self._row.name)
+            own = with_fitted_schemas(own, asked.surface, facts, self._row.name)
+            if own is not asked.body:
+                asked = asked._replace(body=own)
+        if call.envelope is Envelope.CLAUDE_BEDROCK:
+            return self._invoke(call, asked)
+        model, rules = asked.model, asked.rules
+        is_another = model is not None and (asked.fields.model != model or asked.fields.is_model_in_path)
+        if asked.surface in _OF_CLAUDE and asked.body and (is_another or self._row.name != _ANTHROPIC):
+            asked, rules, left_out = self._for_service(asked)
+        body = asked.body
+        is_renamed = is_another and call.envelope not in _IN_PATH
+        if body and asked.surface in _OF_GOOGLE:
+            body = self._for_google(body, asked, is_renamed=is_renamed)
+        elif is_renamed and body:
+            body = naming_model(body, model or "") if asked.fields.is_model_in_path else with_model(body, model or "")
+        if body and call.fields:
+            fields = [(name, value) for name, value in call.fields if name == "model" or Field(name).find(body) < 0]
+            body = instead_of_model(body, fields) if fields else body
+        if body and call.envelope is Envelope.CLAUDE_VERTEX:
+            body = vertex_body(body)
+        elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
+            body = _vertex_count(body, model or "")
+        request = asked.forwarder.build(
+            asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
+        )
+        return Prepared(request, left_out=left_out)
+
+    def _runs_in_background(self, asked: Asked) -> bool:
+        """Say whether an answer is wanted in the background, which its provider would not do. Raises VeloxError."""
+        if asked.keeper is None or not asked.body:
+            return False
+        try:
+            return runs_in_background(asked.body)
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+
+    def keeps_answers(self, model: str) -> bool:
+        """Say whether a model's own Responses API keeps answers, where it has one."""
+        return self._facts_of(model).keeps_answers
+
+    def _fitted(self, asked: Asked) -> TargetCall | None:
+        """Return where a request in Responses goes that has types which the provider's own Responses does not take.
+
+        None: it takes them all.
+        """
+        model = asked.model or ""
+        if not asked.body or takes_types(asked.body, self._facts_of(model)):
+            return None
+        place = (self._row, self._parameters, Surface.RESPONSES, model)
+        return target_call(
+            *place, stream=asked.fields.stream, apis=self._apis, crosses=True, known_as=self._facts_of(model).family
+        )
+
+    def _refuses_scopes(self, model: str) -> bool:
+        facts = self._facts_of(model)
+        return _SCOPES in facts.refused or (_SCOPES, REFUSED) in facts.beta_fields
+
+    def _for_service(self, asked: Asked) -> tuple[Asked, HeaderRules, tuple[str, ...]]:
+        """Return a request of Messages as its service takes it, the rules for its headers, and what was left out.
+
+        What a route or an upstream sets as betas is sent as it says.
+        """
+        facts, rules = self._facts_of(asked.model or ""), asked.rules
+        given, losses = self._betas_of(asked), Losses(strict=asked.strict)
+        is_renamed = asked.model != asked.fields.model
+        try:
+            body, betas = fitted(asked.body or b"", given, facts, losses, is_renamed=is_renamed)
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+        asked = asked._replace(body=body)
+        if asked.surface is Surface.COUNT_MESSAGES and self._row.name == "vertex":
+            betas = tuple(beta for beta in betas if beta not in _NOT_COUNTED)
+        is_same = betas == given and (bool(given) or asked.head.header(_BETA) is None)
+        if is_same or _BETA in rules.names or asked.forwarder.sets(_BETA):
+            return asked, rules, losses.dropped
+        if not betas:
+            return asked, HeaderRules(rules.set, (*rules.remove, _BETA)), losses.dropped
+        named = (_BETA, ",".join(betas).encode("latin-1"))
+        return asked, HeaderRules((*rules.set, named), rules.remove), losses.dropped
+
+    def _betas_of(self, asked: Asked) -> tuple[str, ...]:
+        return names_of(value.decode("latin-1") for name, value in asked.head.headers if name == _BETA)
+
+    def _for_google(self, body: bytes | bytearray, asked: Asked, *, is_renamed: bool) -> bytes | bytearray:
+        """Return a body of Gemini's own, whose path names the model, with the names of it inside changed as well."""
+        is_vertex, model = self._row.name == "vertex", asked.model or ""
+        try:
+            if asked.surface is Surface.COUNT_GENERATE and (is_renamed or is_vertex):
+                return named_count_request(body, model, is_vertex=is_vertex)
+            if asked.surface in _EMBEDS_OF_GOOGLE and is_renamed:
+                return with_embedding_model(body, model)
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+        return body
+
+    def _invoke(self, call: TargetCall, asked: Asked) -> Prepared:
+        """Ask Claude on Bedrock for a client of Messages."""
+        losses = Losses(strict=asked.strict)
+        try:
+            body = self._invoked(asked, losses)
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+        client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
+        brings_back = _translation(Invoked(client, model, losses.dropped), asked._replace(on_tokens=None), self._heads)
+        return Prepared(_built(call, asked, body), brings_back)
+
+    def _invoked(self, asked: Asked, losses: Losses) -> bytes:
+        """Return the body of a client of Messages as Bedrock's invoke wants it. Raises BadRequestError."""
+        facts = self._facts_of(asked.model or "")
+        is_renamed = asked.model != asked.fields.model
+        return bedrock_body(*fitted(asked.body or b"", self._betas_of(asked), facts, losses, is_renamed=is_renamed))
+
+    def _both(
+        self, asked: Asked, client_api: Surface, model_api: Surface, losses: Losses
+    ) -> tuple[ClientSide, ModelSide]:
+        """Return what reads the client, and what writes for the model. Raises VeloxError: there are none."""
+        client, model = self._sides.clients.get(client_api), self._sides.models.get(model_api)
+        if client is None or model is None or asked.model is None:
+            message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
+            raise VeloxError(Reason.UNKNOWN_ROUTE, message)
+        told = Call(
+            asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream, _wants_array(asked), asked.keeper
+        )
+        return client(told, losses), model(self._facts_of(asked.model), losses, self._row.name)
+
+    def _facts_of(self, model: str) -> ModelFacts:
+        """Return what is known of a model, for which all rules are gone through: kept, as a client repeats names."""
+        found = self._models.get(model) or self._models.find(model)
+        if found is None:
+            found = self._facts(model)
+            if len(model) <= _KEPT_BYTES:
+                self._models.put(model, found)
+        return found
+
+    def estimate(self, asked: Asked) -> AnsweredHere:
+        """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
+        _check_size(asked)
+        losses = Losses()
+        client, model = self._both(asked, COUNTED_BY[asked.surface], Surface.CHAT, losses)
+        try:
+            body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+        return AnsweredHere([_JSON], body, [ESTIMATED])
+
+    def _count(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
+        """Have the tokens of a request counted by another API than its client's."""
+        model_name = asked.model or ""
+        until_s = self._uncounted.get(model_name) or self._uncounted.find(model_name)
+        if until_s is not None and asked.now_s < until_s:
+            return self.estimate(asked)
+        losses = Losses(strict=asked.strict)
+        client, model = self._both(asked, COUNTED_BY[asked.surface], _COUNTED_AT[call.api], losses)
+        is_vertex = self._row.name == "vertex"
+        counting = Counting(client, asked.surface, model, call.api, losses, is_vertex=is_vertex)
+        try:
+            if call.envelope is Envelope.CLAUDE_BEDROCK and asked.surface is Surface.COUNT_MESSAGES:
+                body = invoke_count_request(self._invoked(asked, losses))
+            else:
+                body = counting.request(asked.body or b"", model_name)
+            if call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
+                body = _vertex_count(body, model_name)
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        instead = partial(self._estimate_instead, counting, asked) if call.api is Surface.COUNT_CONVERSE else None
+        brings_back = _translation(Plain(counting), asked._replace(on_tokens=None), self._heads, instead=instead)
+        return Prepared(_built(call, asked, body), brings_back)
+
+    def _estimate_instead(self, counting: Counting, asked: Asked, error: ApiError) -> Instead | None:
+        """Return an estimate in place of an error which says that a model's provider can't count, or may not here."""
+        if not cannot_count(error):
+            return None
+        try:
+            body = counting.estimate(asked.body or b"")
+        except BadRequestError:
+            return None  # the provider's own error tells more
+        if len(asked.model or "") <= _KEPT_BYTES:
+            self._uncounted.put(asked.model or "", asked.now_s + _UNCOUNTED_S)
+        return Instead(body, (ESTIMATED,))
+
+    def _embed(self, call: TargetCall, asked: Asked) -> Prepared:
+        """Have texts embedded by another API than their client's."""
+        losses = Losses(strict=asked.strict)
+        is_google = asked.surface in _EMBEDS_OF_GOOGLE
+        form = _FORMS.get(call.envelope)
+        errors = Surface.CHAT if form is None else _ERRORS_OF[form]
+        sides = self._both(asked, Surface.GENERATE if is_google else Surface.CHAT, errors, losses)
+        google = GoogleEmbeddings(*sides, losses) if is_google else None
+        made = google if form is None else ModelEmbeddings(*sides, losses, form, google)
+        assert made is not None, "OpenAI's requests to OpenAI's API need no crossing"
+        build = partial(_built, call, asked)
+        asked_body, model = asked.body or b"", asked.model or ""
+        try:
+            if isinstance(made, ModelEmbeddings):
+                bodies, on_head = made.requests(asked_body, model), made.note_head
+            else:
+                bodies, on_head = [made.request(asked_body, model)], None
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
+        brings_back = _translation(Plain(made, lambda: made.tokens, n_held), asked, self._heads, on_head)
+        request = build(bodies[0])
+        if not isinstance(made, ModelEmbeddings) or len(bodies) == 1:
+            return Prepared(request, brings_back)
+        request.opener = SeveralCalls(bodies, build, made.take, asked.member, asked.on_bug, asked.apart).open
+        return Prepared(request, brings_back, worked=made.worked)
+
+    def _crossing(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
+        """Put a request into another dialect."""
+        _check_size(asked)
+        if asked.surface in COUNTED_BY:
+            return self._count(call, asked)
+        if asked.surface in _EMBEDS:
+            return self._embed(call, asked)
+        losses = Losses(strict=asked.strict, on_lost=partial(asked.on_lost, asked.surface, call.api))
+        client, model = self._both(asked, asked.surface, call.api, losses)
+        if asked.surface is not Surface.MESSAGES and adds_marks(self._facts_of(asked.model or "")):
+            model = MarkingModel(model, self._facts_of(asked.model or ""))
+        if call.envelope is Envelope.CLAUDE_VERTEX:
+            model = ClaudeOnVertex(model)
+        elif call.envelope is Envelope.CLAUDE_BEDROCK:
+            model = ClaudeOnBedrock(model)
+        crossing = Dialogue(client, model, losses)
+        try:
+            body = crossing.request(asked.body or b"", asked.model or "")
+        except BadRequestError as exc:
+            raise refusal(exc) from exc
+        if call.fields:
+            body = bytes(instead_of_model(body, call.fields))
+        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        return Prepared(_built(call, asked, body), _translation(crossing, asked, self._heads))
+
+
+def _built(call: TargetCall, asked: Asked, body: bytes) -> UpstreamRequest:
+    """Return a request that is written anew."""
+    return asked.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
+
+def _translation(
+    crossing: Crossing,
+    asked: Asked,
+    heads: TranslatedHeads,
+    on_head: Callable[[Headers], None] | None = None,
+    instead: Callable[[ApiError], Instead | None] | None = None,
+) -> Callable[[], ReplyFilter]:
+    """Return what brings the reply back by a crossing. on_head, instead: as in TranslatedReply."""
+    return partial(
+        TranslatedReply,
+        crossing,
+        asked.on_bug,
+        is_stream=asked.fields.stream,
+        has_limits=asked.has_limits,
+        knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),
+        on_tokens=asked.on_tokens,
+        secret=asked.secret,
+        heads=heads,
+        on_head=on_head,
+        instead=instead,
+        is_array=_wants_array(asked),
+    )
+
+
+def _check_size(asked: Asked) -> None:
+    """Raise VeloxError for a request that would take too long to be read and written anew."""
+    if asked.body and has_over(asked.body, MOST_VALUES):
+        message = f"this request has over {MOST_VALUES:,} fields and values: too many to be put into another API"
+        raise VeloxError(Reason.BAD_REQUEST, message)
+
+
+def _vertex_count(body: bytes | bytearray, model: str) -> bytes:
+    """Return a request to count as Vertex wants it, whose path does not name the model."""
+    return b'{"model":%b,' % quoted(model) + vertex_body(body)[1:]
+
+
+def _wants_array(asked: Asked) -> bool:
+    """Say whether a client of Gemini gets its stream as a JSON array: it did not ask for events."""
+    if asked.surface is not Surface.GENERATE or not asked.fields.stream:
+        return False
+    return not _EVENTS.intersection(asked.head.shape.query.split(b"&"))

@@ -1,0 +1,61 @@
+"""What an attempt is to do, made before it is sent: a request for its upstream, or an answer that needs none.
+
+A request whose reply passes as it comes needs no more than an UpstreamRequest.
+
+Knows: these values. Does not know: how they are made (lanes.py, forward.py), or sent (group.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from velox.gateway.reply.filters import ReplyFilter
+from velox.heads import Headers
+from velox.net.upstream.interface import UpstreamRequest
+from velox.protocol.token_usage import TokenUsage
+
+__all__ = ["AnsweredHere", "InBackground", "Prepared"]
+
+
+class Prepared:
+    """A request as it is sent, and how its reply is read.
+
+    translation: makes the filter that puts the reply into the client's dialect; None: it is in that already. left_out:
+    fields of a request in its own dialect that the upstream does not take. worked: of a request that is several calls;
+    returns the usage of those that were answered, None where none was.
+    """
+
+    __slots__ = ("left_out", "request", "translation", "worked")
+
+    def __init__(
+        self,
+        request: UpstreamRequest,
+        translation: Callable[[], ReplyFilter] | None = None,
+        left_out: tuple[str, ...] = (),
+        worked: Callable[[], TokenUsage | None] | None = None,
+    ) -> None:
+        self.request: Final = request
+        self.translation: Final = translation
+        self.left_out: Final = left_out
+        self.worked: Final = worked
+
+
+class AnsweredHere:
+    """No upstream is asked: this is the answer, of status 200. own: fields of Velox's own, beside the others."""
+
+    __slots__ = ("body", "headers", "own")
+
+    def __init__(self, headers: Headers, body: bytes, own: Headers) -> None:
+        self.headers: Final = headers
+        self.body: Final = body
+        self.own: Final = own
+
+
+class InBackground(AnsweredHere):
+    """The answer is to be made in the background, and its client is told so now."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__([], b"", [])

@@ -1,0 +1,158 @@
+"""One member of an upstream, in one worker: where requests go up, by which key, and what is known of it.
+
+Knows: what an attempt needs of a member, and how many requests may run there. Does not know: which member a request
+gets (group.py), what is sent, or how a reply comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.reply.addresses import UpstreamAddresses
+from velox.gateway.reply.reply_fields import AttemptFields
+from velox.gateway.translation.forward import Forwarder
+from velox.net.upstream.dialer import Dialer
+from velox.net.upstream.interface import UpstreamConnection
+from velox.net.upstream.pool import Pool
+from velox.outcomes import AttemptOutcome
+from velox.policy.balance.peak_ewma import PeakLatency
+from velox.policy.balance.scraped import ScrapedLoad
+from velox.policy.concurrency import ConcurrencyLimit, Unlimited
+from velox.policy.health.member import MemberHealth
+from velox.policy.routes import Timeouts, UpstreamEntry
+
+if TYPE_CHECKING:  # loads the dialects, which most gateways don't need
+    from velox.gateway.translation.lanes import Lanes
+
+__all__ = ["Counts", "Member"]
+
+
+class Counts(Protocol):
+    """Where the members' requests are counted, over all workers (shm/upstream_table.py)."""
+
+    def counts_begun(self, row: int) -> Callable[[], object]:
+        """Return what is called when an attempt begins."""
+
+    def ended(self, row: int) -> None:
+        """It is over."""
+
+    def inflight(self, row: int) -> int:
+        """Return how many have begun and not ended, in all workers."""
+
+    def inflight_of(self, rows: Sequence[int]) -> Sequence[int]:
+        """Return the same for several, as a sequence that looks when it is read."""
+
+    def count_attempt(self, row: int, outcome: AttemptOutcome) -> None:
+        """Count an attempt that is over."""
+
+    def counts_attempts(self, row: int, outcome: AttemptOutcome) -> Callable[[], object]:
+        """Return what is called when an attempt is over that ended so."""
+
+    def count_ejection(self, row: int) -> None:
+        """Count that it was put out."""
+
+    def count_call(self, row: int, tokens: Sequence[int | None], cost_nano: int | None) -> None:
+        """Count tokens (input, output, cached, written to a cache, reasoning) and cost of a call. None: not known."""
+
+    def observe_ttfb(self, row: int, ns: int) -> None:
+        """Record how long a first byte took."""
+
+    def set_state(self, row: int, state: int) -> None:
+        """Tell what this worker thinks of it (policy/health/member.py, State)."""
+
+    def set_keys(self, row: int, out: int, resting: int) -> None:
+        """Tell how many of its keys are out, and rest."""
+
+    def forget(self, row: int) -> None:
+        """Tell that this worker is done with it: the row may be somebody else's from now on."""
+
+
+class MemberPool(Pool, Protocol):
+    """What is asked of a member's pool: by requests, and by who keeps the members."""
+
+    @property
+    def is_warm(self) -> bool:
+        """True while it can serve: see UpstreamPool."""
+
+    def start(self) -> None:
+        """Begin to connect."""
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due."""
+
+    def keep_none(self) -> None:
+        """Keep no connection that idles. Called now and then."""
+
+    def close(self) -> None:
+        """Close what is idle, and the rest as it becomes so."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One origin of an upstream.
+
+    address: the origin, for people. row: where it is counted. forwarders: one for each key of the upstream; one if it
+    has none. websockets: makes the connections that become tunnels. load: what it tells of its own load, where it is
+    asked for that.
+
+    name: the upstream's. first_fields: what tells a client of its first attempt, which went there. began: called when
+    an attempt begins. answered: called when one is over whose reply was whole, and no error.
+
+    lanes: how requests are put into the APIs of its provider; None: all go up as they came. addresses: which are its.
+
+    concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
+    another is kept from nothing, for its client has waited for a place already.
+    """
+
+    entry: UpstreamEntry
+    address: str
+    row: int
+    forwarders: tuple[Forwarder, ...]
+    pool: MemberPool
+    health: MemberHealth
+    counts: Counts
+    websockets: Dialer | None = None
+    concurrency: ConcurrencyLimit = field(default_factory=Unlimited)
+    load: ScrapedLoad | None = None
+    latency: PeakLatency = field(default_factory=PeakLatency)
+    lanes: Lanes | None = None
+    addresses: UpstreamAddresses | None = None
+    name: str = field(init=False)
+    first_fields: AttemptFields = field(init=False)
+    began: Callable[[], object] = field(init=False)
+    answered: Callable[[], object] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.entry.name)
+        object.__setattr__(self, "first_fields", AttemptFields.of(self.entry.name, 1))
+        object.__setattr__(self, "began", self.counts.counts_begun(self.row))
+        object.__setattr__(self, "answered", self.counts.counts_attempts(self.row, AttemptOutcome.OK))
+
+    def __repr__(self) -> str:
+        return f"<Member {self.name} {self.address} {self.pool!r} {self.health!r}>"
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """How long it may take."""
+        return self.entry.timeouts
+
+    async def connection(self, queue_timeout_s: float) -> UpstreamConnection:
+        """Wait for a connection with room for one request. Raises VeloxError.
+
+        For as long as a request may wait in the queue, and a new connection may take on top of it: a name, then one
+        address, then TLS. A dial that fails says why.
+        """
+        timeout_s = queue_timeout_s + 2 * self.timeouts.connect_s + self.timeouts.tls_s
+        connection: UpstreamConnection | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while connection is None or not connection.has_room:
+                    connection = await self.pool.lease()
+        except TimeoutError as exc:
+            message = f"no upstream connection came free in {timeout_s:g} s"
+            raise VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0) from exc
+        return connection
