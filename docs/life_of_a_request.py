@@ -71,7 +71,7 @@ STEPS: Final = (
     Step(
         "limits",
         ("If all limits have capacity, each is charged;", "otherwise none is, and the client gets 429."),
-        "Exchange.pass_gate(), limits/limiter.py",
+        "Exchange.pass_gate(), gateway/limits/limiter.py",
         ("429 rate_limited, with the exact time to wait", "503 limits_unavailable"),
     ),
     Step(
@@ -83,7 +83,7 @@ STEPS: Final = (
     Step(
         "route",
         ("By model, path, header, key; then, by health and", "load, an upstream, a server, an upstream key."),
-        "RouteCursor.first(), cluster/group.py",
+        "RouteCursor.first(), gateway/cluster/group.py",
         (
             "kept answers: 503 answers_unavailable",
             "404 unknown_model, unknown_route",
@@ -101,7 +101,7 @@ STEPS: Final = (
     Step(
         "forward",
         ("Head rebuilt, body unchanged. Retries where safe,", "at another server or after a wait."),
-        "Attempt.send(), cluster/retries.py",
+        "Attempt.send(), gateway/cluster/retries.py",
         (
             "502 upstream_reset, upstream_protocol,",
             "upstream_redirect; body_timeout as 504",
@@ -112,7 +112,7 @@ STEPS: Final = (
     Step(
         "reply",
         ("Callbacks, no task: each chunk is one read and", "one write. A slow client pauses its upstream."),
-        "reply/reply.py, reply/filters.py",
+        "gateway/reply/reply.py",
         (
             "cut: upstream_truncated, upstream_reset,",
             "upstream_protocol, upstream_idle_timeout,",
@@ -122,7 +122,7 @@ STEPS: Final = (
     Step(
         "account",
         ("Exactly once: limits settled, slot released,", "counted, logged; then the last byte."),
-        "Exchange._end(), limits/grant.py",
+        "Exchange._end(), gateway/limits/grant.py",
         (),
     ),
 )
