@@ -28,9 +28,9 @@ import orjson
 
 from bench.machine import describe
 from docs.tables import fill
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.losses import Losses
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.providers.model_facts import facts_of
 from velox.providers.provider import Family, Keyless, Provider
 from velox.providers.rows import COMPATIBLE, PROVIDERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from velox.dialects.claude_fields import BETAS_OF
+from velox.dialects.as_sent.claude_fields import BETAS_OF
 
 __all__ = ["ASKED", "BETAS", "DROPPED", "EXAMPLES", "FETCH", "SEARCH", "TOOL", "example"]
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_translation import JSON
-from velox.dialects.form import Answer, Event, Stop, StopReason, Text
-from velox.dialects.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.model import Answer, Event, Stop, StopReason, Text
 from velox.errors import VeloxError
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.crossing import Dialogue, Plain

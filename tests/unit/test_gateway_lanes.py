@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.dialects.test_claude_envelope import bedrock_framed
 from tests.unit.dialects.test_told_tokens import sse
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember

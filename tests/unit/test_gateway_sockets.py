@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from velox.dialects.form import Call
+from velox.dialects.canonical.model import Call
 from velox.dialects.responses.socket import SocketMessages, prepared_messages
 from velox.gateway.websocket.sockets import forget_oldest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import RULES, facts_of
 from velox.providers.rows import PROVIDERS

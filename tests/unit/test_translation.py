@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from velox.dialects.form import ApiError, ErrorKind
-from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import FilterChain, InnerError
 from velox.gateway.translation.translation import CrossingStream, TranslatedHeads, TranslatedReply

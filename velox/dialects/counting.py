@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.decoding import decoded_reply, decoded_request
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import (
     ApiError,
     Audio,
     Block,
@@ -41,8 +41,8 @@ from velox.dialects.form import (
     ToolResult,
     ToolUse,
 )
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
-from velox.dialects.text import quoted
+from velox.dialects.json_text.decoding import decoded_reply, decoded_request
+from velox.dialects.json_text.text import quoted
 from velox.heads import Header, Headers
 from velox.protocol.error_meaning import is_too_long
 from velox.types import Surface

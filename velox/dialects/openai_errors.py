@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.form import ApiError, ErrorKind
-from velox.dialects.text import quoted
+from velox.dialects.canonical.model import ApiError, ErrorKind
+from velox.dialects.json_text.text import quoted
 
 __all__ = ["api_error", "error_json", "kind_of", "read_error"]
 

@@ -1,6 +1,6 @@
 """What is said of some models: a fact of `ModelFacts` by its name, for models that match a pattern.
 
-Knows: patterns. Does not know: which facts there are (dialects/facts.py), or any model (providers/model_facts.py).
+Knows: patterns. Does not know: which facts there are (dialects/facts), or any model (providers).
 """
 
 from __future__ import annotations

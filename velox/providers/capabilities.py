@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.policy.patterns import matches
 from velox.protocol.model_list import Capabilities
 

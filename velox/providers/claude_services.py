@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from velox.dialects.facts import BY, REFUSED, TAKEN
+from velox.dialects.facts.model_facts import BY, REFUSED, TAKEN
 from velox.policy.model_rule import Fact, ModelRule
 
 __all__ = ["SERVICES", "STRICT_AT_BEDROCK"]

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.policy.model_rule import Fact, ModelRule, told_family
 from velox.providers.bedrock_limits import LIMITS
 from velox.providers.claude_services import SERVICES, STRICT_AT_BEDROCK
@@ -46,7 +46,7 @@ _WITHOUT_SCHEMAS: Final = (
 _OPENAIS: Final = ("openai", "azure", "foundry")
 
 _SCOPE: Final = "cache_control.scope"
-# Of the schemas of tools; the sources are in dialects/tool_fit.py.
+# Of the schemas of tools; the sources are in dialects/tools/tool_fit.py.
 _TOP_OF_CLAUDE: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf", "properties.keys", "malformed")
 # "parameters schema should be of type OBJECT" (Google); of Nova only type, properties and required are documented.
 _TOP_COMBINED: Final = ("top.ref", "top.anyOf", "top.oneOf", "top.allOf")

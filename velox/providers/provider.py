@@ -14,7 +14,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.heads import Header
 from velox.types import Endpoint, Surface
 
@@ -30,7 +30,7 @@ class Envelope(enum.Enum):
     CLAUDE_BEDROCK: neither `model` nor `stream`, but `anthropic_version: "bedrock-2023-05-31"`, and the header
     anthropic-beta as a list `anthropic_beta`; a stream comes in frames of base64.
     AZURE_DATED: the path names the deployment; a `model` in the body is not looked at.
-    PREDICT, CONTENT, TITAN, NOVA, COHERE: how models of VECTORS take texts (dialects/embedding_models.py).
+    PREDICT, CONTENT, TITAN, NOVA, COHERE: how models of VECTORS take texts (dialects/embeddings/other_models.py).
     """
 
     NONE = "none"

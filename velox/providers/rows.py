@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from velox.dialects.facts import ModelFacts
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.heads import Header
 from velox.policy.api_rows import is_management
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.compact_client import CompactClient
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.responses.write_reply import ResponsesClient
 from velox.gateway.translation.lanes import Lanes, Sides
 from velox.policy.routes import UpstreamEntry
 from velox.providers.model_facts import facts_of

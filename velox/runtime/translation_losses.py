@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from velox.dialects.claude_fields import fitted
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.as_sent.claude_fields import fitted
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.lanes import Sides
 from velox.policy.patterns import is_exact
 from velox.policy.routes import RouteEntry, Target, UpstreamEntry

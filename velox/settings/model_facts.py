@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, get_type_hints
 
-from velox.dialects.efforts import EFFORTS
-from velox.dialects.facts import BY, ModelFacts
+from velox.dialects.facts.efforts import EFFORTS
+from velox.dialects.facts.model_facts import BY, ModelFacts
 from velox.policy.model_rule import Fact, ModelRule
 from velox.providers.rows import PROVIDERS
 from velox.settings import parse
@@ -29,7 +29,7 @@ _MOST_RULES: Final = 256
 _MOST_OUTPUT: Final = 10_000_000
 _KINDS: Final = get_type_hints(ModelFacts)
 FIELDS: Final = ("models", "providers", *_KINDS)
-# The words that writers know (dialects/facts.py).
+# The words that writers know (dialects/facts/model_facts.py).
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "thinking": (

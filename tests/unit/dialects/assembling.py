@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from velox.dialects.form import (
+from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
     Block,
@@ -35,7 +35,7 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.text import EMPTY, decoded, joined
+from velox.dialects.json_text.text import EMPTY, decoded, joined
 
 __all__ = ["assembled", "events_of", "normal"]
 

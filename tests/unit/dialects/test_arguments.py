@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from velox.dialects.arguments import custom_input, read_arguments
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.facts import UNKNOWN_MODEL
-from velox.dialects.form import ToolUse
-from velox.dialects.generate.client_stream import arguments_of
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import ToolUse
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.generate.wire import as_object
-from velox.dialects.losses import Losses
-from velox.dialects.messages.model import MessagesModel
+from velox.dialects.generate.write_stream import arguments_of
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.tools.arguments import custom_input, read_arguments
 
 # A string may hold what no decoder takes: only the body around it was checked.
 _DEEP = '{"a":' + "[" * 2000 + "]" * 2000 + "}"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.recorded import recorded
 from tests.unit.dialects.assembling import events_of
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import Call
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 
 _ALL = recorded("openrouter", "chat/completions") + recorded("mistral", "chat/completions")
 _BODIES = [each.body for each in _ALL if len(each.body) < 20_000]

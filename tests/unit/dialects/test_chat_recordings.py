@@ -13,11 +13,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Answer, Call, End, Failed, Request
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Answer, Call, End, Failed, Request
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.facts.model_facts import ModelFacts
 
 _PROVIDERS = [path.name.removesuffix(".jsonl.gz") for path in Path("tests/recordings").glob("*.jsonl.gz")]
 _ALL = [

@@ -9,10 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import (
     Audio,
     Block,
     CacheMark,
@@ -36,7 +34,9 @@ from velox.dialects.form import (
     ToolUse,
     Written,
 )
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

@@ -10,10 +10,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.facts import UNKNOWN_MODEL
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import (
     Answer,
     ApiError,
     Call,
@@ -39,8 +37,10 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
-from velox.dialects.sse_events import MOST_REPLY_BYTES
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL
+from velox.dialects.streams.sse_events import MOST_REPLY_BYTES
 
 _CALL = Call("abc", 7)
 _TOOL = {"type": "function", "function": {"name": "f"}}

@@ -16,19 +16,19 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.citations import bytes_to_characters, cited_pieces
-from velox.dialects.facts import ModelFacts
-from velox.dialects.foreign_history import without_foreign
-from velox.dialects.form import Call, Citation, ClientSide, ModelSide, Source
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.as_sent.foreign_history import without_foreign
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call, Citation, ClientSide, ModelSide, Source
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.responses.write_reply import ResponsesClient
+from velox.dialects.streams.citations import bytes_to_characters, cited_pieces
 from velox.gateway.translation.crossing import Dialogue
 from velox.types import Surface
 

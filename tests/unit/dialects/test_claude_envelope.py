@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import events_of
-from velox.dialects.claude_envelope import (
+from velox.dialects.as_sent.claude_envelope import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
     InvokeStream,
@@ -25,12 +25,12 @@ from velox.dialects.claude_envelope import (
     without_billing,
     without_scopes,
 )
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, End, ErrorKind, Failed
-from velox.dialects.losses import BrokenReplyError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.sse_events import SseEvents
+from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.model import Call, End, ErrorKind, Failed
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.streams.sse_events import SseEvents
 
 _ALL = [each for each in recorded("anthropic", "/v1/messages", status=200) if "count" not in each.path]
 _STREAMS = [each for each in _ALL if each.is_stream]

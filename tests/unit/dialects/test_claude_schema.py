@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.claude_schema import are_strict_taken
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Format, Message, Request, Role, Text, Tool
-from velox.dialects.losses import Losses
-from velox.dialects.messages.model import MessagesModel
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Format, Message, Request, Role, Text, Tool
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.tools.claude_schema import are_strict_taken
 
 _FACTS = ModelFacts(thinking="adaptive")
 _NULLABLE = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]}

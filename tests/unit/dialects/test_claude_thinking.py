@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.claude_fields import fitted
-from velox.dialects.losses import Losses
+from velox.dialects.as_sent.claude_fields import fitted
+from velox.dialects.canonical.losses import Losses
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.dialects.test_compaction import asked, crossing
-from velox.dialects.form import Call, Choice, ToolChoice, ToolUse
-from velox.dialects.losses import Losses
-from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call, Choice, ToolChoice, ToolUse
+from velox.dialects.responses.write_reply import ResponsesClient
 
 SHELL = {"commands": ["ls", "pwd"], "timeout_ms": 5, "max_output_length": None}
 PATCH = {"type": "update_file", "path": "a.py", "diff": "@@\n-a\n+b"}

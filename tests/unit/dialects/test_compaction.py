@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.unit.dialects.test_told_tokens import sse
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.facts import ModelFacts
-from velox.dialects.foreign_history import without_foreign
-from velox.dialects.form import Call, ClientSide
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
-from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.as_sent.foreign_history import without_foreign
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import Call, ClientSide
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.responses.compact_client import CompactClient
+from velox.dialects.responses.write_reply import ResponsesClient
 from velox.gateway.translation.crossing import Dialogue
 from velox.types import Surface
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
+from velox.dialects.canonical.losses import BrokenReplyError
 from velox.dialects.converse.frames import Frame, Frames
-from velox.dialects.losses import BrokenReplyError
 
 _STREAMS = recorded("bedrock", "converse-stream")
 

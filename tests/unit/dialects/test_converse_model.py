@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.converse_shapes import request_faults
 from tests.vendors import converse
-from velox.dialects.claude_schema import fitted_schema
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.converse.writer import is_claude
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import (
     Answer,
     Audio,
     Block,
@@ -46,7 +43,10 @@ from velox.dialects.form import (
     Usage,
     Written,
 )
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.converse.write_request import is_claude
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.tools.claude_schema import fitted_schema
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

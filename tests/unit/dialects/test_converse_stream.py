@@ -14,11 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.converse.frames import Frames
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.events import answer_of
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.model import (
     Close,
     Delta,
     End,
@@ -45,7 +42,10 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.losses import BrokenReplyError, Losses
+from velox.dialects.converse.frames import Frames
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.streams.events import answer_of
 
 _STREAMS = recorded("bedrock", "converse-stream")
 CLAUDE = ModelFacts(thinking="adaptive")

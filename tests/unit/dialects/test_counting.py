@@ -10,8 +10,10 @@ from anthropic.types import MessageTokensCount
 from google.genai.types import CountTokensResponse
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.claude_envelope import bedrock_body
-from velox.dialects.converse.model import ConverseModel
+from velox.dialects.as_sent.claude_envelope import bedrock_body
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import Call, Image, Media, MediaKind, Message, Request, Role, Text
+from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.counting import (
     Counting,
     cannot_count,
@@ -22,13 +24,11 @@ from velox.dialects.counting import (
     tokens_of,
     written_tokens,
 )
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, Image, Media, MediaKind, Message, Request, Role, Text
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
 from velox.types import Surface
 
 _CALL = Call("0123abcd", 1_700_000_000, "gemini-2.5-flash")

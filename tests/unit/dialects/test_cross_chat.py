@@ -12,11 +12,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import (
     Answer,
     Call,
     ClientSide,
@@ -27,13 +24,16 @@ from velox.dialects.form import (
     Thinking,
     ToolUse,
 )
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.responses.write_reply import ResponsesClient
 from velox_sim.message_wishes import message_wish
 
 _CALL: Final = Call("0123abcd", 1_700_000_000, "m")

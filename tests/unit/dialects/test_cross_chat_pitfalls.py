@@ -8,13 +8,13 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.dialects.assembling import events_of
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.form import Call, End, Failed, ModelSide
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.model import MessagesModel
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call, End, Failed, ModelSide
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.messages.read_reply import MessagesModel
 
 _CALL: Final = Call("abc", 7, "m")
 _CLAUDE: Final = ModelFacts(thinking="budget", forced_choice=False)

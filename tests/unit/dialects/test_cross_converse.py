@@ -11,13 +11,13 @@ import pytest
 
 from tests.recorded import recorded
 from tests.unit.dialects.converse_shapes import request_faults
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.form import Call, ClientSide
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call, ClientSide
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.responses.write_reply import ResponsesClient
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.unit.dialects.test_matrix import PLAIN
 from tests.unit.dialects.test_matrix_requests import REQUESTS, SIDES
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.gateway.translation.crossing import Dialogue
 from velox.types import Surface
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.losses import Losses
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface

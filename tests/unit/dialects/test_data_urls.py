@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.data_urls import read_url
-from velox.dialects.form import MediaKind
+from velox.dialects.canonical.model import MediaKind
+from velox.dialects.media.data_urls import read_url
 
 PARTS = ["%", "=", "%41", "%3d", "%e2%82%ac", "a", "\n", "\r", " ", "_", "%0A", "4", "F", "é", "=\n", "%\n", "%2", "\t"]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.decoding import checked_text
-from velox.dialects.form import Call, ClientSide
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call, ClientSide
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.json_text.decoding import checked_text
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.responses.write_reply import ResponsesClient
 
 _MARK = b"\xef\xbb\xbf"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.recorded import recorded
-from velox.dialects.chat.stream import ChunkReader
-from velox.dialects.delta_shape import DeltaShape
-from velox.dialects.form import Delta, Event, StreamReader
-from velox.dialects.losses import BrokenReplyError
-from velox.dialects.messages.stream import MessagesReader
+from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.model import Delta, Event, StreamReader
+from velox.dialects.chat.read_stream import ChunkReader
+from velox.dialects.messages.read_stream import MessagesReader
+from velox.dialects.streams.delta_shape import DeltaShape
 
 _CHUNK = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{%b},"finish_reason":null}]}\n\n'
 _BLOCK = (

@@ -1,4 +1,4 @@
-"""Embeddings of OpenAI's API by models of Vertex AI and Bedrock (dialects/embedding_models.py)."""
+"""Embeddings of OpenAI's API by models of Vertex AI and Bedrock (dialects/embeddings/other_models.py)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from openai.types import CreateEmbeddingResponse
 
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
-from velox.dialects.embeddings import GoogleEmbeddings
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings
+from velox.dialects.embeddings.other_models import EmbeddingForm, ModelEmbeddings
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.write_reply import GenerateClient
 from velox.protocol.token_usage import TokenUsage
 
 PREDICT, CONTENT, TITAN, NOVA, COHERE = EmbeddingForm

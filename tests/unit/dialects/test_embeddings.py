@@ -1,4 +1,4 @@
-"""Embeddings of a model with OpenAI's API, for a client of Gemini (dialects/embeddings.py)."""
+"""Embeddings of a model with OpenAI's API, for a client of Gemini (dialects/embeddings/gemini_clients.py)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from openai.types import embedding_create_params
 from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings, with_embedding_model
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.write_reply import GenerateClient
 
 RECORDED = recorded("gemini", ":batchEmbedContents")
 A: dict[str, Any] = {"content": {"parts": [{"text": "a"}]}}

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.chat.details import id_with_thought, signature_detail, thinking_detail
-from velox.dialects.events import events_of
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
-from velox.dialects.form import Answer, Block, Call, Signature, Stop, StopReason, ToolUse
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.losses import Losses
-from velox.dialects.signatures import tagged, tagged_base64
+from velox.dialects.as_sent.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Answer, Block, Call, Signature, Stop, StopReason, ToolUse
+from velox.dialects.canonical.signatures import tagged, tagged_base64
+from velox.dialects.chat.reasoning import id_with_thought, signature_detail, thinking_detail
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.streams.events import events_of
 from velox.types import Surface
 
 GOOGLES = Signature("google", "R09PR0xF")

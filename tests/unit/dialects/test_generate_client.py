@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from google.genai import errors, types
 
-from velox.dialects.events import answer_of, events_of
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import (
     Answer,
     ApiError,
     Audio,
@@ -48,10 +47,11 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.in_turn import MOST_WAITING_BYTES
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.streams.events import answer_of, events_of
+from velox.dialects.streams.in_turn import MOST_WAITING_BYTES
 
 _CALL = Call("abc123", 1_700_000_000, "claude-x", True)
 _USER = {"role": "user", "parts": [{"text": "Hi"}]}

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recorded import recorded
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
 
 _ALL = recorded("gemini", "enerateContent") + recorded("vertex", "enerateContent")
 _SMALL = [each for each in _ALL if len(each.body) < 4000 and len(each.reply) < 8000]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import (
     Audio,
     Block,
     CacheMark,
@@ -45,10 +45,10 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.generate.model import GenerateModel
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
-from velox.dialects.sse_events import MOST_REPLY_BYTES
+from velox.dialects.streams.sse_events import MOST_REPLY_BYTES
 
 _LEVEL = ModelFacts(thinking="level")
 _OLD = ModelFacts(thinking="thinking_budget")

@@ -10,12 +10,25 @@ import pytest
 from google.genai import types
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, Close, Delta, End, Event, Finish, Lost, Open, Sign, Start, StopReason, Used
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.generate.request_reader import camel
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import (
+    Call,
+    Close,
+    Delta,
+    End,
+    Event,
+    Finish,
+    Lost,
+    Open,
+    Sign,
+    Start,
+    StopReason,
+    Used,
+)
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.read_request import camel
+from velox.dialects.generate.write_reply import GenerateClient
 
 _ALL = [each for name in ("gemini", "vertex") for each in recorded(name, "enerateContent")]
 _PLAIN = [each for each in _ALL if not each.is_stream]

@@ -13,12 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, event, stop
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.events import events_of
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import (
     Answer,
     Call,
     Close,
@@ -36,13 +32,17 @@ from velox.dialects.form import (
     Thinking,
     ToolUse,
 )
-from velox.dialects.form import Stop as Stopped
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.surrogates import masked, unmasked, without_half, without_halves
-from velox.dialects.tool_schema import listed_schema
+from velox.dialects.canonical.model import Stop as Stopped
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.json_text.surrogates import masked, unmasked, without_half, without_halves
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.streams.events import events_of
+from velox.dialects.tools.tool_schema import listed_schema
 
 HALF = rb"\ud83d"
 OTHER = rb"\ude00"

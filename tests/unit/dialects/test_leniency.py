@@ -8,13 +8,9 @@ from typing import Any, Final
 import pytest
 
 from tests.vendors import openai as openais
-from velox.dialects.as_sent import with_known_values
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.events import events_of
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.form import (
+from velox.dialects.as_sent.known_values import with_known_values
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import (
     Call,
     ClientSide,
     Message,
@@ -25,13 +21,17 @@ from velox.dialects.form import (
     Text,
     Thinking,
 )
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.responses.write_reply import ResponsesClient
+from velox.dialects.streams.events import events_of
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.types import Surface

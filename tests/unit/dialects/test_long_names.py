@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from velox.dialects.canonical.names import FittedNames
 from velox.dialects.converse.media import DocumentNames
-from velox.dialects.names import FittedNames
 
 LETTERS = re.compile(r"[a-zA-Z0-9_-]+")
 

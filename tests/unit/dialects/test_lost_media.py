@@ -13,9 +13,9 @@ import pytest
 from tests.unit.dialects.assembling import assembled
 from tests.unit.dialects.assembling import events_of as read_events
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, delta, event, stop
-from velox.dialects.events import answer_of, events_of
-from velox.dialects.form import Call, Image, Message, Request, Role, Text
-from velox.dialects.losses import Losses
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call, Image, Message, Request, Role, Text
+from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.crossing import Dialogue
 from velox.gateway.translation.translation import TranslatedReply
 from velox.heads import ReplyHead

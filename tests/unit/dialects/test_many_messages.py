@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.facts import UNKNOWN_MODEL
-from velox.dialects.form import Call
-from velox.dialects.losses import Losses
-from velox.dialects.open_calls import OpenCalls
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL
+from velox.dialects.tools.open_calls import OpenCalls
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface

@@ -25,10 +25,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.events import answer_of, events_of
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, ClientSide, Event, ModelSide
-from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import Call, ClientSide, Event, ModelSide
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface

@@ -19,9 +19,9 @@ from openai.types.chat import completion_create_params
 from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface

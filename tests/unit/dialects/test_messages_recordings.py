@@ -16,12 +16,12 @@ from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Answer, Call, End, ErrorKind, StreamReader, Text
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.sse_events import SseEvents
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import Answer, Call, End, ErrorKind, StreamReader, Text
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.streams.sse_events import SseEvents
 
 _ALL = [each for each in recorded("anthropic", "/v1/messages", status=None) if "count" not in each.path]
 _ANSWERS = [each for each in _ALL if each.status == 200 and not each.is_stream]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import (
     CacheMark,
     Call,
     Choice,
@@ -30,10 +30,10 @@ from velox.dialects.form import (
     ToolResult,
     ToolUse,
 )
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.signatures import tagged
+from velox.dialects.canonical.signatures import tagged
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
 
 _CALL = Call("0123abcd", 1_700_000_000)
 _OWN = Signature("anthropic", "EqQB")

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.model import (
     Answer,
     ApiError,
     Call,
@@ -36,13 +36,13 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.losses import BrokenReplyError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.client_stream import MessagesWriter
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.messages.stream import MessagesReader
-from velox.dialects.signatures import tagged
-from velox.dialects.sse_events import SseEvents
+from velox.dialects.canonical.signatures import tagged
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.read_stream import MessagesReader
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.messages.write_stream import MessagesWriter
+from velox.dialects.streams.sse_events import SseEvents
 
 _CALL = Call("0123abcd", 1_700_000_000)
 _START = {"type": "message_start", "message": {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 9}}}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from velox.dialects.form import ErrorKind
+from velox.dialects.canonical.model import ErrorKind
 from velox.dialects.openai_errors import api_error, error_json, read_error
 
 # As llama.cpp writes it: the status as `code`, the name as `type`.

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.converse.model import ConverseModel
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Message, Reasoning, Request, Role, Text
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Message, Reasoning, Request, Role, Text
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.responses.read_reply import ResponsesModel
 
 
 @pytest.mark.parametrize("side", [ChatModel, ResponsesModel, MessagesModel, GenerateModel, ConverseModel])

@@ -1,4 +1,4 @@
-"""Where a fault stands that the writer for a model found, in the words of the client (dialects/own_paths.py)."""
+"""Where a fault stands that the writer for a model found, in the words of the client (own_paths.py)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.form import Call
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.own_paths import GENERATE_NAMES, MESSAGES_NAMES, RESPONSES_NAMES, own_path
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.own_paths import GENERATE_NAMES, MESSAGES_NAMES, RESPONSES_NAMES, own_path
 from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS

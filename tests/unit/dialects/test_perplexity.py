@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import (
     Call,
     Document,
     Failed,
@@ -27,8 +27,8 @@ from velox.dialects.form import (
     ToolResult,
     ToolUse,
 )
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.responses.read_reply import ResponsesModel
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

@@ -9,17 +9,17 @@ from typing import Any, Final
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from velox.dialects.chat.client import ChatClient
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, ClientSide, ModelSide
-from velox.dialects.generate.client import GenerateClient
-from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.messages.model import MessagesModel
-from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import Call, ClientSide, ModelSide
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.chat.write_reply import ChatClient
+from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.generate.read_reply import GenerateModel
+from velox.dialects.generate.write_reply import GenerateClient
+from velox.dialects.messages.read_reply import MessagesModel
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.responses.write_reply import ResponsesClient
 from velox.gateway.translation.crossing import Dialogue
 
 _CALL: Final = Call("vx1", 7, "m")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.recorded import recorded
-from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, Message, Request, Role, Text
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call, Message, Request, Role, Text
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.runtime.dialects import sides
 from velox.types import Surface
 

@@ -25,9 +25,9 @@ from tests.unit.dialects.said import (
     sse,
     streamed,
 )
-from velox.dialects.chat.stream import ChunkReader
-from velox.dialects.form import Call
-from velox.dialects.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.chat.read_stream import ChunkReader
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.crossing import Dialogue
 from velox.gateway.translation.translation import TranslatedReply

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.recorded import recorded
 from tests.unit.dialects.assembling import events_of
-from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.dialects.form import Call
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
-from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import Call
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.responses.write_reply import ResponsesClient
 
 _ALL = [each for each in recorded("openai", "/v1/responses") if each.body]
 _BODIES = [each.body for each in _ALL if len(each.body) < 20_000]

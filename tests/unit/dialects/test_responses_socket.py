@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.events import events_of
-from velox.dialects.form import Answer, ApiError, Call, ErrorKind, Message, Role, Stop, StopReason, Text, ToolUse
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import (
+    Answer,
+    ApiError,
+    Call,
+    ErrorKind,
+    Message,
+    Role,
+    Stop,
+    StopReason,
+    Text,
+    ToolUse,
+)
 from velox.dialects.responses.socket import Asked, SocketMessages, check_prepared, prepared
+from velox.dialects.responses.write_reply import ResponsesClient
+from velox.dialects.streams.events import events_of
 
 
 def _message(**fields: Any) -> bytes:

@@ -11,9 +11,8 @@ import pytest
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
-from velox.dialects.events import events_of as told
-from velox.dialects.facts import UNKNOWN_MODEL
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.model import (
     Answer,
     ApiError,
     Block,
@@ -39,9 +38,10 @@ from velox.dialects.form import (
     Usage,
     Used,
 )
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
-from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.model import ResponsesModel
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.responses.write_reply import ResponsesClient
+from velox.dialects.streams.events import events_of as told
 
 _CODEX = Path(__file__).with_name("codex_request.json").read_bytes()
 _PLAIN = [

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from tests.vendors import schemas
-from velox.dialects.schemas_as_sent import with_fitted_schemas
+from velox.dialects.as_sent.tool_schemas import with_fitted_schemas
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.types import Surface

@@ -7,8 +7,8 @@ import base64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.form import Signature
-from velox.dialects.signatures import is_redacted, tagged, tagged_base64, untagged
+from velox.dialects.canonical.model import Signature
+from velox.dialects.canonical.signatures import is_redacted, tagged, tagged_base64, untagged
 
 _SIGNATURES = st.builds(
     Signature,

@@ -16,8 +16,8 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.dialects.snapshot_stories import ANSWERS, ERRORS, REQUESTS, STREAMS, TARGETS, Target
-from velox.dialects.form import Call
-from velox.dialects.losses import Losses
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call
 from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from velox.dialects.losses import BrokenReplyError
-from velox.dialects.names import FittedNames
-from velox.dialects.sse_events import SseEvents
+from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.names import FittedNames
+from velox.dialects.streams.sse_events import SseEvents
 
 _STREAM = (
     b'data: {"a":1}\r\n\r\n'

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velox.dialects.losses import BrokenReplyError
-from velox.dialects.sse_events import SseEvents
+from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.streams.sse_events import SseEvents
 
 _LINES = [
     "data: a",

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from velox.dialects.events import events_of
-from velox.dialects.form import Answer, Call, Stop, StopReason, ToolUse
-from velox.dialects.losses import Losses
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Answer, Call, Stop, StopReason, ToolUse
+from velox.dialects.streams.events import events_of
 from velox.runtime.dialects import sides
 from velox.types import Surface
 

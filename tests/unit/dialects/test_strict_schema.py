@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.chat.model import ChatModel
-from velox.dialects.facts import UNKNOWN_MODEL
-from velox.dialects.form import Call
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.client import MessagesClient
-from velox.dialects.responses.model import ResponsesModel
-from velox.dialects.strict_schema import taken_strict
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import Call
+from velox.dialects.chat.read_reply import ChatModel
+from velox.dialects.facts.model_facts import UNKNOWN_MODEL
+from velox.dialects.messages.write_reply import MessagesClient
+from velox.dialects.responses.read_reply import ResponsesModel
+from velox.dialects.tools.strict_schema import taken_strict
 
 _TEXT = {"type": "string"}
 

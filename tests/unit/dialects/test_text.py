@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.text import is_blank
+from velox.dialects.json_text.text import is_blank
 
 WRITTEN = [" ", r"\n", r"\r", r"\t", r"\f", r"\u0020", r"\u000a", r"\u00A0", r"\\n", r"\\", "n", "u00", r"\u0000", "a"]
 

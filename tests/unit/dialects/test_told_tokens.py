@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.dialects.test_converse_stream import event
-from velox.dialects.form import Call
-from velox.dialects.losses import Losses
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Call
 from velox.gateway.translation.crossing import Dialogue
 from velox.protocol.token_usage import Bill, TokenUsage, Units
 from velox.protocol.usage import BodyUsage, StreamUsage

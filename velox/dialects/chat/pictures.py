@@ -10,8 +10,8 @@ Knows: the JSON. Does not know: streams.
 
 from __future__ import annotations
 
-from velox.dialects.form import Image
-from velox.dialects.text import quoted
+from velox.dialects.canonical.model import Image
+from velox.dialects.json_text.text import quoted
 
 __all__ = ["picture"]
 

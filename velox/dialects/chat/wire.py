@@ -89,7 +89,7 @@ class ToolCall(msgspec.Struct, gc=False):
 
 
 class ReasoningDetail(msgspec.Struct, gc=False):
-    """One of OpenRouter's `reasoning_details`. length: ours, see details.py."""
+    """One of OpenRouter's `reasoning_details`. length: ours, see reasoning.py."""
 
     type: str = ""
     text: Raw = ABSENT

@@ -9,10 +9,10 @@ import base64
 import re
 from typing import Final
 
-from velox.dialects.file_types import is_text
-from velox.dialects.form import Audio, Document, Image, Media, MediaKind
-from velox.dialects.losses import BadRequestError
-from velox.dialects.text import quoted
+from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.model import Audio, Document, Image, Media, MediaKind
+from velox.dialects.json_text.text import quoted
+from velox.dialects.media.file_types import is_text
 
 __all__ = ["DocumentNames", "audio_block", "document_block", "image_block", "is_film"]
 

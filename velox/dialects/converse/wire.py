@@ -97,7 +97,7 @@ class CacheDetail(msgspec.Struct, rename="camel", gc=False):
 
 
 class TokenUsage(msgspec.Struct, rename="camel", gc=False):
-    """Tokens; input_tokens without those of the cache, unless the total says otherwise (meaning.py)."""
+    """Tokens; input_tokens without those of the cache, unless the total says otherwise (words.py)."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None

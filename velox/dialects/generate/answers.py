@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.form import (
+from velox.dialects.canonical.model import (
     AnswerBlock,
     ApiError,
     ErrorKind,
@@ -22,10 +22,10 @@ from velox.dialects.form import (
     ToolUse,
     Usage,
 )
-from velox.dialects.generate.replies import GOOGLE
-from velox.dialects.signatures import NOBODY, tagged_base64
-from velox.dialects.surrogates import without_halves
-from velox.dialects.text import quoted
+from velox.dialects.canonical.signatures import NOBODY, tagged_base64
+from velox.dialects.generate.words import GOOGLE
+from velox.dialects.json_text.surrogates import without_halves
+from velox.dialects.json_text.text import quoted
 
 __all__ = ["EMPTY_PART", "call_part", "ending", "error_body", "part", "signed", "text_part", "usage_metadata"]
 
@@ -67,7 +67,7 @@ def call_part(
     call_id: str, name: str, arguments: bytes, signature: Signature | None, *, is_first: bool = False
 ) -> bytes:
     """Write a call. arguments: an object. is_first: in its answer: Gemini wants a signature of that one, if it gets the
-    history. A mark says that there is none (foreign_history.py).
+    history. A mark says that there is none (as_sent/foreign_history.py).
     """
     if signature is None and is_first:
         signature = _UNSIGNED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from velox.dialects.losses import BrokenReplyError
+from velox.dialects.canonical.losses import BrokenReplyError
 from velox.protocol.value_count import MOST_VALUES, has_over
 
 __all__ = ["JsonItems"]

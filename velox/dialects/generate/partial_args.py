@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from velox.dialects.form import JsonValue
+from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.model import JsonValue
 from velox.dialects.generate.wire import PartialArg
-from velox.dialects.in_turn import MOST_WAITING_BYTES
-from velox.dialects.losses import BrokenReplyError
+from velox.dialects.streams.in_turn import MOST_WAITING_BYTES
 
 __all__ = ["PartialArgs"]
 

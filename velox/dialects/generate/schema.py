@@ -6,7 +6,7 @@
 The subset has no references and no `const`, knows one type for a value and writes null as `nullable`. What can't be
 said in it is left out: the schema then allows more than it did. No nesting is added.
 
-Knows: the keywords of both. Does not know: which field a schema is for (request.py), or which model takes which.
+Knows: the keywords of both. Does not know: which field a schema is for (write_request.py), or which model takes which.
 Source: the REST reference of v1beta (Schema); google-genai's _transformers.py.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from velox.dialects.form import JsonValue
+from velox.dialects.canonical.model import JsonValue
 
 __all__ = ["Inlining", "SchemaError", "SubsetSchemas", "json_schema", "subset"]
 

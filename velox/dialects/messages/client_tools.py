@@ -17,8 +17,8 @@ import json
 import re
 from typing import Any, Final
 
-from velox.dialects.form import JsonText, JsonValue
-from velox.dialects.text import quoted
+from velox.dialects.canonical.model import JsonText, JsonValue
+from velox.dialects.json_text.text import quoted
 
 __all__ = ["client_tool"]
 

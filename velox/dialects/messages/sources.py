@@ -5,7 +5,7 @@
 
 Clients send both back in their history, with `encrypted_content` and `encrypted_index`, which Anthropic alone makes and
 reads. Those that are written here are tagged as signatures of nobody, and the ids of searches are ours: the next
-request loses them again, whoever gets it (reader.py, foreign_history.py).
+request loses them again, whoever gets it (read_request.py, as_sent/foreign_history.py).
 
 Knows: the JSON of these. Does not know: when they are written.
 Source: https://docs.claude.com/en/docs/agents-and-tools/tool-use/web-search-tool
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.citations import cited_pieces
-from velox.dialects.form import Citation, Search, Signature, Source, Text
-from velox.dialects.messages.meaning import SEARCH
-from velox.dialects.signatures import NOBODY, tagged
-from velox.dialects.text import EMPTY, decoded, quoted
+from velox.dialects.canonical.model import Citation, Search, Signature, Source, Text
+from velox.dialects.canonical.signatures import NOBODY, tagged
+from velox.dialects.json_text.text import EMPTY, decoded, quoted
+from velox.dialects.messages.words import SEARCH
+from velox.dialects.streams.citations import cited_pieces
 
 __all__ = ["OWN_SEARCH", "SEALED", "citation", "search_blocks", "text_blocks"]
 

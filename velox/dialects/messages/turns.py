@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import (
     Block,
     CacheMark,
     Document,
@@ -28,10 +29,9 @@ from velox.dialects.form import (
     ToolResult,
     ToolUse,
 )
-from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.names import UniqueIds
-from velox.dialects.open_calls import OpenCalls
-from velox.dialects.text import is_blank, quoted
+from velox.dialects.canonical.names import UniqueIds
+from velox.dialects.json_text.text import is_blank, quoted
+from velox.dialects.tools.open_calls import OpenCalls
 
 __all__ = ["PROVIDER", "Turn", "has_foreign", "mark_last", "system_texts", "turns_of"]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from velox.dialects.form import CacheMark
+from velox.dialects.canonical.model import CacheMark
 
 __all__ = [
     "ANSWER",

@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.decoding import decoded_request
-from velox.dialects.form import ApiError, Call
-from velox.dialects.losses import BadRequestError
+from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.model import ApiError, Call
+from velox.dialects.json_text.decoding import decoded_request
+from velox.dialects.json_text.text import quoted
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.kept import is_answer
 from velox.dialects.responses.outputs import Envelope, error_value
-from velox.dialects.text import quoted
 
 __all__ = ["BackgroundAnswer", "is_background", "runs_in_background", "with_status"]
 

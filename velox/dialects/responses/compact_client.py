@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.form import Answer, Call
-from velox.dialects.losses import Losses
-from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.model import Answer, Call
+from velox.dialects.json_text.surrogates import keeping_surrogates
+from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.compaction import PREFIX, compaction_item, summary_of
 from velox.dialects.responses.outputs import answer_id, usage_json
-from velox.dialects.surrogates import keeping_surrogates
-from velox.dialects.text import quoted
+from velox.dialects.responses.write_reply import ResponsesClient
 
 __all__ = ["CompactClient"]
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.form import (
+from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.model import (
     AnswerBlock,
     ApiError,
     Delta,
@@ -32,10 +33,9 @@ from velox.dialects.form import (
     Text,
     Used,
 )
-from velox.dialects.losses import BrokenReplyError
-from velox.dialects.responses.stream_writer import EventWriter
-from velox.dialects.signatures import TAG
-from velox.dialects.text import EMPTY, joined, quoted
+from velox.dialects.canonical.signatures import TAG
+from velox.dialects.json_text.text import EMPTY, joined, quoted
+from velox.dialects.responses.write_stream import EventWriter
 
 __all__ = [
     "COMPACTED_TYPES",

@@ -21,9 +21,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.losses import BadRequestError
+from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.kept import KeptAnswer, name_of, page_of, removed, with_id
-from velox.dialects.text import quoted
 
 __all__ = [
     "conversation_items",

@@ -19,9 +19,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.decoding import is_given
-from velox.dialects.losses import BadRequestError, UnknownPreviousError
-from velox.dialects.text import quoted
+from velox.dialects.canonical.losses import BadRequestError, UnknownPreviousError
+from velox.dialects.json_text.decoding import is_given
+from velox.dialects.json_text.text import quoted
 
 __all__ = [
     "KeptAnswer",

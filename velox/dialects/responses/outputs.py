@@ -13,9 +13,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.arguments import custom_input, written_arguments
-from velox.dialects.decoding import decoded_request, is_given
-from velox.dialects.form import (
+from velox.dialects.canonical.model import (
     ApiError,
     Call,
     ErrorKind,
@@ -26,11 +24,13 @@ from velox.dialects.form import (
     StopReason,
     Usage,
 )
+from velox.dialects.canonical.signatures import tagged
+from velox.dialects.json_text.decoding import decoded_request, is_given
+from velox.dialects.json_text.surrogates import keeping_surrogates
+from velox.dialects.json_text.text import EMPTY, quoted
 from velox.dialects.responses import wire
 from velox.dialects.responses.tools import Origin, ToolKind
-from velox.dialects.signatures import tagged
-from velox.dialects.surrogates import keeping_surrogates
-from velox.dialects.text import EMPTY, quoted
+from velox.dialects.tools.arguments import custom_input, written_arguments
 
 __all__ = [
     "COMPLETED",

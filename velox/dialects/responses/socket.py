@@ -19,12 +19,12 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.decoding import checked_text, decoded_request, is_given
-from velox.dialects.form import ApiError, Call, End, ErrorKind, Finish, Start, Stop, StopReason, Usage, Used
-from velox.dialects.losses import BadRequestError, Losses, UnknownPreviousError
+from velox.dialects.canonical.losses import BadRequestError, Losses, UnknownPreviousError
+from velox.dialects.canonical.model import ApiError, Call, End, ErrorKind, Finish, Start, Stop, StopReason, Usage, Used
+from velox.dialects.json_text.decoding import checked_text, decoded_request, is_given
 from velox.dialects.openai_errors import error_json
-from velox.dialects.responses.client import ResponsesClient
-from velox.dialects.responses.stream_writer import Events
+from velox.dialects.responses.write_reply import ResponsesClient
+from velox.dialects.responses.write_stream import Events
 from velox.errors import untraced
 from velox.protocol.value_count import MOST_VALUES, has_over
 

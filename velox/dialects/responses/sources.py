@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.form import Citation, Search, Source, Span
-from velox.dialects.text import quoted
+from velox.dialects.canonical.model import Citation, Search, Source, Span
+from velox.dialects.json_text.text import quoted
 
 __all__ = [
     "OWN_SEARCH",

@@ -19,13 +19,13 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.arguments import CUSTOM_SCHEMA
-from velox.dialects.decoding import is_given
-from velox.dialects.form import JsonText, JsonValue, Tool, WebSearch
-from velox.dialects.hosted import HostedTools
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import JsonText, JsonValue, Tool, WebSearch
+from velox.dialects.json_text.decoding import is_given
+from velox.dialects.json_text.text import joined, quoted, raw_text
 from velox.dialects.responses import wire
-from velox.dialects.text import joined, quoted, raw_text
+from velox.dialects.tools.arguments import CUSTOM_SCHEMA
+from velox.dialects.tools.hosted import HostedTools
 
 __all__ = ["APPLY_PATCH", "LOCAL_SHELL", "SHELL", "TOOL_SEARCH", "ClientTools", "Origin", "ToolKind"]
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from velox.dialects.form import ApiError, ErrorKind
-from velox.dialects.losses import BadRequestError
+from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses.background import BackgroundAnswer
 from velox.dialects.responses.kept import KeptAnswer

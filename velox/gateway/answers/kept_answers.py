@@ -18,8 +18,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from velox.dialects.form import ApiError, ErrorKind
-from velox.dialects.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.model import ApiError, ErrorKind
+from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.background import is_background, with_status
 from velox.dialects.responses.conversations import (
     conversation_items,
@@ -40,8 +41,7 @@ from velox.dialects.responses.kept import (
     response_ids,
     wants_kept,
 )
-from velox.dialects.sse_events import SseEvents
-from velox.dialects.text import quoted
+from velox.dialects.streams.sse_events import SseEvents
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Changed, Unfolded
 from velox.gateway.answers.background import begin

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
-from velox.dialects.losses import BrokenReplyError
+from velox.dialects.canonical.losses import BrokenReplyError
 from velox.dialects.openai_errors import api_error, error_json
-from velox.dialects.sse_events import SseEvents
+from velox.dialects.streams.sse_events import SseEvents
 from velox.errors import Reason
 from velox.gateway.reply.error_body import JSON, OF_THE_BODY, ErrorRedaction
 from velox.gateway.reply.filters import InnerError, ReplyFilter

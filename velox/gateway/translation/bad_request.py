@@ -5,7 +5,7 @@ Knows: which reason goes with an error of the dialects. Does not know: what was 
 
 from __future__ import annotations
 
-from velox.dialects.losses import BadRequestError, UnknownPreviousError
+from velox.dialects.canonical.losses import BadRequestError, UnknownPreviousError
 from velox.errors import Reason, VeloxError
 
 __all__ = ["refusal"]

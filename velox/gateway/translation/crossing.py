@@ -15,12 +15,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from velox.dialects.argument_keys import ArgumentKeys, with_keys
-from velox.dialects.citations import CitedTexts
-from velox.dialects.claude_envelope import InvokeStream, bedrock_error
-from velox.dialects.decoding import first_document
-from velox.dialects.events import answer_of, events_of
-from velox.dialects.form import (
+from velox.dialects.as_sent.claude_envelope import InvokeStream, bedrock_error
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
     ApiError,
@@ -51,8 +48,11 @@ from velox.dialects.form import (
     Work,
     Written,
 )
-from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
-from velox.dialects.text import EMPTY, decoded, quoted
+from velox.dialects.json_text.decoding import first_document
+from velox.dialects.json_text.text import EMPTY, decoded, quoted
+from velox.dialects.streams.citations import CitedTexts
+from velox.dialects.streams.events import answer_of, events_of
+from velox.dialects.tools.argument_keys import ArgumentKeys, with_keys
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.token_usage import TokenUsage

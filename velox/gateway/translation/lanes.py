@@ -15,9 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from velox.dialects.added_marks import MarkingModel, adds_marks
-from velox.dialects.as_sent import with_known_values
-from velox.dialects.claude_envelope import (
+from velox.dialects.as_sent.claude_envelope import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
     bedrock_body,
@@ -25,18 +23,20 @@ from velox.dialects.claude_envelope import (
     without_billing,
     without_scopes,
 )
-from velox.dialects.claude_fields import fitted, names_of
+from velox.dialects.as_sent.claude_fields import fitted, names_of
+from velox.dialects.as_sent.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
+from velox.dialects.as_sent.known_values import with_known_values
+from velox.dialects.as_sent.tool_schemas import with_fitted_schemas
+from velox.dialects.as_sent.types_taken import takes_types
+from velox.dialects.cache_marks import MarkingModel, adds_marks
+from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.model import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
-from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
-from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
-from velox.dialects.facts import REFUSED, ModelFacts
-from velox.dialects.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
-from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
-from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings, with_embedding_model
+from velox.dialects.embeddings.other_models import EmbeddingForm, ModelEmbeddings
+from velox.dialects.facts.model_facts import REFUSED, ModelFacts
+from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.background import runs_in_background
-from velox.dialects.responses.types_taken import takes_types
-from velox.dialects.schemas_as_sent import with_fitted_schemas
-from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.translation.bad_request import refusal

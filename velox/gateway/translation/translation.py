@@ -21,10 +21,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
-from velox.dialects.form import ApiError, ErrorKind
-from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.dialects.openai_errors import error_json
-from velox.dialects.sse_events import MOST_REPLY_BYTES
+from velox.dialects.streams.sse_events import MOST_REPLY_BYTES
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import LARGE_BYTES, is_large
 from velox.gateway.reply.filters import InnerError, ReplyFilter

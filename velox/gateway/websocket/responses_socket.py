@@ -19,8 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol, cast
 
-from velox.dialects.form import ApiError, Call
-from velox.dialects.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.model import ApiError, Call
 from velox.dialects.openai_errors import kind_of, read_error
 from velox.dialects.responses.socket import (
     Asked,
@@ -33,7 +33,7 @@ from velox.dialects.responses.socket import (
     prepared_messages,
     type_of,
 )
-from velox.dialects.sse_events import SseEvents
+from velox.dialects.streams.sse_events import SseEvents
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.apart import LARGE_BYTES, Apart, is_large
 from velox.gateway.cluster.routing import Routing

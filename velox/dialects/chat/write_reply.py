@@ -1,0 +1,201 @@
+"""Chat Completions as clients speak it: their requests read, and what they get back written.
+
+Knows: the answer's JSON. Does not know: HTTP, upstreams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from velox.dialects.canonical.losses import SEARCHES, Losses
+from velox.dialects.canonical.model import (
+    Answer,
+    AnswerBlock,
+    ApiError,
+    Call,
+    Image,
+    JsonText,
+    Refusal,
+    Request,
+    Search,
+    StopReason,
+    StreamWriter,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from velox.dialects.chat.pictures import picture
+from velox.dialects.chat.read_request import RequestReader
+from velox.dialects.chat.reasoning import BETWEEN, id_with_thought, signature_detail, thinking_detail
+from velox.dialects.chat.sources import annotation
+from velox.dialects.chat.write_stream import (
+    ChunkWriter,
+    answer_id,
+    finish_word,
+    usage_json,
+)
+from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
+from velox.dialects.openai_errors import error_json
+from velox.dialects.streams.citations import spans_of
+from velox.dialects.tools.arguments import custom_input, written_arguments
+
+__all__ = ["ChatClient"]
+
+_BETWEEN: Final = quoted(BETWEEN)[1:-1]
+# Those that OpenAI has; others have more.
+_TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast"})
+
+
+class ChatClient:
+    """One request of a client, and what it gets back; see ClientSide."""
+
+    def __init__(self, call: Call, losses: Losses) -> None:
+        self._call: Final = call
+        self._losses: Final = losses
+        self._reader: Final = RequestReader(losses)
+        self._model = call.model
+
+    def __repr__(self) -> str:
+        return f"<ChatClient {self._call.id}>"
+
+    def read(self, body: bytes | bytearray) -> Request:
+        """See ClientSide."""
+        request = self._reader.read(body)
+        self._model = request.model or self._model
+        return request
+
+    @property
+    def takes_pictures(self) -> bool:
+        """See ClientSide."""
+        return True
+
+    def own_path(self, path: str) -> str:
+        """See ClientSide."""
+        return path  # writers use its names
+
+    def stream(self) -> StreamWriter:
+        """See ClientSide."""
+        return ChunkWriter(
+            self._call,
+            self._model,
+            self._reader.custom,
+            self._losses,
+            include_usage=self._reader.include_usage,
+            is_old=self._reader.is_old,
+        )
+
+    def error(self, error: ApiError) -> bytes:
+        """See ClientSide."""
+        return error_json(error)
+
+    def answer(self, answer: Answer) -> bytes:
+        """See ClientSide."""
+        blocks = answer.blocks
+        texts = [block.text for block in blocks if isinstance(block, Text)]
+        calls = [block for block in blocks if isinstance(block, ToolUse)]
+        refusals = [block.text for block in blocks if isinstance(block, Refusal)]
+        stop = answer.stop
+        if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
+            refusals.append(stop.explanation)
+        content = b"null" if calls and not any(text != EMPTY for text in texts) else joined(texts, b"")
+        if refusals and not texts:
+            content = b"null"
+        fields = [
+            b'{"role":"assistant","content":',
+            content,
+            b',"refusal":',
+            joined(refusals, b"") if refusals else b"null",
+            *(self._beside_text(blocks) if any(map(_has_more, blocks)) else ()),
+            *self._reasoning(blocks),
+            *self._calls(calls),
+            b"}",
+        ]
+        tier = b',"service_tier":' + quoted(answer.tier) if answer.tier in _TIERS else b""
+        return (
+            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[{"index":0,"message":%b,'
+            b'"logprobs":null,"finish_reason":"%b"}],"usage":%b%b}'
+            % (
+                quoted(answer_id(answer.id, self._call)),
+                self._call.now_s,
+                quoted(answer.model or self._model),
+                b"".join(fields),
+                finish_word(stop, is_old=self._reader.is_old),
+                usage_json(answer.usage),
+                tier,
+            )
+        )
+
+    def _beside_text(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
+        return [*self._annotations(blocks), *_images(blocks)]
+
+    def _annotations(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
+        """Write the pages that the texts name; searches themselves have no place here."""
+        if any(isinstance(block, Search) for block in blocks):
+            self._losses.lose(SEARCHES)
+        cited = [
+            annotation(each, span)
+            for block, spans in zip(blocks, spans_of(blocks), strict=True)
+            if isinstance(block, Text)
+            for each, span in zip(block.cited, spans, strict=True)
+        ]
+        return [b',"annotations":[', b",".join(cited), b"]"] if cited else []
+
+    def _reasoning(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
+        thoughts = [block.text for block in blocks if isinstance(block, Thinking) and not block.is_redacted]
+        fields = []
+        texts: list[JsonText] = [text for text in thoughts if text != EMPTY]
+        if texts:
+            fields += [b',"reasoning_content":', joined(texts, _BETWEEN)]
+        details = self._details(blocks)
+        if details:
+            fields += [b',"reasoning_details":[', b",".join(details), b"]"]
+        return fields
+
+    def _details(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
+        """Return the entries for the signatures, in the order of the blocks."""
+        details: list[bytes] = []
+        n_calls = 0
+        for block in blocks:
+            index = len(details)
+            if isinstance(block, Thinking) and block.signature is not None:
+                n_characters = None if block.is_redacted else len(decoded(block.text))
+                details.append(thinking_detail(block.signature, index, n_characters=n_characters))
+            elif isinstance(block, Text) and block.signature is not None:
+                details.append(signature_detail(block.signature, index, None))
+            elif isinstance(block, ToolUse):
+                if block.signature is not None:
+                    details.append(signature_detail(block.signature, index, self._call_id(block, n_calls)))
+                n_calls += 1
+        return details
+
+    def _call_id(self, call: ToolUse, index: int) -> str:
+        return call.id or f"call_{self._call.id}{index}"
+
+    def _calls(self, calls: Sequence[ToolUse]) -> list[bytes]:
+        if not calls:
+            return []
+        if self._reader.is_old:
+            call = calls[0]  # there is one: no more were asked for
+            form = b',"function_call":{"name":%b,"arguments":%b}'
+            return [form % (quoted(call.name), quoted(call.arguments.decode("utf-8", "replace")))]
+        written = []
+        for index, call in enumerate(calls):
+            call_id = quoted(id_with_thought(self._call_id(call, index), call.signature))
+            name = quoted(call.name)
+            if call.name in self._reader.custom:
+                form = b'{"id":%b,"type":"custom","custom":{"name":%b,"input":%b}}'
+                written.append(form % (call_id, name, custom_input(call.arguments)))
+            else:
+                form = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}'
+                written.append(form % (call_id, name, written_arguments(call.arguments)))
+        return [b',"tool_calls":[', b",".join(written), b"]"]
+
+
+def _has_more(block: AnswerBlock) -> bool:
+    return bool(block.cited) if type(block) is Text else isinstance(block, Search | Image)
+
+
+def _images(blocks: Sequence[AnswerBlock]) -> list[bytes]:
+    images = [block for block in blocks if isinstance(block, Image)]
+    return [b',"images":[', b",".join([picture(image, n) for n, image in enumerate(images)]), b"]"] if images else []

@@ -1,0 +1,1 @@
+"""What is known of a model, and what values of a request become by it."""

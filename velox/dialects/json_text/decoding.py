@@ -1,0 +1,110 @@
+"""How JSON of a client or an upstream is decoded: what is wrong with it becomes an error of dialects' own.
+
+Knows: msgspec's errors. Does not know: any dialect's fields.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, TypeVar
+
+import msgspec
+
+from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.protocol.token_usage import Bill, bill_of
+
+__all__ = [
+    "BOM",
+    "bill_in",
+    "checked_text",
+    "decoded_reply",
+    "decoded_request",
+    "first_document",
+    "is_given",
+    "object_in",
+    "reply_text",
+]
+
+_T = TypeVar("_T")
+BOM: Final = b"\xef\xbb\xbf"
+_SCANNER: Final = json.JSONDecoder()
+_PLACE: Final = " - at `$"
+
+
+def checked_text(body: bytes | bytearray) -> bytes:
+    """Return a request's body, without the byte order mark that some clients put before it (RFC 8259 §8.1).
+
+    Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values.
+    """
+    try:
+        if not body.isascii():
+            body.decode("utf-8")
+            if body.startswith(BOM):
+                return bytes(body[len(BOM) :])
+    except UnicodeDecodeError as exc:
+        raise BadRequestError(f"the body is not UTF-8: byte {exc.start} is wrong") from None
+    return bytes(body)
+
+
+def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, path: str = "") -> _T:
+    """Decode a request, or a raw field of it. path: of the field, "" for the whole body. Raises BadRequestError."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as exc:
+        message, _, place = str(exc).partition(_PLACE)
+        param = path + place.removesuffix("`").replace("[...]", "")
+        raise BadRequestError(message[:1].lower() + message[1:], param.removeprefix(".")) from None
+    except msgspec.DecodeError as exc:
+        raise BadRequestError(f"the body is not valid JSON: {exc}", path) from None
+    except RecursionError:
+        raise BadRequestError("the body is nested too deeply", path) from None
+
+
+def decoded_reply(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
+    """Decode an upstream's reply, or an event or a raw field of it. Raises BrokenReplyError."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise BrokenReplyError(f"the upstream's reply can't be read: {exc}") from None
+
+
+def reply_text(data: bytes) -> bytes:
+    """Return a reply, or an event of it, as UTF-8: a server that cuts a character shows a mark in its place."""
+    if data.isascii():
+        return data
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode()
+    return data
+
+
+def first_document(body: bytes) -> bytes | None:
+    """Return the JSON that a body begins with; None: it begins with none, or nothing follows on it."""
+    text = body.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+    try:
+        _, end = _SCANNER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return text[:end].encode() if text[end:].strip() else None
+
+
+def is_given(raw: msgspec.Raw) -> bool:
+    """Tell whether a raw field is there, and not null."""
+    return len(raw) > 0 and bytes(raw) != b"null"
+
+
+def bill_in(usage: msgspec.Raw) -> Bill | None:
+    """Return what a usage says that its call is billed; None: it does not."""
+    return bill_of(object_in(usage)) if bytes(usage).find(b'"cost') >= 0 else None
+
+
+def object_in(raw: msgspec.Raw) -> dict[str, object]:
+    """Return an object that is read only to count what it says; empty: it is none, or can't be read."""
+    if not is_given(raw):
+        return {}
+    try:
+        told = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}

@@ -1,0 +1,53 @@
+"""Media that stand in a request as `data:` URLs.
+
+Knows: RFC 2397. Does not know: any dialect.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Final
+
+from velox.dialects.canonical.model import Media, MediaKind
+
+__all__ = ["read_url"]
+
+_SCHEME: Final = "data:"
+# Of what stands before the comma. A type has up to 127 letters on each side of its slash (RFC 6838 §4.2).
+_MOST_HEAD: Final = 512
+_BASE64: Final = ";base64"
+_NO_TYPE: Final = "text/plain"
+_NO_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
+_MOST_NO_ESCAPES: Final = 10_000
+
+
+def read_url(url: str) -> Media:
+    """Return what a URL says, or names: data, always as base64, or the URL itself.
+
+    Data that are not base64 are text with escapes, such as a picture in SVG. Escapes in base64 are taken away too.
+    """
+    comma = url.find(",", 0, _MOST_HEAD) if url[: len(_SCHEME)].lower() == _SCHEME else -1
+    if comma < 0:
+        return Media(MediaKind.URL, url)
+    head, data = url[len(_SCHEME) : comma].lower(), url[comma + 1 :]
+    kind = head.partition(";")[0]
+    if head.removeprefix(kind).endswith(_BASE64):
+        return Media(MediaKind.DATA, _unquoted(data).decode("utf-8", "replace") if "%" in data else data, kind or None)
+    return Media(MediaKind.DATA, base64.b64encode(_unquoted(data)).decode("ascii"), kind or _NO_TYPE)
+
+
+def _unquoted(text: str) -> bytes:
+    """Return what `unquote_to_bytes` does, which takes a tenth of a microsecond for each escape.
+
+    Quoted-printable has the same escapes behind another letter, and a decoder in C. A text with over 10,000 signs of
+    percent that begin no escape is none of a URL, and is returned as it is.
+    """
+    data = text.encode("utf-8", "replace")
+    if b"%" not in data:
+        return data
+    escaped, n = _NO_ESCAPE.subn(b"%25", data, _MOST_NO_ESCAPES + 1)
+    if n > _MOST_NO_ESCAPES:
+        return data
+    return binascii.a2b_qp(escaped.replace(b"=", b"%3D").replace(b"%", b"="))

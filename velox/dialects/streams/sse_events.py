@@ -1,0 +1,181 @@
+"""The events of an upstream's stream, one after the other, however its bytes are cut.
+
+Knows: lines, fields and comments of server-sent events. Does not know: what an event means.
+Source: WHATWG HTML, "Interpreting an event stream". Only `event` and `data` are kept. An event whose data is empty is
+none here: no dialect has one, and some servers keep a connection open so. Lines that are no field at all can be looked
+at: Google's servers end a broken stream with an error outside of any event.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.json_text.decoding import BOM
+from velox.protocol.value_count import MOST_VALUES, has_over
+
+__all__ = ["MOST_REPLY_BYTES", "SseEvents"]
+
+# Of a plain reply, or of one event of a stream: pictures and sounds come in one event, and calls of some servers.
+MOST_REPLY_BYTES: Final = 64 * 1024 * 1024
+_LINE_END: Final = re.compile(rb"\n|\r")
+_BLANK_LINE: Final = b"\r\n\r\n"
+# To look for a number in bytes takes a tenth of the time that a piece of one byte takes.
+_LF: Final = ord("\n")
+_CR: Final = ord("\r")
+_MOST_STRAY_BYTES: Final = 64 * 1024
+_IGNORED: Final = (b"", b"id", b"retry")  # the first is a comment's
+
+
+class SseEvents:
+    """Of one stream. most_bytes: of one event. is_whole: the data that came last was whole events, usually one."""
+
+    __slots__ = (
+        "_data",
+        "_has_begun",
+        "_held",
+        "_held_bytes",
+        "_most_bytes",
+        "_n_bytes",
+        "_name",
+        "_stray",
+        "_stray_bytes",
+        "is_whole",
+    )
+
+    def __init__(self, most_bytes: int = MOST_REPLY_BYTES) -> None:
+        self._most_bytes: Final = most_bytes
+        self._has_begun = False
+        self._held: list[bytes] = []  # of the last line, which has no end yet
+        self._held_bytes = 0
+        self._name = b""
+        self._data: list[bytes] = []
+        self._n_bytes = 0  # of the data
+        self._stray: list[bytes] = []
+        self._stray_bytes = 0
+        self.is_whole = False
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """Take what came; return the events that are whole: name (b"" for none) and data.
+
+        Raises BrokenReplyError: one is over the bound, or has too many values.
+        """
+        if not self._has_begun and data:
+            data = self._begun(data)
+        if not self._held and not self._data and not self._name and len(data) <= self._most_bytes:
+            if data.endswith(b"\n\n"):
+                if _CR not in data:
+                    self.is_whole = True
+                    text = data[6:-2]
+                    if _LF not in text and data.startswith(b"data: "):
+                        return [(b"", text)] if text else []  # one event, as most servers send them
+                    return self._whole(data)
+            elif data.endswith(_BLANK_LINE) and data.startswith(b"data: "):
+                text = data[6:-4]
+                if _CR not in text and _LF not in text:
+                    self.is_whole = True
+                    return [(b"", text)] if text else []  # one event, as Google sends them
+        self.is_whole = False
+        if _LF not in data and _CR not in data and not self._ends_with_cr:
+            self._hold(data)
+            return []
+        text = b"".join((*self._held, data))
+        # A CR at the end may be half of a CRLF.
+        cr = b"\r" if text.endswith(b"\r") else b""
+        # Tens of times faster than a pattern, and an event may have megabytes.
+        text = text[: len(text) - len(cr)].replace(b"\r\n", b"\n")
+        lines = text.split(b"\n") if _CR not in text else _LINE_END.split(text)
+        self._held, self._held_bytes = [], 0
+        rest = lines.pop() + cr
+        found = self._lines(lines)
+        if rest:
+            self._hold(rest)
+        return found
+
+    def _begun(self, data: bytes) -> bytes:
+        """Skip a byte order mark at the start, which may come in pieces."""
+        data = b"".join((*self._held, data))
+        self._held, self._held_bytes = [], 0
+        if len(data) < len(BOM) and BOM.startswith(data):
+            self._hold(data)
+            return b""
+        self._has_begun = True
+        return data.removeprefix(BOM)
+
+    def _whole(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """Read what is whole events, as most reads are."""
+        found: list[tuple[bytes, bytes]] = []
+        for text in data.split(b"\n\n"):
+            if _LF not in text and text.startswith(b"data: "):
+                if len(text) > 6:
+                    found.append((b"", text[6:]))
+                continue
+            name, _, rest = text.partition(b"\n")
+            if name.startswith(b"event: ") and rest.startswith(b"data: ") and _LF not in rest:
+                if len(rest) > 6:
+                    found.append((name[7:], rest[6:]))  # as OpenAI's Responses and Anthropic send them
+            elif text:
+                found += self._lines([*text.split(b"\n"), b""])
+        return found
+
+    @property
+    def _ends_with_cr(self) -> bool:
+        return bool(self._held) and self._held[-1].endswith(b"\r")
+
+    @property
+    def n_held(self) -> int:
+        """Bytes of an event that is not whole yet."""
+        return self._held_bytes + self._n_bytes
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self._check(self._held_bytes)
+
+    def end(self) -> list[tuple[bytes, bytes]]:
+        """Nothing more comes; an event without its blank line counts, as some servers leave the last one out."""
+        rest, self._held = b"".join(self._held), []
+        return self._lines([rest.removesuffix(b"\r"), b""])
+
+    @property
+    def rest(self) -> bytes:
+        """What came of the last line, which has no end yet."""
+        return b"".join(self._held)
+
+    @property
+    def stray(self) -> bytes:
+        """The lines that are no field of an event, as far as they are not over a bound."""
+        return b"\n".join(self._stray)
+
+    def _lines(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
+        found = []
+        for line in lines:
+            self._check(len(line))
+            if not line:
+                if self._data:
+                    data = b"\n".join(self._data)
+                    # What is read at one go and without a look at its lines is too short for so many.
+                    if has_over(data, MOST_VALUES):
+                        raise BrokenReplyError(f"an event of the upstream's stream has over {MOST_VALUES:,} values")
+                    if data:
+                        found.append((self._name, data))
+                    self._data = []
+                self._name = b""
+                self._n_bytes = 0
+                continue
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                self._data.append(value)
+                self._n_bytes += len(line)
+            elif name == b"event":
+                self._name = value
+            elif name not in _IGNORED and self._stray_bytes < _MOST_STRAY_BYTES:
+                self._stray.append(line)
+                self._stray_bytes += len(line)
+        return found
+
+    def _check(self, more: int) -> None:
+        if self._n_bytes + more > self._most_bytes:
+            raise BrokenReplyError(f"an event of the upstream's stream is over {self._most_bytes} bytes")
