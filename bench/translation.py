@@ -33,7 +33,7 @@ from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["chat_request", "main", "tables"]
 
@@ -42,36 +42,36 @@ _REQUESTS_A_ROUND: Final = 200
 _EVENTS_A_ROUND: Final = 2000
 _STREAMS: Final = 500
 _NAMES: Final = {
-    Surface.CHAT: "Chat Completions",
-    Surface.RESPONSES: "Responses",
-    Surface.MESSAGES: "Messages",
-    Surface.GENERATE: "Gemini",
-    Surface.CONVERSE: "Converse",
+    ApiKind.CHAT: "Chat Completions",
+    ApiKind.RESPONSES: "Responses",
+    ApiKind.MESSAGES: "Messages",
+    ApiKind.GENERATE: "Gemini",
+    ApiKind.CONVERSE: "Converse",
 }
 _WORDS: Final = (b"Hello there", b"a", b"light wind", b"from the west", b"and", b"sunshine", b"tomorrow", b"in Paris")
 _REQUEST_PAIRS: Final = (
-    (Surface.CHAT, Surface.MESSAGES),
-    (Surface.CHAT, Surface.GENERATE),
-    (Surface.CHAT, Surface.CONVERSE),
-    (Surface.MESSAGES, Surface.CHAT),
-    (Surface.MESSAGES, Surface.GENERATE),
+    (ApiKind.CHAT, ApiKind.MESSAGES),
+    (ApiKind.CHAT, ApiKind.GENERATE),
+    (ApiKind.CHAT, ApiKind.CONVERSE),
+    (ApiKind.MESSAGES, ApiKind.CHAT),
+    (ApiKind.MESSAGES, ApiKind.GENERATE),
 )
 _EVENT_PAIRS: Final = (
-    (Surface.CHAT, Surface.MESSAGES),
-    (Surface.CHAT, Surface.GENERATE),
-    (Surface.MESSAGES, Surface.CHAT),
-    (Surface.RESPONSES, Surface.CHAT),
-    (Surface.GENERATE, Surface.CHAT),
+    (ApiKind.CHAT, ApiKind.MESSAGES),
+    (ApiKind.CHAT, ApiKind.GENERATE),
+    (ApiKind.MESSAGES, ApiKind.CHAT),
+    (ApiKind.RESPONSES, ApiKind.CHAT),
+    (ApiKind.GENERATE, ApiKind.CHAT),
 )
 
 
 def chat_request(model: str, *, stream: bool) -> bytes:
     """Return the request in Chat Completions, for this model."""
-    request = orjson.loads(_request(Surface.CHAT))
+    request = orjson.loads(_request(ApiKind.CHAT))
     return orjson.dumps({**request, "model": model, "stream": stream})
 
 
-def _request(api: Surface) -> bytes:
+def _request(api: ApiKind) -> bytes:
     """Return a request of about 3.5 KB: a system prompt, five turns, three tools."""
     schema = {
         "type": "object",
@@ -86,7 +86,7 @@ def _request(api: Surface) -> bytes:
     turns.append({"role": "user", "content": "And tomorrow?"})
     named = [(f"get_{n}", "Look up one thing in the register of things.") for n in range(3)]
     more = {"model": "m", "temperature": 0.5, "max_tokens": 500, "stream": True}
-    if api is Surface.MESSAGES:
+    if api is ApiKind.MESSAGES:
         tools = [{"name": name, "description": text, "input_schema": schema} for name, text in named]
         return orjson.dumps({**more, "system": told, "messages": turns, "tools": tools})
     functions = [{"name": name, "description": text, "parameters": schema} for name, text in named]
@@ -95,18 +95,18 @@ def _request(api: Surface) -> bytes:
     return orjson.dumps({**more, "messages": [system, *turns], "tools": chat_tools})
 
 
-def _ask(api: Surface) -> bytes:
+def _ask(api: ApiKind) -> bytes:
     """Return a short request for a stream."""
-    if api is Surface.GENERATE:
+    if api is ApiKind.GENERATE:
         return b'{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}'
-    if api is Surface.RESPONSES:
+    if api is ApiKind.RESPONSES:
         return b'{"model":"m","input":"hi","stream":true}'
     return b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
 
 
-def _events(api: Surface, *, is_padded: bool = False) -> tuple[bytes, list[bytes]]:
+def _events(api: ApiKind, *, is_padded: bool = False) -> tuple[bytes, list[bytes]]:
     """Return how a stream begins, and events of it with some text. is_padded: as OpenAI's own servers do it."""
-    if api is Surface.MESSAGES:
+    if api is ApiKind.MESSAGES:
         begin = (
             b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":'
             b'"assistant","model":"m","content":[],"stop_reason":null,"usage":{"input_tokens":3,"output_tokens":1}}}\n\n'
@@ -116,7 +116,7 @@ def _events(api: Surface, *, is_padded: bool = False) -> tuple[bytes, list[bytes
         form = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" %b"}%b}'
         form = b"event: content_block_delta\ndata: %b\n\n" % form
         return begin, [form % (word, b" " * (5 * n % 16)) for n, word in enumerate(_WORDS)]
-    if api is Surface.GENERATE:
+    if api is ApiKind.GENERATE:
         form = (
             b'data: {"candidates":[{"content":{"parts":[{"text":" %b"}],"role":"model"},"index":0}],"usageMetadata":'
             b'{"promptTokenCount":3,"candidatesTokenCount":%d,"totalTokenCount":%d},"modelVersion":"m",'
@@ -133,13 +133,13 @@ def _events(api: Surface, *, is_padded: bool = False) -> tuple[bytes, list[bytes
     return begin, [chunk % (b'"content":" %b"' % word, pad) for word, pad in zip(_WORDS, padding, strict=True)]
 
 
-def _dialogue(client: Surface, model: Surface, *, stream: bool = False) -> Dialogue:
+def _dialogue(client: ApiKind, model: ApiKind, *, stream: bool = False) -> Dialogue:
     losses, made = Losses(), sides()
     call = Call("0a1b2c", 1_790_000_000, "m", stream)
     return Dialogue(made.clients[client](call, losses), made.models[model](ModelFacts(), losses, "x"), losses)
 
 
-def _crossing(client: Surface, model: Surface) -> Callable[[], object]:
+def _crossing(client: ApiKind, model: ApiKind) -> Callable[[], object]:
     """Return one request's way, with all that is made for it."""
     body, made, facts = _request(client), sides(), ModelFacts()
 
@@ -152,7 +152,7 @@ def _crossing(client: Surface, model: Surface) -> Callable[[], object]:
     return cross
 
 
-def _streaming(client: Surface, model: Surface, *, is_padded: bool = False) -> Callable[[], object]:
+def _streaming(client: ApiKind, model: ApiKind, *, is_padded: bool = False) -> Callable[[], object]:
     """Return the way of one event, the next one each time."""
     begin, events = _events(model, is_padded=is_padded)
     dialogue = _dialogue(client, model, stream=True)
@@ -184,7 +184,7 @@ def _rounds(works: dict[str, Callable[[], object]], n: int, n_rounds: int) -> di
     return found
 
 
-def _stream_bytes(client: Surface, model: Surface) -> float:
+def _stream_bytes(client: ApiKind, model: ApiKind) -> float:
     """Return the memory of an open stream, after some events."""
     begin, events = _events(model)
     tracemalloc.start()
@@ -216,13 +216,13 @@ def _shown(values: list[float]) -> str:
 def tables(n_rounds: int) -> str:
     """Return what was measured."""
     requests = {f"{_NAMES[c]} to {_NAMES[m]}": _crossing(c, m) for c, m in _REQUEST_PAIRS}
-    chat = _request(Surface.CHAT)
+    chat = _request(ApiKind.CHAT)
     requests["the same bytes through orjson"] = _decoding(chat)
     events = {f"{_NAMES[m]} to {_NAMES[c]}": _streaming(c, m) for c, m in _EVENT_PAIRS}
-    events[f"{_NAMES[Surface.CHAT]} of OpenAI, padded, to {_NAMES[Surface.MESSAGES]}"] = _streaming(
-        Surface.MESSAGES, Surface.CHAT, is_padded=True
+    events[f"{_NAMES[ApiKind.CHAT]} of OpenAI, padded, to {_NAMES[ApiKind.MESSAGES]}"] = _streaming(
+        ApiKind.MESSAGES, ApiKind.CHAT, is_padded=True
     )
-    data = _events(Surface.CHAT)[1][0][6:]
+    data = _events(ApiKind.CHAT)[1][0][6:]
     events["a chunk's JSON through orjson"] = _decoding(data)
     parts = [
         _table(f"a request of {len(chat):,} bytes", _all(_rounds(requests, _REQUESTS_A_ROUND, n_rounds))),

@@ -20,7 +20,7 @@ from velox.providers.target import missing, origin_of, target_call
 from velox.runtime.dialects import sides
 from velox.runtime.translation_losses import DIALECTS, field_losses
 from velox.settings.provider_fields import PARAMETERS
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["matrix", "overview", "sections"]
 
@@ -97,9 +97,9 @@ _FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
 }
 _APIS: Final = {
-    **{dialect: (surface,) for dialect, surface in DIALECTS.items()},
-    "embeddings": (Surface.EMBEDDINGS, Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS),
-    "counting": (Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE),
+    **{dialect: (client_api,) for dialect, client_api in DIALECTS.items()},
+    "embeddings": (ApiKind.EMBEDDINGS, ApiKind.EMBED_CONTENT, ApiKind.EMBED_CONTENTS),
+    "counting": (ApiKind.COUNT_MESSAGES, ApiKind.COUNT_RESPONSES, ApiKind.COUNT_GENERATE),
 }
 
 
@@ -115,16 +115,16 @@ class _Kind(NamedTuple):
     def name(self) -> str:
         return f"`{self.row.name}`{' ' if self.models else ''}{self.models}"
 
-    def api(self, surface: Surface) -> Surface | None:
+    def api(self, client_api: ApiKind) -> ApiKind | None:
         """Return the API that a request goes to; None: there is none for it."""
-        call = target_call(self.row, _GIVEN, surface, self.model)
+        call = target_call(self.row, _GIVEN, client_api, self.model)
         return None if call is None else call.api
 
-    def losses(self, surface: Surface) -> dict[str, str]:
+    def losses(self, client_api: ApiKind) -> dict[str, str]:
         """Return what a translation makes of each field: "✓", "-" or "✗"."""
-        api = self.api(surface)
-        assert api is not None and api is not surface, "asked for translations"
-        found = field_losses(sides(), surface, api, (self.row.name, self.facts, self.model))
+        api = self.api(client_api)
+        assert api is not None and api is not client_api, "asked for translations"
+        found = field_losses(sides(), client_api, api, (self.row.name, self.facts, self.model))
         return {name: "✗" if why else "-" if lost else "✓" for name, lost, why in found}
 
 
@@ -134,7 +134,7 @@ def _kinds() -> Iterator[_Kind]:
 
 
 def _kinds_of(row: Provider) -> Iterator[_Kind]:
-    families = [family for family in row.families if not family.when and Surface.VECTORS not in family.native]
+    families = [family for family in row.families if not family.when and ApiKind.VECTORS not in family.native]
     for family in families:
         model = _MODELS.get(next(iter(family.models), row.name), "a-model")
         models = "" if len(families) < 2 else _patterns(family)
@@ -157,14 +157,14 @@ def overview() -> str:
 
 
 def _ways(kind: _Kind) -> Iterator[str]:
-    for name, surfaces in _APIS.items():
-        apis = [(surface, kind.api(surface)) for surface in surfaces]
+    for name, client_apis in _APIS.items():
+        apis = [(client_api, kind.api(client_api)) for client_api in client_apis]
         if name == "counting":
             found = next((api for _, api in apis if api is not None), None)
             yield "estimated" if found is None else f"→ `{found.name.lower()}`"
         elif all(api is None for _, api in apis):
             yield ""
-        elif any(surface is api for surface, api in apis):
+        elif any(client_api is api for client_api, api in apis):
             yield "as sent"
         else:
             yield f"→ `{next(api.name.lower() for _, api in apis if api is not None)}`"
@@ -172,19 +172,19 @@ def _ways(kind: _Kind) -> Iterator[str]:
 
 def matrix() -> str:
     """Return the tables of features: for each dialect of clients a row for each provider, or several that are alike."""
-    return "\n" + "\n".join(_of_dialect(dialect, surface) for dialect, surface in DIALECTS.items())
+    return "\n" + "\n".join(_of_dialect(dialect, client_api) for dialect, client_api in DIALECTS.items())
 
 
-def _of_dialect(dialect: str, surface: Surface) -> str:
+def _of_dialect(dialect: str, client_api: ApiKind) -> str:
     features = [name for name, fields in _FEATURES.items() if dialect in fields]
     rows: dict[tuple[str, ...], list[str]] = {}
     as_sent = []
     for kind in _kinds():
-        api = kind.api(surface)
-        if api is surface:
+        api = kind.api(client_api)
+        if api is client_api:
             as_sent.append(kind.name)
         elif api is not None:
-            losses = kind.losses(surface)
+            losses = kind.losses(client_api)
             found = (_worst([losses[field] for field in _FEATURES[name][dialect]]) for name in features)
             rows.setdefault((f"`{api.name.lower()}`", *found), []).append(kind.name)
     title = f"### Clients of `{dialect}`\n\n"
@@ -261,16 +261,16 @@ def _of_kind(kind: _Kind) -> Iterator[str]:
     how = "estimated here" if counting == "estimated" else f"by the model's own API ({counting.removeprefix('→ ')})"
     yield _bullet(f"**Counting tokens:** {how}.")
     embedding = [
-        pattern for family in kind.row.families if Surface.VECTORS in family.native for pattern in family.models
+        pattern for family in kind.row.families if ApiKind.VECTORS in family.native for pattern in family.models
     ]
     if embedding:
         patterns = ", ".join(f"`{pattern}`" for pattern in embedding)
         yield _bullet(f"**Embeddings:** by models like {patterns}, [translated](dialects.md#embeddings).")
     elif not ways["embeddings"]:
         yield _bullet("**Embeddings:** none.")
-    for dialect, surface in DIALECTS.items():
+    for dialect, client_api in DIALECTS.items():
         if ways[dialect].startswith("→ "):
-            losses = kind.losses(surface)
+            losses = kind.losses(client_api)
             dropped = [name for name, mark in losses.items() if mark == "-"]
             refused = [name for name, mark in losses.items() if mark == "✗"]
             text = f"left out: {', '.join(dropped) or 'nothing'}. Refused: {', '.join(refused) or 'nothing'}."

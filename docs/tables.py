@@ -19,7 +19,7 @@ from velox.observe.series import CELLS
 from velox.providers.model_facts import facts_of
 from velox.providers.provider import Keyless, Provider
 from velox.providers.rows import PROVIDERS
-from velox.providers.target import missing, surfaces, target_call
+from velox.providers.target import apis_of, missing, target_call
 from velox.runtime.dialects import sides
 from velox.runtime.translation_losses import DIALECTS, field_losses
 from velox.settings.model import VARIABLES
@@ -28,7 +28,7 @@ from velox.settings.show import markdown
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.upstream_table import ROW_CELLS, UpstreamTable
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = [
     "MEANING",
@@ -226,14 +226,14 @@ def providers() -> str:
 def losses() -> str:
     """Return the tables of docs/dialects.md: for each dialect of clients the fields that some translation loses."""
     tables = []
-    for dialect, surface in DIALECTS.items():
+    for dialect, client_api in DIALECTS.items():
         columns: dict[str, dict[str, str]] = {}
         for title, (provider, model) in _MODELS.items():
             row = PROVIDERS[provider]
-            call = target_call(row, {"region": "r"}, surface, model)
-            if call is None or call.api is surface:
+            call = target_call(row, {"region": "r"}, client_api, model)
+            if call is None or call.api is client_api:
                 continue
-            found = field_losses(sides(), surface, call.api, (provider, facts_of(row, model), model))
+            found = field_losses(sides(), client_api, call.api, (provider, facts_of(row, model), model))
             columns[title] = {name: "**refused**" if why else "dropped" if lost else "" for name, lost, why in found}
         names = [name for name in next(iter(columns.values())) if any(column[name] for column in columns.values())]
         lines = [f"| `{dialect}` | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 1)}"]
@@ -254,7 +254,7 @@ def _needs(row: Provider) -> str:
 
 
 def _apis(row: Provider) -> Iterator[str]:
-    for models, native, _ in surfaces(row, {}):
+    for models, native, _ in apis_of(row, {}):
         yield _of_models(models, row) + _codes(native)
     usual = {api for family in row.families for api in family.native}
     optional = {api for family in row.families for api in family.optional} - usual
@@ -263,7 +263,7 @@ def _apis(row: Provider) -> Iterator[str]:
 
 
 def _into(row: Provider) -> str:
-    found = [(models, crossing) for models, _, crossing in surfaces(row, {}) if crossing is not None]
+    found = [(models, crossing) for models, _, crossing in apis_of(row, {}) if crossing is not None]
     if len({crossing for _, crossing in found}) < 2:
         return _codes([found[0][1]]) if found else "nothing, unless `apis` names one"
     return "<br>".join(_of_models(models, row) + _codes([crossing]) for models, crossing in found)
@@ -273,10 +273,10 @@ def _of_models(models: Sequence[str], row: Provider) -> str:
     if models:
         more = " and similar" if len(models) > _SHOWN_MODELS else ""
         return f"{', '.join(f'`{model}`' for model in models[:_SHOWN_MODELS])}{more}: "
-    return "other models: " if len(list(surfaces(row, {}))) > 1 else ""
+    return "other models: " if len(list(apis_of(row, {}))) > 1 else ""
 
 
-def _codes(apis: Iterable[Surface]) -> str:
+def _codes(apis: Iterable[ApiKind]) -> str:
     return ", ".join(f"`{api.name.lower()}`" for api in apis)
 
 

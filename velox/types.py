@@ -20,6 +20,7 @@ __all__ = [
     "Address",
     "AnswerKeeper",
     "Answers",
+    "ApiKind",
     "BodyFields",
     "Budget",
     "BudgetPeriod",
@@ -36,7 +37,6 @@ __all__ = [
     "Scope",
     "Secret",
     "SocketOwner",
-    "Surface",
 ]
 
 
@@ -402,8 +402,8 @@ class Answers(enum.IntEnum):
     JSON_OR_FILE = 3
 
 
-class Surface(enum.IntEnum):
-    """The APIs that clients ask for or that models have.
+class ApiKind(enum.IntEnum):
+    """The kind of an API that clients ask for, or that models have.
 
     CONVERSE and COUNT_CONVERSE are Bedrock's, VECTORS what embedding models have on Vertex and Bedrock: no client asks
     for these. COMPACT is a part of Responses: a long conversation becomes a short one.

@@ -17,7 +17,7 @@ from tests.unit import virtual_time
 from velox.gateway.request.exchange import Exchange
 from velox.heads import ReplyHead
 from velox.policy.routes import Timeouts
-from velox.types import ANYONE, Surface
+from velox.types import ANYONE, ApiKind
 
 SSE: Final = ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None)
 COMMENT: Final = b": OPENROUTER PROCESSING\n\n"
@@ -72,7 +72,7 @@ class Lane:
     begins: bytes
     sign: bytes
     answer: bytes
-    apis: tuple[Surface, ...] = ()
+    apis: tuple[ApiKind, ...] = ()
 
     @property
     def body(self) -> bytes:
@@ -264,7 +264,7 @@ def test_pause_between_the_items_of_an_answer_that_is_put_into_chat_is_no_stall(
         stage.says(RESPONSES_ANSWER, end=True)
         assert b"hello" in await stage.ends()
 
-    lane = Lane(CHAT, "vllm", "gpt-oss", b"", b"", b"", apis=(Surface.RESPONSES,))
+    lane = Lane(CHAT, "vllm", "gpt-oss", b"", b"", b"", apis=(ApiKind.RESPONSES,))
     play(lane, test, timeouts=replace(LIMITS, stall_s=40.0))
 
 

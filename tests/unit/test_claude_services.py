@@ -26,7 +26,7 @@ from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import BodyFields, Surface
+from velox.types import ApiKind, BodyFields
 
 CLOUDS = (bedrock.VENDOR, mantle.VENDOR, vertex.VENDOR, foundry.VENDOR)
 VENDORS = {each.row: each for each in (*CLOUDS, *messages_servers.VENDORS)}
@@ -35,18 +35,18 @@ MODEL = "anthropic.claude-opus-4-8"
 
 
 def went_up(
-    row: str, body: dict[str, Any], betas: list[str], surface: Surface = Surface.MESSAGES
+    row: str, body: dict[str, Any], betas: list[str], client_api: ApiKind = ApiKind.MESSAGES
 ) -> tuple[VendorRequest, Prepared]:
     """Return what the service gets of a request, and how that was prepared. Raises VeloxError."""
     lanes = Lanes(sides(), PROVIDERS[row], PARAMETERS, lambda model: facts_of(PROVIDERS[row], model))
     stream = bool(body.get("stream"))
-    call = lanes.call(surface, MODEL, stream=stream, query=b"")
+    call = lanes.call(client_api, MODEL, stream=stream, query=b"")
     assert call is not None
     headers = [(b"anthropic-version", b"2023-06-01")]
     if betas:
         headers.append((b"anthropic-beta", ",".join(betas).encode()))
     head = RequestHead.of(b"POST", b"/v1/messages", headers)
-    asked = asked_of(surface, head, MODEL)._replace(
+    asked = asked_of(client_api, head, MODEL)._replace(
         fields=BodyFields(MODEL, stream=stream), body=json.dumps({**body, "model": MODEL}).encode()
     )
     made = prepared(lanes, call, asked, row)
@@ -102,7 +102,7 @@ def test_counts_are_fitted_as_requests_are(row: str) -> None:
     """C7: `count_tokens` has the same body."""
     body, betas = example({"messages.system", "speed", "tools.defer_loading"})
     del body["max_tokens"]
-    request, _ = went_up(row, body, betas, Surface.COUNT_MESSAGES)
+    request, _ = went_up(row, body, betas, ApiKind.COUNT_MESSAGES)
 
     assert VENDORS[row].refuse(request) is None
 
@@ -151,10 +151,10 @@ def test_thinking_of_a_model_that_the_client_did_not_name_is_its_own(row: str, n
     """K1: a route gives Claude Code's newest model to an older one, which knows budgets alone."""
     model = "anthropic.claude-haiku-4-5"
     lanes = Lanes(sides(), PROVIDERS[row], PARAMETERS, lambda name: facts_of(PROVIDERS[row], name))
-    call = lanes.call(Surface.MESSAGES, model, stream=False, query=b"")
+    call = lanes.call(ApiKind.MESSAGES, model, stream=False, query=b"")
     assert call is not None
     body = {**ASKED, "model": named, "max_tokens": 8000, "thinking": {"type": "adaptive"}}
-    asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
+    asked = asked_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
         fields=BodyFields(named), body=json.dumps(body).encode()
     )
     sent = prepared(lanes, call, asked, row).request
@@ -172,16 +172,16 @@ def test_fields_without_which_there_is_nothing_to_test_are_in_the_table() -> Non
 ARN = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc123"
 
 
-@pytest.mark.parametrize("surface", [Surface.MESSAGES, Surface.COUNT_MESSAGES])
-def test_arn_with_a_family_is_asked_as_that_model(surface: Surface) -> None:
+@pytest.mark.parametrize("client_api", [ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES])
+def test_arn_with_a_family_is_asked_as_that_model(client_api: ApiKind) -> None:
     """C22: by invoke, with marks and thinking; counted by the model's own id, as AWS counts for no profile."""
     rule = ModelRule((ARN.lower(),), (("family", "anthropic.claude-sonnet-4-5-20250929-v1:0"),))
     row = PROVIDERS["bedrock"]
     lanes = Lanes(sides(), row, PARAMETERS, lambda model: facts_of(row, model, [rule]))
-    call = lanes.call(surface, ARN, stream=False, query=b"")
+    call = lanes.call(client_api, ARN, stream=False, query=b"")
     assert call is not None
     path = call.target.decode()
-    if surface is Surface.COUNT_MESSAGES:
+    if client_api is ApiKind.COUNT_MESSAGES:
         assert path == "/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/count-tokens"
         return
     assert path == f"/model/{quote(ARN, safe='')}/invoke"
@@ -192,7 +192,7 @@ def test_arn_with_a_family_is_asked_as_that_model(surface: Surface) -> None:
         "system": [{"type": "text", "text": "You", "cache_control": mark}],
         "thinking": {"type": "enabled", "budget_tokens": 1024},
     }
-    asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(body=json.dumps(body).encode())
+    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(body=json.dumps(body).encode())
     sent = prepared(lanes, call, asked, "bedrock").request
     assert json.loads(sent.body or b"") == {
         **{name: value for name, value in body.items() if name != "model"},

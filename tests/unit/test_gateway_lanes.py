@@ -27,7 +27,7 @@ from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import TargetCall
 from velox.runtime.dialects import sides
-from velox.types import BodyFields, Surface
+from velox.types import ApiKind, BodyFields
 
 
 def lanes(provider: str) -> Lanes:
@@ -45,7 +45,7 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
 
     found = Lanes(sides(), PROVIDERS["openai"], {}, facts)
     for model in ("m", "m", "n", "m"):
-        asked = asked_of(Surface.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model)
+        asked = asked_of(ApiKind.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model)
         assert b"input_tokens" in found.estimate(asked).body
 
     assert asked_for == ["m", "n"]
@@ -125,15 +125,15 @@ def test_note_of_claude_code_for_anthropic_goes_there_alone(row: str, passes: bo
     ],
     ids=["messages", "texts"],
 )
-@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.COUNT_MESSAGES])
-def test_request_of_too_many_values_is_not_translated(surface: Surface, body: bytes) -> None:
+@pytest.mark.parametrize("client_api", [ApiKind.CHAT, ApiKind.COUNT_MESSAGES])
+def test_request_of_too_many_values_is_not_translated(client_api: ApiKind, body: bytes) -> None:
     """To read and write 64 MiB of them would hold up the others for twenty seconds, and take gigabytes."""
-    model = "gpt-4o" if surface is Surface.COUNT_MESSAGES else "claude-x"
-    row = PROVIDERS["openai" if surface is Surface.COUNT_MESSAGES else "anthropic"]
+    model = "gpt-4o" if client_api is ApiKind.COUNT_MESSAGES else "claude-x"
+    row = PROVIDERS["openai" if client_api is ApiKind.COUNT_MESSAGES else "anthropic"]
     found = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
-    call = found.call(surface, model, stream=False, query=b"")
-    assert call is not None and call.api is not surface
-    asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
+    call = found.call(client_api, model, stream=False, query=b"")
+    assert call is not None and call.api is not client_api
+    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
 
     with pytest.raises(VeloxError, match="200,000") as caught:
         prepared(found, call, asked, "anthropic")
@@ -152,9 +152,9 @@ def request_of(
     headers = [(b"x-a", b"1")] if betas is None else [(b"x-a", b"1"), (b"anthropic-beta", betas.encode())]
     parameters = {"project": "p", "location": "eu"}
     found = Lanes(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model))
-    call = found.call(Surface.MESSAGES, "claude-x", stream=False, query=b"")
+    call = found.call(ApiKind.MESSAGES, "claude-x", stream=False, query=b"")
     assert call is not None
-    asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
+    asked = asked_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
     asked = asked._replace(body=body)
     return prepared(found, call, asked, row, *added).request
 
@@ -175,13 +175,13 @@ SONAR = {"model": "perplexity/sonar"}
         ('preset/a"*', {"preset": 'a"*'}),
     ],
 )
-@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.RESPONSES])
-def test_presets_of_perplexity_are_named_as_models(surface: Surface, model: str, named: dict[str, str]) -> None:
+@pytest.mark.parametrize("client_api", [ApiKind.CHAT, ApiKind.RESPONSES])
+def test_presets_of_perplexity_are_named_as_models(client_api: ApiKind, model: str, named: dict[str, str]) -> None:
     """By these names its models were asked until their API ended: it answers 400 to them now."""
-    field = "messages" if surface is Surface.CHAT else "input"
+    field = "messages" if client_api is ApiKind.CHAT else "input"
     body = json.dumps({"stream": True, "model": "m", field: [{"role": "user", "content": "hi"}]}).encode()
 
-    sent = json.loads(perplexity_body(surface, model, body))
+    sent = json.loads(perplexity_body(client_api, model, body))
 
     assert {name: sent[name] for name in ("model", "preset") if name in sent} == named
     assert sent["input"][0]["content"] == "hi"
@@ -191,20 +191,20 @@ def test_preset_of_the_clients_own_stays() -> None:
     """What it says itself counts, and no field is there twice."""
     body = b'{"preset": "high", "model": "%b", "input": "hi"}'
 
-    assert perplexity_body(Surface.RESPONSES, "sonar", body % b"sonar") == (
+    assert perplexity_body(ApiKind.RESPONSES, "sonar", body % b"sonar") == (
         b'{"preset": "high", "model":"perplexity/sonar", "input": "hi"}'
     )
-    assert perplexity_body(Surface.RESPONSES, "preset/low", body % b"preset/low") == body % b"preset/low"
-    assert perplexity_body(Surface.RESPONSES, "openai/gpt-6", body % b"openai/gpt-6") == body % b"openai/gpt-6"
+    assert perplexity_body(ApiKind.RESPONSES, "preset/low", body % b"preset/low") == body % b"preset/low"
+    assert perplexity_body(ApiKind.RESPONSES, "openai/gpt-6", body % b"openai/gpt-6") == body % b"openai/gpt-6"
 
 
-def perplexity_body(surface: Surface, model: str, body: bytes) -> bytes:
+def perplexity_body(client_api: ApiKind, model: str, body: bytes) -> bytes:
     """Return what is sent for a client's body."""
     row = PROVIDERS["perplexity"]
     found = Lanes(sides(), row, {}, lambda name: facts_of(row, name))
-    call = found.call(surface, model, stream=False, query=b"")
+    call = found.call(client_api, model, stream=False, query=b"")
     assert call is not None
-    asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
+    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
         fields=BodyFields(model="m"), body=body
     )
     sent = prepared(found, call, asked, "perplexity").request.body
@@ -212,9 +212,9 @@ def perplexity_body(surface: Surface, model: str, body: bytes) -> bytes:
     return bytes(sent)
 
 
-def asked_of(surface: Surface, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
+def asked_of(client_api: ApiKind, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
     return Asked(
-        surface=surface,
+        client_api=client_api,
         forwarder=forwarder_of("openai"),
         member=cast(CalledMember, None),  # asked for by several calls alone
         secret=None,
@@ -282,10 +282,10 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     else:
         body, form = json.dumps({**message, "stop_reason": "end_turn"}).encode(), b"application/json"
     found = Lanes(sides(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model))
-    call = found.call(Surface.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
+    call = found.call(ApiKind.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
     assert call is not None
     meter = Meter(is_stream=is_stream)
-    asked = asked_of(Surface.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
+    asked = asked_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
     asked = asked._replace(fields=BodyFields("anthropic.claude-x", stream=is_stream), on_tokens=meter.note)
     sent = prepared(found, call, asked, "bedrock")
     assert sent.translation is not None

@@ -7,7 +7,7 @@ import pytest
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.endpoints import Routes, dialect_of, reads_body
 from velox.heads import Headers, RequestHead
-from velox.types import Dialect, Endpoint, Surface
+from velox.types import ApiKind, Dialect, Endpoint
 
 
 def head(method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None) -> RequestHead:
@@ -208,20 +208,20 @@ def test_only_json_posts_are_read(method: bytes, media: bytes, reads: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("call", "route", "surface"),
+    ("call", "route", "client_api"),
     [
-        (b"generateContent", Endpoint.GENERATE, Surface.GENERATE),
-        (b"streamGenerateContent", Endpoint.GENERATE, Surface.GENERATE),
-        (b"countTokens", Endpoint.GENERATE, Surface.COUNT_GENERATE),
-        (b"batchEmbedContents", Endpoint.EMBEDDINGS, Surface.EMBED_CONTENTS),
-        (b"embedContent", Endpoint.EMBEDDINGS, Surface.EMBED_CONTENT),
+        (b"generateContent", Endpoint.GENERATE, ApiKind.GENERATE),
+        (b"streamGenerateContent", Endpoint.GENERATE, ApiKind.GENERATE),
+        (b"countTokens", Endpoint.GENERATE, ApiKind.COUNT_GENERATE),
+        (b"batchEmbedContents", Endpoint.EMBEDDINGS, ApiKind.EMBED_CONTENTS),
+        (b"embedContent", Endpoint.EMBEDDINGS, ApiKind.EMBED_CONTENT),
     ],
 )
-def test_calls_of_gemini_are_known_by_their_verb(call: bytes, route: Endpoint, surface: Surface) -> None:
+def test_calls_of_gemini_are_known_by_their_verb(call: bytes, route: Endpoint, client_api: ApiKind) -> None:
     """One text to embed is another API than several are, as it has another form."""
     facts = Routes(("/",)).facts(b"/v1beta/models/gemini-x:" + call)
 
-    assert (facts.route, facts.surface) == (route, surface)
+    assert (facts.route, facts.client_api) == (route, client_api)
     assert facts.named is not None and facts.named.model == "gemini-x"
 
 

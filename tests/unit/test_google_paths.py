@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.access.plan import runs_model
 from velox.policy.api_table import Group, call_of, google_call, may_name_objects
-from velox.types import Dialect, Surface
+from velox.types import ApiKind, Dialect
 
 PATHS = Routes(("*",))
 WORDS = ["models", "gemini-a", "gpt-4o", "a:b", "tunedModels", "publishers", "google", "..", "%2e", "a%2Fb", ""]
@@ -37,7 +37,7 @@ def test_model_and_stream_stand_in_the_path(path: bytes, model: str, stream: boo
     facts, call = PATHS.facts(path), call_of(b"POST", path)
 
     assert facts.named is not None and (facts.named.model, facts.named.stream) == (model, stream)
-    assert (facts.surface, facts.dialect) == (Surface.GENERATE, Dialect.GOOGLE)
+    assert (facts.client_api, facts.dialect) == (ApiKind.GENERATE, Dialect.GOOGLE)
     assert call is not None and (call.group, call.path_model) == (Group.INFERENCE, model)
 
 
@@ -90,7 +90,7 @@ def test_both_readings_agree(words: list[str], verb: str) -> None:
     path = ("/" + "/".join(["v1beta", *words]) + ":" + verb).encode()
     call, facts = call_of(b"POST", path), PATHS.facts(path)
 
-    if call is not None and call.path_model is not None and facts.surface is not None:
+    if call is not None and call.path_model is not None and facts.client_api is not None:
         assert facts.named is not None and facts.named.model == call.path_model
 
 

@@ -42,7 +42,7 @@ from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
-from velox.types import Endpoint, Priority, Scope, Surface
+from velox.types import ApiKind, Endpoint, Priority, Scope
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -114,8 +114,8 @@ def count_everything(metrics: WorkerMetrics) -> None:
     for mirrored in Mirrored:
         metrics.count_mirror(mirrored)
     metrics.count_canary()
-    for client in Surface:
-        for upstream in Surface:
+    for client in ApiKind:
+        for upstream in ApiKind:
             metrics.count_translation(client, upstream, 1)
     for resumed in (False, True):
         metrics.count_tls_handshake(resumed)

@@ -41,7 +41,7 @@ from velox.protocol.token_usage import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import ANYONE, BodyFields, Endpoint, Surface
+from velox.types import ANYONE, ApiKind, BodyFields, Endpoint
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'
 PEEK: Final = BodyFields(model="m")
@@ -237,9 +237,9 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
     lanes = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
 
     def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
-        call = lanes.call(Surface.CHAT, "gemini-m", stream=False, query=b"")
+        call = lanes.call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
-        asked = asked_of(Surface.CHAT, request_head(), "gemini-m")
+        asked = asked_of(ApiKind.CHAT, request_head(), "gemini-m")
         return lanes.request(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def talk() -> Setup:
@@ -400,10 +400,10 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
     names: list[str] = []
 
     def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
-        call = lanes.call(Surface.CHAT, "gemini-m", stream=False, query=b"")
+        call = lanes.call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
         names.append(threading.current_thread().name)
-        asked = asked_of(Surface.CHAT, request_head(), "gemini-m")
+        asked = asked_of(ApiKind.CHAT, request_head(), "gemini-m")
         return lanes.request(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def main() -> None:

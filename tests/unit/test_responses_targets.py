@@ -21,13 +21,13 @@ from velox.net.upstream.interface import UpstreamRequest
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import BodyFields, Surface
+from velox.types import ApiKind, BodyFields
 
 CODEX = Path(__file__).parent.joinpath("dialects", "codex_request.json").read_bytes()
 # Servers of one's own say that they have it.
 APIS = {
-    "vllm": (Surface.CHAT, Surface.RESPONSES),
-    "openai-compatible": (Surface.CHAT, Surface.RESPONSES),
+    "vllm": (ApiKind.CHAT, ApiKind.RESPONSES),
+    "openai-compatible": (ApiKind.CHAT, ApiKind.RESPONSES),
 }
 MODELS = {"bedrock-mantle": "openai.gpt-oss-120b"}
 PATCH = {"type": "custom", "name": "apply_patch"}
@@ -49,14 +49,14 @@ EACH: list[dict[str, Any]] = [
 ]
 
 
-def sent_to(row: str, body: bytes, apis: tuple[Surface, ...] = (), model: str = "") -> UpstreamRequest:
+def sent_to(row: str, body: bytes, apis: tuple[ApiKind, ...] = (), model: str = "") -> UpstreamRequest:
     """Return what goes up for a client's request in Responses."""
     name = model or MODELS.get(row, "m")
     parameters = {"region": "us-east-1", "resource": "r"}
     found = Lanes(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model), apis)
-    call = found.call(Surface.RESPONSES, name, stream=False, query=b"")
+    call = found.call(ApiKind.RESPONSES, name, stream=False, query=b"")
     assert call is not None
-    asked = asked_of(Surface.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
+    asked = asked_of(ApiKind.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
     asked = asked._replace(fields=BodyFields(model=name), body=body)
     return prepared(found, call, asked, row).request
 
@@ -136,9 +136,9 @@ def test_c14_compaction_never_goes_to_who_has_it_not(row: str) -> None:
     parameters = {"region": "r", "project": "p", "location": "eu"}
     for name, has_it in ((row, False), ("openai", True), ("azure", True)):
         found = Lanes(sides(), PROVIDERS[name], {**parameters, "resource": "r"}, lambda _: ModelFacts(), ())
-        call = found.call(Surface.COMPACT, "claude-x", stream=False, query=b"")
+        call = found.call(ApiKind.COMPACT, "claude-x", stream=False, query=b"")
         assert call is not None
-        asked = asked_of(Surface.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")
+        asked = asked_of(ApiKind.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")
         asked = asked._replace(fields=BodyFields(model="claude-x"), body=body)
         sent = prepared(found, call, asked, name).request
         assert (b"/compact" in sent.target, b"Write a summary" in (sent.body or b"")) == (has_it, not has_it)

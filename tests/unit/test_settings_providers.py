@@ -13,7 +13,7 @@ from velox.policy.routes import UpstreamEntry
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings, SettingsError, load
 from velox.settings.model_facts import FIELDS
-from velox.types import Surface
+from velox.types import ApiKind
 
 KEY = "sk-very-secret-0123456789"
 PAGE = ROOT / "docs/providers.md"
@@ -66,7 +66,7 @@ def test_fields_of_a_provider_are_read(tmp_path: Path) -> None:
     assert str(bedrock.origins[0]) == "https://bedrock-runtime.eu-central-1.amazonaws.com"
     assert dict(vertex.parameters) == {"project": "example.com:p", "location": "global"}
     assert str(vertex.origins[0]) == "https://aiplatform.googleapis.com"
-    assert (own.provider, own.apis, own.keys) == ("openai-compatible", (Surface.CHAT, Surface.RESPONSES), ())
+    assert (own.provider, own.apis, own.keys) == ("openai-compatible", (ApiKind.CHAT, ApiKind.RESPONSES), ())
 
 
 def test_parameters_may_be_variables(tmp_path: Path) -> None:

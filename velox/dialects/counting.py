@@ -45,7 +45,7 @@ from velox.dialects.json_text.decoding import decoded_reply, decoded_request
 from velox.dialects.json_text.text import quoted
 from velox.heads import Header, Headers
 from velox.protocol.error_meaning import is_too_long
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = [
     "ESTIMATED",
@@ -67,7 +67,7 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # What is sent of a request to generate: each API refuses other fields.
 _COUNTED: Final = MappingProxyType(
     {
-        Surface.COUNT_MESSAGES: (
+        ApiKind.COUNT_MESSAGES: (
             "anthropic_version",
             "cache_control",
             "messages",
@@ -78,7 +78,7 @@ _COUNTED: Final = MappingProxyType(
             "tool_choice",
             "tools",
         ),
-        Surface.COUNT_RESPONSES: (
+        ApiKind.COUNT_RESPONSES: (
             "input",
             "instructions",
             "model",
@@ -89,8 +89,8 @@ _COUNTED: Final = MappingProxyType(
             "tools",
             "truncation",
         ),
-        Surface.COUNT_GENERATE: ("contents", "systemInstruction", "tools", "generationConfig"),
-        Surface.COUNT_CONVERSE: ("messages", "system", "toolConfig", "additionalModelRequestFields"),
+        ApiKind.COUNT_GENERATE: ("contents", "systemInstruction", "tools", "generationConfig"),
+        ApiKind.COUNT_CONVERSE: ("messages", "system", "toolConfig", "additionalModelRequestFields"),
     }
 )
 _GENERATE_REQUEST: Final = "generateContentRequest"
@@ -108,12 +108,12 @@ _DATA_BYTES_PER_TOKEN: Final = 16
 # -- requests ---------------------------------------------------------------------------------------
 
 
-def generate_request(api: Surface, body: bytes | bytearray) -> bytes:
+def generate_request(api: ApiKind, body: bytes | bytearray) -> bytes:
     """Return a client's request to count as one to generate, as its dialect's reader takes it.
 
     Raises BadRequestError.
     """
-    if api is not Surface.COUNT_GENERATE:
+    if api is not ApiKind.COUNT_GENERATE:
         return bytes(body)
     fields = decoded_request(_FIELDS, bytes(body))
     return bytes(fields.get(_GENERATE_REQUEST, body))
@@ -129,25 +129,25 @@ def named_count_request(body: bytes | bytearray, model: str, *, is_vertex: bool)
         return bytes(body)
     whole = decoded_request(_FIELDS, fields[_GENERATE_REQUEST], _GENERATE_REQUEST)
     if is_vertex:
-        names = _COUNTED[Surface.COUNT_GENERATE]
+        names = _COUNTED[ApiKind.COUNT_GENERATE]
         return _object({name: value for name, value in whole.items() if name in names})
     named = {**whole, "model": msgspec.Raw(quoted(f"models/{model.removeprefix('models/')}"))}
     return _object({**fields, _GENERATE_REQUEST: msgspec.Raw(_object(named))})
 
 
-def count_request(api: Surface, body: bytes, model: str = "") -> bytes:
+def count_request(api: ApiKind, body: bytes, model: str = "") -> bytes:
     """Return a request to generate as one to count. model: for AI Studio's whole request; "": Vertex, or another API.
 
     api: the upstream's. Raises BadRequestError for a body that can't be read.
     """
     fields = decoded_request(_FIELDS, body)
-    if api is Surface.COUNT_GENERATE and model:
+    if api is ApiKind.COUNT_GENERATE and model:
         # Only so the instructions and tools are counted there.
         whole = {"model": msgspec.Raw(quoted(f"models/{model}")), **fields}
         return b'{"generateContentRequest":%b}' % _object(whole)
     names = _COUNTED[api]
     text = _object({name: value for name, value in fields.items() if name in names})
-    return b'{"input":{"converse":%b}}' % text if api is Surface.COUNT_CONVERSE else text
+    return b'{"input":{"converse":%b}}' % text if api is ApiKind.COUNT_CONVERSE else text
 
 
 def invoke_count_request(body: bytes) -> bytes:
@@ -184,11 +184,11 @@ def tokens_of(body: bytes) -> int:
     raise BrokenReplyError("the upstream's reply has no number of tokens")
 
 
-def written_tokens(api: Surface, tokens: int) -> bytes:
+def written_tokens(api: ApiKind, tokens: int) -> bytes:
     """Write the number for a client. api: the client's."""
-    if api is Surface.COUNT_RESPONSES:
+    if api is ApiKind.COUNT_RESPONSES:
         return b'{"object":"response.input_tokens","input_tokens":%d}' % tokens
-    return (b'{"totalTokens":%d}' if api is Surface.COUNT_GENERATE else b'{"input_tokens":%d}') % tokens
+    return (b'{"totalTokens":%d}' if api is ApiKind.COUNT_GENERATE else b'{"input_tokens":%d}') % tokens
 
 
 def estimated_tokens(request: Request) -> int:
@@ -246,7 +246,7 @@ def cannot_count(error: ApiError) -> bool:
 class Counting:
     """The crossing of one request to count.
 
-    client, client_api: the client's. model, model_api: the upstream's; Surface.CHAT has no way to count, and gets
+    client, client_api: the client's. model, model_api: the upstream's; ApiKind.CHAT has no way to count, and gets
     estimate(). is_vertex: of COUNT_GENERATE: it takes other fields than AI Studio.
     """
 
@@ -255,9 +255,9 @@ class Counting:
     def __init__(
         self,
         client: ClientSide,
-        client_api: Surface,
+        client_api: ApiKind,
         model: ModelSide,
-        model_api: Surface,
+        model_api: ApiKind,
         losses: Losses,
         *,
         is_vertex: bool = False,

@@ -34,7 +34,7 @@ from velox.outcomes import (
     StreamEnd,
     TokenCount,
 )
-from velox.types import BodyFields, Endpoint, Priority, Surface
+from velox.types import ApiKind, BodyFields, Endpoint, Priority
 
 __all__ = ["RecordedExchange", "Recorder", "outcome_of", "outcome_of_failure"]
 
@@ -158,11 +158,11 @@ class Recorder:
         """Note a request that goes to a canary first."""
         self.metrics.count_canary()
 
-    def translated(self, client: Surface, upstream: Surface, n_dropped: int) -> None:
+    def translated(self, client: ApiKind, upstream: ApiKind, n_dropped: int) -> None:
         """Note that a request is put into another dialect for an attempt, and how many fields were left out."""
         self.metrics.count_translation(client, upstream, n_dropped)
 
-    def lost(self, client: Surface, upstream: Surface) -> None:
+    def lost(self, client: ApiKind, upstream: ApiKind) -> None:
         """Note that a translated answer lost something."""
         self.metrics.count_dropped_field(client, upstream)
 

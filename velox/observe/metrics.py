@@ -22,7 +22,7 @@ from velox.errors import Reason
 from velox.observe import series
 from velox.observe.series import Family
 from velox.shm.segment import CELL_BYTES, atomic_view
-from velox.types import Endpoint, Priority, Scope, Surface
+from velox.types import ApiKind, Endpoint, Priority, Scope
 
 __all__ = ["Times", "WorkerMetrics"]
 
@@ -38,7 +38,7 @@ _N_DECISIONS: Final = len(outcomes.Decision)
 
 # Plain integers: an attribute of another module's dataclass costs more than the count itself.
 _CELL: Final = CELL_BYTES
-_N_SURFACES: Final = len(Surface)
+_N_API_KINDS: Final = len(ApiKind)
 # In bytes: from one series of a histogram to the next, and from the begin of one to its sum.
 _DURATION_BYTES: Final = _CELL * series.DURATION.stride
 _DURATION_SUM: Final = _DURATION_BYTES - _CELL
@@ -265,15 +265,15 @@ class WorkerMetrics:
         """Count one request that goes to a canary."""
         self._add(self._slab + _CELL * series.CANARY.first, 1)
 
-    def count_translation(self, client: Surface, upstream: Surface, n_dropped: int) -> None:
+    def count_translation(self, client: ApiKind, upstream: ApiKind, n_dropped: int) -> None:
         """Count one attempt whose request was put into another dialect, and the fields that were left out."""
-        place = (client - 1) * _N_SURFACES + upstream - 1  # APIs count from 1
+        place = (client - 1) * _N_API_KINDS + upstream - 1  # APIs count from 1
         self._add(self._slab + _CELL * (series.TRANSLATIONS.first + place), 1)
         self._add(self._slab + _CELL * (series.DROPPED_FIELDS.first + place), n_dropped)
 
-    def count_dropped_field(self, client: Surface, upstream: Surface) -> None:
+    def count_dropped_field(self, client: ApiKind, upstream: ApiKind) -> None:
         """Count what a translated answer lost."""
-        self._add(self._slab + _CELL * (series.DROPPED_FIELDS.first + (client - 1) * _N_SURFACES + upstream - 1), 1)
+        self._add(self._slab + _CELL * (series.DROPPED_FIELDS.first + (client - 1) * _N_API_KINDS + upstream - 1), 1)
 
     def set_queue_depth(self, priority: Priority, n: int) -> None:
         """Set the number of requests of one class in the admission queue."""

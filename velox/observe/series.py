@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 from velox import outcomes
 from velox.errors import Reason
 from velox.shm.upstream_table import FIRST_BYTE_NS
-from velox.types import Endpoint, Priority, Scope, Surface
+from velox.types import ApiKind, Endpoint, Priority, Scope
 
 __all__ = ["CELLS", "DURATION_NS", "FAMILIES", "GAUGES", "OVERHEAD_NS", "Family"]
 
@@ -106,7 +106,7 @@ _PRIORITY: Final = _label("class", Priority)
 _ROUTE: Final = _label("route", Endpoint)
 _CLASS: Final[Label] = ("class", ("2xx", "3xx", "4xx", "5xx"))
 _REASON: Final[Label] = ("reason", ("ok", *(reason.code for reason in Reason)))
-_SURFACES: Final = (_label("client", Surface), _label("upstream", Surface))
+_API_KINDS: Final = (_label("client", ApiKind), _label("upstream", ApiKind))
 _SHED: Final[Label] = ("reason", tuple(reason.code for reason in outcomes.SHED_REASONS))
 
 _layout: Final = _Layout()
@@ -193,13 +193,13 @@ CANARY: Final = _layout.counter("velox_canary_requests", "Requests sent to a can
 TRANSLATIONS: Final = _layout.counter(
     "velox_translations",
     "Attempts whose request was put into another dialect, by the client's API and the upstream's.",
-    *_SURFACES,
+    *_API_KINDS,
     sparse=True,
 )
 DROPPED_FIELDS: Final = _layout.counter(
     "velox_translation_dropped_fields",
     "Fields of requests that were left out by a translation, because the upstream's API has none such.",
-    *_SURFACES,
+    *_API_KINDS,
     sparse=True,
 )
 

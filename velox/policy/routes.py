@@ -14,7 +14,7 @@ from velox.heads import Header
 from velox.outcomes import Refusal
 from velox.policy.model_rule import ModelRule
 from velox.policy.patterns import matches
-from velox.types import Origin, Secret, Surface
+from velox.types import ApiKind, Origin, Secret
 
 __all__ = [
     "ANYTHING",
@@ -119,7 +119,7 @@ class UpstreamEntry:
     where: str = field(default="", compare=False)
     provider: str = "openai-compatible"
     parameters: tuple[tuple[str, str], ...] = ()
-    apis: tuple[Surface, ...] = ()
+    apis: tuple[ApiKind, ...] = ()
     model_facts: tuple[ModelRule, ...] = ()
     tls_digest: bytes = field(default=b"", repr=False)
 

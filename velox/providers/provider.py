@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.heads import Header
-from velox.types import Endpoint, Surface
+from velox.types import ApiKind, Endpoint
 
 __all__ = ["CallPath", "Envelope", "Family", "Keyless", "Provider"]
 
@@ -84,11 +84,11 @@ class Family:
     of the kind have, or only newer ones: they count where an upstream names its APIs.
     """
 
-    native: Mapping[Surface, CallPath]
-    crossing: Surface | None
+    native: Mapping[ApiKind, CallPath]
+    crossing: ApiKind | None
     models: tuple[str, ...] = ()
     when: tuple[tuple[str, str], ...] = ()
-    optional: Mapping[Surface, CallPath] = field(default_factory=dict)
+    optional: Mapping[ApiKind, CallPath] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.heads import Header
 from velox.policy.api_rows import is_management
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
-from velox.types import Endpoint, Surface
+from velox.types import ApiKind, Endpoint
 
 __all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS", "takes_path"]
 
-_S: Final = Surface
+_S: Final = ApiKind
 # Endpoints of servers with open models, and old ones of OpenAI's.
 _OF_TEXTS: Final = frozenset({Endpoint.COMPLETIONS, Endpoint.MODERATIONS, Endpoint.RERANK, Endpoint.TOKENIZE})
 _GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
@@ -40,7 +40,7 @@ _REASONING: Final = ("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*")
 
 def _openai_paths(
     before: str = "/v1", *, responses: bool = False, embeddings: bool = True, query: tuple[tuple[str, str], ...] = ()
-) -> dict[Surface, CallPath]:
+) -> dict[ApiKind, CallPath]:
     """Return the paths of OpenAI's APIs where they are usual ones."""
     paths = {_S.CHAT: CallPath(f"{before}/chat/completions", query=query)}
     if responses:
@@ -50,7 +50,7 @@ def _openai_paths(
     return paths
 
 
-def _messages_paths(before: str = "", *, counts: bool = True) -> dict[Surface, CallPath]:
+def _messages_paths(before: str = "", *, counts: bool = True) -> dict[ApiKind, CallPath]:
     """Return the paths of Anthropic's API. before: what stands before /v1."""
     paths = {_S.MESSAGES: CallPath(f"{before}/v1/messages")}
     if counts:
@@ -58,7 +58,7 @@ def _messages_paths(before: str = "", *, counts: bool = True) -> dict[Surface, C
     return paths
 
 
-def _generate_paths(before: str) -> dict[Surface, CallPath]:
+def _generate_paths(before: str) -> dict[ApiKind, CallPath]:
     """Return the paths of Gemini's API. before: what stands before the model."""
     model = f"{before}/{{model}}"
     sse = (("alt", "sse"),)
@@ -68,13 +68,13 @@ def _generate_paths(before: str) -> dict[Surface, CallPath]:
     }
 
 
-def _like_openai(native: dict[Surface, CallPath], more: dict[Surface, CallPath] | None = None) -> tuple[Family, ...]:
+def _like_openai(native: dict[ApiKind, CallPath], more: dict[ApiKind, CallPath] | None = None) -> tuple[Family, ...]:
     """Return the families of OpenAI's models: three that differ in the API that serves them best.
 
     more: that all of them have.
     """
     all_of_them = {**native, **(more or {})}
-    only_responses: dict[Surface, CallPath] = {api: path for api, path in all_of_them.items() if api is not _S.CHAT}
+    only_responses: dict[ApiKind, CallPath] = {api: path for api, path in all_of_them.items() if api is not _S.CHAT}
     return (
         Family(only_responses, _S.RESPONSES, _RESPONSES_ONLY),
         Family(all_of_them, _S.RESPONSES, _REASONING),
@@ -83,7 +83,7 @@ def _like_openai(native: dict[Surface, CallPath], more: dict[Surface, CallPath] 
 
 
 def _chat(
-    native: Mapping[Surface, CallPath], optional: Mapping[Surface, CallPath] = MappingProxyType({})
+    native: Mapping[ApiKind, CallPath], optional: Mapping[ApiKind, CallPath] = MappingProxyType({})
 ) -> tuple[Family, ...]:
     return (Family(native, _S.CHAT, optional=optional),)
 

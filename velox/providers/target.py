@@ -18,31 +18,31 @@ from velox.heads import Header
 from velox.policy.patterns import matches
 from velox.protocol.google_query import without_system_parameters
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = [
     "TargetCall",
     "TargetError",
+    "apis_of",
     "family_of",
     "missing",
     "native_of",
     "origin_of",
     "parameters_of",
-    "surfaces",
     "target_call",
 ]
 
 _COUNTS: Final = (
-    Surface.COUNT_MESSAGES,
-    Surface.COUNT_RESPONSES,
-    Surface.COUNT_GENERATE,
-    Surface.COUNT_CONVERSE,
+    ApiKind.COUNT_MESSAGES,
+    ApiKind.COUNT_RESPONSES,
+    ApiKind.COUNT_GENERATE,
+    ApiKind.COUNT_CONVERSE,
 )
-_EMBEDS: Final = (Surface.EMBEDDINGS, Surface.EMBED_CONTENTS, Surface.EMBED_CONTENT)
-_VECTORS: Final = (Surface.EMBEDDINGS, Surface.VECTORS)  # what these cross into
-_GOOGLES: Final = frozenset({Surface.GENERATE, Surface.COUNT_GENERATE, Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS})
+_EMBEDS: Final = (ApiKind.EMBEDDINGS, ApiKind.EMBED_CONTENTS, ApiKind.EMBED_CONTENT)
+_VECTORS: Final = (ApiKind.EMBEDDINGS, ApiKind.VECTORS)  # what these cross into
+_GOOGLES: Final = frozenset({ApiKind.GENERATE, ApiKind.COUNT_GENERATE, ApiKind.EMBED_CONTENT, ApiKind.EMBED_CONTENTS})
 # What a request crosses into where an upstream names its APIs and has not the usual one of its family.
-_CROSSINGS: Final = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE, Surface.CONVERSE)
+_CROSSINGS: Final = (ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.GENERATE, ApiKind.CONVERSE)
 _NAME: Final = re.compile(r"\{([a-z_]+)\}")
 # Names of a client's query that are credentials, or its key at this gateway.
 _SECRETS: Final = frozenset({b"key", b"access_token", b"api_key", b"api-key"})
@@ -65,7 +65,7 @@ class TargetCall:
     the body has in place of `model`; none: nothing else.
     """
 
-    api: Surface
+    api: ApiKind
     target: bytes
     envelope: Envelope = Envelope.NONE
     headers: tuple[Header, ...] = ()
@@ -108,20 +108,20 @@ def family_of(row: Provider, parameters: Mapping[str, str], model: str) -> Famil
     raise AssertionError("the last family of each row takes every model")
 
 
-def surfaces(
-    row: Provider, parameters: Mapping[str, str], apis: Collection[Surface] = ()
-) -> Iterator[tuple[tuple[str, ...], tuple[Surface, ...], Surface | None]]:
+def apis_of(
+    row: Provider, parameters: Mapping[str, str], apis: Collection[ApiKind] = ()
+) -> Iterator[tuple[tuple[str, ...], tuple[ApiKind, ...], ApiKind | None]]:
     """Yield patterns of models, the APIs that they have, and what others are translated into, for each family."""
     for family in row.families:
         if all(matches(pattern, parameters.get(key, "")) for key, pattern in family.when):
             native = native_of(family, apis)
             if native:
-                yield family.models, tuple(sorted(native)), _crossing(family, native, Surface.CONVERSE)
+                yield family.models, tuple(sorted(native)), _crossing(family, native, ApiKind.CONVERSE)
             if not family.models:
                 return
 
 
-def native_of(family: Family, apis: Collection[Surface] = ()) -> dict[Surface, CallPath]:
+def native_of(family: Family, apis: Collection[ApiKind] = ()) -> dict[ApiKind, CallPath]:
     """Return the APIs of a family. apis: those that an upstream says it has; none: the usual ones."""
     if not apis:
         return dict(family.native)
@@ -132,16 +132,16 @@ def native_of(family: Family, apis: Collection[Surface] = ()) -> dict[Surface, C
 def target_call(
     row: Provider,
     parameters: Mapping[str, str],
-    surface: Surface,
+    client_api: ApiKind,
     model: str,
     *,
     stream: bool = False,
-    apis: Collection[Surface] = (),
+    apis: Collection[ApiKind] = (),
     query: bytes = b"",
     crosses: bool = False,
     known_as: str = "",
 ) -> TargetCall | None:
-    """Return where a request goes that asks `surface` for `model`; None: as it came, under its own path.
+    """Return where a request goes that asks `client_api` for `model`; None: as it came, under its own path.
 
     apis: as for native_of. query: the client's own, which goes with a request whose body goes as it is, but for its
     credentials and the version of an API. crosses: it is written anew, also where the model has the API. known_as: the
@@ -150,18 +150,18 @@ def target_call(
     known_as = known_as or model
     family = family_of(row, parameters, known_as)
     native = native_of(family, apis)
-    api = surface if surface in native and not crosses else _crossing(family, native, surface)
+    api = client_api if client_api in native and not crosses else _crossing(family, native, client_api)
     if api is None:
         return None
     path = native[api]
     template = path.stream if stream and path.stream else path.path
     more = path.query
-    if api is not surface and stream:
+    if api is not client_api and stream:
         more += path.sse
     named = known_as[max(known_as.find(path.model_from), 0) :] if path.model_from else model
     values = {**parameters, "model": _segment(row, named)} if "{model}" in template else parameters
     fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
-    is_as_sent = api is surface and path.envelope is Envelope.NONE and not crosses
+    is_as_sent = api is client_api and path.envelope is Envelope.NONE and not crosses
     if is_as_sent and query and (row.is_google or api in _GOOGLES):
         query = without_system_parameters(query, b"POST")[0]
     ours = {name.encode() for name, _ in fixed} | (_VERSION if family.native else frozenset())
@@ -172,10 +172,10 @@ def target_call(
     return TargetCall(api, target + query, path.envelope, row.headers, _fields(row, model))
 
 
-def _crossing(family: Family, native: Collection[Surface], surface: Surface) -> Surface | None:
+def _crossing(family: Family, native: Collection[ApiKind], client_api: ApiKind) -> ApiKind | None:
     """Return the API that a request is translated into, None where there is none of its kind."""
     for kind, others in ((_COUNTS, _COUNTS), (_EMBEDS, _VECTORS)):
-        if surface in kind:
+        if client_api in kind:
             return next((api for api in others if api in native), None)
     if family.crossing in native:
         return family.crossing

@@ -23,7 +23,7 @@ from velox.gateway.translation.lanes import Lanes, Sides
 from velox.policy.routes import UpstreamEntry
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["lanes_of", "sides"]
 
@@ -33,18 +33,18 @@ def sides() -> Sides:
     schemas = SubsetSchemas()
     return Sides(
         clients={
-            Surface.CHAT: ChatClient,
-            Surface.GENERATE: GenerateClient,
-            Surface.MESSAGES: MessagesClient,
-            Surface.RESPONSES: ResponsesClient,
-            Surface.COMPACT: CompactClient,
+            ApiKind.CHAT: ChatClient,
+            ApiKind.GENERATE: GenerateClient,
+            ApiKind.MESSAGES: MessagesClient,
+            ApiKind.RESPONSES: ResponsesClient,
+            ApiKind.COMPACT: CompactClient,
         },
         models={
-            Surface.CHAT: ChatModel,
-            Surface.RESPONSES: ResponsesModel,
-            Surface.MESSAGES: lambda facts, losses, _: MessagesModel(facts, losses),
-            Surface.CONVERSE: lambda facts, losses, _: ConverseModel(facts, losses),
-            Surface.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
+            ApiKind.CHAT: ChatModel,
+            ApiKind.RESPONSES: ResponsesModel,
+            ApiKind.MESSAGES: lambda facts, losses, _: MessagesModel(facts, losses),
+            ApiKind.CONVERSE: lambda facts, losses, _: ConverseModel(facts, losses),
+            ApiKind.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
         },
     )
 

@@ -159,7 +159,7 @@ def _without_way(found: Explanation, model: str | None) -> VeloxError | None:
 
 def _without_api(settings: Settings, found: Explanation, facts: PathFacts, path: bytes) -> VeloxError | None:
     """Return the refusal of a path that no provider of the route has, of those that pass as they came."""
-    if facts.surface is not None:
+    if facts.client_api is not None:
         return None  # what can be translated depends on the model
     entries = {entry.name: entry for entry in settings.upstreams}
     rows = {entries[target.upstream].provider for target in (*found.targets, *found.fallbacks)}

@@ -27,17 +27,17 @@ from velox.providers.target import target_call
 from velox.runtime.dialects import sides
 from velox.settings import Settings
 from velox.settings.problems import on_one_line
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["DIALECTS", "field_losses", "loss_lines", "sent_losses"]
 
 # The dialects of clients, as they are called on the command line.
-DIALECTS: Final[Mapping[str, Surface]] = MappingProxyType(
+DIALECTS: Final[Mapping[str, ApiKind]] = MappingProxyType(
     {
-        "chat": Surface.CHAT,
-        "responses": Surface.RESPONSES,
-        "messages": Surface.MESSAGES,
-        "generate": Surface.GENERATE,
+        "chat": ApiKind.CHAT,
+        "responses": ApiKind.RESPONSES,
+        "messages": ApiKind.MESSAGES,
+        "generate": ApiKind.GENERATE,
     }
 )
 _ANTHROPIC: Final = "anthropic"
@@ -219,15 +219,15 @@ _GENERATE: Final[Mapping[str, dict[str, Any]]] = {
     "inlineData": {"contents": _user({"inlineData": {"mimeType": "image/png", "data": _BASE64}}, name="parts")},
     "fileData": {"contents": _user({"fileData": {"mimeType": "image/png", "fileUri": _URL}}, name="parts")},
 }
-_FIELDS: Final[Mapping[Surface, Mapping[str, dict[str, Any]]]] = MappingProxyType(
-    {Surface.CHAT: _CHAT, Surface.MESSAGES: _MESSAGES, Surface.RESPONSES: _RESPONSES, Surface.GENERATE: _GENERATE}
+_FIELDS: Final[Mapping[ApiKind, Mapping[str, dict[str, Any]]]] = MappingProxyType(
+    {ApiKind.CHAT: _CHAT, ApiKind.MESSAGES: _MESSAGES, ApiKind.RESPONSES: _RESPONSES, ApiKind.GENERATE: _GENERATE}
 )
-_USUAL: Final[Mapping[Surface, dict[str, Any]]] = MappingProxyType(
+_USUAL: Final[Mapping[ApiKind, dict[str, Any]]] = MappingProxyType(
     {
-        Surface.CHAT: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
-        Surface.MESSAGES: {"model": "m", "max_tokens": 4000, "messages": [{"role": "user", "content": "a"}]},
-        Surface.RESPONSES: {"model": "m", "input": "a"},
-        Surface.GENERATE: {"contents": [{"role": "user", "parts": [{"text": "a"}]}]},
+        ApiKind.CHAT: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+        ApiKind.MESSAGES: {"model": "m", "max_tokens": 4000, "messages": [{"role": "user", "content": "a"}]},
+        ApiKind.RESPONSES: {"model": "m", "input": "a"},
+        ApiKind.GENERATE: {"contents": [{"role": "user", "parts": [{"text": "a"}]}]},
     }
 )
 
@@ -249,11 +249,11 @@ class _Keeper:
 
 def loss_lines(settings: Settings, route: RouteEntry, dialect: str) -> list[str]:
     """Return, for each target of a route, what requests of a dialect lose on their way there."""
-    surface, known = DIALECTS[dialect], sides()
+    client_api, known = DIALECTS[dialect], sides()
     upstreams = {entry.name: entry for entry in settings.upstreams}
     lines = []
     for target in route.targets:
-        for line in _of_target(known, route, target, upstreams[target.upstream], surface):
+        for line in _of_target(known, route, target, upstreams[target.upstream], client_api):
             lines.append(on_one_line(line))
     return lines
 
@@ -263,7 +263,7 @@ def sent_losses(facts: ModelFacts) -> Iterator[tuple[str, tuple[str, ...], str]]
     for name, fields in {**_MESSAGES, **_OF_ANTHROPIC}.items():
         losses = Losses()
         try:
-            fitted(msgspec.json.encode({**_USUAL[Surface.MESSAGES], **fields}), (), facts, losses)
+            fitted(msgspec.json.encode({**_USUAL[ApiKind.MESSAGES], **fields}), (), facts, losses)
         except BadRequestError as exc:
             yield name, (), exc.message
             continue
@@ -271,22 +271,22 @@ def sent_losses(facts: ModelFacts) -> Iterator[tuple[str, tuple[str, ...], str]]
 
 
 def _of_target(
-    known: Sides, route: RouteEntry, target: Target, entry: UpstreamEntry, surface: Surface
+    known: Sides, route: RouteEntry, target: Target, entry: UpstreamEntry, client_api: ApiKind
 ) -> Iterator[str]:
     row = PROVIDERS[entry.provider]
     model = _model(route, target)
     called = f"{target.upstream}, model {model}"
     facts = facts_of(row, model, entry.model_facts)
-    call = target_call(row, dict(entry.parameters), surface, model, apis=entry.apis, known_as=facts.family)
-    if call is None or call.api is surface:
+    call = target_call(row, dict(entry.parameters), client_api, model, apis=entry.apis, known_as=facts.family)
+    if call is None or call.api is client_api:
         how = "as sent: it has this API" if call is not None else "as sent: nothing is known of its APIs"
         yield f"{called}: {how}"
-        if call is None or surface is not Surface.MESSAGES or entry.provider == _ANTHROPIC:
+        if call is None or client_api is not ApiKind.MESSAGES or entry.provider == _ANTHROPIC:
             return
         found = sent_losses(facts)
     else:
         yield f"{called}: translated to {call.api.name.lower()}"
-        found = field_losses(known, surface, call.api, (row.name, facts, model))
+        found = field_losses(known, client_api, call.api, (row.name, facts, model))
     dropped, refused = [], []
     for name, lost, why in found:
         if why:
@@ -299,18 +299,18 @@ def _of_target(
 
 
 def field_losses(
-    known: Sides, surface: Surface, api: Surface, of: tuple[str, ModelFacts, str]
+    known: Sides, client_api: ApiKind, api: ApiKind, of: tuple[str, ModelFacts, str]
 ) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yield for each field of a dialect what a translation drops of it, and why it is refused, if it is.
 
     of: name of the provider's row, facts and name of the model.
     """
     provider, facts, model = of
-    for name, fields in _FIELDS[surface].items():
+    for name, fields in _FIELDS[client_api].items():
         losses = Losses()
-        body = msgspec.json.encode({**_USUAL[surface], **fields})
+        body = msgspec.json.encode({**_USUAL[client_api], **fields})
         try:
-            _cross(known, surface, api, provider, (facts, losses, model), body)
+            _cross(known, client_api, api, provider, (facts, losses, model), body)
         except BadRequestError as exc:
             yield name, (), exc.message
         else:
@@ -318,11 +318,11 @@ def field_losses(
 
 
 def _cross(
-    known: Sides, surface: Surface, api: Surface, provider: str, of: tuple[ModelFacts, Losses, str], body: bytes
+    known: Sides, client_api: ApiKind, api: ApiKind, provider: str, of: tuple[ModelFacts, Losses, str], body: bytes
 ) -> None:
     """Translate one request. Raises BadRequestError."""
     facts, losses, model = of
-    request = known.clients[surface](Call("a", 0, model, keeper=_Keeper()), losses).read(body)
+    request = known.clients[client_api](Call("a", 0, model, keeper=_Keeper()), losses).read(body)
     known.models[api](facts, losses, provider).write(request, model)
 
 

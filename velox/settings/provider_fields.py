@@ -23,7 +23,7 @@ from velox.providers.target import missing, origin_of, parameters_of
 from velox.settings import parse
 from velox.settings.problems import unknown
 from velox.settings.tree import Section
-from velox.types import Origin, Surface
+from velox.types import ApiKind, Origin
 
 __all__ = ["FIELDS", "PARAMETERS", "Chosen", "api_names", "apis_of", "base_problem", "choose", "first_set"]
 
@@ -96,7 +96,7 @@ class Chosen:
 
     row: Provider
     parameters: Mapping[str, str]
-    apis: tuple[Surface, ...]
+    apis: tuple[ApiKind, ...]
     origin: Origin | None
 
 
@@ -144,13 +144,13 @@ def base_problem(row: Provider, origin: Origin) -> str:
     return parse.endpoint_problem(origin)
 
 
-def apis_of(row: Provider) -> tuple[Surface, ...]:
+def apis_of(row: Provider) -> tuple[ApiKind, ...]:
     """Return all APIs that an upstream of a provider may name, in order."""
     known = {api for family in row.families for api in (*family.native, *family.optional)}
     return tuple(sorted(known))
 
 
-def api_names(apis: Iterable[Surface]) -> str:
+def api_names(apis: Iterable[ApiKind]) -> str:
     """Return the names of APIs as they are written."""
     return ", ".join(api.name.lower() for api in apis)
 
@@ -178,10 +178,10 @@ def _reader(kind: _Parameter) -> Callable[[str], str]:
     return read
 
 
-def _api_reader(row: Provider) -> Callable[[str], Surface]:
+def _api_reader(row: Provider) -> Callable[[str], ApiKind]:
     known = {api.name.lower(): api for api in apis_of(row)}
 
-    def read(text: str) -> Surface:
+    def read(text: str) -> ApiKind:
         if text not in known:
             raise ValueError(f"expected APIs that {row.name} may have: {', '.join(known)}")
         return known[text]

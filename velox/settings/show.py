@@ -18,12 +18,12 @@ from velox.policy.limit_rules import LimitRule, called
 from velox.policy.routes import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
 from velox.providers.provider import Keyless
 from velox.providers.rows import COMPATIBLE, PROVIDERS
-from velox.providers.target import origin_of, surfaces
+from velox.providers.target import apis_of, origin_of
 from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import on_one_line
 from velox.settings.provider_fields import api_names
 from velox.settings.variable import Variable
-from velox.types import NO_RATES, Budget, KeyEntry, Rates, Secret, Surface
+from velox.types import NO_RATES, ApiKind, Budget, KeyEntry, Rates, Secret
 
 __all__ = [
     "budget_lines",
@@ -54,7 +54,7 @@ _KEYLESS: Final = MappingProxyType(
     }
 )
 # APIs that no client asks for.
-_NOT_ASKED: Final = frozenset({Surface.CONVERSE, Surface.COUNT_CONVERSE, Surface.VECTORS})
+_NOT_ASKED: Final = frozenset({ApiKind.CONVERSE, ApiKind.COUNT_CONVERSE, ApiKind.VECTORS})
 _WIDEST: Final = 60  # a longer text moves what follows in its own line only
 
 
@@ -327,10 +327,10 @@ def _credential(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
 def _apis(entry: UpstreamEntry) -> Iterator[str]:
     """Yield a line for each family of models: the APIs that pass to it, and what other requests become."""
     is_split = False
-    for models, native, crossing in surfaces(PROVIDERS[entry.provider], dict(entry.parameters), entry.apis):
+    for models, native, crossing in apis_of(PROVIDERS[entry.provider], dict(entry.parameters), entry.apis):
         asked = [api for api in native if api not in _NOT_ASKED]
         parts = [f"{api_names(asked)} as sent"] if asked else []
-        if Surface.VECTORS in native:
+        if ApiKind.VECTORS in native:
             parts.append("embeddings translated")
         if crossing is not None:
             parts.append(f"{'others' if asked else 'all'} translated to {api_names([crossing])}")

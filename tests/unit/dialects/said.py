@@ -9,19 +9,19 @@ import json
 from typing import Any, Final, NamedTuple
 
 from tests.unit.dialects.test_converse_stream import event as frame
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["CLIENTS", "MODELS", "SAID", "Part", "Read", "plain", "read_plain", "read_stream", "sse", "streamed"]
 
-MODELS: Final = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE, Surface.CONVERSE)
-CLIENTS: Final = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE)
+MODELS: Final = (ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.GENERATE, ApiKind.CONVERSE)
+CLIENTS: Final = (ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.GENERATE)
 # What each API says of an end, by what a test says: "end", "tools", "length", "filter".
-SAID: Final[dict[Surface, dict[str, str]]] = {
-    Surface.CHAT: {"end": "stop", "tools": "tool_calls", "length": "length", "filter": "content_filter"},
-    Surface.MESSAGES: {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "filter": "refusal"},
-    Surface.GENERATE: {"end": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY"},
-    Surface.CONVERSE: {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "filter": "content_filtered"},
-    Surface.RESPONSES: {"end": "completed", "tools": "completed", "length": "incomplete", "filter": "incomplete"},
+SAID: Final[dict[ApiKind, dict[str, str]]] = {
+    ApiKind.CHAT: {"end": "stop", "tools": "tool_calls", "length": "length", "filter": "content_filter"},
+    ApiKind.MESSAGES: {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "filter": "refusal"},
+    ApiKind.GENERATE: {"end": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY"},
+    ApiKind.CONVERSE: {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "filter": "content_filtered"},
+    ApiKind.RESPONSES: {"end": "completed", "tools": "completed", "length": "incomplete", "filter": "incomplete"},
 }
 _INCOMPLETE: Final = {"length": "max_output_tokens", "filter": "content_filter"}
 _WORDS: Final = {
@@ -70,11 +70,11 @@ def sse(*events: object) -> bytes:
 # -- what an upstream says ----------------------------------------------------------------------------
 
 
-def plain(api: Surface, parts: list[Part], end: str) -> bytes:
+def plain(api: ApiKind, parts: list[Part], end: str) -> bytes:
     word, (prompt, made) = SAID[api][end], _USAGE
     calls = [part for part in parts if part.kind == "call"]
     match api:
-        case Surface.CHAT:
+        case ApiKind.CHAT:
             message: dict[str, Any] = {"role": "assistant", "content": "".join(p.text for p in parts if p not in calls)}
             if calls:
                 message["tool_calls"] = [
@@ -86,9 +86,9 @@ def plain(api: Surface, parts: list[Part], end: str) -> bytes:
                 "choices": [{"index": 0, "message": message, "finish_reason": word}],
                 "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made},
             }
-        case Surface.RESPONSES:
+        case ApiKind.RESPONSES:
             document = _response(parts, end)
-        case Surface.MESSAGES:
+        case ApiKind.MESSAGES:
             document = {
                 "id": "msg_1",
                 "model": "m",
@@ -101,7 +101,7 @@ def plain(api: Surface, parts: list[Part], end: str) -> bytes:
                 "stop_reason": word,
                 "usage": {"input_tokens": prompt, "output_tokens": made},
             }
-        case Surface.GENERATE:
+        case ApiKind.GENERATE:
             document = _gemini([_gemini_part(p, p.text) for p in parts], word)
         case _:
             content = [
@@ -131,7 +131,7 @@ def _response(parts: list[Part], end: str) -> dict[str, Any]:
         "id": "resp_1",
         "object": "response",
         "model": "m",
-        "status": SAID[Surface.RESPONSES][end],
+        "status": SAID[ApiKind.RESPONSES][end],
         "incomplete_details": None if reason is None else {"reason": reason},
         "output": [_item(part, n) for n, part in enumerate(parts)],
         "usage": {"input_tokens": _USAGE[0], "output_tokens": _USAGE[1], "total_tokens": sum(_USAGE)},
@@ -152,14 +152,14 @@ def _gemini(parts: list[dict[str, Any]], word: str | None) -> dict[str, Any]:
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m", "responseId": "g"}
 
 
-def streamed(api: Surface, parts: list[Part], end: str, order: list[int]) -> bytes:
+def streamed(api: ApiKind, parts: list[Part], end: str, order: list[int]) -> bytes:
     """Return a stream. order: of Chat's calls, whose next piece comes: they may interleave."""
     word, (prompt, made) = SAID[api][end], _USAGE
     events: list[object] = []
     match api:
-        case Surface.CHAT:
+        case ApiKind.CHAT:
             return _chat_stream(parts, word, order)
-        case Surface.RESPONSES:
+        case ApiKind.RESPONSES:
             events.append({"type": "response.created", "response": {**_response([], "end"), "status": "in_progress"}})
             for n, part in enumerate(parts):
                 item = _item(part, n)
@@ -174,7 +174,7 @@ def streamed(api: Surface, parts: list[Part], end: str, order: list[int]) -> byt
             last = "response.incomplete" if word == "incomplete" else "response.completed"
             events.append({"type": last, "response": _response(parts, end)})
             return sse(*events)
-        case Surface.MESSAGES:
+        case ApiKind.MESSAGES:
             usage = {"input_tokens": prompt, "output_tokens": 1}
             events.append({"type": "message_start", "message": {"id": "msg_1", "model": "m", "usage": usage}})
             for n, part in enumerate(parts):
@@ -192,7 +192,7 @@ def streamed(api: Surface, parts: list[Part], end: str, order: list[int]) -> byt
             events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": made}})
             events.append({"type": "message_stop"})
             return sse(*events)
-        case Surface.GENERATE:
+        case ApiKind.GENERATE:
             for part in parts:
                 pieces = part.pieces if part.kind == "text" else (part.text,)
                 events += [_gemini([_gemini_part(part, piece)], None) for piece in pieces]
@@ -248,22 +248,22 @@ def _read(blocks: list[tuple[str, ...]], word: str, usage: tuple[int, int], ids:
     return Read(found, _WORDS.get(word, word), usage, ids)
 
 
-def read_plain(client: Surface, body: bytes) -> Read:
+def read_plain(client: ApiKind, body: bytes) -> Read:
     """Return what a client reads. Chat's texts stand before its calls, whatever the model's order was."""
     document = json.loads(body)
     blocks: list[tuple[str, ...]] = []
     ids: list[str] = []
     match client:
-        case Surface.CHAT:
+        case ApiKind.CHAT:
             choice, used = document["choices"][0], document["usage"]
             blocks.append(("text", choice["message"]["content"] or ""))
             for call in choice["message"].get("tool_calls", ()):
                 blocks.append(("call", call["function"]["name"], call["function"]["arguments"]))
                 ids.append(call["id"])
             return _read(blocks, choice["finish_reason"], (used["prompt_tokens"], used["completion_tokens"]), ids)
-        case Surface.RESPONSES:
+        case ApiKind.RESPONSES:
             return _read_response(document)
-        case Surface.MESSAGES:
+        case ApiKind.MESSAGES:
             for each in document["content"]:
                 if each["type"] == "text":
                     blocks.append(("text", each["text"]))
@@ -318,15 +318,15 @@ def _documents(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def read_stream(client: Surface, data: bytes) -> Read:
+def read_stream(client: ApiKind, data: bytes) -> Read:
     """Return what a client reads that keeps one current block, as many do; asserts the order that each API promises."""
     documents = _documents(data)
     match client:
-        case Surface.CHAT:
+        case ApiKind.CHAT:
             return _read_chunks(documents)
-        case Surface.RESPONSES:
+        case ApiKind.RESPONSES:
             return _read_items(documents)
-        case Surface.MESSAGES:
+        case ApiKind.MESSAGES:
             return _read_blocks(documents)
         case _:
             return _read_gemini(documents)

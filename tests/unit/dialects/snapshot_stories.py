@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.e2e.bedrock_frames import frame
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["ANSWERS", "ERRORS", "REQUESTS", "STREAMS", "TARGETS", "Target"]
 
@@ -23,17 +23,17 @@ CITY: Final = {"type": "object", "properties": {"city": {"type": "string", "minL
 class Target:
     """An API of models, at a provider, with a model of it."""
 
-    api: Surface
+    api: ApiKind
     provider: str
     model: str
 
 
 TARGETS: Final = (
-    Target(Surface.CHAT, "vllm", "qwen3-32b"),
-    Target(Surface.RESPONSES, "openai", "gpt-5.2"),
-    Target(Surface.MESSAGES, "anthropic", "claude-sonnet-4-5"),
-    Target(Surface.GENERATE, "gemini", "gemini-2.5-pro"),
-    Target(Surface.CONVERSE, "bedrock", "amazon.nova-pro-v1:0"),
+    Target(ApiKind.CHAT, "vllm", "qwen3-32b"),
+    Target(ApiKind.RESPONSES, "openai", "gpt-5.2"),
+    Target(ApiKind.MESSAGES, "anthropic", "claude-sonnet-4-5"),
+    Target(ApiKind.GENERATE, "gemini", "gemini-2.5-pro"),
+    Target(ApiKind.CONVERSE, "bedrock", "amazon.nova-pro-v1:0"),
 )
 
 # -- what clients ask -------------------------------------------------------------------------------------
@@ -169,10 +169,10 @@ _GENERATE: Final[dict[str, Any]] = {
     },
 }
 REQUESTS: Final = {
-    Surface.CHAT: _CHAT,
-    Surface.MESSAGES: _MESSAGES,
-    Surface.RESPONSES: _RESPONSES,
-    Surface.GENERATE: _GENERATE,
+    ApiKind.CHAT: _CHAT,
+    ApiKind.MESSAGES: _MESSAGES,
+    ApiKind.RESPONSES: _RESPONSES,
+    ApiKind.GENERATE: _GENERATE,
 }
 
 # -- what models answer: name of the answer to body -------------------------------------------------------
@@ -250,8 +250,8 @@ def _conversed(content: list[dict[str, Any]], stop: str) -> dict[str, Any]:
 
 
 _TWO: Final = (("1", '{"city":"Paris"}'), ("2", '{"city":"Nice"}'))
-ANSWERS: Final[dict[Surface, dict[str, dict[str, Any]]]] = {
-    Surface.CHAT: {
+ANSWERS: Final[dict[ApiKind, dict[str, dict[str, Any]]]] = {
+    ApiKind.CHAT: {
         "text": _chat({"content": "It is Oslo."}, "stop"),
         "calls": _chat(
             {
@@ -266,7 +266,7 @@ ANSWERS: Final[dict[Surface, dict[str, dict[str, Any]]]] = {
         ),
         "cut": _chat({"content": "It is"}, "length"),
     },
-    Surface.RESPONSES: {
+    ApiKind.RESPONSES: {
         "text": _response(
             [
                 {
@@ -315,7 +315,7 @@ ANSWERS: Final[dict[Surface, dict[str, dict[str, Any]]]] = {
             "incomplete_details": {"reason": "max_output_tokens"},
         },
     },
-    Surface.MESSAGES: {
+    ApiKind.MESSAGES: {
         "text": _message([{"type": "text", "text": "It is Oslo."}], "end_turn"),
         "calls": _message(
             [
@@ -329,7 +329,7 @@ ANSWERS: Final[dict[Surface, dict[str, dict[str, Any]]]] = {
         ),
         "cut": _message([{"type": "text", "text": "It is"}], "max_tokens"),
     },
-    Surface.GENERATE: {
+    ApiKind.GENERATE: {
         "text": _generated([{"text": "It is Oslo."}], "STOP"),
         "calls": _generated(
             [
@@ -341,7 +341,7 @@ ANSWERS: Final[dict[Surface, dict[str, dict[str, Any]]]] = {
         ),
         "cut": _generated([{"text": "It is"}], "MAX_TOKENS"),
     },
-    Surface.CONVERSE: {
+    ApiKind.CONVERSE: {
         "text": _conversed([{"text": "It is Oslo."}], "end_turn"),
         "calls": _conversed(
             [
@@ -380,7 +380,7 @@ def _chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
 
 
 def _chat_usage() -> dict[str, Any]:
-    whole = ANSWERS[Surface.CHAT]["text"]
+    whole = ANSWERS[ApiKind.CHAT]["text"]
     return {**_chunk({}), "choices": [], "usage": whole["usage"]}
 
 
@@ -417,7 +417,7 @@ def _chat_streams() -> dict[str, bytes]:
 
 def _responses_stream(name: str) -> bytes:
     """Write an answer's items one after the other, as OpenAI does: added, its deltas, done."""
-    whole = ANSWERS[Surface.RESPONSES][name]
+    whole = ANSWERS[ApiKind.RESPONSES][name]
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": begun},
@@ -474,7 +474,7 @@ def _responses_stream(name: str) -> bytes:
 
 
 def _messages_stream(name: str) -> bytes:
-    whole = ANSWERS[Surface.MESSAGES][name]
+    whole = ANSWERS[ApiKind.MESSAGES][name]
     begun = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}, {"type": "ping"}]
     for n, block in enumerate(whole["content"]):
@@ -501,7 +501,7 @@ def _messages_stream(name: str) -> bytes:
 
 
 def _generate_streams() -> dict[str, bytes]:
-    text, calls = ANSWERS[Surface.GENERATE]["text"], ANSWERS[Surface.GENERATE]["calls"]
+    text, calls = ANSWERS[ApiKind.GENERATE]["text"], ANSWERS[ApiKind.GENERATE]["calls"]
 
     def part(whole: dict[str, Any], parts: list[dict[str, Any]], *, is_last: bool) -> dict[str, Any]:
         candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
@@ -520,7 +520,7 @@ def _generate_streams() -> dict[str, bytes]:
 
 
 def _converse_stream(name: str) -> bytes:
-    whole = ANSWERS[Surface.CONVERSE][name]
+    whole = ANSWERS[ApiKind.CONVERSE][name]
     events: list[tuple[str, dict[str, Any]]] = [("messageStart", {"role": "assistant"})]
     for n, block in enumerate(whole["output"]["message"]["content"]):
         at = {"contentBlockIndex": n}
@@ -545,18 +545,18 @@ def _converse_stream(name: str) -> bytes:
     return b"".join(frame("event", kind, json.dumps(payload).encode()) for kind, payload in events)
 
 
-STREAMS: Final[dict[Surface, dict[str, bytes]]] = {
-    Surface.CHAT: _chat_streams(),
-    Surface.RESPONSES: {name: _responses_stream(name) for name in ("text", "calls")},
-    Surface.MESSAGES: {name: _messages_stream(name) for name in ("text", "calls")},
-    Surface.GENERATE: _generate_streams(),
-    Surface.CONVERSE: {name: _converse_stream(name) for name in ("text", "calls")},
+STREAMS: Final[dict[ApiKind, dict[str, bytes]]] = {
+    ApiKind.CHAT: _chat_streams(),
+    ApiKind.RESPONSES: {name: _responses_stream(name) for name in ("text", "calls")},
+    ApiKind.MESSAGES: {name: _messages_stream(name) for name in ("text", "calls")},
+    ApiKind.GENERATE: _generate_streams(),
+    ApiKind.CONVERSE: {name: _converse_stream(name) for name in ("text", "calls")},
 }
 
 # -- errors, as each API words them: status, body ---------------------------------------------------------
 
-ERRORS: Final[dict[Surface, list[tuple[int, dict[str, Any]]]]] = {
-    Surface.CHAT: [
+ERRORS: Final[dict[ApiKind, list[tuple[int, dict[str, Any]]]]] = {
+    ApiKind.CHAT: [
         (
             400,
             {
@@ -570,7 +570,7 @@ ERRORS: Final[dict[Surface, list[tuple[int, dict[str, Any]]]]] = {
         ),
         (429, {"error": {"message": "Too many requests", "type": "rate_limit_error", "param": None, "code": None}}),
     ],
-    Surface.RESPONSES: [
+    ApiKind.RESPONSES: [
         (
             400,
             {
@@ -594,7 +594,7 @@ ERRORS: Final[dict[Surface, list[tuple[int, dict[str, Any]]]]] = {
             },
         ),
     ],
-    Surface.MESSAGES: [
+    ApiKind.MESSAGES: [
         (
             400,
             {
@@ -607,11 +607,11 @@ ERRORS: Final[dict[Surface, list[tuple[int, dict[str, Any]]]]] = {
         ),
         (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}, "request_id": "req_1"}),
     ],
-    Surface.GENERATE: [
+    ApiKind.GENERATE: [
         (400, {"error": {"code": 400, "message": "Invalid value at 'contents'", "status": "INVALID_ARGUMENT"}}),
         (503, {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}),
     ],
-    Surface.CONVERSE: [
+    ApiKind.CONVERSE: [
         (400, {"message": "The model returned the following errors: stop sequences are too long"}),
         (429, {"message": "Too many requests, please wait before trying again."}),
     ],

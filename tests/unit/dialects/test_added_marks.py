@@ -18,7 +18,7 @@ from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import BodyFields, Surface
+from velox.types import ApiKind, BodyFields
 
 MODEL = "anthropic.claude-opus-4-8"
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -31,13 +31,13 @@ LOOP: list[dict[str, Any]] = [
 ]
 
 
-def sent(row: str, surface: Surface, body: dict[str, Any], *rules: ModelRule, model: str = MODEL) -> dict[str, Any]:
+def sent(row: str, client_api: ApiKind, body: dict[str, Any], *rules: ModelRule, model: str = MODEL) -> dict[str, Any]:
     """Return what goes up."""
     parameters = {"project": "p", "location": "eu", "region": "eu-west-1"}
     lanes = Lanes(sides(), PROVIDERS[row], parameters, lambda name: facts_of(PROVIDERS[row], name, rules))
-    call = lanes.call(surface, model, stream=False, query=b"")
+    call = lanes.call(client_api, model, stream=False, query=b"")
     assert call is not None
-    asked = asked_of(surface, RequestHead.of(b"POST", b"/v1/x"), model)._replace(
+    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(
         fields=BodyFields(model), body=json.dumps({"model": model, **body}).encode()
     )
     found = prepared(lanes, call, asked, row).request.body
@@ -59,7 +59,7 @@ def marked(body: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("row", ["anthropic", "vertex", "bedrock", "bedrock-mantle", "foundry"])
 def test_agent_gets_marks(row: str) -> None:
     """The prefix and the user's last two messages, in each API that Claude has."""
-    body = sent(row, Surface.CHAT, {"messages": LOOP, "tools": TOOLS})
+    body = sent(row, ApiKind.CHAT, {"messages": LOOP, "tools": TOOLS})
 
     assert marked(body) == ["system", "0", "2"]
 
@@ -68,7 +68,7 @@ def test_agent_gets_marks(row: str) -> None:
 def test_marks_are_taken_by_each_service(vendor: Vendor) -> None:
     """As a client of Chat that marks the whole request sends them, too: on the last block, where the top takes none."""
     for more in ({}, {"cache_control": {"type": "ephemeral"}}):
-        body = sent(vendor.row, Surface.CHAT, {"messages": LOOP, "tools": TOOLS, **more})
+        body = sent(vendor.row, ApiKind.CHAT, {"messages": LOOP, "tools": TOOLS, **more})
         paths = {"vertex": "/v1/projects/p/locations/eu/publishers/anthropic/models/claude-opus-4-8:rawPredict"}
         path = paths.get(vendor.row, "/anthropic/v1/messages")
         headers = {"anthropic-version": "2023-06-01"}
@@ -98,22 +98,22 @@ def test_codex_and_gemini_cli_get_marks() -> None:
         ],
     }
 
-    assert marked(sent("anthropic", Surface.RESPONSES, codex)) == ["system", "0", "2"]
-    assert marked(sent("anthropic", Surface.GENERATE, gemini)) == ["tools", "0", "2"]
+    assert marked(sent("anthropic", ApiKind.RESPONSES, codex)) == ["system", "0", "2"]
+    assert marked(sent("anthropic", ApiKind.GENERATE, gemini)) == ["tools", "0", "2"]
 
 
 def test_first_turn_marks_the_prefix_alone() -> None:
     """What all conversations of an agent share; a single question pays no more for its own words."""
-    assert marked(sent("anthropic", Surface.CHAT, {"messages": BEGIN, "tools": TOOLS})) == ["system"]
+    assert marked(sent("anthropic", ApiKind.CHAT, {"messages": BEGIN, "tools": TOOLS})) == ["system"]
 
 
 def test_plain_conversation_gets_none() -> None:
     """Without tools it is no agent's: each turn may be the last."""
     plain = [*BEGIN, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "More"}]
 
-    assert marked(sent("anthropic", Surface.CHAT, {"messages": plain})) == []
+    assert marked(sent("anthropic", ApiKind.CHAT, {"messages": plain})) == []
     always = ModelRule(("*claude*",), (("added_marks", "always"),))
-    assert marked(sent("anthropic", Surface.CHAT, {"messages": plain}, always)) == ["system", "0", "2"]
+    assert marked(sent("anthropic", ApiKind.CHAT, {"messages": plain}, always)) == ["system", "0", "2"]
 
 
 def test_client_that_sends_marks_keeps_its_own() -> None:
@@ -122,7 +122,7 @@ def test_client_that_sends_marks_keeps_its_own() -> None:
         "role": "system",
         "content": [{"type": "text", "text": "You", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
     }
-    body = sent("anthropic", Surface.CHAT, {"messages": own, "tools": TOOLS})
+    body = sent("anthropic", ApiKind.CHAT, {"messages": own, "tools": TOOLS})
 
     assert marked(body) == ["system"] and body["system"][0]["cache_control"]["ttl"] == "1h"
 
@@ -130,17 +130,17 @@ def test_client_that_sends_marks_keeps_its_own() -> None:
 def test_operator_may_say_never() -> None:
     never = ModelRule(("*claude*",), (("added_marks", "never"),))
 
-    assert marked(sent("anthropic", Surface.CHAT, {"messages": LOOP, "tools": TOOLS}, never)) == []
+    assert marked(sent("anthropic", ApiKind.CHAT, {"messages": LOOP, "tools": TOOLS}, never)) == []
 
 
 def test_other_models_and_clients_of_messages_get_none() -> None:
     """Nova takes marks, and nothing says that it gains; a client of Messages could have sent them."""
-    nova = sent("bedrock", Surface.CHAT, {"messages": LOOP, "tools": TOOLS}, model="amazon.nova-pro-v1:0")
+    nova = sent("bedrock", ApiKind.CHAT, {"messages": LOOP, "tools": TOOLS}, model="amazon.nova-pro-v1:0")
     tools = [{"name": "look", "input_schema": {"type": "object"}}]
     asked = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "tools": tools}
 
     assert marked(nova) == []
-    assert marked(sent("vertex", Surface.MESSAGES, asked)) == []
+    assert marked(sent("vertex", ApiKind.MESSAGES, asked)) == []
 
 
 def test_claude_at_openrouter_gets_marks_from_clients_of_other_apis() -> None:
@@ -151,7 +151,7 @@ def test_claude_at_openrouter_gets_marks_from_clients_of_other_apis() -> None:
         "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
     }
 
-    assert marked(sent("openrouter", Surface.GENERATE, gemini, model="anthropic/claude-opus-4.8")) == ["0"]
+    assert marked(sent("openrouter", ApiKind.GENERATE, gemini, model="anthropic/claude-opus-4.8")) == ["0"]
 
 
 @given(st.lists(st.sampled_from(["user", "assistant", "system"]), max_size=12), st.booleans())
@@ -160,9 +160,9 @@ def test_there_are_never_more_than_four_and_prefixes_stay(roles: list[str], has_
     messages = [{"role": "user", "content": "Hi"}, *({"role": role, "content": "a"} for role in roles)]
     messages.append({"role": "user", "content": "end"})
     more = {"tools": TOOLS} if has_tools else {}
-    body = sent("anthropic", Surface.CHAT, {"messages": messages, **more})
+    body = sent("anthropic", ApiKind.CHAT, {"messages": messages, **more})
     plain = sent(
-        "anthropic", Surface.CHAT, {"messages": messages, **more}, ModelRule(("*",), (("added_marks", "never"),))
+        "anthropic", ApiKind.CHAT, {"messages": messages, **more}, ModelRule(("*",), (("added_marks", "never"),))
     )
 
     assert len(marked(body)) <= 3

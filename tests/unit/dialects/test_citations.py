@@ -30,7 +30,7 @@ from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.streams.citations import bytes_to_characters, cited_pieces
 from velox.gateway.translation.crossing import Dialogue
-from velox.types import Surface
+from velox.types import ApiKind
 
 _FACTS: Final = ModelFacts(web_search="web_search", thinking="none")
 _CALL: Final = Call("vx1", 7, "m")
@@ -410,7 +410,7 @@ def test_blocks_of_other_searches_never_reach_anthropic(model: str) -> None:
     }
     losses = Losses(strict=True)
 
-    sent = json.loads(without_foreign(json.dumps(asked).encode(), Surface.MESSAGES, _FACTS, "anthropic"))
+    sent = json.loads(without_foreign(json.dumps(asked).encode(), ApiKind.MESSAGES, _FACTS, "anthropic"))
     request = MessagesClient(_CALL, losses).read(json.dumps(asked).encode())
 
     blocks = sent["messages"][1]["content"]
@@ -422,7 +422,7 @@ def test_blocks_of_other_searches_never_reach_anthropic(model: str) -> None:
 def test_citations_of_anthropics_own_stay_in_its_history() -> None:
     """What Anthropic has encrypted goes back to it byte for byte."""
     body = json.dumps({**_ASK["messages"], "messages": [{"role": "assistant", "content": _CLAUDES_BLOCKS}]}).encode()
-    assert without_foreign(body, Surface.MESSAGES, _FACTS, "anthropic") is body
+    assert without_foreign(body, ApiKind.MESSAGES, _FACTS, "anthropic") is body
 
 
 def test_search_of_ours_never_reaches_openai() -> None:
@@ -431,12 +431,12 @@ def test_search_of_ours_never_reaches_openai() -> None:
     body = json.dumps({**_ASK["responses"], "input": answer["output"]}).encode()
     losses = Losses(strict=True)
 
-    sent = json.loads(without_foreign(body, Surface.RESPONSES, _FACTS, "openai"))
+    sent = json.loads(without_foreign(body, ApiKind.RESPONSES, _FACTS, "openai"))
     ResponsesClient(_CALL, losses).read(body)
 
     assert {item["type"] for item in sent["input"]} == {"message"}
     own = json.dumps({"input": [{**_SEARCH_CALL, "id": "ws_0a1b"}]}).encode()
-    assert without_foreign(own, Surface.RESPONSES, _FACTS, "openai") is own
+    assert without_foreign(own, ApiKind.RESPONSES, _FACTS, "openai") is own
 
 
 def test_pages_of_a_search_are_asked_for() -> None:

@@ -12,7 +12,7 @@ from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 SIDES = sides()
 VLLM = "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens."
@@ -21,20 +21,20 @@ SGLANG = "The input (9000 tokens) is longer than the model's context length (409
 ANTHROPIC = "prompt is too long"
 GEMINI = "The input token count (9000) exceeds the maximum number of tokens allowed (4096)."
 SAID = [
-    (Surface.CHAT, {"error": {"message": VLLM, "type": "BadRequestError", "param": None, "code": 400}}),
-    (Surface.CHAT, {"object": "error", "message": NEWER_VLLM, "type": "BadRequestError", "code": 400}),
-    (Surface.CHAT, {"object": "error", "message": SGLANG, "type": "BadRequestError", "param": None, "code": 400}),
-    (Surface.RESPONSES, {"error": {"message": VLLM, "type": "invalid_request_error"}}),
+    (ApiKind.CHAT, {"error": {"message": VLLM, "type": "BadRequestError", "param": None, "code": 400}}),
+    (ApiKind.CHAT, {"object": "error", "message": NEWER_VLLM, "type": "BadRequestError", "code": 400}),
+    (ApiKind.CHAT, {"object": "error", "message": SGLANG, "type": "BadRequestError", "param": None, "code": 400}),
+    (ApiKind.RESPONSES, {"error": {"message": VLLM, "type": "invalid_request_error"}}),
     (
-        Surface.MESSAGES,
+        ApiKind.MESSAGES,
         {"type": "error", "error": {"type": "invalid_request_error", "message": f"{ANTHROPIC}: 9"}},
     ),
-    (Surface.GENERATE, {"error": {"code": 400, "message": GEMINI, "status": "INVALID_ARGUMENT"}}),
-    (Surface.CONVERSE, {"message": "Input is too long for requested model."}),
+    (ApiKind.GENERATE, {"error": {"code": 400, "message": GEMINI, "status": "INVALID_ARGUMENT"}}),
+    (ApiKind.CONVERSE, {"message": "Input is too long for requested model."}),
 ]
 
 
-def answered(client: Surface, api: Surface, status: int, body: bytes) -> bytes:
+def answered(client: ApiKind, api: ApiKind, status: int, body: bytes) -> bytes:
     """Return what a client gets for an error of a model of another API."""
     losses = Losses()
     model = SIDES.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), losses, "openai-compatible")
@@ -43,13 +43,13 @@ def answered(client: Surface, api: Surface, status: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("api", "error"), SAID)
-def test_it_has_the_name_that_agents_look_for(api: Surface, error: dict[str, object]) -> None:
+def test_it_has_the_name_that_agents_look_for(api: ApiKind, error: dict[str, object]) -> None:
     """OpenAI's code, and Anthropic's words."""
     body = json.dumps(error).encode()
 
-    for client in (Surface.CHAT, Surface.RESPONSES):
+    for client in (ApiKind.CHAT, ApiKind.RESPONSES):
         assert json.loads(answered(client, api, 400, body))["error"]["code"] == "context_length_exceeded"
-    message = json.loads(answered(Surface.MESSAGES, api, 400, body))["error"]["message"]
+    message = json.loads(answered(ApiKind.MESSAGES, api, 400, body))["error"]["message"]
     assert message.startswith("prompt is too long") and message.count("prompt is too long") == 1
 
 
@@ -57,5 +57,5 @@ def test_other_errors_have_no_such_name() -> None:
     """Nor one of another status that has the words."""
     for status, said in ((400, "a tool has no name"), (500, VLLM)):
         body = json.dumps({"error": {"message": said}}).encode()
-        assert json.loads(answered(Surface.CHAT, Surface.CHAT, status, body))["error"]["code"] is None
-        assert "prompt is too long" not in answered(Surface.MESSAGES, Surface.CHAT, status, body).decode()
+        assert json.loads(answered(ApiKind.CHAT, ApiKind.CHAT, status, body))["error"]["code"] is None
+        assert "prompt is too long" not in answered(ApiKind.MESSAGES, ApiKind.CHAT, status, body).decode()

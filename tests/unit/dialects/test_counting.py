@@ -29,7 +29,7 @@ from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.generate.write_reply import GenerateClient
 from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
-from velox.types import Surface
+from velox.types import ApiKind
 
 _CALL = Call("0123abcd", 1_700_000_000, "gemini-2.5-flash")
 _MESSAGES = (
@@ -38,22 +38,22 @@ _MESSAGES = (
 )
 
 
-def _of_messages(model_api: Surface, *, is_vertex: bool = False) -> Counting:
+def _of_messages(model_api: ApiKind, *, is_vertex: bool = False) -> Counting:
     losses = Losses()
     models = {
-        Surface.COUNT_GENERATE: GenerateModel,
-        Surface.COUNT_CONVERSE: ConverseModel,
-        Surface.COUNT_MESSAGES: MessagesModel,
+        ApiKind.COUNT_GENERATE: GenerateModel,
+        ApiKind.COUNT_CONVERSE: ConverseModel,
+        ApiKind.COUNT_MESSAGES: MessagesModel,
     }
     model = models.get(model_api, MessagesModel)(ModelFacts(), losses)
     client = MessagesClient(_CALL, losses)
-    return Counting(client, Surface.COUNT_MESSAGES, model, model_api, losses, is_vertex=is_vertex)
+    return Counting(client, ApiKind.COUNT_MESSAGES, model, model_api, losses, is_vertex=is_vertex)
 
 
 def test_messages_are_counted_by_gemini() -> None:
     """AI Studio counts instructions and tools only in a whole request; Vertex takes them beside the contents."""
-    studio = json.loads(_of_messages(Surface.COUNT_GENERATE).request(_MESSAGES, "gemini-3-pro"))
-    vertex = json.loads(_of_messages(Surface.COUNT_GENERATE, is_vertex=True).request(_MESSAGES, "gemini-3-pro"))
+    studio = json.loads(_of_messages(ApiKind.COUNT_GENERATE).request(_MESSAGES, "gemini-3-pro"))
+    vertex = json.loads(_of_messages(ApiKind.COUNT_GENERATE, is_vertex=True).request(_MESSAGES, "gemini-3-pro"))
 
     whole = studio["generateContentRequest"]
     assert set(studio) == {"generateContentRequest"}
@@ -65,7 +65,7 @@ def test_messages_are_counted_by_gemini() -> None:
 
 def test_messages_are_counted_by_converse() -> None:
     """The fields that it takes, in its envelope."""
-    found = json.loads(_of_messages(Surface.COUNT_CONVERSE).request(_MESSAGES, "nova"))["input"]["converse"]
+    found = json.loads(_of_messages(ApiKind.COUNT_CONVERSE).request(_MESSAGES, "nova"))["input"]["converse"]
 
     assert found["messages"] == [{"role": "user", "content": [{"text": "Hi"}]}]
     assert set(found) <= {"messages", "system", "toolConfig", "additionalModelRequestFields"}
@@ -78,9 +78,9 @@ def test_contents_are_counted_by_claude(is_whole: bool) -> None:
     losses = Losses()
     counting = Counting(
         GenerateClient(_CALL, losses),
-        Surface.COUNT_GENERATE,
+        ApiKind.COUNT_GENERATE,
         MessagesModel(ModelFacts(), losses),
-        Surface.COUNT_MESSAGES,
+        ApiKind.COUNT_MESSAGES,
         losses,
     )
 
@@ -97,7 +97,7 @@ def test_contents_are_counted_by_claude(is_whole: bool) -> None:
 @pytest.mark.parametrize("each", recorded("anthropic", "count_tokens"), ids=str)
 def test_recorded_requests_to_count_come_back_as_they_were(each: Exchange) -> None:
     """Read by Messages' reader, written by its writer."""
-    counting = _of_messages(Surface.COUNT_MESSAGES)
+    counting = _of_messages(ApiKind.COUNT_MESSAGES)
 
     found = json.loads(counting.request(each.body, each.json["model"]))
 
@@ -114,8 +114,8 @@ def test_recorded_numbers_are_read(provider: str, ending: str) -> None:
     for each in recorded(provider, ending):
         tokens = tokens_of(each.reply)
         assert tokens in json.loads(each.reply).values()
-        assert json.loads(written_tokens(Surface.COUNT_RESPONSES, tokens))["object"] == "response.input_tokens"
-        assert MessageTokensCount.model_validate_json(written_tokens(Surface.COUNT_MESSAGES, tokens)).input_tokens
+        assert json.loads(written_tokens(ApiKind.COUNT_RESPONSES, tokens))["object"] == "response.input_tokens"
+        assert MessageTokensCount.model_validate_json(written_tokens(ApiKind.COUNT_MESSAGES, tokens)).input_tokens
 
 
 @pytest.mark.parametrize("each", recorded("bedrock", "count-tokens", status=None), ids=str)
@@ -155,7 +155,7 @@ def test_bedrock_says_that_it_can_not_count() -> None:
 
 def test_chat_has_an_estimate_that_says_so() -> None:
     """No API of Chat Completions counts."""
-    counting = _of_messages(Surface.CHAT)
+    counting = _of_messages(ApiKind.CHAT)
 
     found = json.loads(counting.estimate(_MESSAGES))
 
@@ -174,11 +174,11 @@ def test_estimate_grows_with_what_is_there() -> None:
 def test_what_can_not_be_read_is_refused() -> None:
     """With the errors of dialects only."""
     with pytest.raises(BadRequestError):
-        generate_request(Surface.COUNT_GENERATE, b"[")
+        generate_request(ApiKind.COUNT_GENERATE, b"[")
     with pytest.raises(BadRequestError):
-        count_request(Surface.COUNT_MESSAGES, b"[]")
+        count_request(ApiKind.COUNT_MESSAGES, b"[]")
     with pytest.raises(BadRequestError):
-        _of_messages(Surface.CHAT).estimate(b'{"model":"m","messages":[]}')
+        _of_messages(ApiKind.CHAT).estimate(b'{"model":"m","messages":[]}')
     for body in (b"{}", b"", b'{"input_tokens":null}', b'{"input_tokens":-1}'):
         with pytest.raises(BrokenReplyError):
             tokens_of(body)

@@ -15,7 +15,7 @@ from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.gateway.translation.crossing import Dialogue
-from velox.types import Surface
+from velox.types import ApiKind
 
 _FACTS = (UNKNOWN_MODEL, ModelFacts(max_output=8000, json_schema=False, call_ids="mistral", text_parts=False))
 _BODIES = [(client, each.body) for client, each in REQUESTS if len(each.body) < 15_000]
@@ -35,7 +35,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @st.composite
-def changed(draw: st.DrawFn) -> tuple[Surface, bytes]:
+def changed(draw: st.DrawFn) -> tuple[ApiKind, bytes]:
     """A request with up to three values replaced, left out or renamed, or with a piece of its text cut out."""
     client, body = draw(st.sampled_from(_BODIES))
     if draw(st.integers(0, 3)) == 0:
@@ -55,19 +55,19 @@ def changed(draw: st.DrawFn) -> tuple[Surface, bytes]:
     return client, json.dumps(value).encode()
 
 
-def crossing(client: Surface, api: Surface, facts: ModelFacts) -> Dialogue:
+def crossing(client: ApiKind, api: ApiKind, facts: ModelFacts) -> Dialogue:
     losses = Losses()
-    call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is Surface.GENERATE else "")
+    call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is ApiKind.GENERATE else "")
     return Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](facts, losses, "openai"), losses)
 
 
-def crossed(client: Surface, api: Surface, facts: ModelFacts, body: bytes) -> bytes:
+def crossed(client: ApiKind, api: ApiKind, facts: ModelFacts, body: bytes) -> bytes:
     return crossing(client, api, facts).request(body, "the-model")
 
 
 @given(changed(), st.sampled_from(_FACTS))
 @settings(max_examples=300, deadline=None)
-def test_request_is_translated_and_answered_or_refused(request: tuple[Surface, bytes], facts: ModelFacts) -> None:
+def test_request_is_translated_and_answered_or_refused(request: tuple[ApiKind, bytes], facts: ModelFacts) -> None:
     client, body = request
     for api in SIDES.models:
         dialogue = crossing(client, api, facts)
@@ -83,12 +83,12 @@ def test_request_is_translated_and_answered_or_refused(request: tuple[Surface, b
 @pytest.mark.parametrize(
     ("client", "fields", "param"),
     [
-        (Surface.MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
-        (Surface.CHAT, {"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
-        (Surface.CHAT, {"reasoning": {"max_tokens": -1}}, "reasoning.max_tokens"),
+        (ApiKind.MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        (ApiKind.CHAT, {"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        (ApiKind.CHAT, {"reasoning": {"max_tokens": -1}}, "reasoning.max_tokens"),
     ],
 )
-def test_budget_below_zero_is_refused(client: Surface, fields: dict[str, Any], param: str, api: Surface) -> None:
+def test_budget_below_zero_is_refused(client: ApiKind, fields: dict[str, Any], param: str, api: ApiKind) -> None:
     """Some APIs take a number below zero for as much as the model likes."""
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **fields}
 
@@ -100,10 +100,10 @@ def test_budget_below_zero_is_refused(client: Surface, fields: dict[str, Any], p
 
 def test_half_character_in_the_tools_that_an_answer_repeats_stands() -> None:
     tool = {"type": "function", "name": "a", "description": "\ud83d"}
-    dialogue = crossing(Surface.RESPONSES, Surface.CHAT, UNKNOWN_MODEL)
+    dialogue = crossing(ApiKind.RESPONSES, ApiKind.CHAT, UNKNOWN_MODEL)
     dialogue.request(json.dumps({"model": "m", "input": "hi", "tools": [tool]}).encode(), "m")
 
-    assert json.loads(dialogue.answer(_REPLIES[Surface.CHAT]))["tools"][0]["description"] == "\ud83d"
+    assert json.loads(dialogue.answer(_REPLIES[ApiKind.CHAT]))["tools"][0]["description"] == "\ud83d"
 
 
 def test_schema_with_a_format_that_is_no_word_is_sent_as_words() -> None:
@@ -114,7 +114,7 @@ def test_schema_with_a_format_that_is_no_word_is_sent_as_words() -> None:
         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
     }
 
-    sent = json.loads(crossed(Surface.CHAT, Surface.MESSAGES, ModelFacts(), json.dumps(body).encode()))
+    sent = json.loads(crossed(ApiKind.CHAT, ApiKind.MESSAGES, ModelFacts(), json.dumps(body).encode()))
 
     assert sent["output_config"]["format"]["schema"] == {"type": "string", "description": '{format: {"a":1}}'}
 
@@ -123,20 +123,20 @@ def test_schema_with_a_format_that_is_no_word_is_sent_as_words() -> None:
     ("client", "fields"),
     [
         (
-            Surface.MESSAGES,
+            ApiKind.MESSAGES,
             {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
         ),
         (
-            Surface.GENERATE,
+            ApiKind.GENERATE,
             {"contents": [{"role": "model", "parts": [{"functionResponse": {"name": "a", "response": {}}}]}]},
         ),
     ],
 )
-def test_tool_result_of_the_assistant_is_not_lost(client: Surface, fields: dict[str, Any]) -> None:
+def test_tool_result_of_the_assistant_is_not_lost(client: ApiKind, fields: dict[str, Any]) -> None:
     body = json.dumps({"model": "m", "max_tokens": 9, **fields}).encode()
 
     with pytest.raises(BadRequestError) as refused:
-        crossed(client, Surface.MESSAGES, UNKNOWN_MODEL, body)
+        crossed(client, ApiKind.MESSAGES, UNKNOWN_MODEL, body)
 
     assert "of the assistant, not of the user" in refused.value.message
 
@@ -147,6 +147,6 @@ def test_field_of_a_request_with_half_a_character_is_named() -> None:
     body = json.dumps({"model": "m", "max_tokens": 9, "system": "a", "messages": [turn]}).encode()
 
     with pytest.raises(BadRequestError) as refused:
-        crossed(Surface.MESSAGES, Surface.CONVERSE, UNKNOWN_MODEL, body)
+        crossed(ApiKind.MESSAGES, ApiKind.CONVERSE, UNKNOWN_MODEL, body)
 
     assert refused.value.param == "messages[0]"

@@ -12,7 +12,7 @@ from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 ASK = b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
 CALLING = [e for e in recorded("gemini", ":streamGenerateContent", stream=True) if b'"functionCall"' in e.reply]
@@ -22,8 +22,8 @@ CALLING = [e for e in recorded("gemini", ":streamGenerateContent", stream=True) 
 def test_pitfall_04_a_stream_of_gemini_delivers_its_arguments(exchange: Exchange) -> None:
     """Its parts come whole, and a Messages client puts them together from deltas."""
     losses, made = Losses(), sides()
-    client = made.clients[Surface.MESSAGES](Call("0a1b2c", 1_790_000_000, "m", True), losses)
-    crossing = Dialogue(client, made.models[Surface.GENERATE](ModelFacts(), losses, "gemini"), losses)
+    client = made.clients[ApiKind.MESSAGES](Call("0a1b2c", 1_790_000_000, "m", True), losses)
+    crossing = Dialogue(client, made.models[ApiKind.GENERATE](ModelFacts(), losses, "gemini"), losses)
     crossing.request(ASK, "m")
     text = crossing.stream().feed(exchange.reply, True)
 

@@ -13,21 +13,21 @@ from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 SIDES = sides()
 MODELS = [
-    ("openai", "gpt-4o", Surface.CHAT),
-    ("openai", "gpt-5.2", Surface.RESPONSES),
-    ("gemini", "gemini-3-pro", Surface.GENERATE),
+    ("openai", "gpt-4o", ApiKind.CHAT),
+    ("openai", "gpt-5.2", ApiKind.RESPONSES),
+    ("gemini", "gemini-3-pro", ApiKind.GENERATE),
 ]
 
 
-def told(asked: tuple[str, str, Surface], *blocks: dict[str, Any]) -> tuple[list[str], tuple[str, ...]]:
+def told(asked: tuple[str, str, ApiKind], *blocks: dict[str, Any]) -> tuple[list[str], tuple[str, ...]]:
     """Return the texts that the model gets, and what was left out."""
     provider, model, api = asked
     losses = Losses()
-    client = SIDES.clients[Surface.MESSAGES](Call("a", 1, "m"), losses)
+    client = SIDES.clients[ApiKind.MESSAGES](Call("a", 1, "m"), losses)
     written = SIDES.models[api](facts_of(PROVIDERS[provider], model), losses, provider)
     body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": [*blocks]}]}
     sent = json.loads(Dialogue(client, written, losses).request(json.dumps(body).encode(), model))
@@ -38,7 +38,7 @@ def told(asked: tuple[str, str, Surface], *blocks: dict[str, Any]) -> tuple[list
 
 
 @pytest.mark.parametrize("asked", MODELS)
-def test_title_and_context_of_a_text_are_told(asked: tuple[str, str, Surface]) -> None:
+def test_title_and_context_of_a_text_are_told(asked: tuple[str, str, ApiKind]) -> None:
     """Before it. Citations, which no other API has, are named."""
     document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Once upon."}}
     hello = {"type": "text", "text": "Hi"}
@@ -50,7 +50,7 @@ def test_title_and_context_of_a_text_are_told(asked: tuple[str, str, Surface]) -
 
 
 @pytest.mark.parametrize("asked", MODELS)
-def test_context_of_a_file_is_told_before_it(asked: tuple[str, str, Surface]) -> None:
+def test_context_of_a_file_is_told_before_it(asked: tuple[str, str, ApiKind]) -> None:
     """As a text of its own; an empty one is none."""
     source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
     document = {"type": "document", "source": source, "title": "a.pdf"}
@@ -60,7 +60,7 @@ def test_context_of_a_file_is_told_before_it(asked: tuple[str, str, Surface]) ->
 
 
 @pytest.mark.parametrize("asked", MODELS)
-def test_result_of_a_search_says_what_was_found_and_where(asked: tuple[str, str, Surface]) -> None:
+def test_result_of_a_search_says_what_was_found_and_where(asked: tuple[str, str, ApiKind]) -> None:
     """A model that is to name its sources needs them."""
     texts = [{"type": "text", "text": "It rains."}]
     found = {"type": "search_result", "source": "https://weather.test", "title": "Weather", "content": texts}

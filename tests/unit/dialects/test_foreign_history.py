@@ -17,7 +17,7 @@ from velox.dialects.chat.reasoning import id_with_thought, signature_detail, thi
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.generate.write_reply import GenerateClient
 from velox.dialects.streams.events import events_of
-from velox.types import Surface
+from velox.types import ApiKind
 
 GOOGLES = Signature("google", "R09PR0xF")
 OPENAIS = Signature("openai", "gAAAA", "rs_1")
@@ -27,8 +27,8 @@ RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1
 CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"big": 123456789012345678901234567890}}
 
 
-def own(surface: Surface, body: object, facts: ModelFacts = UNKNOWN_MODEL, provider: str = "openai") -> Any:
-    return json.loads(without_foreign(json.dumps(body).encode(), surface, facts, provider))
+def own(client_api: ApiKind, body: object, facts: ModelFacts = UNKNOWN_MODEL, provider: str = "openai") -> Any:
+    return json.loads(without_foreign(json.dumps(body).encode(), client_api, facts, provider))
 
 
 def thought(signature: Signature) -> dict[str, str]:
@@ -38,15 +38,15 @@ def thought(signature: Signature) -> dict[str, str]:
 # -- Messages ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("surface", [Surface.MESSAGES, Surface.COUNT_MESSAGES])
-def test_claude_gets_only_its_own_thinking(surface: Surface) -> None:
+@pytest.mark.parametrize("client_api", [ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES])
+def test_claude_gets_only_its_own_thinking(client_api: ApiKind) -> None:
     redacted = {"type": "redacted_thinking", "data": tagged(OPENAIS, is_redacted=True)}
     claudes = {"type": "thinking", "thinking": "well", "signature": "EqAB"}
     said = {"type": "text", "text": "velox. is what I say, and velox.openai.rs_1.x too"}
     message = {"role": "assistant", "content": [thought(GOOGLES), claudes, redacted, said, CALL]}
     body = {"model": "claude-x", "messages": [USER, message, RESULT], "top": 1.50}
 
-    assert own(surface, body, provider="anthropic") == {
+    assert own(client_api, body, provider="anthropic") == {
         **body,
         "messages": [USER, {"role": "assistant", "content": [claudes, said, CALL]}, RESULT],
     }
@@ -55,7 +55,7 @@ def test_claude_gets_only_its_own_thinking(surface: Surface) -> None:
 def test_message_of_foreign_thinking_alone_goes() -> None:
     body = {"messages": [USER, {"role": "assistant", "content": [thought(GOOGLES)]}, USER]}
 
-    assert own(Surface.MESSAGES, body) == {"messages": [USER, USER]}
+    assert own(ApiKind.MESSAGES, body) == {"messages": [USER, USER]}
 
 
 CLAUDE = ModelFacts(thinking="adaptive")
@@ -76,14 +76,14 @@ def test_claude_gets_no_thinking_that_nobody_signed(separators: tuple[str, str])
     body = {"messages": [*messages, USER, {"role": "assistant", "content": [signed, unsigned, CALL]}, RESULT]}
     text = json.dumps(body, separators=separators).encode()
 
-    found = json.loads(without_foreign(text, Surface.MESSAGES, CLAUDE, "anthropic"))
+    found = json.loads(without_foreign(text, ApiKind.MESSAGES, CLAUDE, "anthropic"))
     assert [message["content"] for message in found["messages"] if message["role"] == "assistant"] == [
         [said],
         [said],
         [signed, CALL],
     ]
     # Others that speak the dialect do not sign themselves.
-    assert without_foreign(text, Surface.MESSAGES, ModelFacts(thinking="toggle"), "zai") is text
+    assert without_foreign(text, ApiKind.MESSAGES, ModelFacts(thinking="toggle"), "zai") is text
 
 
 @pytest.mark.parametrize("thinking", ["adaptive", "always", "between_tools", "budget"])
@@ -91,7 +91,7 @@ def test_each_model_of_claudes_gets_no_thinking_that_nobody_signed(thinking: str
     unsigned, said = {"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "Hi"}
     body = {"messages": [USER, {"role": "assistant", "content": [unsigned, said]}, USER]}
 
-    found = own(Surface.MESSAGES, body, ModelFacts(thinking=thinking), "anthropic")
+    found = own(ApiKind.MESSAGES, body, ModelFacts(thinking=thinking), "anthropic")
     assert found["messages"][1]["content"] == [said]
 
 
@@ -102,7 +102,7 @@ def test_thinking_with_a_budget_is_off_while_calls_stand_after_thinking_that_nob
         "messages": [USER, {"role": "assistant", "content": [unsigned, CALL]}, RESULT],
     }
 
-    found = own(Surface.MESSAGES, body, ModelFacts(thinking="budget"), "anthropic")
+    found = own(ApiKind.MESSAGES, body, ModelFacts(thinking="budget"), "anthropic")
     assert found["thinking"] == {"type": "disabled"}
     assert found["messages"][1]["content"] == [CALL]
 
@@ -118,7 +118,7 @@ def test_thinking_with_a_budget_is_off_while_calls_stand_without_theirs(after: l
         "messages": [USER, {"role": "assistant", "content": [thought(OPENAIS), CALL]}, *after],
     }
 
-    found = own(Surface.MESSAGES, body)
+    found = own(ApiKind.MESSAGES, body)
     assert found["thinking"]["type"] == thinking
     assert ("context_management" in found) == (thinking == "enabled")
 
@@ -129,20 +129,20 @@ def test_adaptive_thinking_stays() -> None:
         "messages": [USER, {"role": "assistant", "content": [thought(OPENAIS), CALL]}, RESULT],
     }
 
-    assert own(Surface.MESSAGES, body)["thinking"] == {"type": "adaptive"}
+    assert own(ApiKind.MESSAGES, body)["thinking"] == {"type": "adaptive"}
 
 
 # -- Responses --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("surface", [Surface.RESPONSES, Surface.COUNT_RESPONSES])
-def test_openai_gets_only_its_own_reasoning(surface: Surface) -> None:
+@pytest.mark.parametrize("client_api", [ApiKind.RESPONSES, ApiKind.COUNT_RESPONSES])
+def test_openai_gets_only_its_own_reasoning(client_api: ApiKind) -> None:
     foreign = {"type": "reasoning", "id": "rs_v", "summary": [], "encrypted_content": tagged(CLAUDES)}
     openais = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
     body = {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, foreign, openais, call]}
 
-    assert own(surface, body) == {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, openais, call]}
+    assert own(client_api, body) == {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, openais, call]}
 
 
 def test_openai_gets_no_reasoning_of_others_that_nobody_signed() -> None:
@@ -155,15 +155,15 @@ def test_openai_gets_no_reasoning_of_others_that_nobody_signed() -> None:
     said = {"role": "user", "content": 'rs_vx and "encrypted_content":null'}
     body = {"input": [said, unsigned, codexs, shown, kept, said]}
 
-    assert own(Surface.RESPONSES, body) == {"input": [said, shown, kept, said]}
+    assert own(ApiKind.RESPONSES, body) == {"input": [said, shown, kept, said]}
     # Others may read a summary.
-    assert own(Surface.RESPONSES, body, provider="deepseek") == {"input": [said, codexs, shown, kept, said]}
+    assert own(ApiKind.RESPONSES, body, provider="deepseek") == {"input": [said, codexs, shown, kept, said]}
 
 
 def test_input_that_is_a_text_stays() -> None:
     body = {"model": "gpt-5", "input": "What is velox.anthropic..EqAB?"}
 
-    assert own(Surface.RESPONSES, body) == body
+    assert own(ApiKind.RESPONSES, body) == body
 
 
 # -- Gemini -----------------------------------------------------------------------------------------
@@ -186,9 +186,9 @@ def test_gemini_gets_only_its_own_signatures(name: str, thinking: str, left: dic
     wanted = [{"text": "So"}, parts[2], {**call, **({name: left["signature"]} if left else {})}]
     facts = ModelFacts(thinking=thinking)
 
-    assert own(Surface.GENERATE, {"contents": contents}, facts) == {"contents": [{"role": "model", "parts": wanted}]}
+    assert own(ApiKind.GENERATE, {"contents": contents}, facts) == {"contents": [{"role": "model", "parts": wanted}]}
     inner = {"generateContentRequest": {"contents": contents, "model": "models/m"}}
-    assert own(Surface.COUNT_GENERATE, inner, facts)["generateContentRequest"] == {
+    assert own(ApiKind.COUNT_GENERATE, inner, facts)["generateContentRequest"] == {
         "contents": [{"role": "model", "parts": wanted}],
         "model": "models/m",
     }
@@ -217,7 +217,7 @@ def test_gemini_gets_calls_of_models_that_sign_none(is_stream: bool, thinking: s
         ]
     }
 
-    first, second = own(Surface.GENERATE, body, ModelFacts(thinking=thinking), "gemini")["contents"][1]["parts"]
+    first, second = own(ApiKind.GENERATE, body, ModelFacts(thinking=thinking), "gemini")["contents"][1]["parts"]
     assert (first.get("thoughtSignature"), second.get("thoughtSignature")) == (signature, None)
     request = GenerateClient(Call("vx2", 1, "m"), Losses(strict=True)).read(json.dumps(body).encode())
     assert request.messages[1].blocks == calls
@@ -260,7 +260,7 @@ def history() -> dict[str, Any]:
 def test_chat_gets_plain_ids_and_reasoning_by_its_own_name(field: str, left: dict[str, str]) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
-    assert own(Surface.CHAT, history(), ModelFacts(reasoning_field=field)) == {
+    assert own(ApiKind.CHAT, history(), ModelFacts(reasoning_field=field)) == {
         "messages": [
             history()["messages"][0],
             {"role": "assistant", "content": None, **left, "tool_calls": [call]},
@@ -274,11 +274,11 @@ def test_details_of_the_provider_itself_stay() -> None:
     details = [{"type": "reasoning.text", "format": "MiniMax-response-v1", "text": "hm"}]
     body = {"messages": [{"role": "assistant", "content": "Hi", "reasoning_details": details}]}
 
-    assert own(Surface.CHAT, body) == body
+    assert own(ApiKind.CHAT, body) == body
 
 
 def test_openrouter_knows_everybodys_reasoning() -> None:
-    found = own(Surface.CHAT, history(), ModelFacts(reasoning_field="reasoning"), "openrouter")["messages"][1]
+    found = own(ApiKind.CHAT, history(), ModelFacts(reasoning_field="reasoning"), "openrouter")["messages"][1]
 
     assert found["reasoning_details"] == history()["messages"][1]["reasoning_details"]
     assert found["reasoning_content"] == "hm" and found["tool_calls"][0]["id"] == "call_1"
@@ -288,7 +288,7 @@ def test_server_that_nobody_knows_gets_all() -> None:
     """It may be another gateway, which reads the signatures."""
     body = json.dumps(history()).encode()
 
-    assert without_foreign(body, Surface.CHAT, UNKNOWN_MODEL, "openai-compatible") is body
+    assert without_foreign(body, ApiKind.CHAT, UNKNOWN_MODEL, "openai-compatible") is body
 
 
 # -- all --------------------------------------------------------------------------------------------
@@ -307,17 +307,17 @@ def test_server_that_nobody_knows_gets_all() -> None:
     ],
 )
 def test_all_else_goes_up_as_it_came(body: bytes) -> None:
-    for surface in Surface:
+    for client_api in ApiKind:
         for each in (body, bytearray(body)):
-            assert without_foreign(each, surface, UNKNOWN_MODEL, "openai") is each
+            assert without_foreign(each, client_api, UNKNOWN_MODEL, "openai") is each
 
 
 # -- all of it -------------------------------------------------------------------------------------
 
 SEALED = "sealed-value"
 THINKING = {"type": "thinking", "thinking": "hm", "signature": SEALED}
-TURNS: dict[Surface, tuple[str, list[dict[str, Any]]]] = {
-    Surface.MESSAGES: (
+TURNS: dict[ApiKind, tuple[str, list[dict[str, Any]]]] = {
+    ApiKind.MESSAGES: (
         "messages",
         [
             {"role": "user", "content": "said"},
@@ -325,7 +325,7 @@ TURNS: dict[Surface, tuple[str, list[dict[str, Any]]]] = {
             {"role": "assistant", "content": [{"type": "redacted_thinking", "data": SEALED}]},
         ],
     ),
-    Surface.RESPONSES: (
+    ApiKind.RESPONSES: (
         "input",
         [
             {"role": "user", "content": "said"},
@@ -334,7 +334,7 @@ TURNS: dict[Surface, tuple[str, list[dict[str, Any]]]] = {
             {"type": "function_call", "call_id": "c", "name": "said", "arguments": "{}"},
         ],
     ),
-    Surface.GENERATE: (
+    ApiKind.GENERATE: (
         "contents",
         [
             {"role": "user", "parts": [{"text": "said"}]},
@@ -342,7 +342,7 @@ TURNS: dict[Surface, tuple[str, list[dict[str, Any]]]] = {
             {"role": "model", "parts": [{"functionCall": {"name": "said"}, "thought_signature": SEALED}]},
         ],
     ),
-    Surface.CHAT: (
+    ApiKind.CHAT: (
         "messages",
         [
             {"role": "user", "content": "said"},
@@ -353,39 +353,39 @@ TURNS: dict[Surface, tuple[str, list[dict[str, Any]]]] = {
 
 
 @given(st.sampled_from(sorted(TURNS)), st.lists(st.integers(0, 3), max_size=12))
-def test_nothing_that_only_its_maker_can_read_is_left_and_all_else_is(surface: Surface, picks: list[int]) -> None:
+def test_nothing_that_only_its_maker_can_read_is_left_and_all_else_is(client_api: ApiKind, picks: list[int]) -> None:
     """C28, C29: whatever the turns are, and whoever made it; what was said and called stays, in its order."""
-    name, turns = TURNS[surface]
+    name, turns = TURNS[client_api]
     history = [turns[n % len(turns)] for n in picks]
     body = json.dumps({name: history, "model": "m"}).encode()
 
-    left = bytes(without_sealed(body, surface))
+    left = bytes(without_sealed(body, client_api))
 
     assert SEALED.encode() not in left and left.count(b"said") == body.count(b"said")
     assert (left == body) is (SEALED.encode() not in body)
-    assert has_sealed(body, surface) or left == body
+    assert has_sealed(body, client_api) or left == body
 
 
 def test_compacted_conversation_is_never_left_out() -> None:
     """Nothing else is left of what was said."""
     body = b'{"input":[{"type":"compaction","encrypted_content":"x"},{"role":"user","content":"a"}]}'
-    assert without_sealed(body, Surface.RESPONSES) is body
+    assert without_sealed(body, ApiKind.RESPONSES) is body
 
 
 @given(st.sampled_from(sorted(TURNS)), st.lists(st.integers(0, 3), max_size=8))
-def test_refused_reasoning_is_left_out_of_later_turns_and_no_other(surface: Surface, picks: list[int]) -> None:
+def test_refused_reasoning_is_left_out_of_later_turns_and_no_other(client_api: ApiKind, picks: list[int]) -> None:
     """C28, C29: what was refused once is known by its value; what another one has made since stays."""
-    name, turns = TURNS[surface]
+    name, turns = TURNS[client_api]
     history = [turns[n % len(turns)] for n in picks]
     body = json.dumps({name: history, "model": "m"}).encode()
     newer = body.replace(SEALED.encode(), b"TkVX")
     refused = RefusedReasoning()
-    assert refused.left_out(body, surface) is body
+    assert refused.left_out(body, client_api) is body
 
-    refused.add(body, surface)
+    refused.add(body, client_api)
 
-    assert refused.left_out(body, surface) == without_sealed(body, surface)
-    assert refused.left_out(newer, surface) is newer
+    assert refused.left_out(body, client_api) == without_sealed(body, client_api)
+    assert refused.left_out(newer, client_api) is newer
 
 
 def test_refused_reasoning_of_messages_keeps_what_is_unsigned() -> None:
@@ -393,5 +393,5 @@ def test_refused_reasoning_of_messages_keeps_what_is_unsigned() -> None:
     thought = {"type": "thinking", "thinking": "said", "signature": ""}
     body = json.dumps({"messages": [{"role": "assistant", "content": [thought]}]}).encode()
     refused = RefusedReasoning()
-    refused.add(body, Surface.MESSAGES)
-    assert refused.left_out(body, Surface.MESSAGES) is body
+    refused.add(body, ApiKind.MESSAGES)
+    assert refused.left_out(body, ApiKind.MESSAGES) is body

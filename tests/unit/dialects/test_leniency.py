@@ -34,7 +34,7 @@ from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.streams.events import events_of
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.types import Surface
+from velox.types import ApiKind
 
 _CALL: Final = Call("abc", 7, "m")
 _ASKED: Final = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -306,25 +306,25 @@ def test_function_of_the_history_needs_its_name() -> None:
 # -- as sent ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.RESPONSES])
+@pytest.mark.parametrize("client_api", [ApiKind.CHAT, ApiKind.RESPONSES])
 @pytest.mark.parametrize(
     ("provider", "detail", "tier"),
     [("groq", "high", "on_demand"), ("xai", "high", "default"), ("openai", "original", "default")],
 )
 def test_values_that_a_provider_does_not_know_are_others_as_sent(
-    surface: Surface, provider: str, detail: str, tier: str
+    client_api: ApiKind, provider: str, detail: str, tier: str
 ) -> None:
     """C10, RS10: the API is the client's own, the provider is another; texts stay."""
     text = '"detail":"original" "service_tier":"on_demand"'
     given = {"service_tier": "on_demand", "x": [{"text": text}, {"image_url": {"detail": "original"}}]}
     for body in (json.dumps(given).encode(), bytearray(json.dumps(given, separators=(",", ":")).encode())):
-        found = json.loads(with_known_values(body, surface, _facts(provider, "m"), provider))
+        found = json.loads(with_known_values(body, client_api, _facts(provider, "m"), provider))
         assert found == {"service_tier": tier, "x": [{"text": text}, {"image_url": {"detail": detail}}]}
 
 
 def test_other_bodies_are_not_touched_as_sent() -> None:
     """C10: of other APIs, and those without the words."""
     body = b'{"detail": "original"}'
-    assert with_known_values(body, Surface.MESSAGES, UNKNOWN_MODEL, "xai") is body
+    assert with_known_values(body, ApiKind.MESSAGES, UNKNOWN_MODEL, "xai") is body
     body = b'{"detail": "low", "service_tier": "flex"}'
-    assert with_known_values(body, Surface.CHAT, UNKNOWN_MODEL, "xai") is body
+    assert with_known_values(body, ApiKind.CHAT, UNKNOWN_MODEL, "xai") is body

@@ -22,7 +22,7 @@ from velox.heads import ReplyHead
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 SIDES = sides()
 CALL = Call("abc", 1, "m")
@@ -59,35 +59,35 @@ def converse(*blocks: dict[str, Any]) -> dict[str, Any]:
 CITED = {"type": "url_citation", "url_citation": {"url": "https://x.test", "title": "x"}}
 RUN = {"type": "server_tool_use", "id": "s", "name": "code_execution", "input": {}}
 PLAIN = [
-    (Surface.GENERATE, generated(FILMED), "answer.video"),
-    (Surface.GENERATE, generated({"inlineData": {"data": "AA==", "mimeType": "audio/wav"}}), "answer.audio"),
-    (Surface.GENERATE, generated({"fileData": {"mimeType": "application/pdf", "fileUri": "gs://x"}}), "answer.file"),
-    (Surface.GENERATE, generated({"inlineData": "none"}), "answer.file"),
-    (Surface.GENERATE, generated({"executableCode": {"language": "PYTHON", "code": "1"}}), "answer.tools.hosted"),
-    (Surface.CHAT, chat(audio={"id": "a", "data": "AA=="}), "answer.audio"),
+    (ApiKind.GENERATE, generated(FILMED), "answer.video"),
+    (ApiKind.GENERATE, generated({"inlineData": {"data": "AA==", "mimeType": "audio/wav"}}), "answer.audio"),
+    (ApiKind.GENERATE, generated({"fileData": {"mimeType": "application/pdf", "fileUri": "gs://x"}}), "answer.file"),
+    (ApiKind.GENERATE, generated({"inlineData": "none"}), "answer.file"),
+    (ApiKind.GENERATE, generated({"executableCode": {"language": "PYTHON", "code": "1"}}), "answer.tools.hosted"),
+    (ApiKind.CHAT, chat(audio={"id": "a", "data": "AA=="}), "answer.audio"),
     (
-        Surface.CHAT,
+        ApiKind.CHAT,
         chat(images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}]),
         "answer.image",
     ),
-    (Surface.CHAT, chat(annotations=[{**CITED, "url_citation": None}]), "answer.citations"),
-    (Surface.CHAT, chat(content=[HI, {"type": "image_url", "image_url": {"url": "x"}}]), "answer.image"),
-    (Surface.CHAT, chat(content=[HI, {"type": "reference", "reference_ids": [1]}]), "answer.citations"),
-    (Surface.MESSAGES, message(RUN, HI), "answer.tools.hosted"),
-    (Surface.MESSAGES, message({**HI, "citations": [{"type": "char_location"}]}), "answer.citations"),
-    (Surface.RESPONSES, response({"type": "image_generation_call", "id": "i", "result": None}), "answer.image"),
-    (Surface.RESPONSES, response({"type": "web_search_call", "id": "w"}), "answer.tools.hosted"),
-    (Surface.RESPONSES, response(annotations=[CITED]), "answer.citations"),
-    (Surface.CONVERSE, converse({"image": {"format": "png", "source": {"bytes": "AA=="}}}), "answer.image"),
-    (Surface.CONVERSE, converse({"video": {"format": "mp4"}}), "answer.video"),
-    (Surface.CONVERSE, converse({"toolResult": {"toolUseId": "t"}}), "answer.tools.hosted"),
+    (ApiKind.CHAT, chat(annotations=[{**CITED, "url_citation": None}]), "answer.citations"),
+    (ApiKind.CHAT, chat(content=[HI, {"type": "image_url", "image_url": {"url": "x"}}]), "answer.image"),
+    (ApiKind.CHAT, chat(content=[HI, {"type": "reference", "reference_ids": [1]}]), "answer.citations"),
+    (ApiKind.MESSAGES, message(RUN, HI), "answer.tools.hosted"),
+    (ApiKind.MESSAGES, message({**HI, "citations": [{"type": "char_location"}]}), "answer.citations"),
+    (ApiKind.RESPONSES, response({"type": "image_generation_call", "id": "i", "result": None}), "answer.image"),
+    (ApiKind.RESPONSES, response({"type": "web_search_call", "id": "w"}), "answer.tools.hosted"),
+    (ApiKind.RESPONSES, response(annotations=[CITED]), "answer.citations"),
+    (ApiKind.CONVERSE, converse({"image": {"format": "png", "source": {"bytes": "AA=="}}}), "answer.image"),
+    (ApiKind.CONVERSE, converse({"video": {"format": "mp4"}}), "answer.video"),
+    (ApiKind.CONVERSE, converse({"toolResult": {"toolUseId": "t"}}), "answer.tools.hosted"),
 ]
 # The same where a field is there and empty, as OpenAI's API has it in each answer.
 NOTHING = [
-    (Surface.CHAT, chat(audio=None, annotations=[], images=[])),
-    (Surface.MESSAGES, message({**HI, "citations": None})),
-    (Surface.RESPONSES, response(annotations=[])),
-    (Surface.GENERATE, generated({"inlineData": None})),
+    (ApiKind.CHAT, chat(audio=None, annotations=[], images=[])),
+    (ApiKind.MESSAGES, message({**HI, "citations": None})),
+    (ApiKind.RESPONSES, response(annotations=[])),
+    (ApiKind.GENERATE, generated({"inlineData": None})),
 ]
 
 
@@ -103,11 +103,11 @@ CHAT_END = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {}, "fini
 MESSAGES_END = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
 BEGUN = {"type": "message_start", "message": {"id": "m", "model": "m"}}
 STREAMS = [
-    (Surface.GENERATE, lines(generated(FILMED)), "answer.video"),
-    (Surface.CHAT, lines(chunk(content="Hi"), chunk(images=[{"type": "image_url"}]), CHAT_END), "answer.image"),
-    (Surface.CHAT, lines(chunk(content="Hi"), chunk(audio={"data": "AA=="}), CHAT_END), "answer.audio"),
+    (ApiKind.GENERATE, lines(generated(FILMED)), "answer.video"),
+    (ApiKind.CHAT, lines(chunk(content="Hi"), chunk(images=[{"type": "image_url"}]), CHAT_END), "answer.image"),
+    (ApiKind.CHAT, lines(chunk(content="Hi"), chunk(audio={"data": "AA=="}), CHAT_END), "answer.audio"),
     (
-        Surface.MESSAGES,
+        ApiKind.MESSAGES,
         lines(
             BEGUN,
             {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -118,7 +118,7 @@ STREAMS = [
         "answer.citations",
     ),
     (
-        Surface.RESPONSES,
+        ApiKind.RESPONSES,
         lines(
             {"type": "response.created", "response": {"id": "r", "model": "m"}},
             {"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"},
@@ -129,7 +129,7 @@ STREAMS = [
         "answer.image",
     ),
     (
-        Surface.CONVERSE,
+        ApiKind.CONVERSE,
         b"".join(
             [
                 BEGIN,
@@ -146,14 +146,14 @@ STREAMS = [
 ]
 
 
-def model(api: Surface, losses: Losses | None = None) -> Any:
+def model(api: ApiKind, losses: Losses | None = None) -> Any:
     made = SIDES.models[api](facts_of(PROVIDERS["openai"], "m"), losses or Losses(), "openai")
     made.write(Request("m", [Message(Role.USER, [Text(b'"a"')])]), "m")
     return made
 
 
 @pytest.mark.parametrize(("api", "answer", "field"), PLAIN)
-def test_plain_answer_names_it(api: Surface, answer: dict[str, Any], field: str) -> None:
+def test_plain_answer_names_it(api: ApiKind, answer: dict[str, Any], field: str) -> None:
     """And a stream that is made of it."""
     found = model(api).answer(json.dumps(answer).encode())
 
@@ -163,7 +163,7 @@ def test_plain_answer_names_it(api: Surface, answer: dict[str, Any], field: str)
 
 
 @pytest.mark.parametrize(("api", "answer"), NOTHING)
-def test_what_is_empty_is_no_loss(api: Surface, answer: dict[str, Any]) -> None:
+def test_what_is_empty_is_no_loss(api: ApiKind, answer: dict[str, Any]) -> None:
     """Nothing was said."""
     assert model(api).answer(json.dumps(answer).encode()).lost == ()
 
@@ -174,26 +174,26 @@ PNG = "iVBORw0K" * 250_000  # 2 MB: a picture has that in base64
 @pytest.mark.parametrize(
     ("api", "stream"),
     [
-        (Surface.GENERATE, lines(generated({"inlineData": {"mimeType": "image/png", "data": PNG}}))),
+        (ApiKind.GENERATE, lines(generated({"inlineData": {"mimeType": "image/png", "data": PNG}}))),
         (
-            Surface.CHAT,
+            ApiKind.CHAT,
             lines(chunk(content="Hi"), chunk(images=[{"type": "image_url", "image_url": {"url": PNG}}]), CHAT_END),
         ),
     ],
 )
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_picture_of_usual_size_fails_no_stream(api: Surface, stream: bytes, end: bytes) -> None:
+def test_picture_of_usual_size_fails_no_stream(api: ApiKind, stream: bytes, end: bytes) -> None:
     """It comes in one event, and is carried over where it is read; else it is named."""
     stream = stream.replace(b"\n", end)
     found = assembled(read_events(model(api).stream(), stream, [65536] * (len(stream) // 65536)))
 
     pictures = [block.source.value for block in found.blocks if isinstance(block, Image)]
-    assert (pictures, found.lost) == (([PNG], ()) if api is Surface.GENERATE else ([], ("answer.image",)))
+    assert (pictures, found.lost) == (([PNG], ()) if api is ApiKind.GENERATE else ([], ("answer.image",)))
     assert [block.text for block in found.blocks if isinstance(block, Text)] == [b'"Hi"']
 
 
 @pytest.mark.parametrize(("api", "stream", "field"), STREAMS)
-def test_stream_names_it(api: Surface, stream: bytes, field: str) -> None:
+def test_stream_names_it(api: ApiKind, stream: bytes, field: str) -> None:
     """Where it stands; its text is whole."""
     found = assembled(read_events(model(api).stream(), stream))
 
@@ -204,7 +204,7 @@ def test_stream_names_it(api: Surface, stream: bytes, field: str) -> None:
 def replied(*, is_stream: bool, body: bytes, counted: list[None]) -> tuple[TranslatedReply, bytes]:
     """Give an answer of Gemini's to a client of Chat Completions, whose route is strict."""
     losses = Losses(strict=True, on_lost=lambda: counted.append(None))
-    client, asked = SIDES.clients[Surface.CHAT](CALL, losses), model(Surface.GENERATE, losses)
+    client, asked = SIDES.clients[ApiKind.CHAT](CALL, losses), model(ApiKind.GENERATE, losses)
     dialogue = Dialogue(client, asked, losses)
     dialogue.request(b'{"model":"m","messages":[{"role":"user","content":"a"}]}', "m")
     reply = TranslatedReply(dialogue, lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False)

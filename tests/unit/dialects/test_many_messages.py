@@ -14,7 +14,7 @@ from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.tools.open_calls import OpenCalls
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 SIDES = sides()
 N = 8000
@@ -62,7 +62,7 @@ DOCUMENT = {"type": "document", "title": "a", "source": {"type": "text", "media_
 REQUESTS = [
     (
         "calls in messages of their own",
-        Surface.MESSAGES,
+        ApiKind.MESSAGES,
         messages(
             *({"role": "assistant", "content": [use(each)]} for each in IDS),
             {"role": "user", "content": [*map(result, IDS)]},
@@ -70,20 +70,20 @@ REQUESTS = [
     ),
     (
         "notes between results",
-        Surface.MESSAGES,
+        ApiKind.MESSAGES,
         messages(
             {"role": "assistant", "content": [*map(use, IDS)]},
             *(each for n in IDS for each in ({"role": "user", "content": [result(n)]}, NOTE)),
         ),
     ),
-    ("documents of one name", Surface.MESSAGES, messages({"role": "user", "content": [DOCUMENT] * N})),
-    ("messages of the user", Surface.CHAT, {"model": "m", "messages": [HI] * N}),
-    ("results from the last", Surface.CHAT, chat(IDS)),
-    ("calls without ids", Surface.CHAT, chat([""] * N)),
-    ("signed calls", Surface.RESPONSES, {"model": "m", "input": [HI, *SIGNED, *OUTPUTS]}),
+    ("documents of one name", ApiKind.MESSAGES, messages({"role": "user", "content": [DOCUMENT] * N})),
+    ("messages of the user", ApiKind.CHAT, {"model": "m", "messages": [HI] * N}),
+    ("results from the last", ApiKind.CHAT, chat(IDS)),
+    ("calls without ids", ApiKind.CHAT, chat([""] * N)),
+    ("signed calls", ApiKind.RESPONSES, {"model": "m", "input": [HI, *SIGNED, *OUTPUTS]}),
     (
         "functions by their names",
-        Surface.GENERATE,
+        ApiKind.GENERATE,
         {
             "contents": [
                 {"role": "user", "parts": [{"text": "a"}]},
@@ -94,7 +94,7 @@ REQUESTS = [
     ),
     (
         "a text in pieces",
-        Surface.GENERATE,
+        ApiKind.GENERATE,
         {
             "contents": [
                 {"role": "model", "parts": [{"text": "x" * 200}] * N * 2},
@@ -107,7 +107,7 @@ REQUESTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("client", "body"), [request[1:] for request in REQUESTS], ids=[each[0] for each in REQUESTS])
-def test_time_grows_with_the_size_alone(client: Surface, body: dict[str, Any]) -> None:
+def test_time_grows_with_the_size_alone(client: ApiKind, body: dict[str, Any]) -> None:
     """A request of a megabyte takes a fifth of a second, and took several seconds."""
     text = json.dumps(body).encode()
     for api in SIDES.models:
@@ -131,8 +131,8 @@ def test_calls_of_one_id_are_taken_in_their_order() -> None:
 
 def test_results_of_two_calls_with_one_id_both_go_to_gemini() -> None:
     body = chat(["c", "c"])
-    client = SIDES.clients[Surface.CHAT](Call("vx1", 1, "m"), Losses())
-    model = SIDES.models[Surface.GENERATE](UNKNOWN_MODEL, Losses(), "gemini")
+    client = SIDES.clients[ApiKind.CHAT](Call("vx1", 1, "m"), Losses())
+    model = SIDES.models[ApiKind.GENERATE](UNKNOWN_MODEL, Losses(), "gemini")
 
     written = json.loads(model.write(client.read(json.dumps(body).encode()), "m").body)
     assert len(written["contents"][2]["parts"]) == 2

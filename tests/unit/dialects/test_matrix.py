@@ -31,39 +31,39 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 pytestmark = pytest.mark.slow
 
 SIDES = sides()
 # Each provider, the API that its path is of, and what its paths have in them.
 SOURCES = [
-    ("openai", Surface.CHAT, "/chat/completions"),
-    ("groq", Surface.CHAT, "/chat/completions"),
-    ("openrouter", Surface.CHAT, "/chat/completions"),
-    ("deepseek", Surface.CHAT, "/chat/completions"),
-    ("mistral", Surface.CHAT, "/chat/completions"),
-    ("cerebras", Surface.CHAT, "/chat/completions"),
-    ("ollama", Surface.CHAT, "/chat/completions"),
-    ("zai", Surface.CHAT, "/chat/completions"),
-    ("openai", Surface.RESPONSES, "/v1/responses"),
-    ("azure", Surface.RESPONSES, "/responses"),
-    ("openrouter", Surface.RESPONSES, "/responses"),
-    ("deepseek", Surface.RESPONSES, "/responses"),
-    ("bedrock-mantle", Surface.RESPONSES, "/responses"),
-    ("anthropic", Surface.MESSAGES, "/v1/messages"),
-    ("gemini", Surface.GENERATE, "enerateContent"),
-    ("vertex", Surface.GENERATE, "enerateContent"),
-    ("bedrock", Surface.CONVERSE, "/converse"),
+    ("openai", ApiKind.CHAT, "/chat/completions"),
+    ("groq", ApiKind.CHAT, "/chat/completions"),
+    ("openrouter", ApiKind.CHAT, "/chat/completions"),
+    ("deepseek", ApiKind.CHAT, "/chat/completions"),
+    ("mistral", ApiKind.CHAT, "/chat/completions"),
+    ("cerebras", ApiKind.CHAT, "/chat/completions"),
+    ("ollama", ApiKind.CHAT, "/chat/completions"),
+    ("zai", ApiKind.CHAT, "/chat/completions"),
+    ("openai", ApiKind.RESPONSES, "/v1/responses"),
+    ("azure", ApiKind.RESPONSES, "/responses"),
+    ("openrouter", ApiKind.RESPONSES, "/responses"),
+    ("deepseek", ApiKind.RESPONSES, "/responses"),
+    ("bedrock-mantle", ApiKind.RESPONSES, "/responses"),
+    ("anthropic", ApiKind.MESSAGES, "/v1/messages"),
+    ("gemini", ApiKind.GENERATE, "enerateContent"),
+    ("vertex", ApiKind.GENERATE, "enerateContent"),
+    ("bedrock", ApiKind.CONVERSE, "/converse"),
 ]
 CLIENTS = sorted(SIDES.clients)
 RESPONSE_EVENTS: TypeAdapter[openai_responses.ResponseStreamEvent] = TypeAdapter(openai_responses.ResponseStreamEvent)
 EVENTS: TypeAdapter[anthropic.types.RawMessageStreamEvent] = TypeAdapter(anthropic.types.RawMessageStreamEvent)
-ASKS: dict[Surface, dict[str, Any]] = {
-    Surface.CHAT: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
-    Surface.MESSAGES: {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
-    Surface.GENERATE: {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
-    Surface.RESPONSES: {"model": "m", "input": "hi"},
+ASKS: dict[ApiKind, dict[str, Any]] = {
+    ApiKind.CHAT: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    ApiKind.MESSAGES: {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    ApiKind.GENERATE: {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+    ApiKind.RESPONSES: {"model": "m", "input": "hi"},
 }
 
 
@@ -89,27 +89,27 @@ ERRORS = [
 ]
 
 
-def dialogue(client: Surface, api: Surface, provider: str, *, stream: bool = False) -> Dialogue:
+def dialogue(client: ApiKind, api: ApiKind, provider: str, *, stream: bool = False) -> Dialogue:
     """Return a crossing whose request has been written."""
     losses = Losses()
     made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), losses)
     crossing = Dialogue(made, SIDES.models[api](ModelFacts(), losses, provider), losses)
     asked = ASKS[client]
-    if stream and client is not Surface.GENERATE:
+    if stream and client is not ApiKind.GENERATE:
         asked = {**asked, "stream": True}
-    if stream and client is Surface.CHAT:
+    if stream and client is ApiKind.CHAT:
         asked["stream_options"] = {"include_usage": True}
     crossing.request(json.dumps(asked).encode(), "m")
     return crossing
 
 
-def model_side(api: Surface, provider: str) -> ModelSide:
+def model_side(api: ApiKind, provider: str) -> ModelSide:
     return SIDES.models[api](ModelFacts(), Losses(), provider)
 
 
-def client_side(client: Surface) -> ClientSide:
+def client_side(client: ApiKind) -> ClientSide:
     made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", True), Losses())
-    asked = ASKS[client] if client is Surface.GENERATE else {**ASKS[client], "stream": True}
+    asked = ASKS[client] if client is ApiKind.GENERATE else {**ASKS[client], "stream": True}
     made.read(json.dumps(asked).encode())
     return made
 
@@ -273,24 +273,24 @@ def responses_stream(text: bytes) -> Said:
     return said
 
 
-PLAIN_READERS: dict[Surface, Callable[[bytes], Said]] = {
-    Surface.CHAT: chat_plain,
-    Surface.MESSAGES: messages_plain,
-    Surface.GENERATE: generate_plain,
-    Surface.RESPONSES: responses_plain,
+PLAIN_READERS: dict[ApiKind, Callable[[bytes], Said]] = {
+    ApiKind.CHAT: chat_plain,
+    ApiKind.MESSAGES: messages_plain,
+    ApiKind.GENERATE: generate_plain,
+    ApiKind.RESPONSES: responses_plain,
 }
-STREAM_READERS: dict[Surface, Callable[[bytes], Said]] = {
-    Surface.CHAT: chat_stream,
-    Surface.MESSAGES: messages_stream,
-    Surface.GENERATE: generate_stream,
-    Surface.RESPONSES: responses_stream,
+STREAM_READERS: dict[ApiKind, Callable[[bytes], Said]] = {
+    ApiKind.CHAT: chat_stream,
+    ApiKind.MESSAGES: messages_stream,
+    ApiKind.GENERATE: generate_stream,
+    ApiKind.RESPONSES: responses_stream,
 }
 CLIENTS = [client for client in CLIENTS if client in PLAIN_READERS]
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
 @pytest.mark.parametrize(("provider", "api", "exchange"), PLAIN, ids=str)
-def test_plain_reply_is_read_by_the_sdk(client: Surface, provider: str, api: Surface, exchange: Exchange) -> None:
+def test_plain_reply_is_read_by_the_sdk(client: ApiKind, provider: str, api: ApiKind, exchange: Exchange) -> None:
     """And a stream of the same answer says the same."""
     crossing = dialogue(client, api, provider)
     try:
@@ -304,14 +304,14 @@ def test_plain_reply_is_read_by_the_sdk(client: Surface, provider: str, api: Sur
     writer = client_side(client).stream()
     stream = b"".join(writer.write(event) for event in events_of(answer))
     streamed = STREAM_READERS[client](stream)
-    if client is Surface.CHAT:  # the usage of its streams is sent only where it was asked for
+    if client is ApiKind.CHAT:  # the usage of its streams is sent only where it was asked for
         streamed = Said(streamed.text, streamed.thought, streamed.calls, streamed.stop, said.n_output)
     assert streamed == said
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
 @pytest.mark.parametrize(("provider", "api", "exchange"), STREAMS, ids=str)
-def test_stream_is_read_by_the_sdk(client: Surface, provider: str, api: Surface, exchange: Exchange) -> None:
+def test_stream_is_read_by_the_sdk(client: ApiKind, provider: str, api: ApiKind, exchange: Exchange) -> None:
     """The accumulated stream is the answer that its events tell."""
     crossing = dialogue(client, api, provider, stream=True)
     stream = crossing.stream()
@@ -329,7 +329,7 @@ def test_stream_is_read_by_the_sdk(client: Surface, provider: str, api: Surface,
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
 @pytest.mark.parametrize(("provider", "api", "exchange"), STREAMS, ids=str)
 def test_cut_anywhere_is_the_same_and_never_an_end(
-    client: Surface, provider: str, api: Surface, exchange: Exchange
+    client: ApiKind, provider: str, api: ApiKind, exchange: Exchange
 ) -> None:
     """Pitfalls 37 and 45: the bytes do not depend on how they came; a part of them is no whole."""
     whole = dialogue(client, api, provider, stream=True).stream()
@@ -345,20 +345,20 @@ def test_cut_anywhere_is_the_same_and_never_an_end(
         assert written == expected
     if not whole.is_whole:
         return
-    last = exchange.reply.rstrip().rfind(b"\n" if api is not Surface.CONVERSE else b"messageStop")
+    last = exchange.reply.rstrip().rfind(b"\n" if api is not ApiKind.CONVERSE else b"messageStop")
     for at in sorted({chance.randrange(max(1, last)) for _ in range(40)}):
         stream = dialogue(client, api, provider, stream=True).stream()
         cut = stream.feed(exchange.reply[:at], True)
         if stream.is_whole:
             # Everything of the answer had come: what is missing is the mark that some servers never send.
-            assert api in (Surface.CHAT, Surface.GENERATE, Surface.CONVERSE)
+            assert api in (ApiKind.CHAT, ApiKind.GENERATE, ApiKind.CONVERSE)
             continue
         assert b"[DONE]" not in cut and b"message_stop" not in cut and b"response.completed" not in cut
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
 @pytest.mark.parametrize(("provider", "api", "exchange"), ERRORS, ids=str)
-def test_error_is_one_of_the_client(client: Surface, provider: str, api: Surface, exchange: Exchange) -> None:
+def test_error_is_one_of_the_client(client: ApiKind, provider: str, api: ApiKind, exchange: Exchange) -> None:
     """With the upstream's words and a status of its kind."""
     crossing = dialogue(client, api, provider)
     headers = [(name.encode(), value.encode()) for name, value in exchange.headers.items()]
@@ -366,9 +366,9 @@ def test_error_is_one_of_the_client(client: Surface, provider: str, api: Surface
     body = json.loads(crossing.error(error))
 
     assert error.status == exchange.status and error.message
-    if client is Surface.MESSAGES:
+    if client is ApiKind.MESSAGES:
         assert (body["type"], body["error"]["message"]) == ("error", error.message)
     else:
         assert body["error"]["message"] == error.message
-    if client is Surface.GENERATE:
+    if client is ApiKind.GENERATE:
         assert body["error"]["code"] == error.status and body["error"]["status"].isupper()

@@ -24,20 +24,20 @@ from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.crossing import Dialogue
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 pytestmark = pytest.mark.slow
 
 SIDES = sides()
 SOURCES = [
-    ("openai", Surface.CHAT, "/chat/completions"),
-    ("groq", Surface.CHAT, "/chat/completions"),
-    ("openrouter", Surface.CHAT, "/chat/completions"),
-    ("deepseek", Surface.CHAT, "/chat/completions"),
-    ("openai", Surface.RESPONSES, "/v1/responses"),
-    ("anthropic", Surface.MESSAGES, "/v1/messages"),
-    ("gemini", Surface.GENERATE, "enerateContent"),
-    ("vertex", Surface.GENERATE, "enerateContent"),
+    ("openai", ApiKind.CHAT, "/chat/completions"),
+    ("groq", ApiKind.CHAT, "/chat/completions"),
+    ("openrouter", ApiKind.CHAT, "/chat/completions"),
+    ("deepseek", ApiKind.CHAT, "/chat/completions"),
+    ("openai", ApiKind.RESPONSES, "/v1/responses"),
+    ("anthropic", ApiKind.MESSAGES, "/v1/messages"),
+    ("gemini", ApiKind.GENERATE, "enerateContent"),
+    ("vertex", ApiKind.GENERATE, "enerateContent"),
 ]
 REQUESTS = [
     (client, each)
@@ -93,19 +93,19 @@ def check_converse(body: dict[str, Any]) -> None:
 
 
 CHECKS = {
-    Surface.CHAT: check_chat,
-    Surface.MESSAGES: check_messages,
-    Surface.GENERATE: check_generate,
-    Surface.CONVERSE: check_converse,
+    ApiKind.CHAT: check_chat,
+    ApiKind.MESSAGES: check_messages,
+    ApiKind.GENERATE: check_generate,
+    ApiKind.CONVERSE: check_converse,
 }
 
 
 @pytest.mark.parametrize("api", sorted(CHECKS), ids=lambda api: api.name.lower())
 @pytest.mark.parametrize(("client", "exchange"), REQUESTS, ids=str)
-def test_request_is_one_of_the_api(client: Surface, exchange: Exchange, api: Surface) -> None:
+def test_request_is_one_of_the_api(client: ApiKind, exchange: Exchange, api: ApiKind) -> None:
     """Or it is refused with the field that can't be said."""
     losses = Losses()
-    model = exchange.path.rpartition("/models/")[2].partition(":")[0] if client is Surface.GENERATE else ""
+    model = exchange.path.rpartition("/models/")[2].partition(":")[0] if client is ApiKind.GENERATE else ""
     call = Call("0a1b2c", 1_790_000_000, model, "stream" in exchange.path)
     crossing = Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](FACTS, losses, "openai"), losses)
     try:

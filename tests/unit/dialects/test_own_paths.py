@@ -14,41 +14,41 @@ from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 SIDES = sides()
-NOVA = ("bedrock", "amazon.nova-2-lite-v1:0", Surface.CONVERSE)
-GPT = ("openai", "gpt-5.2", Surface.RESPONSES)
+NOVA = ("bedrock", "amazon.nova-2-lite-v1:0", ApiKind.CONVERSE)
+GPT = ("openai", "gpt-5.2", ApiKind.RESPONSES)
 URL = "https://example.test/a.png"
-IMAGES: dict[Surface, Any] = {
-    Surface.CHAT: {"type": "image_url", "image_url": {"url": URL}},
-    Surface.MESSAGES: {"type": "image", "source": {"type": "url", "url": URL}},
-    Surface.RESPONSES: {"type": "input_image", "image_url": URL},
-    Surface.GENERATE: {"fileData": {"mimeType": "image/png", "fileUri": URL}},
+IMAGES: dict[ApiKind, Any] = {
+    ApiKind.CHAT: {"type": "image_url", "image_url": {"url": URL}},
+    ApiKind.MESSAGES: {"type": "image", "source": {"type": "url", "url": URL}},
+    ApiKind.RESPONSES: {"type": "input_image", "image_url": URL},
+    ApiKind.GENERATE: {"fileData": {"mimeType": "image/png", "fileUri": URL}},
 }
 
 
-def request(api: Surface, *, image: bool = False, stop: bool = False, system: bool = True) -> dict[str, Any]:
+def request(api: ApiKind, *, image: bool = False, stop: bool = False, system: bool = True) -> dict[str, Any]:
     """Return a request of that dialect: maybe a system message, a message, an answer, and one that may be wrong."""
     seen = [IMAGES[api]] if image else []
-    if api is Surface.GENERATE:
+    if api is ApiKind.GENERATE:
         said = [{"role": role, "parts": [{"text": "a"}]} for role in ("user", "model")]
         found: dict[str, Any] = {"contents": [*said, {"role": "user", "parts": [{"text": "b"}, *seen]}]}
         found |= {"systemInstruction": {"parts": [{"text": "s"}]}} if system else {}
         return found | ({"generationConfig": {"stopSequences": ["x"]}} if stop else {})
-    kind = "input_text" if api is Surface.RESPONSES else "text"
+    kind = "input_text" if api is ApiKind.RESPONSES else "text"
     said = [{"role": role, "content": "a"} for role in ("user", "assistant")]
     said.append({"role": "user", "content": [{"type": kind, "text": "b"}, *seen]})
-    if api is Surface.RESPONSES:
+    if api is ApiKind.RESPONSES:
         return {"model": "m", "input": said, **({"instructions": "s"} if system else {})}
-    if api is Surface.CHAT:
+    if api is ApiKind.CHAT:
         before = [{"role": "system", "content": "s"}] if system else []
         return {"model": "m", "messages": [*before, *said], **({"stop": "x"} if stop else {})}
     more = {"system": "s"} if system else {}
     return {"model": "m", "max_tokens": 9, "messages": said, **more, **({"stop_sequences": ["x"]} if stop else {})}
 
 
-def refused(client_api: Surface, asked: tuple[str, str, Surface], body: dict[str, Any]) -> str:
+def refused(client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str, Any]) -> str:
     """Return the path of the field that is refused."""
     provider, model, api = asked
     losses = Losses()
@@ -63,27 +63,27 @@ def refused(client_api: Surface, asked: tuple[str, str, Surface], body: dict[str
 @pytest.mark.parametrize(
     ("api", "path"),
     [
-        (Surface.CHAT, "messages[{}].content[1]"),
-        (Surface.MESSAGES, "messages[2]"),
-        (Surface.RESPONSES, "input"),
-        (Surface.GENERATE, "contents"),
+        (ApiKind.CHAT, "messages[{}].content[1]"),
+        (ApiKind.MESSAGES, "messages[2]"),
+        (ApiKind.RESPONSES, "input"),
+        (ApiKind.GENERATE, "contents"),
     ],
 )
-def test_message_is_the_one_of_the_client(api: Surface, path: str, system: bool) -> None:
+def test_message_is_the_one_of_the_client(api: ApiKind, path: str, system: bool) -> None:
     """With its own number, also where the form has a system message before it; or the list, where that is not sure."""
-    wanted = path.format(2 + system) if api is Surface.CHAT else path
+    wanted = path.format(2 + system) if api is ApiKind.CHAT else path
     assert refused(api, NOVA, request(api, image=True, system=system)) == wanted
 
 
 @pytest.mark.parametrize(
     ("api", "path"),
     [
-        (Surface.CHAT, "stop"),
-        (Surface.MESSAGES, "stop_sequences"),
-        (Surface.GENERATE, "generationConfig.stopSequences"),
+        (ApiKind.CHAT, "stop"),
+        (ApiKind.MESSAGES, "stop_sequences"),
+        (ApiKind.GENERATE, "generationConfig.stopSequences"),
     ],
 )
-def test_field_is_called_as_the_client_calls_it(api: Surface, path: str) -> None:
+def test_field_is_called_as_the_client_calls_it(api: ApiKind, path: str) -> None:
     """By a model that takes no stop strings."""
     assert refused(api, GPT, request(api, stop=True)) == path
 

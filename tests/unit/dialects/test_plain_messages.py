@@ -11,13 +11,13 @@ from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.canonical.model import Call, Message, Request, Role, Text
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 _CALL = Call("x", 1, "m")
 _KINDS = (
-    ("openai", "/chat/completions", Surface.CHAT),
-    ("mistral", "/chat/completions", Surface.CHAT),
-    ("anthropic", "/messages", Surface.MESSAGES),
+    ("openai", "/chat/completions", ApiKind.CHAT),
+    ("mistral", "/chat/completions", ApiKind.CHAT),
+    ("anthropic", "/messages", ApiKind.MESSAGES),
 )
 _TURNS = (
     b'{"role":"user","content":"a"}',
@@ -29,11 +29,11 @@ _TURNS = (
 )
 
 
-def _read(api: Surface, body: bytes) -> Request:
+def _read(api: ApiKind, body: bytes) -> Request:
     return sides().clients[api](_CALL, Losses()).read(body)
 
 
-def _written(read: Callable[[], Request], api: Surface, *, is_plain: bool) -> object:
+def _written(read: Callable[[], Request], api: ApiKind, *, is_plain: bool) -> object:
     """Return what is sent and lost, or why nothing is."""
     losses = Losses()
     try:
@@ -48,7 +48,7 @@ def _written(read: Callable[[], Request], api: Surface, *, is_plain: bool) -> ob
 
 @pytest.mark.parametrize("model", list(sides().models), ids=lambda api: api.name)
 @pytest.mark.parametrize(("provider", "path", "client"), _KINDS)
-def test_recorded_requests_are_written_the_same(provider: str, path: str, client: Surface, model: Surface) -> None:
+def test_recorded_requests_are_written_the_same(provider: str, path: str, client: ApiKind, model: ApiKind) -> None:
     n_plain = 0
     for each in recorded(provider, path, status=None):
         try:
@@ -64,13 +64,13 @@ def test_recorded_requests_are_written_the_same(provider: str, path: str, client
 
 
 @pytest.mark.parametrize("model", list(sides().models), ids=lambda api: api.name)
-def test_texts_in_any_order_are_written_the_same(model: Surface) -> None:
+def test_texts_in_any_order_are_written_the_same(model: ApiKind) -> None:
     for first in _TURNS:
         for second in _TURNS:
             for third in _TURNS:
                 body = b'{"model":"m","messages":[%b]}' % b",".join((first, second, third))
                 found = [
-                    _written(lambda body=body: _read(Surface.CHAT, body), model, is_plain=is_plain)
+                    _written(lambda body=body: _read(ApiKind.CHAT, body), model, is_plain=is_plain)
                     for is_plain in (True, False)
                 ]
                 assert found[0] == found[1], body
@@ -87,7 +87,7 @@ def test_what_is_more_than_a_text_is_not_plain() -> None:
         b'{"role":"user","content":[{"type":"text","text":"a",%b}]}' % mark,
     )
     for body in bodies:
-        (message,) = _read(Surface.CHAT, b'{"model":"m","messages":[%b]}' % body).messages
+        (message,) = _read(ApiKind.CHAT, b'{"model":"m","messages":[%b]}' % body).messages
         assert message.plain is None, body
-    (message,) = _read(Surface.CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}]}').messages
+    (message,) = _read(ApiKind.CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}]}').messages
     assert message == Message(Role.USER, [Text(b'"a"')], None, b'"a"')

@@ -34,45 +34,45 @@ from velox.gateway.translation.translation import TranslatedReply
 from velox.heads import Header, ReplyHead
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 _SIDES: Final = sides()
 _TOOLS: Final = ("look", "get_weather", "look_up")
-_ASKED: Final[dict[Surface, dict[str, Any]]] = {
-    Surface.CHAT: {
+_ASKED: Final[dict[ApiKind, dict[str, Any]]] = {
+    ApiKind.CHAT: {
         "messages": [{"role": "user", "content": "x"}],
         "tools": [{"type": "function", "function": {"name": name}} for name in _TOOLS],
         "stream_options": {"include_usage": True},
     },
-    Surface.RESPONSES: {"input": "x", "tools": [{"type": "function", "name": name} for name in _TOOLS]},
-    Surface.MESSAGES: {
+    ApiKind.RESPONSES: {"input": "x", "tools": [{"type": "function", "name": name} for name in _TOOLS]},
+    ApiKind.MESSAGES: {
         "max_tokens": 9,
         "messages": [{"role": "user", "content": "x"}],
         "tools": [{"name": name, "input_schema": {"type": "object"}} for name in _TOOLS],
     },
-    Surface.GENERATE: {
+    ApiKind.GENERATE: {
         "contents": [{"parts": [{"text": "x"}]}],
         "tools": [{"functionDeclarations": [{"name": name} for name in _TOOLS]}],
     },
 }
 
 
-def _dialogue(client: Surface, api: Surface) -> Dialogue:
+def _dialogue(client: ApiKind, api: ApiKind) -> Dialogue:
     losses = Losses()
     model = _SIDES.models[api](ModelFacts(), losses, "openai")
     made = Dialogue(_SIDES.clients[client](Call("abc", 1, "m"), losses), model, losses)
     asked = dict(_ASKED[client])
-    if client is not Surface.GENERATE:
+    if client is not ApiKind.GENERATE:
         asked |= {"model": "m", "stream": True}
     made.request(json.dumps(asked).encode(), "m")
     return made
 
 
-def _plain(client: Surface, api: Surface, body: bytes) -> Read:
+def _plain(client: ApiKind, api: ApiKind, body: bytes) -> Read:
     return read_plain(client, _dialogue(client, api).answer(body))
 
 
-def _streamed(client: Surface, api: Surface, data: bytes, sizes: list[int] | None = None) -> Read:
+def _streamed(client: ApiKind, api: ApiKind, data: bytes, sizes: list[int] | None = None) -> Read:
     stream = _dialogue(client, api).stream()
     written, at = b"", 0
     for size in sizes or ():
@@ -116,10 +116,10 @@ def _answers(draw: st.DrawFn) -> list[Part]:
 @settings(max_examples=25, deadline=None)
 @given(_answers(), st.sampled_from(["end", "tools", "length", "filter"]), st.data())
 def test_a_stream_says_what_a_plain_answer_does(
-    client: Surface, api: Surface, parts: list[Part], end: str, data: st.DataObject
+    client: ApiKind, api: ApiKind, parts: list[Part], end: str, data: st.DataObject
 ) -> None:
     """C21, RC2: blocks, their order, ids, stop reason and usage are those of the plain reply, however it is cut."""
-    order = data.draw(st.lists(st.integers(0, 2), max_size=9)) if api is Surface.CHAT else []
+    order = data.draw(st.lists(st.integers(0, 2), max_size=9)) if api is ApiKind.CHAT else []
     body = streamed(api, parts, end, order)
     sizes = data.draw(st.lists(st.integers(1, len(body)), max_size=4))
     calls = [part for part in parts if part.kind == "call"]
@@ -146,7 +146,7 @@ _LABELS: Final[list[Header]] = [
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("api", [api for api in MODELS if api is not Surface.CONVERSE])
+@pytest.mark.parametrize("api", [api for api in MODELS if api is not ApiKind.CONVERSE])
 @settings(max_examples=25, deadline=None)
 @given(
     parts=_answers(),
@@ -158,8 +158,8 @@ _LABELS: Final[list[Header]] = [
     data=st.data(),
 )
 def test_reply_means_the_same_whatever_its_label(
-    client: Surface,
-    api: Surface,
+    client: ApiKind,
+    api: ApiKind,
     parts: list[Part],
     asks_stream: bool,
     gets_stream: bool,
@@ -200,7 +200,7 @@ def test_reply_means_the_same_whatever_its_label(
     ("delta", "word"),
     [({"tool_calls": []}, "tool_calls"), ({}, "tool_calls"), ({}, "function_call"), ({"tool_calls": None}, "tool_use")],
 )
-def test_word_for_a_call_without_a_call_is_the_end_of_a_turn(client: Surface, delta: dict[str, Any], word: str) -> None:
+def test_word_for_a_call_without_a_call_is_the_end_of_a_turn(client: ApiKind, delta: dict[str, Any], word: str) -> None:
     """C21: the stop reason follows from the blocks that are there, plain and streamed."""
     message = {"role": "assistant", "content": "Hi", **delta}
     usage = {"prompt_tokens": 1, "completion_tokens": 1}
@@ -212,13 +212,13 @@ def test_word_for_a_call_without_a_call_is_the_end_of_a_turn(client: Surface, de
         "[DONE]",
     )
 
-    assert _plain(client, Surface.CHAT, body.encode()).stop == "end"
-    assert _streamed(client, Surface.CHAT, stream).stop == "end"
+    assert _plain(client, ApiKind.CHAT, body.encode()).stop == "end"
+    assert _streamed(client, ApiKind.CHAT, stream).stop == "end"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("word", ["end_turn", "stop_sequence", "pause_turn", None, "new_word"])
-def test_call_is_to_be_run_whatever_the_word_for_the_end(client: Surface, word: str | None) -> None:
+def test_call_is_to_be_run_whatever_the_word_for_the_end(client: ApiKind, word: str | None) -> None:
     """C21: the other way round: agents don't run a call behind `stop`."""
     call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
     usage = {"input_tokens": 1, "output_tokens": 1}
@@ -231,42 +231,42 @@ def test_call_is_to_be_run_whatever_the_word_for_the_end(client: Surface, word: 
         {"type": "message_stop"},
     )
 
-    assert _plain(client, Surface.MESSAGES, json.dumps(body).encode()).stop == "tools"
-    assert _streamed(client, Surface.MESSAGES, stream).stop == "tools"
+    assert _plain(client, ApiKind.MESSAGES, json.dumps(body).encode()).stop == "tools"
+    assert _streamed(client, ApiKind.MESSAGES, stream).stop == "tools"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("details", [None, {}, {"reason": None}, {"reason": "new_word"}])
-def test_incomplete_answer_without_a_known_reason_is_cut(client: Surface, details: object) -> None:
+def test_incomplete_answer_without_a_known_reason_is_cut(client: ApiKind, details: object) -> None:
     """RS10: it is not whole, whatever ended it."""
     item = {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
     usage = {"input_tokens": 1, "output_tokens": 1}
     response = {"id": "r", "model": "m", "status": "incomplete", "incomplete_details": details, "output": [item]}
     body = {**response, "usage": usage}
 
-    assert _plain(client, Surface.RESPONSES, json.dumps(body).encode()).stop == "length"
-    assert _streamed(client, Surface.RESPONSES, sse({"type": "response.incomplete", "response": body})).stop == "length"
+    assert _plain(client, ApiKind.RESPONSES, json.dumps(body).encode()).stop == "length"
+    assert _streamed(client, ApiKind.RESPONSES, sse({"type": "response.incomplete", "response": body})).stop == "length"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_answer_that_was_filtered_whole_has_no_message(client: Surface) -> None:
+def test_answer_that_was_filtered_whole_has_no_message(client: ApiKind) -> None:
     """RS3: Azure's choice has none; it is a filtered answer with its usage, not a broken one."""
     choice = {"index": 0, "finish_reason": "content_filter", "content_filter_results": {}}
     body = {"id": "c", "model": "m", "choices": [choice], "usage": {"prompt_tokens": 11, "completion_tokens": 0}}
 
-    found = _plain(client, Surface.CHAT, json.dumps(body).encode())
+    found = _plain(client, ApiKind.CHAT, json.dumps(body).encode())
 
     assert (found.stop, found.usage, found.ids) == ("filter", (11, 0), [])
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": None}, {"choices": [{"index": 0}]}])
-def test_answer_without_a_choice_is_a_broken_reply(client: Surface, body: dict[str, Any]) -> None:
+def test_answer_without_a_choice_is_a_broken_reply(client: ApiKind, body: dict[str, Any]) -> None:
     """W1: the next upstream is asked, plain as streamed."""
     with pytest.raises(BrokenReplyError):
-        _dialogue(client, Surface.CHAT).answer(json.dumps({"id": "c", "model": "m", **body}).encode())
+        _dialogue(client, ApiKind.CHAT).answer(json.dumps({"id": "c", "model": "m", **body}).encode())
     with pytest.raises(BrokenReplyError):
-        _dialogue(client, Surface.CHAT).stream().feed(sse({"id": "c", "model": "m", "choices": []}, "[DONE]"), True)
+        _dialogue(client, ApiKind.CHAT).stream().feed(sse({"id": "c", "model": "m", "choices": []}, "[DONE]"), True)
 
 
 # -- names and ids of calls -----------------------------------------------------------------------------
@@ -297,9 +297,9 @@ def _named(name: str, arguments: str = "", **more: Any) -> dict[str, Any]:
         [_named("get_weather", '{"city":"Oslo"}', id="c1"), {"index": 0, "function": {"name": None}}],
     ],
 )
-def test_name_of_a_tool_may_come_in_pieces(client: Surface, deltas: list[dict[str, Any]]) -> None:
+def test_name_of_a_tool_may_come_in_pieces(client: ApiKind, deltas: list[dict[str, Any]]) -> None:
     """C41: one call, with the whole name, as OpenAI's own SDK puts it together; or with each longer name."""
-    found = _same(_streamed(client, Surface.CHAT, _call_chunks(*deltas)))
+    found = _same(_streamed(client, ApiKind.CHAT, _call_chunks(*deltas)))
 
     assert found.blocks == [("call", "get_weather", '{"city": "Oslo"}')]
     assert len(found.ids) == 1
@@ -316,9 +316,9 @@ def test_name_of_a_tool_may_come_in_pieces(client: Surface, deltas: list[dict[st
         [_named("look", "{}"), _named("look", "{}")],
     ],
 )
-def test_two_calls_with_one_index_stay_two(client: Surface, deltas: list[dict[str, Any]]) -> None:
+def test_two_calls_with_one_index_stay_two(client: ApiKind, deltas: list[dict[str, Any]]) -> None:
     """C41: names that are both of tools are two calls; and no two calls have one id."""
-    found = _streamed(client, Surface.CHAT, _call_chunks(*deltas))
+    found = _streamed(client, ApiKind.CHAT, _call_chunks(*deltas))
 
     assert [block[1] for block in found.blocks] == [delta["function"]["name"] for delta in deltas]
     assert len(set(found.ids)) == 2
@@ -333,7 +333,7 @@ def test_name_in_pieces_is_bounded() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("api", MODELS)
-def test_id_that_two_calls_have_is_given_to_one(client: Surface, api: Surface) -> None:
+def test_id_that_two_calls_have_is_given_to_one(client: ApiKind, api: ApiKind) -> None:
     """W6: Claude and OpenAI refuse the next turn of a client that has two calls with one id."""
     parts = [Part("call", ("{}",), "look", "c1"), Part("call", ("{}",), "get_weather", "c1")]
 
@@ -345,40 +345,40 @@ def test_id_that_two_calls_have_is_given_to_one(client: Surface, api: Surface) -
         assert all(found.ids)
 
 
-@pytest.mark.parametrize("api", [Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.CONVERSE])
-def test_call_without_a_name_is_a_broken_reply(api: Surface) -> None:
+@pytest.mark.parametrize("api", [ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.CONVERSE])
+def test_call_without_a_name_is_a_broken_reply(api: ApiKind) -> None:
     """A tool without a name can't be run, and no API takes it back."""
     parts = [Part("call", ("{}",), "", "c1")]
 
     with pytest.raises(BrokenReplyError, match="name"):
-        _plain(Surface.CHAT, api, plain(api, parts, "tools"))
+        _plain(ApiKind.CHAT, api, plain(api, parts, "tools"))
     with pytest.raises(BrokenReplyError, match="name"):
-        _streamed(Surface.CHAT, api, streamed(api, parts, "tools", []))
+        _streamed(ApiKind.CHAT, api, streamed(api, parts, "tools", []))
 
 
-@pytest.mark.parametrize("client", [Surface.CHAT, Surface.RESPONSES])
+@pytest.mark.parametrize("client", [ApiKind.CHAT, ApiKind.RESPONSES])
 @pytest.mark.parametrize(
     "text", ['{"city":"Os', "no JSON", '["a"]', '{"a":1}x', '{"_invalid_arguments":1}', '{"a":"\\ud83d"']
 )
-def test_cut_arguments_are_the_same_in_plain_and_streamed(client: Surface, text: str) -> None:
+def test_cut_arguments_are_the_same_in_plain_and_streamed(client: ApiKind, text: str) -> None:
     """RS11: what the model wrote, where the dialect has arguments as a string."""
     parts = [Part("call", (text,), "look", "c1")]
 
-    whole = _plain(client, Surface.CHAT, plain(Surface.CHAT, parts, "length"))
+    whole = _plain(client, ApiKind.CHAT, plain(ApiKind.CHAT, parts, "length"))
 
     assert whole.blocks == [("call", "look", text)]
-    assert whole == _streamed(client, Surface.CHAT, streamed(Surface.CHAT, parts, "length", []))
+    assert whole == _streamed(client, ApiKind.CHAT, streamed(ApiKind.CHAT, parts, "length", []))
 
 
 # -- the order of blocks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_parallel_calls_that_interleave_are_told_one_after_the_other(client: Surface) -> None:
+def test_parallel_calls_that_interleave_are_told_one_after_the_other(client: ApiKind) -> None:
     """RC2: a client that keeps one current item gets each call's own arguments."""
     parts = [Part("call", ('{"a"', ": 1}"), "look", "c0"), Part("call", ('{"b"', ": 2}"), "get_weather", "c1")]
 
-    found = _streamed(client, Surface.CHAT, streamed(Surface.CHAT, parts, "tools", [0, 1, 0, 1, 0, 1]))
+    found = _streamed(client, ApiKind.CHAT, streamed(ApiKind.CHAT, parts, "tools", [0, 1, 0, 1, 0, 1]))
 
     assert found.blocks == [("call", "look", '{"a": 1}'), ("call", "get_weather", '{"b": 2}')]
     assert found.ids[0].startswith("c0") and found.ids[1].startswith("c1")
@@ -422,8 +422,8 @@ def test_no_block_that_is_a_signature_only_ends_a_message_behind_its_text(
 ) -> None:
     """RC1: clients take the last block for the answer, and Google asks for no signature of a text."""
     body, stream = _gemini(*chunks)
-    answer = json.loads(_dialogue(Surface.MESSAGES, Surface.GENERATE).answer(body))
-    written = _dialogue(Surface.MESSAGES, Surface.GENERATE).stream().feed(stream, True)
+    answer = json.loads(_dialogue(ApiKind.MESSAGES, ApiKind.GENERATE).answer(body))
+    written = _dialogue(ApiKind.MESSAGES, ApiKind.GENERATE).stream().feed(stream, True)
 
     assert [block["type"] for block in answer["content"]] == types
     assert _content(written) == types
@@ -439,25 +439,25 @@ def test_signature_behind_a_text_of_openrouter_is_no_last_block() -> None:
         "[DONE]",
     )
 
-    assert _content(_dialogue(Surface.MESSAGES, Surface.CHAT).stream().feed(stream, True)) == ["text"]
+    assert _content(_dialogue(ApiKind.MESSAGES, ApiKind.CHAT).stream().feed(stream, True)) == ["text"]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_text_in_several_parts_is_one_message(client: Surface) -> None:
+def test_text_in_several_parts_is_one_message(client: ApiKind) -> None:
     """RC4: Google splits one text over several parts, also that of a structured answer."""
     body, _ = _gemini(
         [{"text": "A ", "thought": True}, {"text": "B", "thought": True}, {"text": '{"a": '}, {"text": '"x"}'}]
     )
-    document = json.loads(_dialogue(client, Surface.GENERATE).answer(body))
+    document = json.loads(_dialogue(client, ApiKind.GENERATE).answer(body))
     match client:
-        case Surface.CHAT:
+        case ApiKind.CHAT:
             message = document["choices"][0]["message"]
             assert (message["reasoning_content"], message["content"]) == ("A B", '{"a": "x"}')
-        case Surface.RESPONSES:
+        case ApiKind.RESPONSES:
             thought, answer = document["output"]
             assert thought["summary"][0]["text"] == "A B"
             assert [part["text"] for part in answer["content"]] == ['{"a": "x"}']
-        case Surface.MESSAGES:
+        case ApiKind.MESSAGES:
             assert [block.get("text") or block["thinking"] for block in document["content"]] == ["A B", '{"a": "x"}']
         case _:
             parts = document["candidates"][0]["content"]["parts"]
@@ -480,23 +480,23 @@ def test_cached_tokens_inside_the_prompt_are_counted_once(usage: dict[str, int],
     """C30: where the total disproves that they stand beside it."""
     message = {"role": "assistant", "content": [{"text": "Hi"}]}
     body = {"output": {"message": message}, "stopReason": "end_turn", "usage": usage}
-    crossing = _dialogue(Surface.CHAT, Surface.CONVERSE)
+    crossing = _dialogue(ApiKind.CHAT, ApiKind.CONVERSE)
 
     crossing.answer(json.dumps(body).encode())
 
     assert (crossing.tokens.input, crossing.tokens.cached) == (prompt, usage["cacheReadInputTokens"])
 
 
-@pytest.mark.parametrize("api", [Surface.GENERATE, Surface.CHAT])
-def test_first_event_tells_the_prompt_where_the_upstream_has_told_it(api: Surface) -> None:
+@pytest.mark.parametrize("api", [ApiKind.GENERATE, ApiKind.CHAT])
+def test_first_event_tells_the_prompt_where_the_upstream_has_told_it(api: ApiKind) -> None:
     """C47: Gemini, and servers that count in each chunk, tell it with their first text."""
-    if api is Surface.GENERATE:
+    if api is ApiKind.GENERATE:
         stream = _gemini([{"text": "Hi"}], [{"text": "!"}])[1]
     else:
         usage = {"prompt_tokens": 11, "completion_tokens": 1}
         stream = sse({"id": "c", "choices": [{"index": 0, "delta": {"content": "Hi"}}], "usage": usage})
 
-    written = _dialogue(Surface.MESSAGES, api).stream().feed(stream, False)
+    written = _dialogue(ApiKind.MESSAGES, api).stream().feed(stream, False)
 
     begun = json.loads(written.split(b"\n\n")[0].split(b"data: ")[1])
     used = begun["message"]["usage"]
@@ -511,14 +511,14 @@ def _with_picture(n_bytes: int, *texts: str) -> tuple[bytes, bytes]:
     return _gemini(*([{"text": text}] for text in texts), [picture])
 
 
-@pytest.mark.parametrize("client", [Surface.RESPONSES, Surface.MESSAGES])
-def test_picture_alone_is_no_empty_answer(client: Surface) -> None:
+@pytest.mark.parametrize("client", [ApiKind.RESPONSES, ApiKind.MESSAGES])
+def test_picture_alone_is_no_empty_answer(client: ApiKind) -> None:
     """C42: an empty text that stopped well would be untrue: it is a reply that can't be read."""
     body, stream = _with_picture(8)
-    streamed = _dialogue(client, Surface.GENERATE).stream()
+    streamed = _dialogue(client, ApiKind.GENERATE).stream()
 
     with pytest.raises(BrokenReplyError, match="image alone"):
-        _dialogue(client, Surface.GENERATE).answer(body)
+        _dialogue(client, ApiKind.GENERATE).answer(body)
     for event in stream.split(b"\n\n"):
         assert not streamed.has_begun  # nothing has gone to the client: another upstream may be asked
         if b"STOP" in event:
@@ -528,24 +528,24 @@ def test_picture_alone_is_no_empty_answer(client: Surface) -> None:
         streamed.feed(stream, True)
 
 
-@pytest.mark.parametrize("client", [Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES])
+@pytest.mark.parametrize("client", [ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES])
 @pytest.mark.parametrize("n_bytes", [8, 33 * 1024 * 1024])
-def test_picture_beside_a_text_is_carried_over_or_named_plain_and_streamed(client: Surface, n_bytes: int) -> None:
+def test_picture_beside_a_text_is_carried_over_or_named_plain_and_streamed(client: ApiKind, n_bytes: int) -> None:
     """C42, C43: however large it is: one event may have what a whole reply may have."""
     body, stream = _with_picture(n_bytes, "Here:")
-    plain_one, streamed_one = _dialogue(client, Surface.GENERATE), _dialogue(client, Surface.GENERATE)
+    plain_one, streamed_one = _dialogue(client, ApiKind.GENERATE), _dialogue(client, ApiKind.GENERATE)
 
     found = read_plain(client, plain_one.answer(body))
 
     assert found == read_stream(client, streamed_one.stream().feed(stream, True))
     assert found.blocks == [("text", "Here:")]
-    lost = () if client is Surface.CHAT else ("answer.image",)
+    lost = () if client is ApiKind.CHAT else ("answer.image",)
     assert plain_one.dropped == streamed_one.dropped == lost
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("api", MODELS)
-def test_long_piece_of_a_text_passes(client: Surface, api: Surface) -> None:
+def test_long_piece_of_a_text_passes(client: ApiKind, api: ApiKind) -> None:
     """C43: some servers send a whole answer in one event."""
     parts = [Part("text", ("x" * 2_500_000,))]
 

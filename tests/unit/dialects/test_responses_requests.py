@@ -37,7 +37,7 @@ from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 _CODEX = Path(__file__).with_name("codex_request.json").read_bytes()
 
@@ -336,9 +336,9 @@ def test_round_trip_of_parts() -> None:
     assert _written(request, facts)["input"][0]["content"] == parts
 
 
-@pytest.mark.parametrize("api", [Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE, Surface.CONVERSE])
+@pytest.mark.parametrize("api", [ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.GENERATE, ApiKind.CONVERSE])
 @pytest.mark.parametrize("verbosity", [False, True])
-def test_verbosity_goes_up_where_a_model_takes_it(api: Surface, verbosity: bool) -> None:
+def test_verbosity_goes_up_where_a_model_takes_it(api: ApiKind, verbosity: bool) -> None:
     """From both of OpenAI's APIs to both; elsewhere it is counted."""
     said = [
         ResponsesClient(Call("abc", 7), Losses()).read(b'{"model":"m","input":"Hi","text":{"verbosity":"low"}}'),
@@ -353,7 +353,7 @@ def test_verbosity_goes_up_where_a_model_takes_it(api: Surface, verbosity: bool)
         body = json.loads(model.write(request, "m").body)
 
         found = body.get("verbosity") or body.get("text", {}).get("verbosity")
-        is_taken = verbosity and api in (Surface.CHAT, Surface.RESPONSES)
+        is_taken = verbosity and api in (ApiKind.CHAT, ApiKind.RESPONSES)
         assert (found, losses.dropped) == (("low", ()) if is_taken else (None, ("verbosity",)))
 
 

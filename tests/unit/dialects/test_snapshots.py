@@ -22,7 +22,7 @@ from velox.gateway.translation.crossing import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 FOLDER: Final = Path(__file__).with_name("snapshots")
 SIDES: Final = sides()
@@ -37,12 +37,12 @@ def without_stop(value: Any) -> Any:
     return {key: without_stop(each) for key, each in value.items() if key not in STOP}
 
 
-def crossing(client: Surface, target: Target, *, stream: bool) -> tuple[Dialogue, bytes]:
+def crossing(client: ApiKind, target: Target, *, stream: bool) -> tuple[Dialogue, bytes]:
     """Return a crossing, and the request that it has written: without stop strings where the API has none."""
-    asked = dict(REQUESTS[client]) if target.api is not Surface.RESPONSES else without_stop(REQUESTS[client])
-    if stream and client is not Surface.GENERATE:
+    asked = dict(REQUESTS[client]) if target.api is not ApiKind.RESPONSES else without_stop(REQUESTS[client])
+    if stream and client is not ApiKind.GENERATE:
         asked["stream"] = True
-    if stream and client is Surface.CHAT:
+    if stream and client is ApiKind.CHAT:
         asked["stream_options"] = {"include_usage": True}
     losses = Losses()
     facts = partial(facts_of, PROVIDERS[target.provider])(target.model)
@@ -65,7 +65,7 @@ def counted(made: Dialogue) -> str:
     return " ".join(f"{name}={value}" for name, value in tokens.items() if value not in (None, "", False))
 
 
-def story(client: Surface, target: Target) -> Iterator[tuple[str, str]]:
+def story(client: ApiKind, target: Target) -> Iterator[tuple[str, str]]:
     """Yield the parts of one page: title and text."""
     made, body = crossing(client, target, stream=False)
     yield f"{client.name} client, {target.model} at {target.provider} ({target.api.name}): goes up", shown(body)
@@ -85,14 +85,14 @@ def story(client: Surface, target: Target) -> Iterator[tuple[str, str]]:
         yield f"error: {status}", f"{read}\n{shown(made.error(read))}"
 
 
-def page(client: Surface, target: Target) -> str:
+def page(client: ApiKind, target: Target) -> str:
     return "\n".join(f"== {title}\n{text}\n" for title, text in story(client, target))
 
 
 @pytest.mark.parametrize(
     ("client", "target"), PAIRS, ids=[f"{client.name.lower()}-to-{target.api.name.lower()}" for client, target in PAIRS]
 )
-def test_pair_is_crossed_as_the_page_shows(client: Surface, target: Target) -> None:
+def test_pair_is_crossed_as_the_page_shows(client: ApiKind, target: Target) -> None:
     """What goes up, what comes out, plain and streamed, with what is left out, tokens and errors."""
     path = FOLDER / f"{client.name.lower()}-to-{target.api.name.lower()}.txt"
     text = page(client, target)

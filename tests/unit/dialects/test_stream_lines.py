@@ -10,13 +10,13 @@ from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Answer, Call, Stop, StopReason, ToolUse
 from velox.dialects.streams.events import events_of
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 SIDES = sides()
 
 
 @pytest.mark.parametrize("client", sorted(SIDES.clients), ids=lambda client: client.name.lower())
-def test_arguments_of_many_lines_do_not_break_an_event(client: Surface) -> None:
+def test_arguments_of_many_lines_do_not_break_an_event(client: ApiKind) -> None:
     """Models pretty-print them."""
     arguments = b'{\n  "a": 1,\r\n  "b": "x\\ny"\n}'
     writer = SIDES.clients[client](Call("abc", 7, "m", True), Losses()).stream()

@@ -15,10 +15,10 @@ from velox.protocol.token_usage import Bill, TokenUsage, Units
 from velox.protocol.usage import BodyUsage, StreamUsage
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides
-from velox.types import Surface
+from velox.types import ApiKind
 
 SIDES = sides()
-CLIENTS = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE)
+CLIENTS = (ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.GENERATE)
 
 
 def sse(*events: dict[str, Any]) -> bytes:
@@ -182,9 +182,9 @@ CONVERSED = {
     "usage": {"inputTokens": 100, "outputTokens": 20, "totalTokens": 120},
     "serviceTier": {"type": "priority"},
 }
-PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
+PLAIN: list[tuple[ApiKind, dict[str, Any], TokenUsage]] = [
     (
-        Surface.CHAT,
+        ApiKind.CHAT,
         {
             "id": "c",
             "model": "m",
@@ -194,35 +194,35 @@ PLAIN: list[tuple[Surface, dict[str, Any], TokenUsage]] = [
         },
         CHAT_KINDS,
     ),
-    (Surface.CHAT, BILLED_CHAT, BILLED_KINDS),
-    *((Surface.CHAT, {**BILLED_CHAT, "usage": usage}, kinds) for usage, kinds in BESIDE),
-    (Surface.RESPONSES, RESPONSE, TokenUsage(100, 20, tier="flex")),
-    (Surface.RESPONSES, BILLED_RESPONSE, TokenUsage(100, 20, tier="flex", bill=Bill(7000, "x-ai"))),
+    (ApiKind.CHAT, BILLED_CHAT, BILLED_KINDS),
+    *((ApiKind.CHAT, {**BILLED_CHAT, "usage": usage}, kinds) for usage, kinds in BESIDE),
+    (ApiKind.RESPONSES, RESPONSE, TokenUsage(100, 20, tier="flex")),
+    (ApiKind.RESPONSES, BILLED_RESPONSE, TokenUsage(100, 20, tier="flex", bill=Bill(7000, "x-ai"))),
     (
-        Surface.RESPONSES,
+        ApiKind.RESPONSES,
         {**RESPONSE, "usage": {**RESPONSE["usage"], "cost": {"currency": "USD", "total_cost": 0.00119}}},
         TokenUsage(100, 20, tier="flex", bill=Bill(1_190_000_000, "perplexity")),
     ),
-    (Surface.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch", is_regional=True)),
-    (Surface.GENERATE, GEMINI, GEMINI_KINDS),
-    (Surface.GENERATE, VERTEX, TokenUsage(100, 20, tier="priority")),
-    (Surface.GENERATE, FILTERED, TokenUsage(100, 0)),
-    (Surface.CONVERSE, CONVERSED, TokenUsage(100, 20, tier="priority")),
+    (ApiKind.MESSAGES, MESSAGE, TokenUsage(100, 20, tier="batch", is_regional=True)),
+    (ApiKind.GENERATE, GEMINI, GEMINI_KINDS),
+    (ApiKind.GENERATE, VERTEX, TokenUsage(100, 20, tier="priority")),
+    (ApiKind.GENERATE, FILTERED, TokenUsage(100, 0)),
+    (ApiKind.CONVERSE, CONVERSED, TokenUsage(100, 20, tier="priority")),
 ]
-STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [
+STREAMS: list[tuple[ApiKind, bytes, TokenUsage]] = [
     (
-        Surface.CHAT,
+        ApiKind.CHAT,
         sse({**CHUNK, "service_tier": "auto"}, {"choices": [], "usage": CHAT_USAGE, "service_tier": "priority"})
         + b"data: [DONE]\n\n",
         CHAT_KINDS,
     ),
     (
-        Surface.CHAT,
+        ApiKind.CHAT,
         sse(CHUNK, {"choices": [], "usage": BILLED_CHAT["usage"]}) + b"data: [DONE]\n\n",
         BILLED_KINDS,
     ),
     (
-        Surface.RESPONSES,
+        ApiKind.RESPONSES,
         sse(
             {"type": "response.created", "response": {**RESPONSE, "status": "in_progress", "output": [], "usage": {}}},
             {"type": "response.completed", "response": RESPONSE},
@@ -230,7 +230,7 @@ STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [
         TokenUsage(100, 20, tier="flex"),
     ),
     (
-        Surface.MESSAGES,
+        ApiKind.MESSAGES,
         sse(
             {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
             {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
@@ -238,9 +238,9 @@ STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [
         ),
         TokenUsage(100, 20, tier="batch", is_regional=True),
     ),
-    (Surface.GENERATE, sse(GEMINI), GEMINI_KINDS),
+    (ApiKind.GENERATE, sse(GEMINI), GEMINI_KINDS),
     (
-        Surface.CONVERSE,
+        ApiKind.CONVERSE,
         event("messageStart", {"role": "assistant"})
         + event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "hi"}})
         + event("contentBlockStop", {"contentBlockIndex": 0})
@@ -251,7 +251,7 @@ STREAMS: list[tuple[Surface, bytes, TokenUsage]] = [
 ]
 
 
-def dialogue(client: Surface, api: Surface) -> Dialogue:
+def dialogue(client: ApiKind, api: ApiKind) -> Dialogue:
     losses = Losses()
     model = SIDES.models[api](ModelFacts(), losses, "openai")
     return Dialogue(SIDES.clients[client](Call("abc", 1, "m"), losses), model, losses)
@@ -259,30 +259,30 @@ def dialogue(client: Surface, api: Surface) -> Dialogue:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(("api", "reply", "kinds"), PLAIN)
-def test_plain_answer_tells_all_kinds(client: Surface, api: Surface, reply: dict[str, Any], kinds: TokenUsage) -> None:
+def test_plain_answer_tells_all_kinds(client: ApiKind, api: ApiKind, reply: dict[str, Any], kinds: TokenUsage) -> None:
     crossing = dialogue(client, api)
 
     crossing.answer(json.dumps(reply).encode())
 
-    assert crossing.tokens == kinds._replace(model="" if api is Surface.CONVERSE else "m")
+    assert crossing.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(("api", "reply", "kinds"), STREAMS)
-def test_stream_tells_all_kinds(client: Surface, api: Surface, reply: bytes, kinds: TokenUsage) -> None:
+def test_stream_tells_all_kinds(client: ApiKind, api: ApiKind, reply: bytes, kinds: TokenUsage) -> None:
     crossing = dialogue(client, api)
     stream = crossing.stream()
 
     stream.feed(reply, True)
 
     assert stream.is_whole
-    assert crossing.tokens == kinds._replace(model="" if api is Surface.CONVERSE else "m")
+    assert crossing.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_beginning_of_claude_does_not_tell_how_long_the_answer_was(client: Surface) -> None:
+def test_beginning_of_claude_does_not_tell_how_long_the_answer_was(client: ApiKind) -> None:
     """It has one token of it: where an error ends the stream, that is not all."""
-    crossing = dialogue(client, Surface.MESSAGES)
+    crossing = dialogue(client, ApiKind.MESSAGES)
     usage = {"input_tokens": 100, "output_tokens": 1}
 
     crossing.stream().feed(

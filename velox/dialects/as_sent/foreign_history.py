@@ -35,7 +35,7 @@ from velox.dialects.responses.compaction import COMPACTED_TYPES, summary_message
 from velox.dialects.responses.sources import OWN_SEARCH as OWN_SEARCH_ITEM
 from velox.dialects.responses.sources import SEARCH_CALL
 from velox.memo import Memo
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["RefusedReasoning", "has_sealed", "without_foreign", "without_sealed"]
 
@@ -82,25 +82,27 @@ class _Place(NamedTuple):
     refuses: Callable[[str], bool] | None = None
 
 
-def without_foreign(body: bytes | bytearray, surface: Surface, facts: ModelFacts, provider: str) -> bytes | bytearray:
+def without_foreign(
+    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, provider: str
+) -> bytes | bytearray:
     """Return a body in the provider's own API without what only another provider can use.
 
     facts: of the model there. provider: the name of its row. What can't be read goes up as it is.
     """
-    return _changed(body, surface, _Place(facts, provider), _MARKS.get(surface, ()))
+    return _changed(body, client_api, _Place(facts, provider), _MARKS.get(client_api, ()))
 
 
-def has_sealed(body: bytes | bytearray, surface: Surface) -> bool:
+def has_sealed(body: bytes | bytearray, client_api: ApiKind) -> bool:
     """Return True if a client's body may have reasoning that only its maker can read."""
-    return any(body.find(mark) >= 0 for mark in _SEALS.get(surface, ()))
+    return any(body.find(mark) >= 0 for mark in _SEALS.get(client_api, ()))
 
 
-def without_sealed(body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
+def without_sealed(body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
     """Return a client's body without any reasoning that only its maker can read; the same if it has none.
 
     A compacted conversation stays: without it nothing would be left of what was said.
     """
-    return _changed(body, surface, _Place(_NO_FACTS, _NO_PROVIDER, _refuses_all), _SEALS.get(surface, ()))
+    return _changed(body, client_api, _Place(_NO_FACTS, _NO_PROVIDER, _refuses_all), _SEALS.get(client_api, ()))
 
 
 def _refuses_all(_signature: str) -> bool:
@@ -124,15 +126,15 @@ class RefusedReasoning:
     def __repr__(self) -> str:
         return f"<RefusedReasoning {len(self._known)} signatures>"
 
-    def add(self, body: bytes | bytearray, surface: Surface) -> None:
+    def add(self, body: bytes | bytearray, client_api: ApiKind) -> None:
         """Note all signatures of a client's body: its upstream has refused it because of them."""
-        _changed(body, surface, _Place(_NO_FACTS, _NO_PROVIDER, self._note), _SEALS.get(surface, ()))
+        _changed(body, client_api, _Place(_NO_FACTS, _NO_PROVIDER, self._note), _SEALS.get(client_api, ()))
 
-    def left_out(self, body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
+    def left_out(self, body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
         """Return a client's body without those that are known; the same if it has none."""
         if not len(self._known):
             return body  # nearly always: nothing was ever refused
-        return _changed(body, surface, _Place(_NO_FACTS, _NO_PROVIDER, self._knows), _SEALS.get(surface, ()))
+        return _changed(body, client_api, _Place(_NO_FACTS, _NO_PROVIDER, self._knows), _SEALS.get(client_api, ()))
 
     def _note(self, signature: str) -> bool:
         if signature:
@@ -144,12 +146,14 @@ class RefusedReasoning:
         return bool(signature) and bool(self._known.get(key) or self._known.find(key))
 
 
-def _changed(body: bytes | bytearray, surface: Surface, place: _Place, marks: tuple[bytes, ...]) -> bytes | bytearray:
+def _changed(
+    body: bytes | bytearray, client_api: ApiKind, place: _Place, marks: tuple[bytes, ...]
+) -> bytes | bytearray:
     if not any(body.find(mark) >= 0 for mark in marks):
         return body
     try:
         fields = _FIELDS.decode(body)
-        return msgspec.json.encode(fields) if _CHANGES[surface](fields, place) else body
+        return msgspec.json.encode(fields) if _CHANGES[client_api](fields, place) else body
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return body
 
@@ -186,7 +190,7 @@ def _change_messages(fields: _Fields, place: _Place) -> bool:
     is_in_loop = False  # since the last thing that the user said, something was left out
     is_signing = place.refuses is not None or place.facts.thinking in _SIGNING
     marks = (
-        _SEALS[Surface.MESSAGES]
+        _SEALS[ApiKind.MESSAGES]
         if place.refuses is not None
         else (_TAG, _OWN_SEARCH, *_UNSIGNED)
         if is_signing
@@ -258,7 +262,7 @@ def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
         is_sealed = bytes(raw).find(_ENCRYPTED) >= 0 and _type_of(raw) == "reasoning"
         value = _text(_FIELDS.decode(raw), "encrypted_content") if is_sealed else ""
         return None if value and place.refuses(value) else raw
-    if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.RESPONSES]):
+    if all(bytes(raw).find(mark) < 0 for mark in _MARKS[ApiKind.RESPONSES]):
         return raw
     item = _FIELDS.decode(raw)
     kind = _text(item, "type")
@@ -288,7 +292,7 @@ def _change_generate(fields: _Fields, place: _Place) -> bool:
         fields["generateContentRequest"] = _raw(inner)
         return is_changed
 
-    marks = (_TAG_BASE64,) if place.refuses is None else _SEALS[Surface.GENERATE]
+    marks = (_TAG_BASE64,) if place.refuses is None else _SEALS[ApiKind.GENERATE]
 
     def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
         if all(bytes(raw).find(mark) < 0 for mark in marks):
@@ -327,7 +331,7 @@ def _is_others(signature: str, place: _Place) -> bool:
 
 def _change_chat(fields: _Fields, place: _Place) -> bool:
     def changed(raw: msgspec.Raw) -> msgspec.Raw:
-        if all(bytes(raw).find(mark) < 0 for mark in _MARKS[Surface.CHAT]):
+        if all(bytes(raw).find(mark) < 0 for mark in _MARKS[ApiKind.CHAT]):
             return raw
         message = _FIELDS.decode(raw)
         is_changed = _with_own_ids(message, place)
@@ -381,30 +385,30 @@ def _is_ours(raw: msgspec.Raw) -> bool:
     return bytes(raw).startswith(b"{") and is_ours(_text(_FIELDS.decode(raw), "format"))
 
 
-_CHANGES: Final[Mapping[Surface, Callable[[_Fields, _Place], bool]]] = {
-    Surface.CHAT: _change_chat,
-    Surface.GENERATE: _change_generate,
-    Surface.COUNT_GENERATE: _change_generate,
-    Surface.MESSAGES: _change_messages,
-    Surface.COUNT_MESSAGES: _change_messages,
-    Surface.RESPONSES: _change_responses,
-    Surface.COUNT_RESPONSES: _change_responses,
-    Surface.COMPACT: _change_responses,
+_CHANGES: Final[Mapping[ApiKind, Callable[[_Fields, _Place], bool]]] = {
+    ApiKind.CHAT: _change_chat,
+    ApiKind.GENERATE: _change_generate,
+    ApiKind.COUNT_GENERATE: _change_generate,
+    ApiKind.MESSAGES: _change_messages,
+    ApiKind.COUNT_MESSAGES: _change_messages,
+    ApiKind.RESPONSES: _change_responses,
+    ApiKind.COUNT_RESPONSES: _change_responses,
+    ApiKind.COMPACT: _change_responses,
 }
 _OF_RESPONSES: Final = (_TAG, _OWN_ITEM_BYTES, OWN_SEARCH_ITEM.encode(), *_UNSEALED)
-_MARKS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
-    Surface.CHAT: (_THOUGHT, _TEXT, _DETAILS),
-    **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (_TAG_BASE64,)),
-    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (_TAG, _OWN_SEARCH, *_UNSIGNED)),
+_MARKS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {
+    ApiKind.CHAT: (_THOUGHT, _TEXT, _DETAILS),
+    **dict.fromkeys((ApiKind.GENERATE, ApiKind.COUNT_GENERATE), (_TAG_BASE64,)),
+    **dict.fromkeys((ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES), (_TAG, _OWN_SEARCH, *_UNSIGNED)),
     **dict.fromkeys(
-        (Surface.RESPONSES, Surface.COUNT_RESPONSES, Surface.COMPACT),
+        (ApiKind.RESPONSES, ApiKind.COUNT_RESPONSES, ApiKind.COMPACT),
         (_TAG, _OWN_ITEM_BYTES, OWN_SEARCH_ITEM.encode(), *_UNSEALED),
     ),
 }
 # What stands in a body that has any of it.
-_SEALS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
-    Surface.CHAT: (_THOUGHT, _DETAILS),
-    **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (b'"thoughtSignature"', b'"thought_signature"')),
-    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES), (b'"thinking"', b'"redacted_thinking"')),
-    **dict.fromkeys((Surface.RESPONSES, Surface.COUNT_RESPONSES, Surface.COMPACT), (_ENCRYPTED,)),
+_SEALS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {
+    ApiKind.CHAT: (_THOUGHT, _DETAILS),
+    **dict.fromkeys((ApiKind.GENERATE, ApiKind.COUNT_GENERATE), (b'"thoughtSignature"', b'"thought_signature"')),
+    **dict.fromkeys((ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES), (b'"thinking"', b'"redacted_thinking"')),
+    **dict.fromkeys((ApiKind.RESPONSES, ApiKind.COUNT_RESPONSES, ApiKind.COMPACT), (_ENCRYPTED,)),
 }

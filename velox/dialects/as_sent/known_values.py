@@ -16,11 +16,11 @@ from typing import Final
 
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.facts.tiers import TIERS
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["with_known_values"]
 
-_OF_OPENAI: Final = frozenset({Surface.CHAT, Surface.RESPONSES})
+_OF_OPENAI: Final = frozenset({ApiKind.CHAT, ApiKind.RESPONSES})
 # Inside of a text each quote has a backslash before it, so that these are found in the structure alone.
 _ORIGINAL: Final = b'"original"'
 _DETAIL: Final = re.compile(rb'("detail"\s*+:\s*+)"original"')
@@ -31,9 +31,11 @@ _OWN_TIERS: Final = "groq"
 _KNOWING: Final = frozenset({"openai", "azure", "foundry", "openrouter", "openai-compatible"})
 
 
-def with_known_values(body: bytes | bytearray, surface: Surface, facts: ModelFacts, provider: str) -> bytes | bytearray:
+def with_known_values(
+    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, provider: str
+) -> bytes | bytearray:
     """Return a body with values that the provider knows. facts: of the model there. provider: the name of its row."""
-    if surface not in _OF_OPENAI:
+    if client_api not in _OF_OPENAI:
         return body
     if provider not in _KNOWING and _ORIGINAL in body and "original" not in facts.image_details:
         body = _DETAIL.sub(rb'\1"high"', body)

@@ -25,7 +25,7 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.json_text.text import is_blank, joined, quoted, raw_text
 from velox.dialects.tools.tool_fit import as_taken
 from velox.dialects.tools.tool_schema import object_schema
-from velox.types import Surface
+from velox.types import ApiKind
 
 __all__ = ["with_fitted_schemas"]
 
@@ -34,30 +34,30 @@ _FIELDS: Final = msgspec.json.Decoder(_Fields)
 _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _TOOLS: Final = b'"tools"'
 # Who makes an API: what its own models refuse is known to its clients.
-_MAKERS: Final[Mapping[Surface, frozenset[str]]] = {
-    Surface.CHAT: frozenset({"openai", "azure"}),
-    Surface.RESPONSES: frozenset({"openai", "azure"}),
-    Surface.MESSAGES: frozenset({"anthropic"}),
-    Surface.COUNT_MESSAGES: frozenset({"anthropic"}),
+_MAKERS: Final[Mapping[ApiKind, frozenset[str]]] = {
+    ApiKind.CHAT: frozenset({"openai", "azure"}),
+    ApiKind.RESPONSES: frozenset({"openai", "azure"}),
+    ApiKind.MESSAGES: frozenset({"anthropic"}),
+    ApiKind.COUNT_MESSAGES: frozenset({"anthropic"}),
 }
-_SCHEMAS: Final[Mapping[Surface, str]] = {Surface.CHAT: "parameters", Surface.RESPONSES: "parameters"}
+_SCHEMAS: Final[Mapping[ApiKind, str]] = {ApiKind.CHAT: "parameters", ApiKind.RESPONSES: "parameters"}
 _OF_CLAUDE: Final = "input_schema"
 _FUNCTION: Final = "function"
 _NOT_HERE: Final = frozenset({"properties.keys", "malformed"})
 
 
 def with_fitted_schemas(
-    body: bytes | bytearray, surface: Surface, facts: ModelFacts, provider: str
+    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, provider: str
 ) -> bytes | bytearray:
     """Return a body whose schemas the model takes; the same if they all do. provider: the name of its row."""
-    makers = _MAKERS.get(surface)
+    makers = _MAKERS.get(client_api)
     if makers is None or provider in makers or not facts.schemas_refuse or body.find(_TOOLS) < 0:
         return body
     refused = tuple(each for each in facts.schemas_refuse if each not in _NOT_HERE)
     try:
         fields = _FIELDS.decode(body)
         tools = _LIST.decode(fields["tools"]) if "tools" in fields else []
-        fitted = [_fitted(tool, surface, refused) for tool in tools]
+        fitted = [_fitted(tool, client_api, refused) for tool in tools]
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return body  # who answers says what is wrong with it
     if all(new is old for new, old in zip(fitted, tools, strict=True)):
@@ -66,16 +66,16 @@ def with_fitted_schemas(
     return msgspec.json.encode(fields)
 
 
-def _fitted(raw: msgspec.Raw, surface: Surface, refused: tuple[str, ...]) -> msgspec.Raw:
+def _fitted(raw: msgspec.Raw, client_api: ApiKind, refused: tuple[str, ...]) -> msgspec.Raw:
     tool = _FIELDS.decode(raw)
-    if surface is Surface.CHAT:
+    if client_api is ApiKind.CHAT:
         if _FUNCTION not in tool:
             return raw
         function = _FIELDS.decode(tool[_FUNCTION])
         if not _fit(function, "parameters", refused):
             return raw
         tool[_FUNCTION] = msgspec.Raw(msgspec.json.encode(function))
-    elif not _fit(tool, _SCHEMAS.get(surface, _OF_CLAUDE), refused):
+    elif not _fit(tool, _SCHEMAS.get(client_api, _OF_CLAUDE), refused):
         return raw
     return msgspec.Raw(msgspec.json.encode(tool))
 

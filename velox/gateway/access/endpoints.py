@@ -16,7 +16,7 @@ from velox.memo import Memo
 from velox.policy.api_rows import WORDS, ApiRow, names_lines, row_at
 from velox.policy.api_table import endpoint_length, google_call
 from velox.protocol.content_coding import coding_of
-from velox.types import BodyFields, Dialect, Endpoint, Surface
+from velox.types import ApiKind, BodyFields, Dialect, Endpoint
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "dialect_of", "has_content"]
 
@@ -41,24 +41,24 @@ _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"l
 _TELEMETRY: Final = (b"/api/event_logging", b"/favicon.ico")
 # The APIs that can be put into another dialect, below whatever prefix. Anthropic's and Google's clients know other
 # errors than OpenAI's.
-_SURFACES: Final[dict[tuple[bytes, ...], tuple[Surface, Dialect]]] = {
-    (b"chat", b"completions"): (Surface.CHAT, Dialect.OPENAI),
-    (b"responses",): (Surface.RESPONSES, Dialect.OPENAI),
-    (b"responses", b"input_tokens"): (Surface.COUNT_RESPONSES, Dialect.OPENAI),
-    (b"responses", b"compact"): (Surface.COMPACT, Dialect.OPENAI),
-    (b"embeddings",): (Surface.EMBEDDINGS, Dialect.OPENAI),
-    (b"v1", b"messages"): (Surface.MESSAGES, Dialect.ANTHROPIC),
-    (b"v1", b"messages", b"count_tokens"): (Surface.COUNT_MESSAGES, Dialect.ANTHROPIC),
+_API_KINDS: Final[dict[tuple[bytes, ...], tuple[ApiKind, Dialect]]] = {
+    (b"chat", b"completions"): (ApiKind.CHAT, Dialect.OPENAI),
+    (b"responses",): (ApiKind.RESPONSES, Dialect.OPENAI),
+    (b"responses", b"input_tokens"): (ApiKind.COUNT_RESPONSES, Dialect.OPENAI),
+    (b"responses", b"compact"): (ApiKind.COMPACT, Dialect.OPENAI),
+    (b"embeddings",): (ApiKind.EMBEDDINGS, Dialect.OPENAI),
+    (b"v1", b"messages"): (ApiKind.MESSAGES, Dialect.ANTHROPIC),
+    (b"v1", b"messages", b"count_tokens"): (ApiKind.COUNT_MESSAGES, Dialect.ANTHROPIC),
 }
 # What a Gemini client asks of a model that the path names; True: the answer is a stream.
-_GOOGLE_CALLS: Final[dict[bytes, tuple[Surface, bool]]] = {
-    b"generateContent": (Surface.GENERATE, False),
-    b"streamGenerateContent": (Surface.GENERATE, True),
-    b"countTokens": (Surface.COUNT_GENERATE, False),
-    b"embedContent": (Surface.EMBED_CONTENT, False),
-    b"batchEmbedContents": (Surface.EMBED_CONTENTS, False),
+_GOOGLE_CALLS: Final[dict[bytes, tuple[ApiKind, bool]]] = {
+    b"generateContent": (ApiKind.GENERATE, False),
+    b"streamGenerateContent": (ApiKind.GENERATE, True),
+    b"countTokens": (ApiKind.COUNT_GENERATE, False),
+    b"embedContent": (ApiKind.EMBED_CONTENT, False),
+    b"batchEmbedContents": (ApiKind.EMBED_CONTENTS, False),
 }
-_EMBEDS: Final = (Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS)
+_EMBEDS: Final = (ApiKind.EMBED_CONTENT, ApiKind.EMBED_CONTENTS)
 _GOOGLE_PATHS: Final = (b"/v1beta/", b"/v1alpha/", b"/upload/v1")
 _KEPT_PATHS: Final = 1024
 # A word of an API in a path; behind one of these stands a name.
@@ -75,7 +75,7 @@ WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 class PathFacts(NamedTuple):
     """What is known of a path. reads_body: its body names a model. upgrades: it may become a WebSocket.
 
-    dialect: which API's clients ask there. surface: which API it is, of those that can be put into
+    dialect: which API's clients ask there. client_api: which API it is, of those that can be put into
     another dialect. named: model and stream, where the path names them and not the body. path_model: the model alone,
     whatever the body names. family: the path with `*` for ids and names, for records. row: of the table of endpoints,
     where its body names a model. names_lines: its body may be the lines of a batch, each of which names one.
@@ -86,7 +86,7 @@ class PathFacts(NamedTuple):
     passes: bool
     upgrades: bool
     dialect: Dialect = Dialect.OPENAI
-    surface: Surface | None = None
+    client_api: ApiKind | None = None
     named: BodyFields | None = None
     path_model: str | None = None
     family: str = ""
@@ -96,7 +96,7 @@ class PathFacts(NamedTuple):
 
 def dialect_of(head: RequestHead, facts: PathFacts) -> Dialect:
     """Return which API's client sent a request: where several have its path, its headers tell. facts: of the path."""
-    if facts.dialect is not Dialect.OPENAI or facts.surface is not None:
+    if facts.dialect is not Dialect.OPENAI or facts.client_api is not None:
         return facts.dialect
     is_google = head.path.startswith(_GOOGLE_PATHS) and b"/openai/" not in head.path
     if is_google or head.header(b"x-goog-api-key") is not None:
@@ -161,8 +161,8 @@ class Routes:
         )
         if upgrades and route is Endpoint.OTHER:
             route = Endpoint.REALTIME
-        surface, dialect = _surface_of(known)
-        found = PathFacts(route, row is not None, passes, upgrades, dialect, surface)
+        client_api, dialect = _client_api_of(known)
+        found = PathFacts(route, row is not None, passes, upgrades, dialect, client_api)
         found = found._replace(path_model=_path_model(words), family=_family(path, words), row=row)
         found = found._replace(names_lines=names_lines(texts))
         return _google_facts(path, found)
@@ -177,12 +177,12 @@ def _not_served(path: bytes) -> str:
     return "this path is not served here (VELOX_PATHS lists those that are)"
 
 
-def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:
+def _client_api_of(words: list[bytes]) -> tuple[ApiKind | None, Dialect]:
     """Return which API a path is of; the dialect of errors is known for other paths, too."""
     for n in (3, 2, 1):
-        surface = _SURFACES.get(tuple(words[-n:]))
-        if surface is not None:
-            return surface
+        client_api = _API_KINDS.get(tuple(words[-n:]))
+        if client_api is not None:
+            return client_api
     return None, Dialect.OPENAI
 
 
@@ -232,10 +232,12 @@ def _google_facts(path: bytes, facts: PathFacts) -> PathFacts:
     call = _GOOGLE_CALLS.get(asked[1])
     if call is None:  # `:predict` and others, whose bodies and answers pass as they came
         return facts._replace(path_model=model)
-    surface, is_stream = call
-    route = Endpoint.EMBEDDINGS if surface in _EMBEDS else Endpoint.GENERATE
+    client_api, is_stream = call
+    route = Endpoint.EMBEDDINGS if client_api in _EMBEDS else Endpoint.GENERATE
     named = BodyFields(model=model, stream=is_stream)
-    return facts._replace(route=route, reads_body=False, row=None, dialect=Dialect.GOOGLE, surface=surface, named=named)
+    return facts._replace(
+        route=route, reads_body=False, row=None, dialect=Dialect.GOOGLE, client_api=client_api, named=named
+    )
 
 
 def _is_like(words: list[bytes], pattern: tuple[bytes, ...]) -> bool:

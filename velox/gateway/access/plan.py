@@ -18,14 +18,14 @@ from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
 from velox.protocol.content_coding import coding_of
 from velox.protocol.http1_target import SERVER
-from velox.types import Answers, BodyFields, Caller, Dialect, Endpoint, Priority, Surface
+from velox.types import Answers, ApiKind, BodyFields, Caller, Dialect, Endpoint, Priority
 
 __all__ = ["RequestPlan", "plan_of", "runs_model"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 62
 # Questions for how many tokens a request has: no model works for them.
-_COUNTS: Final = frozenset({Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE})
+_COUNTS: Final = frozenset({ApiKind.COUNT_MESSAGES, ApiKind.COUNT_RESPONSES, ApiKind.COUNT_GENERATE})
 # At these, things are put down; what works with them is asked elsewhere, or reports later. Models are not among them:
 # what is posted to one, as to `models/imagen-4:predict` or `models/OWNER/NAME/predictions`, is for it to work on.
 _IDLE: Final = frozenset({Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES, Endpoint.TOKENIZE})
@@ -45,9 +45,9 @@ class RequestPlan:
     here. has_body: the head was checked as one that a body follows, of which more is asked. forbids_body: no body may
     follow. terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for
     none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body, before that
-    has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. surface: the API that
-    it asks, of those that can be put into another dialect. named: model and stream, where its path names them and not
-    its body. path_model: the model alone, whatever its body names.
+    has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. client_api: the API
+    that it asks, of those that can be put into another dialect. named: model and stream, where its path names them and
+    not its body. path_model: the model alone, whatever its body names.
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
     the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
@@ -68,7 +68,7 @@ class RequestPlan:
     priority: Priority
     least_cost: int
     guard: Guard | None = None
-    surface: Surface | None = None
+    client_api: ApiKind | None = None
     named: BodyFields | None = None
     path_model: str | None = None
     is_recorded: bool = False
@@ -103,7 +103,7 @@ def plan_of(
     path, headers = endpoints.facts(head.path), head.headers
     terms = client_terms(headers)
     is_post = head.method == b"POST"
-    is_count = is_post and (path.surface in _COUNTS or path.route is Endpoint.TOKENIZE)
+    is_count = is_post and (path.client_api in _COUNTS or path.route is Endpoint.TOKENIZE)
     reads, row = reads_body(path, head), path.row
     is_form = reads_form(path, head)
     named = path.named if is_post else None
@@ -128,7 +128,7 @@ def plan_of(
         _priority(caller, terms, asks_for_keys=asks_for_keys),
         estimator.at_first(path.route, 0),
         access.guard(head, caller) if asks_for_keys else access.keeper(head, caller),
-        path.surface if is_post else None,
+        path.client_api if is_post else None,
         named,
         path_model,
         head.offer is not None or (is_post and head.has_body and runs_model(path)),
@@ -149,12 +149,12 @@ def plan_of(
 def _may_be_ours(head: RequestHead, path: PathFacts, *, is_post: bool) -> bool:
     if head.method in _ASKING and b"/models" in head.path:
         return True
-    return head.path == SERVER or is_of_answer(head.path) or (is_post and path.surface in REFERRING)
+    return head.path == SERVER or is_of_answer(head.path) or (is_post and path.client_api in REFERRING)
 
 
 def runs_model(path: PathFacts) -> bool:
     """Say whether a model may work for what is posted to a path: then it is recorded, and counts for budgets."""
-    return path.surface not in _COUNTS and path.route not in _IDLE
+    return path.client_api not in _COUNTS and path.route not in _IDLE
 
 
 def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Priority:
@@ -169,8 +169,8 @@ def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Pri
 
 def _answers(path: PathFacts) -> Answers:
     """Return what a POST to a path is answered with."""
-    if path.surface is not None:
-        return Answers.RESPONSE if path.surface is Surface.RESPONSES else Answers.JSON
+    if path.client_api is not None:
+        return Answers.RESPONSE if path.client_api is ApiKind.RESPONSES else Answers.JSON
     if path.reads_body and path.route in _JSON_ANSWERS:
         return Answers.JSON
     return Answers.JSON_OR_FILE if path.route is Endpoint.AUDIO else Answers.ANYTHING

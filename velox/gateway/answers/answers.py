@@ -20,7 +20,7 @@ from velox.gateway.reply.pipeline import Place
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.body_budget import BodyBudget
-from velox.types import AnswerKeeper, Caller, Surface
+from velox.types import AnswerKeeper, ApiKind, Caller
 
 __all__ = [
     "REFERRING",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 # Whose requests may refer to what is kept.
-REFERRING: Final = frozenset({Surface.RESPONSES, Surface.COMPACT, Surface.COUNT_RESPONSES})
+REFERRING: Final = frozenset({ApiKind.RESPONSES, ApiKind.COMPACT, ApiKind.COUNT_RESPONSES})
 _HEADERS: Final = ((b"content-type", b"application/json"),)
 _STARTS: Final = (b"responses/resp_", b"conversations/conv_vx")
 _CONVERSATIONS_PATH: Final = b"/conversations"

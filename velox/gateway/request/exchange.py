@@ -78,7 +78,7 @@ from velox.protocol.google_limits import with_google_limits
 from velox.protocol.http1_head import METHODS
 from velox.protocol.http1_target import SERVER
 from velox.protocol.token_usage import TokenUsage
-from velox.types import AnswerKeeper, BodyFields, Caller, Dialect, Endpoint, FormFields, Surface
+from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 
 __all__ = ["Exchange", "ExchangeOwner"]
 
@@ -482,9 +482,9 @@ class Exchange(HedgingHost):
             return policy.after_failure(refused.failure, attempt, now_s)
         found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
         if isinstance(found, RetryDecision) and found.is_unsealed:
-            lanes, surface = attempt.member.lanes, self.plan.surface
-            if lanes is not None and surface is not None and self.body:
-                lanes.note_refused(self.body, surface)
+            lanes, client_api = attempt.member.lanes, self.plan.client_api
+            if lanes is not None and client_api is not None and self.body:
+                lanes.note_refused(self.body, client_api)
         return found
 
     def _after_unsayable(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
@@ -564,7 +564,7 @@ class Exchange(HedgingHost):
             self.reply.on_reply(ReplyHead.of(200, [_ALLOW], 0), b"", True)
             return True
         answers = gateway.parts.answers
-        if self.plan.surface is not None:
+        if self.plan.client_api is not None:
             if answers is not None:
                 await self._unfold(answers)
             return False
@@ -610,7 +610,7 @@ class Exchange(HedgingHost):
         body, caller = self.body or b"", self.plan.caller
         unfolded = await answers.unfold(body, caller)
         lanes = [member.lanes for member in self.gateway.routing.members if member.lanes is not None]
-        if self.plan.surface is Surface.RESPONSES and lanes:
+        if self.plan.client_api is ApiKind.RESPONSES and lanes:
             keeper = self._keeper = answers.kept.keeper(caller, unfolded)
             model = self.fields.model or ""
             may_pass = not all(each.keeps_answers(model) for each in lanes)
@@ -832,7 +832,7 @@ class Exchange(HedgingHost):
     async def _prepare_apart(
         self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None, *, keeps: bool = False
     ) -> Prepared | AnsweredHere:
-        told: list[tuple[Surface, Surface, int]] = []
+        told: list[tuple[ApiKind, ApiKind, int]] = []
         try:
             prepare = partial(self._prepare, attempt, on_tokens, partial(_note, told), keeps=keeps)
             return await self.gateway.apart.run(prepare)
@@ -844,7 +844,7 @@ class Exchange(HedgingHost):
         self,
         attempt: Attempt,
         on_tokens: Callable[[TokenUsage], None] | None,
-        on_translated: Callable[[Surface, Surface, int], None] | None = None,
+        on_translated: Callable[[ApiKind, ApiKind, int], None] | None = None,
         *,
         keeps: bool = False,
     ) -> Prepared | AnsweredHere:
@@ -852,17 +852,17 @@ class Exchange(HedgingHost):
 
         on_translated: as in Asked; None: the recorder's own. keeps: its answer is the client's, and may be kept.
         """
-        surface, lanes = self.plan.surface, attempt.member.lanes
+        client_api, lanes = self.plan.client_api, attempt.member.lanes
         if self.plan.has_addresses:
             self._take_addresses(attempt)
         if lanes is not None:
             fields, model = self.fields, attempt.asked(self.fields.model)
-            if surface is not None:
-                call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
+            if client_api is not None:
+                call = lanes.call(client_api, model, stream=fields.stream, query=self.head.shape.query)
                 if call is not None:
                     if self._retries is not None and self._retries.has_unsealed and self.body:
-                        self.body = lanes.without_sealed(self.body, surface)
-                    asked = self._asked(surface, model, attempt, on_tokens)
+                        self.body = lanes.without_sealed(self.body, client_api)
+                    asked = self._asked(client_api, model, attempt, on_tokens)
                     if on_translated is not None:
                         asked = asked._replace(on_translated=on_translated)
                     if keeps and self._keeper is not None:
@@ -871,8 +871,8 @@ class Exchange(HedgingHost):
                     if keeps and isinstance(prepared, Prepared) and prepared.translation is not None:
                         self._note_place(attempt, is_translated=True)
                     return prepared
-                if surface in COUNTS:
-                    return lanes.estimate(self._asked(surface, model, attempt, None))
+                if client_api in COUNTS:
+                    return lanes.estimate(self._asked(client_api, model, attempt, None))
             of_google = self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE
             lanes.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
         if self.plan.has_addresses:
@@ -891,7 +891,7 @@ class Exchange(HedgingHost):
 
     def _asked(
         self,
-        surface: Surface,
+        client_api: ApiKind,
         model: str | None,
         attempt: Attempt,
         on_tokens: Callable[[TokenUsage], None] | None,
@@ -900,7 +900,7 @@ class Exchange(HedgingHost):
         way = self._way
         assert way is not None, "an attempt has a route"
         return Asked(
-            surface,
+            client_api,
             attempt.forwarder,
             attempt.member,
             attempt.secret,
@@ -931,8 +931,8 @@ class Exchange(HedgingHost):
 
     def _is_sealed(self, attempt: Attempt) -> bool:
         """Say whether the request has reasoning that only its maker can read."""
-        lanes, surface, body = attempt.member.lanes, self.plan.surface, self.body
-        return lanes is not None and surface is not None and bool(body) and lanes.has_sealed(body or b"", surface)
+        lanes, client_api, body = attempt.member.lanes, self.plan.client_api, self.body
+        return lanes is not None and client_api is not None and bool(body) and lanes.has_sealed(body or b"", client_api)
 
     @property
     def rules(self) -> RetryRules:
@@ -1206,9 +1206,9 @@ class Exchange(HedgingHost):
 
 def _tell(
     loop: asyncio.AbstractEventLoop,
-    on_lost: Callable[[Surface, Surface], None],
-    client_api: Surface,
-    model_api: Surface,
+    on_lost: Callable[[ApiKind, ApiKind], None],
+    client_api: ApiKind,
+    model_api: ApiKind,
 ) -> None:
     """Have a counter told in the loop's thread."""
     loop.call_soon_threadsafe(on_lost, client_api, model_api)
@@ -1222,5 +1222,5 @@ def _first_of(failure: VeloxError, then: str) -> VeloxError:
     return found
 
 
-def _note(told: list[tuple[Surface, Surface, int]], client_api: Surface, model_api: Surface, n_dropped: int) -> None:
+def _note(told: list[tuple[ApiKind, ApiKind, int]], client_api: ApiKind, model_api: ApiKind, n_dropped: int) -> None:
     told.append((client_api, model_api, n_dropped))

@@ -14,15 +14,15 @@ from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
 from velox.policy.routes import HeaderRules
 from velox.protocol.token_usage import TokenUsage
-from velox.types import AnswerKeeper, BodyFields, Surface
+from velox.types import AnswerKeeper, ApiKind, BodyFields
 
 __all__ = ["COUNTED_BY", "COUNTS", "Asked"]
 
 # The API whose requests each counts.
 COUNTED_BY: Final = {
-    Surface.COUNT_MESSAGES: Surface.MESSAGES,
-    Surface.COUNT_RESPONSES: Surface.RESPONSES,
-    Surface.COUNT_GENERATE: Surface.GENERATE,
+    ApiKind.COUNT_MESSAGES: ApiKind.MESSAGES,
+    ApiKind.COUNT_RESPONSES: ApiKind.RESPONSES,
+    ApiKind.COUNT_GENERATE: ApiKind.GENERATE,
 }
 COUNTS: Final = frozenset(COUNTED_BY)
 
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     form.Call.
     """
 
-    surface: Surface
+    client_api: ApiKind
     forwarder: Forwarder
     member: CalledMember
     secret: bytes | None
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     to_be_read: bool
     on_bug: Callable[[Exception], None]
     on_tokens: Callable[[TokenUsage], None] | None
-    on_translated: Callable[[Surface, Surface, int], None]
-    on_lost: Callable[[Surface, Surface], None]
+    on_translated: Callable[[ApiKind, ApiKind, int], None]
+    on_lost: Callable[[ApiKind, ApiKind], None]
     apart: Apart
     keeper: AnswerKeeper | None = None

@@ -55,19 +55,19 @@ from velox.protocol.value_count import MOST_VALUES, has_over
 from velox.providers.provider import Envelope, Provider
 from velox.providers.rows import takes_path
 from velox.providers.target import TargetCall, TargetError, target_call
-from velox.types import Endpoint, Surface
+from velox.types import ApiKind, Endpoint
 
 __all__ = ["Lanes", "Sides"]
 
 _KEPT_CALLS: Final = 512
 _KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
 # Of a request that is put into another dialect, at one go: half a second at most. Those of agents have some thousands.
-_COUNTED_AT: Final = {**COUNTED_BY, Surface.COUNT_CONVERSE: Surface.CONVERSE}  # an upstream's
+_COUNTED_AT: Final = {**COUNTED_BY, ApiKind.COUNT_CONVERSE: ApiKind.CONVERSE}  # an upstream's
 # How long a model's provider is not asked to count, that has said that it can't.
 _UNCOUNTED_S: Final = 600
 _JSON: Final = (b"content-type", b"application/json")
-_EMBEDS_OF_GOOGLE: Final = frozenset({Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS})
-_EMBEDS: Final = _EMBEDS_OF_GOOGLE | {Surface.EMBEDDINGS}
+_EMBEDS_OF_GOOGLE: Final = frozenset({ApiKind.EMBED_CONTENT, ApiKind.EMBED_CONTENTS})
+_EMBEDS: Final = _EMBEDS_OF_GOOGLE | {ApiKind.EMBEDDINGS}
 _FORMS: Final = {
     Envelope.PREDICT: EmbeddingForm.PREDICT,
     Envelope.CONTENT: EmbeddingForm.CONTENT,
@@ -77,15 +77,15 @@ _FORMS: Final = {
 }
 # The API whose errors each has.
 _ERRORS_OF: Final = {
-    EmbeddingForm.PREDICT: Surface.GENERATE,
-    EmbeddingForm.CONTENT: Surface.GENERATE,
-    EmbeddingForm.TITAN: Surface.CONVERSE,
-    EmbeddingForm.NOVA: Surface.CONVERSE,
-    EmbeddingForm.COHERE: Surface.CONVERSE,
+    EmbeddingForm.PREDICT: ApiKind.GENERATE,
+    EmbeddingForm.CONTENT: ApiKind.GENERATE,
+    EmbeddingForm.TITAN: ApiKind.CONVERSE,
+    EmbeddingForm.NOVA: ApiKind.CONVERSE,
+    EmbeddingForm.COHERE: ApiKind.CONVERSE,
 }
-_OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {Surface.GENERATE, Surface.COUNT_GENERATE}
+_OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {ApiKind.GENERATE, ApiKind.COUNT_GENERATE}
 _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
-_OF_CLAUDE: Final = frozenset({Surface.MESSAGES, Surface.COUNT_MESSAGES})
+_OF_CLAUDE: Final = frozenset({ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
 _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_fields`
 _ANTHROPIC: Final = "anthropic"
@@ -98,8 +98,8 @@ _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 class Sides(NamedTuple):
     """The dialects: what reads clients' requests, and what writes for models, by their APIs."""
 
-    clients: Mapping[Surface, Callable[[Call, Losses], ClientSide]]
-    models: Mapping[Surface, Callable[[ModelFacts, Losses, str], ModelSide]]
+    clients: Mapping[ApiKind, Callable[[Call, Losses], ClientSide]]
+    models: Mapping[ApiKind, Callable[[ModelFacts, Losses, str], ModelSide]]
 
 
 class Lanes:
@@ -114,7 +114,7 @@ class Lanes:
         row: Provider,
         parameters: Mapping[str, str],
         facts: Callable[[str], ModelFacts],
-        apis: Collection[Surface] = (),
+        apis: Collection[ApiKind] = (),
     ) -> None:
         self._sides: Final = sides
         self._row: Final = row
@@ -125,7 +125,7 @@ class Lanes:
         self._refused: Final = RefusedReasoning()
         self._models: Final[Memo[str, ModelFacts]] = Memo(_KEPT_CALLS)
         self._uncounted: Final[Memo[str, int]] = Memo(_KEPT_CALLS)  # until when, by model
-        self._known: Final[Memo[tuple[Surface, str, bool, bytes], tuple[TargetCall | None]]] = Memo(_KEPT_CALLS)
+        self._known: Final[Memo[tuple[ApiKind, str, bool, bytes], tuple[TargetCall | None]]] = Memo(_KEPT_CALLS)
 
     def __repr__(self) -> str:
         return f"<Lanes {self._row.name}>"
@@ -145,17 +145,17 @@ class Lanes:
         """True where the provider itself takes the WebSocket of Responses."""
         return self._row.sockets
 
-    def has_sealed(self, body: bytes | bytearray, surface: Surface) -> bool:
+    def has_sealed(self, body: bytes | bytearray, client_api: ApiKind) -> bool:
         """Return True if a client's body may have reasoning that only its maker can read."""
-        return has_sealed(body, surface)
+        return has_sealed(body, client_api)
 
-    def without_sealed(self, body: bytes | bytearray, surface: Surface) -> bytes | bytearray:
+    def without_sealed(self, body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
         """Return a client's body without it."""
-        return without_sealed(body, surface)
+        return without_sealed(body, client_api)
 
-    def note_refused(self, body: bytes | bytearray, surface: Surface) -> None:
+    def note_refused(self, body: bytes | bytearray, client_api: ApiKind) -> None:
         """Note that the upstream has refused a client's body because of it: later ones go without what it has."""
-        self._refused.add(body, surface)
+        self._refused.add(body, client_api)
 
     @property
     def has_conversations(self) -> bool:
@@ -172,19 +172,19 @@ class Lanes:
             message = "this is a path of LiteLLM's management, which the admin listener serves (VELOX_ADMIN_LISTEN)"
         raise VeloxError(Reason.UNKNOWN_ROUTE, message)
 
-    def call(self, surface: Surface, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
+    def call(self, client_api: ApiKind, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
         """Return where a request goes; None: as it came. Raises VeloxError for a model that no path can name."""
         if model is None:
-            if surface is not Surface.COUNT_RESPONSES:
+            if client_api is not ApiKind.COUNT_RESPONSES:
                 return None
             # What it counts may be of a conversation that has its model; others than OpenAI's API can't know it.
-            call = target_call(self._row, self._parameters, surface, "", apis=self._apis, query=query)
-            return call if call is not None and call.api is surface else None
-        key = (surface, model, stream, query)
+            call = target_call(self._row, self._parameters, client_api, "", apis=self._apis, query=query)
+            return call if call is not None and call.api is client_api else None
+        key = (client_api, model, stream, query)
         found = self._known.get(key) or self._known.find(key)
         if found is None:
             try:
-                place = (self._row, self._parameters, surface, model)
+                place = (self._row, self._parameters, client_api, model)
                 known_as = self._facts_of(model).family
                 found = (target_call(*place, stream=stream, apis=self._apis, query=query, known_as=known_as),)
             except TargetError as exc:
@@ -196,15 +196,15 @@ class Lanes:
     def request(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         left_out: tuple[str, ...] = ()
-        if asked.body and (own := self._refused.left_out(asked.body, asked.surface)) is not asked.body:
+        if asked.body and (own := self._refused.left_out(asked.body, asked.client_api)) is not asked.body:
             asked = asked._replace(body=own)
-        if asked.surface in _OF_CLAUDE and asked.body and self._refuses_scopes(asked.model or ""):
+        if asked.client_api in _OF_CLAUDE and asked.body and self._refuses_scopes(asked.model or ""):
             asked = asked._replace(body=without_scopes(asked.body))
-        if asked.surface in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
+        if asked.client_api in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
             asked = asked._replace(body=without_billing(asked.body))
-        if call.api is not asked.surface:
+        if call.api is not asked.client_api:
             return InBackground() if self._runs_in_background(asked) else self._crossing(call, asked)
-        if asked.surface is Surface.RESPONSES and (fitted := self._fitted(asked)) is not None:
+        if asked.client_api is ApiKind.RESPONSES and (fitted := self._fitted(asked)) is not None:
             return InBackground() if self._runs_in_background(asked) else self._crossing(fitted, asked)
         if asked.keeper is not None:
             asked.keeper.reads_reply = not self.keeps_answers(asked.model or "")
@@ -212,20 +212,20 @@ class Lanes:
                 return InBackground()
         if asked.body and asked.model is not None:
             facts = self._facts_of(asked.model)
-            own = without_foreign(asked.body, asked.surface, facts, self._row.name)
-            own = with_known_values(own, asked.surface, facts, self._row.name)
-            own = with_fitted_schemas(own, asked.surface, facts, self._row.name)
+            own = without_foreign(asked.body, asked.client_api, facts, self._row.name)
+            own = with_known_values(own, asked.client_api, facts, self._row.name)
+            own = with_fitted_schemas(own, asked.client_api, facts, self._row.name)
             if own is not asked.body:
                 asked = asked._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:
             return self._invoke(call, asked)
         model, rules = asked.model, asked.rules
         is_another = model is not None and (asked.fields.model != model or asked.fields.is_model_in_path)
-        if asked.surface in _OF_CLAUDE and asked.body and (is_another or self._row.name != _ANTHROPIC):
+        if asked.client_api in _OF_CLAUDE and asked.body and (is_another or self._row.name != _ANTHROPIC):
             asked, rules, left_out = self._for_service(asked)
         body = asked.body
         is_renamed = is_another and call.envelope not in _IN_PATH
-        if body and asked.surface in _OF_GOOGLE:
+        if body and asked.client_api in _OF_GOOGLE:
             body = self._for_google(body, asked, is_renamed=is_renamed)
         elif is_renamed and body:
             body = naming_model(body, model or "") if asked.fields.is_model_in_path else with_model(body, model or "")
@@ -262,7 +262,7 @@ class Lanes:
         model = asked.model or ""
         if not asked.body or takes_types(asked.body, self._facts_of(model)):
             return None
-        place = (self._row, self._parameters, Surface.RESPONSES, model)
+        place = (self._row, self._parameters, ApiKind.RESPONSES, model)
         return target_call(
             *place, stream=asked.fields.stream, apis=self._apis, crosses=True, known_as=self._facts_of(model).family
         )
@@ -284,7 +284,7 @@ class Lanes:
         except BadRequestError as exc:
             raise refusal(exc) from exc
         asked = asked._replace(body=body)
-        if asked.surface is Surface.COUNT_MESSAGES and self._row.name == "vertex":
+        if asked.client_api is ApiKind.COUNT_MESSAGES and self._row.name == "vertex":
             betas = tuple(beta for beta in betas if beta not in _NOT_COUNTED)
         is_same = betas == given and (bool(given) or asked.head.header(_BETA) is None)
         if is_same or _BETA in rules.names or asked.forwarder.sets(_BETA):
@@ -301,9 +301,9 @@ class Lanes:
         """Return a body of Gemini's own, whose path names the model, with the names of it inside changed as well."""
         is_vertex, model = self._row.name == "vertex", asked.model or ""
         try:
-            if asked.surface is Surface.COUNT_GENERATE and (is_renamed or is_vertex):
+            if asked.client_api is ApiKind.COUNT_GENERATE and (is_renamed or is_vertex):
                 return named_count_request(body, model, is_vertex=is_vertex)
-            if asked.surface in _EMBEDS_OF_GOOGLE and is_renamed:
+            if asked.client_api in _EMBEDS_OF_GOOGLE and is_renamed:
                 return with_embedding_model(body, model)
         except BadRequestError as exc:
             raise refusal(exc) from exc
@@ -316,7 +316,7 @@ class Lanes:
             body = self._invoked(asked, losses)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
+        client, model = self._both(asked, ApiKind.MESSAGES, ApiKind.MESSAGES, losses)
         brings_back = _translation(Invoked(client, model, losses.dropped), asked._replace(on_tokens=None), self._heads)
         return Prepared(_built(call, asked, body), brings_back)
 
@@ -327,7 +327,7 @@ class Lanes:
         return bedrock_body(*fitted(asked.body or b"", self._betas_of(asked), facts, losses, is_renamed=is_renamed))
 
     def _both(
-        self, asked: Asked, client_api: Surface, model_api: Surface, losses: Losses
+        self, asked: Asked, client_api: ApiKind, model_api: ApiKind, losses: Losses
     ) -> tuple[ClientSide, ModelSide]:
         """Return what reads the client, and what writes for the model. Raises VeloxError: there are none."""
         client, model = self._sides.clients.get(client_api), self._sides.models.get(model_api)
@@ -352,9 +352,9 @@ class Lanes:
         """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
         _check_size(asked)
         losses = Losses()
-        client, model = self._both(asked, COUNTED_BY[asked.surface], Surface.CHAT, losses)
+        client, model = self._both(asked, COUNTED_BY[asked.client_api], ApiKind.CHAT, losses)
         try:
-            body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
+            body = Counting(client, asked.client_api, model, ApiKind.CHAT, losses).estimate(asked.body or b"")
         except BadRequestError as exc:
             raise refusal(exc) from exc
         return AnsweredHere([_JSON], body, [ESTIMATED])
@@ -366,11 +366,11 @@ class Lanes:
         if until_s is not None and asked.now_s < until_s:
             return self.estimate(asked)
         losses = Losses(strict=asked.strict)
-        client, model = self._both(asked, COUNTED_BY[asked.surface], _COUNTED_AT[call.api], losses)
+        client, model = self._both(asked, COUNTED_BY[asked.client_api], _COUNTED_AT[call.api], losses)
         is_vertex = self._row.name == "vertex"
-        counting = Counting(client, asked.surface, model, call.api, losses, is_vertex=is_vertex)
+        counting = Counting(client, asked.client_api, model, call.api, losses, is_vertex=is_vertex)
         try:
-            if call.envelope is Envelope.CLAUDE_BEDROCK and asked.surface is Surface.COUNT_MESSAGES:
+            if call.envelope is Envelope.CLAUDE_BEDROCK and asked.client_api is ApiKind.COUNT_MESSAGES:
                 body = invoke_count_request(self._invoked(asked, losses))
             else:
                 body = counting.request(asked.body or b"", model_name)
@@ -378,8 +378,8 @@ class Lanes:
                 body = _vertex_count(body, model_name)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        asked.on_translated(asked.surface, call.api, len(losses.dropped))
-        instead = partial(self._estimate_instead, counting, asked) if call.api is Surface.COUNT_CONVERSE else None
+        asked.on_translated(asked.client_api, call.api, len(losses.dropped))
+        instead = partial(self._estimate_instead, counting, asked) if call.api is ApiKind.COUNT_CONVERSE else None
         brings_back = _translation(Plain(counting), asked._replace(on_tokens=None), self._heads, instead=instead)
         return Prepared(_built(call, asked, body), brings_back)
 
@@ -398,10 +398,10 @@ class Lanes:
     def _embed(self, call: TargetCall, asked: Asked) -> Prepared:
         """Have texts embedded by another API than their client's."""
         losses = Losses(strict=asked.strict)
-        is_google = asked.surface in _EMBEDS_OF_GOOGLE
+        is_google = asked.client_api in _EMBEDS_OF_GOOGLE
         form = _FORMS.get(call.envelope)
-        errors = Surface.CHAT if form is None else _ERRORS_OF[form]
-        sides = self._both(asked, Surface.GENERATE if is_google else Surface.CHAT, errors, losses)
+        errors = ApiKind.CHAT if form is None else _ERRORS_OF[form]
+        sides = self._both(asked, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, losses)
         google = GoogleEmbeddings(*sides, losses) if is_google else None
         made = google if form is None else ModelEmbeddings(*sides, losses, form, google)
         assert made is not None, "OpenAI's requests to OpenAI's API need no crossing"
@@ -414,7 +414,7 @@ class Lanes:
                 bodies, on_head = [made.request(asked_body, model)], None
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        asked.on_translated(asked.client_api, call.api, len(losses.dropped))
         n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
         brings_back = _translation(Plain(made, lambda: made.tokens, n_held), asked, self._heads, on_head)
         request = build(bodies[0])
@@ -426,13 +426,13 @@ class Lanes:
     def _crossing(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
         """Put a request into another dialect."""
         _check_size(asked)
-        if asked.surface in COUNTED_BY:
+        if asked.client_api in COUNTED_BY:
             return self._count(call, asked)
-        if asked.surface in _EMBEDS:
+        if asked.client_api in _EMBEDS:
             return self._embed(call, asked)
-        losses = Losses(strict=asked.strict, on_lost=partial(asked.on_lost, asked.surface, call.api))
-        client, model = self._both(asked, asked.surface, call.api, losses)
-        if asked.surface is not Surface.MESSAGES and adds_marks(self._facts_of(asked.model or "")):
+        losses = Losses(strict=asked.strict, on_lost=partial(asked.on_lost, asked.client_api, call.api))
+        client, model = self._both(asked, asked.client_api, call.api, losses)
+        if asked.client_api is not ApiKind.MESSAGES and adds_marks(self._facts_of(asked.model or "")):
             model = MarkingModel(model, self._facts_of(asked.model or ""))
         if call.envelope is Envelope.CLAUDE_VERTEX:
             model = ClaudeOnVertex(model)
@@ -445,7 +445,7 @@ class Lanes:
             raise refusal(exc) from exc
         if call.fields:
             body = bytes(instead_of_model(body, call.fields))
-        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        asked.on_translated(asked.client_api, call.api, len(losses.dropped))
         return Prepared(_built(call, asked, body), _translation(crossing, asked, self._heads))
 
 
@@ -468,7 +468,7 @@ def _translation(
         asked.on_bug,
         is_stream=asked.fields.stream,
         has_limits=asked.has_limits,
-        knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),
+        knows_529=asked.client_api in (ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES),
         on_tokens=asked.on_tokens,
         secret=asked.secret,
         heads=heads,
@@ -492,6 +492,6 @@ def _vertex_count(body: bytes | bytearray, model: str) -> bytes:
 
 def _wants_array(asked: Asked) -> bool:
     """Say whether a client of Gemini gets its stream as a JSON array: it did not ask for events."""
-    if asked.surface is not Surface.GENERATE or not asked.fields.stream:
+    if asked.client_api is not ApiKind.GENERATE or not asked.fields.stream:
         return False
     return not _EVENTS.intersection(asked.head.shape.query.split(b"&"))

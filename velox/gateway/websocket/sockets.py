@@ -16,7 +16,7 @@ from velox.heads import RequestHead
 from velox.net.application import Client
 from velox.net.turn_budget import TurnBudget
 from velox.protocol.websocket import GOING_AWAY
-from velox.types import Caller, Surface
+from velox.types import ApiKind, Caller
 
 if TYPE_CHECKING:  # loads a dialect, which most gateways don't need
     from velox.gateway.websocket.responses_socket import ResponsesSocket, SocketOwner
@@ -44,7 +44,7 @@ class ResponsesSockets:
         No upstream can be chosen before the first message names a model: so none may be unable to take it.
         """
         owner = self._owner
-        if owner.parts.endpoints.facts(head.path).surface is not Surface.RESPONSES:
+        if owner.parts.endpoints.facts(head.path).client_api is not ApiKind.RESPONSES:
             return False
         lanes = [member.lanes for member in owner.routing.members]
         return any(each is not None and not each.takes_sockets for each in lanes)
