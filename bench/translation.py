@@ -31,7 +31,7 @@ from docs.tables import fill
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import ApiKind
 

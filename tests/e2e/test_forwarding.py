@@ -12,7 +12,7 @@ from tests.e2e.conftest import Wall
 from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.recording import JSON, Call, RecordingUpstream
 from tests.e2e.routed import routed
-from velox.gateway.translation.dropped_fields import CREDENTIALS, DROPPED
+from velox.gateway.translation.dropped_headers import CREDENTIALS, DROPPED
 
 CHAT = b'{"model":"m","messages":[]}'
 # Everything the OpenAI API has a kind of: with and without /v1, with ids, queries, escapes, an empty query.

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.claude_features import ASKED, BETAS, EXAMPLES, TOOL, example
-from tests.unit.test_gateway_lanes import asked_of, prepared
+from tests.unit.test_provider_adapter import asked_of, prepared
 from tests.vendors import bedrock, foundry, mantle, messages_servers, vertex
 from tests.vendors.claude import BETAS as KNOWN
 from tests.vendors.vendor import Reply, Vendor, VendorRequest, as_request
 from velox.errors import Reason, VeloxError
-from velox.gateway.translation.lanes import Lanes
+from velox.gateway.translation.adapter import Lanes
 from velox.gateway.translation.prepared import Prepared
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule

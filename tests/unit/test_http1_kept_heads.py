@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.errors import VeloxError
-from velox.gateway.translation.dropped_fields import CREDENTIALS, DROPPED, DROPPED_STARTS, OVERRIDING
+from velox.gateway.translation.dropped_headers import CREDENTIALS, DROPPED, DROPPED_STARTS, OVERRIDING
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import ExtraFields, RequestHead
 from velox.policy.routes import HeaderRules

@@ -18,13 +18,13 @@ from tests.sockets.core_gateway import request_head
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from tests.unit.recorded_calls import CallRecords
-from tests.unit.test_gateway_lanes import asked_of
+from tests.unit.test_provider_adapter import asked_of
 from velox.gateway.apart import Apart
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.limits.calls import CallLog
 from velox.gateway.request.mirror import Mirrors
-from velox.gateway.translation.lanes import Lanes
+from velox.gateway.translation.adapter import Lanes
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import ReplyHead, WebSocketOffer

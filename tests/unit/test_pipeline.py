@@ -18,7 +18,7 @@ from velox.gateway.reply.error_body import ErrorRedaction
 from velox.gateway.reply.filters import ReplyFilter, placed
 from velox.gateway.reply.pipeline import Place
 from velox.gateway.reply.reply_fields import HeaderRuleFilter
-from velox.gateway.translation.translation import TranslatedReply
+from velox.gateway.translation.translated_reply import TranslatedReply
 
 KINDS: list[type[ReplyFilter]] = [
     EarlyErrorGate,

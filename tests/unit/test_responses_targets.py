@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_gateway_lanes import asked_of, prepared
+from tests.unit.test_provider_adapter import asked_of, prepared
 from tests.vendors.responses_servers import TOOLS, VENDORS
 from tests.vendors.vendor import VendorRequest
 from velox.dialects.as_sent.types_taken import takes_types
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.lanes import Lanes
+from velox.gateway.translation.adapter import Lanes
 from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.providers.model_facts import facts_of

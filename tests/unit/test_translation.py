@@ -1,4 +1,4 @@
-"""The filter that brings one attempt's reply into the client's dialect (gateway/translation/translation.py)."""
+"""The filter that brings one attempt's reply into the client's dialect (gateway/translation/translated_reply.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import FilterChain, InnerError
-from velox.gateway.translation.translation import CrossingStream, TranslatedHeads, TranslatedReply
+from velox.gateway.translation.translated_reply import CrossingStream, TranslatedHeads, TranslatedReply
 from velox.heads import Headers, ReplyHead, ReplyShape
 from velox.net.upstream.interface import UpstreamFailure
 

@@ -60,7 +60,7 @@ class _Concurrency(Protocol):
 
 
 class CalledMember(Askable, Protocol):
-    """Where several calls of one request go (several.py): a member."""
+    """Where several calls of one request go (batch_split.py): a member."""
 
     @property
     def timeouts(self) -> _Timeouts:

@@ -1,6 +1,6 @@
 """Which classes read and write which dialect, and the lanes of an upstream. A part of the composition root.
 
-Knows: the classes. Does not know: what any of them does, which requests need them (lanes.py), or which
+Knows: the classes. Does not know: what any of them does, which requests need them (adapter.py), or which
 upstreams have lanes (on_demand.py).
 """
 
@@ -19,7 +19,7 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.gateway.translation.lanes import Lanes, Sides
+from velox.gateway.translation.adapter import Lanes, Sides
 from velox.policy.routes import UpstreamEntry
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS

@@ -46,7 +46,7 @@ from velox.shm.upstream_table import Label, UpstreamCells
 from velox.types import Origin
 
 if TYPE_CHECKING:
-    from velox.gateway.translation.lanes import Lanes
+    from velox.gateway.translation.adapter import Lanes
 
 __all__ = ["MemberMaker", "dial_targets", "keys_of", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
 

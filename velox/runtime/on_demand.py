@@ -37,7 +37,7 @@ _LANES: Final = (
     "velox.dialects.responses.read_reply",
     "velox.gateway.answers.background",
     "velox.gateway.answers.kept_answers",
-    "velox.gateway.translation.lanes",
+    "velox.gateway.translation.adapter",
     "velox.gateway.websocket.responses_socket",
     "velox.runtime.dialects",
 )

@@ -18,7 +18,7 @@ from velox.dialects.as_sent.claude_fields import fitted
 from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.lanes import Sides
+from velox.gateway.translation.adapter import Sides
 from velox.policy.patterns import is_exact
 from velox.policy.routes import RouteEntry, Target, UpstreamEntry
 from velox.providers.model_facts import facts_of

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_gateway_lanes import asked_of, prepared
+from tests.unit.test_provider_adapter import asked_of, prepared
 from tests.vendors import foundry, mantle, vertex
 from tests.vendors.vendor import Vendor, VendorRequest
-from velox.gateway.translation.lanes import Lanes
+from velox.gateway.translation.adapter import Lanes
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of

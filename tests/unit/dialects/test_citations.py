@@ -29,7 +29,7 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.streams.citations import bytes_to_characters, cited_pieces
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.types import ApiKind
 
 _FACTS: Final = ModelFacts(web_search="web_search", thinking="none")

@@ -16,7 +16,7 @@ from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.types import ApiKind
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}

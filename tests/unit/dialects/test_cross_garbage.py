@@ -14,7 +14,7 @@ from tests.unit.dialects.test_matrix_requests import REQUESTS, SIDES
 from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.types import ApiKind
 
 _FACTS = (UNKNOWN_MODEL, ModelFacts(max_output=8000, json_schema=False, call_ids="mistral", text_parts=False))

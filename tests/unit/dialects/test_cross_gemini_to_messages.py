@@ -10,7 +10,7 @@ from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import ApiKind
 

@@ -9,7 +9,7 @@ import pytest
 
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides

@@ -16,8 +16,8 @@ from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, delt
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call, Image, Message, Request, Role, Text
 from velox.dialects.streams.events import answer_of, events_of
-from velox.gateway.translation.crossing import Dialogue
-from velox.gateway.translation.translation import TranslatedReply
+from velox.gateway.translation.translated_reply import TranslatedReply
+from velox.gateway.translation.translators import Dialogue
 from velox.heads import ReplyHead
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS

@@ -22,7 +22,7 @@ from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import ApiKind
 

@@ -10,7 +10,7 @@ import pytest
 from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, MESSAGES_NAMES, RESPONSES_NAMES, own_path
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides

@@ -20,7 +20,7 @@ from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 
 _CALL: Final = Call("vx1", 7, "m")
 _PNG: Final = "iVBORw0KGgo="

@@ -29,8 +29,8 @@ from velox.dialects.canonical.losses import BrokenReplyError, Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.chat.read_stream import ChunkReader
 from velox.gateway.reply.filters import FilterChain
-from velox.gateway.translation.crossing import Dialogue
-from velox.gateway.translation.translation import TranslatedReply
+from velox.gateway.translation.translated_reply import TranslatedReply
+from velox.gateway.translation.translators import Dialogue
 from velox.heads import Header, ReplyHead
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides

@@ -18,7 +18,7 @@ import pytest
 from tests.unit.dialects.snapshot_stories import ANSWERS, ERRORS, REQUESTS, STREAMS, TARGETS, Target
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.protocol.token_usage import Bill, TokenUsage, Units
 from velox.protocol.usage import BodyUsage, StreamUsage
 from velox.providers.model_facts import ModelFacts

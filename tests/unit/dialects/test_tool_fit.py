@@ -26,7 +26,7 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.tools.argument_keys import ArgumentKeys, with_keys
-from velox.gateway.translation.crossing import Dialogue
+from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

@@ -551,7 +551,7 @@ class Lost(msgspec.Struct, gc=False):
     """The model said what this form has no place for: no writer gets it.
 
     field: of a closed list: "answer.image", "answer.audio", "answer.video", "answer.file", "answer.citations",
-    "answer.tools.hosted" (what a tool of the provider's own did). crossing.py adds "answer.stop", for Stop.unknown.
+    "answer.tools.hosted" (what a tool of the provider's own did). translators.py adds "answer.stop", for Stop.unknown.
     """
 
     field: str

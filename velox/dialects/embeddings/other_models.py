@@ -9,7 +9,7 @@
     -> {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": ...}, ...], "usage": ...}
 
 Texts are never cut here: one that is too long is an error, as OpenAI has it. Some models take one text a call only: a
-request with more becomes several calls (several.py), whose vectors are put together here. Numbers pass as they
+request with more becomes several calls (batch_split.py), whose vectors are put together here. Numbers pass as they
 stood, or as 32-bit floats in base64, which OpenAI's SDKs ask for.
 
 Knows: these requests and replies. Does not know: paths, HTTP, which model has which.

@@ -20,7 +20,7 @@ from velox.gateway.access.permission import may_use
 from velox.gateway.access.places import Places, SharedObjects
 from velox.gateway.auth import Authenticator
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.translation.dropped_fields import OVERRIDING
+from velox.gateway.translation.dropped_headers import OVERRIDING
 from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.policy.api_table import (

@@ -58,7 +58,7 @@ from velox.gateway.request.batch_lines import check_lines
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.request.parts import GatewayLimits, Parts
 from velox.gateway.steps import finished, in_steps
-from velox.gateway.translation.lane_request import COUNTS, Asked
+from velox.gateway.translation.client_request import COUNTS, Asked
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead

@@ -2,7 +2,7 @@
 
 A request whose reply passes as it comes needs no more than an UpstreamRequest.
 
-Knows: these values. Does not know: how they are made (lanes.py, forward.py), or sent (group.py).
+Knows: these values. Does not know: how they are made (adapter.py, forward.py), or sent (group.py).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from velox.policy.health.member import MemberHealth
 from velox.policy.routes import Timeouts, UpstreamEntry
 
 if TYPE_CHECKING:  # loads the dialects, which most gateways don't need
-    from velox.gateway.translation.lanes import Lanes
+    from velox.gateway.translation.adapter import Lanes
 
 __all__ = ["Counts", "Member"]
 

@@ -77,7 +77,7 @@ class UpstreamRequest:
     offer: it asks for a WebSocket; over HTTP/1.1 only, and then the sink is an UpgradeSink.
     may_run_ahead: the reply may come before its client has taken what came already, as far as a whole window; else it
     has a small one. Over HTTP/1.1 nothing comes that is not read.
-    opener: begins it in place of a connection, as several requests (gateway/translation/several.py); None: it is one.
+    opener: begins it in place of a connection, as several requests (batch_split.py); None: it is one.
     """
 
     __slots__ = ("body", "fields", "may_run_ahead", "method", "offer", "opener", "target", "values")

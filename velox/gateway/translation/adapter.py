@@ -40,11 +40,11 @@ from velox.dialects.responses.background import runs_in_background
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.translation.bad_request import refusal
-from velox.gateway.translation.crossing import Dialogue, Invoked, Plain
-from velox.gateway.translation.lane_request import COUNTED_BY, Asked
+from velox.gateway.translation.batch_split import SeveralCalls
+from velox.gateway.translation.client_request import COUNTED_BY, Asked
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
-from velox.gateway.translation.several import SeveralCalls
-from velox.gateway.translation.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
+from velox.gateway.translation.translated_reply import Crossing, Instead, TranslatedHeads, TranslatedReply
+from velox.gateway.translation.translators import Dialogue, Invoked, Plain
 from velox.heads import Headers
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest

@@ -5,7 +5,7 @@
     Plain      whatever is answered by one body: counts
 
 Knows: that names and ids which a model's API can't take are put back in the answer. Does not know: which dialects
-there are (lanes.py), heads and filters (translation.py).
+there are (adapter.py), heads and filters (translated_reply.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One attempt's reply on its way from the dialect of its model into that of its client (TRANSLATION in pipeline.py).
 
 Knows: when the client may get the head, what of it passes, how the end of a stream is told. Does not know: any dialect
-(dialects/), where the request went (crossing.py), or whether another attempt follows (exchange.py).
+(dialects/), where the request went (translators.py), or whether another attempt follows (exchange.py).
 
     an error of the upstream     read whole, written as the client's dialect has errors, with the same status unless its
                                  dialect means another (Bedrock's quota is a 400)

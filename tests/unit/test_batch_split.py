@@ -1,4 +1,4 @@
-"""A request that goes up as several calls: how many at a time, who hears of what (gateway/translation/several.py)."""
+"""A request that goes up as several calls: how many at a time, who hears of what."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.virtual_time import run
 from velox.dialects.canonical.losses import BrokenReplyError
 from velox.errors import Reason
 from velox.gateway.apart import Apart
-from velox.gateway.translation.several import SeveralCalls
+from velox.gateway.translation.batch_split import SeveralCalls
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 

@@ -1,4 +1,4 @@
-"""What a plain answer may come to in another API (gateway/translation/crossing.py)."""
+"""What a plain answer may come to in another API (gateway/translation/translators.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from velox.dialects.canonical.losses import BrokenReplyError, Losses
 from velox.dialects.canonical.model import Answer, Event, Stop, StopReason, Text
 from velox.errors import VeloxError
 from velox.gateway.reply.filters import FilterChain
-from velox.gateway.translation.crossing import Dialogue, Plain
-from velox.gateway.translation.translation import TranslatedReply
+from velox.gateway.translation.translated_reply import TranslatedReply
+from velox.gateway.translation.translators import Dialogue, Plain
 from velox.heads import ReplyHead
 
 

@@ -1,4 +1,4 @@
-"""What a lane (lanes.py) is asked.
+"""What a lane (adapter.py) is asked.
 
 Knows: this value. Does not know: the dialects, which only members with lanes need.
 """

@@ -15,9 +15,9 @@ from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember
 from velox.gateway.limits.metering import Meter
 from velox.gateway.reply.filters import FilterChain
+from velox.gateway.translation.adapter import Lanes, Sides
+from velox.gateway.translation.client_request import Asked
 from velox.gateway.translation.forward import Forwarder
-from velox.gateway.translation.lane_request import Asked
-from velox.gateway.translation.lanes import Lanes, Sides
 from velox.gateway.translation.prepared import Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
