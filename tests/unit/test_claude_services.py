@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.claude_features import ASKED, BETAS, EXAMPLES, TOOL, example
-from tests.unit.test_provider_adapter import asked_of, prepared
+from tests.unit.test_provider_adapter import client_request_of, prepared
 from tests.vendors import bedrock, foundry, mantle, messages_servers, vertex
 from tests.vendors.claude import BETAS as KNOWN
 from tests.vendors.vendor import Reply, Vendor, VendorRequest, as_request
 from velox.errors import Reason, VeloxError
-from velox.gateway.translation.adapter import Lanes
+from velox.gateway.translation.adapter import ProviderAdapter
 from velox.gateway.translation.prepared import Prepared
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule
@@ -38,18 +38,18 @@ def went_up(
     row: str, body: dict[str, Any], betas: list[str], client_api: ApiKind = ApiKind.MESSAGES
 ) -> tuple[VendorRequest, Prepared]:
     """Return what the service gets of a request, and how that was prepared. Raises VeloxError."""
-    lanes = Lanes(sides(), PROVIDERS[row], PARAMETERS, lambda model: facts_of(PROVIDERS[row], model))
+    adapter = ProviderAdapter(sides(), PROVIDERS[row], PARAMETERS, lambda model: facts_of(PROVIDERS[row], model))
     stream = bool(body.get("stream"))
-    call = lanes.call(client_api, MODEL, stream=stream, query=b"")
+    call = adapter.target_call(client_api, MODEL, stream=stream, query=b"")
     assert call is not None
     headers = [(b"anthropic-version", b"2023-06-01")]
     if betas:
         headers.append((b"anthropic-beta", ",".join(betas).encode()))
     head = RequestHead.of(b"POST", b"/v1/messages", headers)
-    asked = asked_of(client_api, head, MODEL)._replace(
+    asked = client_request_of(client_api, head, MODEL)._replace(
         fields=BodyFields(MODEL, stream=stream), body=json.dumps({**body, "model": MODEL}).encode()
     )
-    made = prepared(lanes, call, asked, row)
+    made = prepared(adapter, call, asked, row)
     sent = made.request
     fields = [(name.decode(), value.decode()) for name, value in sent.headers]
     return as_request("POST", sent.target.decode(), fields, bytes(sent.body or b"")), made
@@ -150,14 +150,14 @@ def test_claude_code_as_it_is_passes_each_cloud() -> None:
 def test_thinking_of_a_model_that_the_client_did_not_name_is_its_own(row: str, named: str) -> None:
     """K1: a route gives Claude Code's newest model to an older one, which knows budgets alone."""
     model = "anthropic.claude-haiku-4-5"
-    lanes = Lanes(sides(), PROVIDERS[row], PARAMETERS, lambda name: facts_of(PROVIDERS[row], name))
-    call = lanes.call(ApiKind.MESSAGES, model, stream=False, query=b"")
+    adapter = ProviderAdapter(sides(), PROVIDERS[row], PARAMETERS, lambda name: facts_of(PROVIDERS[row], name))
+    call = adapter.target_call(ApiKind.MESSAGES, model, stream=False, query=b"")
     assert call is not None
     body = {**ASKED, "model": named, "max_tokens": 8000, "thinking": {"type": "adaptive"}}
-    asked = asked_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
+    asked = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
         fields=BodyFields(named), body=json.dumps(body).encode()
     )
-    sent = prepared(lanes, call, asked, row).request
+    sent = prepared(adapter, call, asked, row).request
 
     kind = json.loads(sent.body or b"")["thinking"]["type"]
     assert kind == ("adaptive" if named == model else "enabled")
@@ -177,8 +177,8 @@ def test_arn_with_a_family_is_asked_as_that_model(client_api: ApiKind) -> None:
     """C22: by invoke, with marks and thinking; counted by the model's own id, as AWS counts for no profile."""
     rule = ModelRule((ARN.lower(),), (("family", "anthropic.claude-sonnet-4-5-20250929-v1:0"),))
     row = PROVIDERS["bedrock"]
-    lanes = Lanes(sides(), row, PARAMETERS, lambda model: facts_of(row, model, [rule]))
-    call = lanes.call(client_api, ARN, stream=False, query=b"")
+    adapter = ProviderAdapter(sides(), row, PARAMETERS, lambda model: facts_of(row, model, [rule]))
+    call = adapter.target_call(client_api, ARN, stream=False, query=b"")
     assert call is not None
     path = call.target.decode()
     if client_api is ApiKind.COUNT_MESSAGES:
@@ -192,8 +192,10 @@ def test_arn_with_a_family_is_asked_as_that_model(client_api: ApiKind) -> None:
         "system": [{"type": "text", "text": "You", "cache_control": mark}],
         "thinking": {"type": "enabled", "budget_tokens": 1024},
     }
-    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(body=json.dumps(body).encode())
-    sent = prepared(lanes, call, asked, "bedrock").request
+    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(
+        body=json.dumps(body).encode()
+    )
+    sent = prepared(adapter, call, asked, "bedrock").request
     assert json.loads(sent.body or b"") == {
         **{name: value for name, value in body.items() if name != "model"},
         "anthropic_version": "bedrock-2023-05-31",

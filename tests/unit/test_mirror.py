@@ -18,13 +18,13 @@ from tests.sockets.core_gateway import request_head
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from tests.unit.recorded_calls import CallRecords
-from tests.unit.test_provider_adapter import asked_of
+from tests.unit.test_provider_adapter import client_request_of
 from velox.gateway.apart import Apart
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.limits.calls import CallLog
 from velox.gateway.request.mirror import Mirrors
-from velox.gateway.translation.adapter import Lanes
+from velox.gateway.translation.adapter import ProviderAdapter
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import ReplyHead, WebSocketOffer
@@ -82,7 +82,7 @@ class Setup:
         model: str | None = None,
         limit: int = 0,
         models: tuple[str, ...] = (),
-        lanes: Lanes | None = None,
+        adapter: ProviderAdapter | None = None,
     ) -> None:
         self.loop: Final = asyncio.get_running_loop()
         self.ends: Final[collections.Counter[Mirrored]] = collections.Counter()
@@ -96,7 +96,7 @@ class Setup:
             row=1,
             counts=self.counts,
         )
-        self.shadow: Final[Member] = shadow if lanes is None else dataclasses.replace(shadow, lanes=lanes)
+        self.shadow: Final[Member] = shadow if adapter is None else dataclasses.replace(shadow, adapter=adapter)
         main = member_of(upstream_of("main"), Stand(pool=cast(UpstreamPool, Server())))
         self.gate: Final = MirrorGate(percent, most, most_bytes)
         entry = RouteEntry("r", ANYTHING, (Target("main"),), mirror=Mirror(Target("shadow", model), percent))
@@ -234,13 +234,13 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
     records = CallRecords(tmp_path)
     log = CallLog(records.writer, lambda *_: None)
     row = PROVIDERS["gemini"]
-    lanes = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
+    adapter = ProviderAdapter(sides(), row, {}, lambda model: facts_of(row, model))
 
     def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
-        call = lanes.call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
+        call = adapter.target_call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
-        asked = asked_of(ApiKind.CHAT, request_head(), "gemini-m")
-        return lanes.request(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
+        asked = client_request_of(ApiKind.CHAT, request_head(), "gemini-m")
+        return adapter.prepare(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def talk() -> Setup:
         server = Server(body=answer)
@@ -396,20 +396,20 @@ def test_copy_keeps_to_the_concurrency_of_its_upstream() -> None:
 def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> None:
     """All found a place before they were made; those that find it taken afterwards are dropped."""
     row = PROVIDERS["gemini"]
-    lanes = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
+    adapter = ProviderAdapter(sides(), row, {}, lambda model: facts_of(row, model))
     names: list[str] = []
 
     def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
-        call = lanes.call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
+        call = adapter.target_call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
         names.append(threading.current_thread().name)
-        asked = asked_of(ApiKind.CHAT, request_head(), "gemini-m")
-        return lanes.request(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
+        asked = client_request_of(ApiKind.CHAT, request_head(), "gemini-m")
+        return adapter.prepare(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def main() -> None:
         apart = Apart()
         server = Server(takes_s=600.0)
-        setup = Setup(server, limit=3, lanes=lanes)
+        setup = Setup(server, limit=3, adapter=adapter)
         mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
 

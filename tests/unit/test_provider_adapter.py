@@ -15,7 +15,7 @@ from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember
 from velox.gateway.limits.metering import Meter
 from velox.gateway.reply.filters import FilterChain
-from velox.gateway.translation.adapter import Lanes, Sides
+from velox.gateway.translation.adapter import ProviderAdapter, Sides
 from velox.gateway.translation.client_request import Asked
 from velox.gateway.translation.forward import Forwarder
 from velox.gateway.translation.prepared import Prepared
@@ -30,9 +30,9 @@ from velox.runtime.dialects import sides
 from velox.types import ApiKind, BodyFields
 
 
-def lanes(provider: str) -> Lanes:
+def adapter(provider: str) -> ProviderAdapter:
     row = PROVIDERS[provider]
-    return Lanes(Sides({}, {}), row, {}, lambda model: facts_of(row, model))
+    return ProviderAdapter(Sides({}, {}), row, {}, lambda model: facts_of(row, model))
 
 
 def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
@@ -43,9 +43,9 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
         asked_for.append(model)
         return ModelFacts()
 
-    found = Lanes(sides(), PROVIDERS["openai"], {}, facts)
+    found = ProviderAdapter(sides(), PROVIDERS["openai"], {}, facts)
     for model in ("m", "m", "n", "m"):
-        asked = asked_of(ApiKind.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model)
+        asked = client_request_of(ApiKind.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model)
         assert b"input_tokens" in found.estimate(asked).body
 
     assert asked_for == ["m", "n"]
@@ -56,9 +56,11 @@ def forwarder_of(row: str, *added: tuple[bytes, bytes]) -> Forwarder:
     return Forwarder(PROVIDERS[row], base_path="", root_path="/", key="k", client_keys_are_ours=True, added=added)
 
 
-def prepared(lanes: Lanes, call: TargetCall, asked: Asked, row: str, *added: tuple[bytes, bytes]) -> Prepared:
+def prepared(
+    adapter: ProviderAdapter, call: TargetCall, asked: Asked, row: str, *added: tuple[bytes, bytes]
+) -> Prepared:
     """Return what goes to an upstream of this provider."""
-    made = lanes.request(call, asked._replace(forwarder=forwarder_of(row, *added)))
+    made = adapter.prepare(call, asked._replace(forwarder=forwarder_of(row, *added)))
     assert isinstance(made, Prepared)
     return made
 
@@ -130,10 +132,10 @@ def test_request_of_too_many_values_is_not_translated(client_api: ApiKind, body:
     """To read and write 64 MiB of them would hold up the others for twenty seconds, and take gigabytes."""
     model = "gpt-4o" if client_api is ApiKind.COUNT_MESSAGES else "claude-x"
     row = PROVIDERS["openai" if client_api is ApiKind.COUNT_MESSAGES else "anthropic"]
-    found = Lanes(sides(), row, {}, lambda model: facts_of(row, model))
-    call = found.call(client_api, model, stream=False, query=b"")
+    found = ProviderAdapter(sides(), row, {}, lambda model: facts_of(row, model))
+    call = found.target_call(client_api, model, stream=False, query=b"")
     assert call is not None and call.api is not client_api
-    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
+    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
 
     with pytest.raises(VeloxError, match="200,000") as caught:
         prepared(found, call, asked, "anthropic")
@@ -151,10 +153,10 @@ def request_of(
     """Return what is sent for a client of Messages with such betas."""
     headers = [(b"x-a", b"1")] if betas is None else [(b"x-a", b"1"), (b"anthropic-beta", betas.encode())]
     parameters = {"project": "p", "location": "eu"}
-    found = Lanes(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model))
-    call = found.call(ApiKind.MESSAGES, "claude-x", stream=False, query=b"")
+    found = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model))
+    call = found.target_call(ApiKind.MESSAGES, "claude-x", stream=False, query=b"")
     assert call is not None
-    asked = asked_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
+    asked = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
     asked = asked._replace(body=body)
     return prepared(found, call, asked, row, *added).request
 
@@ -201,10 +203,10 @@ def test_preset_of_the_clients_own_stays() -> None:
 def perplexity_body(client_api: ApiKind, model: str, body: bytes) -> bytes:
     """Return what is sent for a client's body."""
     row = PROVIDERS["perplexity"]
-    found = Lanes(sides(), row, {}, lambda name: facts_of(row, name))
-    call = found.call(client_api, model, stream=False, query=b"")
+    found = ProviderAdapter(sides(), row, {}, lambda name: facts_of(row, name))
+    call = found.target_call(client_api, model, stream=False, query=b"")
     assert call is not None
-    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
+    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
         fields=BodyFields(model="m"), body=body
     )
     sent = prepared(found, call, asked, "perplexity").request.body
@@ -212,7 +214,7 @@ def perplexity_body(client_api: ApiKind, model: str, body: bytes) -> bytes:
     return bytes(sent)
 
 
-def asked_of(client_api: ApiKind, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
+def client_request_of(client_api: ApiKind, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
     return Asked(
         client_api=client_api,
         forwarder=forwarder_of("openai"),
@@ -281,11 +283,13 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
         form = b"application/vnd.amazon.eventstream"
     else:
         body, form = json.dumps({**message, "stop_reason": "end_turn"}).encode(), b"application/json"
-    found = Lanes(sides(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model))
-    call = found.call(ApiKind.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
+    found = ProviderAdapter(
+        sides(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model)
+    )
+    call = found.target_call(ApiKind.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
     assert call is not None
     meter = Meter(is_stream=is_stream)
-    asked = asked_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
+    asked = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
     asked = asked._replace(fields=BodyFields("anthropic.claude-x", stream=is_stream), on_tokens=meter.note)
     sent = prepared(found, call, asked, "bedrock")
     assert sent.translation is not None
@@ -309,17 +313,17 @@ def test_other_paths_go_below_the_providers_own_beginning() -> None:
 
 def test_path_that_a_provider_has_nothing_at_is_refused_here() -> None:
     """Bedrock would answer with an error of its own, or with a signature that it does not take."""
-    lanes("anthropic").check_passes()
-    lanes("azure").check_passes()
+    adapter("anthropic").check_passes()
+    adapter("azure").check_passes()
     for name in ("bedrock", "vertex", "bedrock-mantle"):
         with pytest.raises(VeloxError) as raised:
-            lanes(name).check_passes()
+            adapter(name).check_passes()
         assert raised.value.reason is Reason.UNKNOWN_ROUTE
 
 
 def test_list_of_models_is_where_the_provider_has_it() -> None:
     """Nowhere at those that list what no caller may use as it is."""
-    found = {name: lanes(name).model_list for name in ("openai", "gemini", "bedrock", "azure", "zai", "perplexity")}
+    found = {name: adapter(name).model_list for name in ("openai", "gemini", "bedrock", "azure", "zai", "perplexity")}
 
     assert found == {
         "openai": "/v1/models",

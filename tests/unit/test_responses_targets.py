@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_provider_adapter import asked_of, prepared
+from tests.unit.test_provider_adapter import client_request_of, prepared
 from tests.vendors.responses_servers import TOOLS, VENDORS
 from tests.vendors.vendor import VendorRequest
 from velox.dialects.as_sent.types_taken import takes_types
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.adapter import Lanes
+from velox.gateway.translation.adapter import ProviderAdapter
 from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.providers.model_facts import facts_of
@@ -53,10 +53,10 @@ def sent_to(row: str, body: bytes, apis: tuple[ApiKind, ...] = (), model: str = 
     """Return what goes up for a client's request in Responses."""
     name = model or MODELS.get(row, "m")
     parameters = {"region": "us-east-1", "resource": "r"}
-    found = Lanes(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model), apis)
-    call = found.call(ApiKind.RESPONSES, name, stream=False, query=b"")
+    found = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model), apis)
+    call = found.target_call(ApiKind.RESPONSES, name, stream=False, query=b"")
     assert call is not None
-    asked = asked_of(ApiKind.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
+    asked = client_request_of(ApiKind.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
     asked = asked._replace(fields=BodyFields(model=name), body=body)
     return prepared(found, call, asked, row).request
 
@@ -135,10 +135,10 @@ def test_c14_compaction_never_goes_to_who_has_it_not(row: str) -> None:
     body = json.dumps({"model": "m", "input": "Hi"}).encode()
     parameters = {"region": "r", "project": "p", "location": "eu"}
     for name, has_it in ((row, False), ("openai", True), ("azure", True)):
-        found = Lanes(sides(), PROVIDERS[name], {**parameters, "resource": "r"}, lambda _: ModelFacts(), ())
-        call = found.call(ApiKind.COMPACT, "claude-x", stream=False, query=b"")
+        found = ProviderAdapter(sides(), PROVIDERS[name], {**parameters, "resource": "r"}, lambda _: ModelFacts(), ())
+        call = found.target_call(ApiKind.COMPACT, "claude-x", stream=False, query=b"")
         assert call is not None
-        asked = asked_of(ApiKind.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")
+        asked = client_request_of(ApiKind.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")
         asked = asked._replace(fields=BodyFields(model="claude-x"), body=body)
         sent = prepared(found, call, asked, name).request
         assert (b"/compact" in sent.target, b"Write a summary" in (sent.body or b"")) == (has_it, not has_it)

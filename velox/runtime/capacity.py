@@ -26,7 +26,7 @@ from velox.policy.garbage import GarbageWatch
 from velox.policy.memory_watch import MemoryState, MemoryWatch
 from velox.providers.rows import PROVIDERS
 from velox.runtime.buckets import table_size
-from velox.runtime.on_demand import has_lanes
+from velox.runtime.on_demand import has_adapter
 from velox.settings import Settings
 from velox.settings.machine import most_watched_workers
 from velox.shm.answer_ring import ring_bytes
@@ -308,7 +308,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         # Two blocks a worker: a process that replaces another one writes its own.
         n_bytes = object_bytes(settings.object_rows, settings.workers, 2 * settings.workers)
         rows.append(MemoryRow("the table of objects", n_bytes, 1))
-    if settings.kept_bytes and any(map(has_lanes, settings.upstreams)):
+    if settings.kept_bytes and any(map(has_adapter, settings.upstreams)):
         n_bytes = ring_bytes(settings.kept_bytes, settings.kept_answers, settings.workers, 2 * settings.workers)
         rows.append(MemoryRow("kept answers", n_bytes, 1))
     rows += _of_limits(settings)
@@ -323,7 +323,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
 
 def _answers_sockets(settings: Settings) -> bool:
     """Say whether WebSockets of the Responses API are answered by the worker."""
-    return any(has_lanes(entry) and not PROVIDERS[entry.provider].sockets for entry in settings.upstreams)
+    return any(has_adapter(entry) and not PROVIDERS[entry.provider].sockets for entry in settings.upstreams)
 
 
 def _of_limits(settings: Settings) -> list[MemoryRow]:

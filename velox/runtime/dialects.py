@@ -1,7 +1,7 @@
-"""Which classes read and write which dialect, and the lanes of an upstream. A part of the composition root.
+"""Which classes read and write which dialect, and the provider adapter of an upstream. A part of the composition root.
 
 Knows: the classes. Does not know: what any of them does, which requests need them (adapter.py), or which
-upstreams have lanes (on_demand.py).
+upstreams have one (on_demand.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.gateway.translation.adapter import Lanes, Sides
+from velox.gateway.translation.adapter import ProviderAdapter, Sides
 from velox.policy.routes import UpstreamEntry
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
-__all__ = ["lanes_of", "sides"]
+__all__ = ["adapter_of", "sides"]
 
 
 def sides() -> Sides:
@@ -49,7 +49,9 @@ def sides() -> Sides:
     )
 
 
-def lanes_of(entry: UpstreamEntry) -> Lanes:
+def adapter_of(entry: UpstreamEntry) -> ProviderAdapter:
     """Return how requests are put into the APIs of an upstream's provider."""
     row = PROVIDERS[entry.provider]
-    return Lanes(sides(), row, dict(entry.parameters), partial(facts_of, row, own=entry.model_facts), entry.apis)
+    return ProviderAdapter(
+        sides(), row, dict(entry.parameters), partial(facts_of, row, own=entry.model_facts), entry.apis
+    )

@@ -39,14 +39,14 @@ from velox.providers.rows import PROVIDERS
 from velox.providers.target import origin_of
 from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import share
-from velox.runtime.on_demand import has_lanes
+from velox.runtime.on_demand import has_adapter
 from velox.settings import Settings
 from velox.settings.parse import origin as parse_origin
 from velox.shm.upstream_table import Label, UpstreamCells
 from velox.types import Origin
 
 if TYPE_CHECKING:
-    from velox.gateway.translation.adapter import Lanes
+    from velox.gateway.translation.adapter import ProviderAdapter
 
 __all__ = ["MemberMaker", "dial_targets", "keys_of", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
 
@@ -196,7 +196,7 @@ class MemberMaker:
             websockets,
             limit or self._concurrency(settings, entry),
             None if entry.load == "off" else ScrapedLoad(_STALE_LOAD_S),
-            lanes=_lanes(entry),
+            adapter=_adapter(entry),
             addresses=_addresses(entry),
         )
 
@@ -311,14 +311,14 @@ def _forwarder(
     )
 
 
-def _lanes(entry: UpstreamEntry) -> Lanes | None:
+def _adapter(entry: UpstreamEntry) -> ProviderAdapter | None:
     """Return how requests are put into the APIs of an upstream's provider; None: nothing is known of these."""
-    if not has_lanes(entry):
+    if not has_adapter(entry):
         return None
     # Here, not above: it loads all dialects (on_demand.py).
-    from velox.runtime.dialects import lanes_of
+    from velox.runtime.dialects import adapter_of
 
-    return lanes_of(entry)
+    return adapter_of(entry)
 
 
 def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> MemberUpkeep:

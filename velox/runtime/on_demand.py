@@ -21,10 +21,10 @@ from velox.providers.provider import Keyless
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings
 
-__all__ = ["has_lanes", "importing", "signs_in"]
+__all__ = ["has_adapter", "importing", "signs_in"]
 
 # In pieces that take some milliseconds each.
-_LANES: Final = (
+_ADAPTERS: Final = (
     "velox.dialects.canonical.model",
     "velox.dialects.chat.write_reply",
     "velox.dialects.chat.read_reply",
@@ -56,7 +56,7 @@ _HTTPX: Final = (
 _AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains", *_HTTPX)
 
 
-def has_lanes(entry: UpstreamEntry) -> bool:
+def has_adapter(entry: UpstreamEntry) -> bool:
     """Say whether requests may have to be put into another dialect, envelope or path for an upstream."""
     return bool(entry.apis) or any(family.native for family in PROVIDERS[entry.provider].families)
 
@@ -88,8 +88,8 @@ def importing(settings: Settings) -> Iterator[None]:
 
 
 def _modules(settings: Settings) -> Iterable[str]:
-    if any(map(has_lanes, settings.upstreams)):
-        yield from _LANES
+    if any(map(has_adapter, settings.upstreams)):
+        yield from _ADAPTERS
     if any(map(signs_in, settings.upstreams)):
         yield from _AUTHORITIES
     if shares_objects(settings):

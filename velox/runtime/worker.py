@@ -78,7 +78,7 @@ from velox.runtime.key_follower import KeyFollower
 from velox.runtime.leases import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
-from velox.runtime.on_demand import has_lanes, importing, shares_answers, shares_objects
+from velox.runtime.on_demand import has_adapter, importing, shares_answers, shares_objects
 from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.runtime.takeover import ListenerTakeover
@@ -449,7 +449,7 @@ class Worker:
         if memory is None:
             return None
         ring = AnswerRing(memory, self._context.block)
-        asks_others = shares_answers(settings) and any(map(has_lanes, settings.upstreams))
+        asks_others = shares_answers(settings) and any(map(has_adapter, settings.upstreams))
 
         def make() -> AnswerStore:
             from velox.gateway.answers.kept_answers import KeptAnswers

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_provider_adapter import asked_of, prepared
+from tests.unit.test_provider_adapter import client_request_of, prepared
 from tests.vendors import foundry, mantle, vertex
 from tests.vendors.vendor import Vendor, VendorRequest
-from velox.gateway.translation.adapter import Lanes
+from velox.gateway.translation.adapter import ProviderAdapter
 from velox.heads import RequestHead
 from velox.policy.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
@@ -34,13 +34,13 @@ LOOP: list[dict[str, Any]] = [
 def sent(row: str, client_api: ApiKind, body: dict[str, Any], *rules: ModelRule, model: str = MODEL) -> dict[str, Any]:
     """Return what goes up."""
     parameters = {"project": "p", "location": "eu", "region": "eu-west-1"}
-    lanes = Lanes(sides(), PROVIDERS[row], parameters, lambda name: facts_of(PROVIDERS[row], name, rules))
-    call = lanes.call(client_api, model, stream=False, query=b"")
+    adapter = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda name: facts_of(PROVIDERS[row], name, rules))
+    call = adapter.target_call(client_api, model, stream=False, query=b"")
     assert call is not None
-    asked = asked_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(
+    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(
         fields=BodyFields(model), body=json.dumps({"model": model, **body}).encode()
     )
-    found = prepared(lanes, call, asked, row).request.body
+    found = prepared(adapter, call, asked, row).request.body
     assert found is not None
     return cast(dict[str, Any], json.loads(found))
 

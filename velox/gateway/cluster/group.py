@@ -78,7 +78,7 @@ _WRITTEN: Final = frozenset(
 )
 # Errors that an upstream may mean for the account that a client names, which need not be ours.
 _OF_ACCOUNTS: Final = frozenset({401, 403, 429})
-# What a lane says of a request that its upstream's API has no way for.
+# What a provider adapter says of a request that its upstream's API has no way for.
 UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.PREVIOUS_NOT_FOUND, Reason.UNKNOWN_ROUTE)
 _WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
@@ -127,7 +127,7 @@ class Group:
         self.members: Final = tuple(members)
         self.models: Final = tuple(models)
         self.changes_body: Final = tuple(
-            member.lanes is not None or model is not None for member, model in zip(members, models, strict=True)
+            member.adapter is not None or model is not None for member, model in zip(members, models, strict=True)
         )
         self.balancer: Final = balancer
         self.health: Final = GroupHealth([member.health for member in members], weights, rules)

@@ -482,9 +482,9 @@ class Exchange(HedgingHost):
             return policy.after_failure(refused.failure, attempt, now_s)
         found = policy.after_error(refused.head, refused.body, attempt, now_s, is_sealed=is_sealed)
         if isinstance(found, RetryDecision) and found.is_unsealed:
-            lanes, client_api = attempt.member.lanes, self.plan.client_api
-            if lanes is not None and client_api is not None and self.body:
-                lanes.note_refused(self.body, client_api)
+            adapter, client_api = attempt.member.adapter, self.plan.client_api
+            if adapter is not None and client_api is not None and self.body:
+                adapter.note_refused(self.body, client_api)
         return found
 
     def _after_unsayable(self, attempt: Attempt, error: VeloxError) -> RetryDecision:
@@ -521,7 +521,7 @@ class Exchange(HedgingHost):
         """Begin the answer in the background; return what the client is told. Raises VeloxError."""
         gateway, keeper = self.gateway, self._keeper
         answers = gateway.parts.answers
-        assert answers is not None and keeper is not None, "a lane has seen the keeper"
+        assert answers is not None and keeper is not None, "a provider adapter has seen the keeper"
         calls, self._calls, self._meter = self._calls, None, None
         if calls is not None:
             calls.end(_NOT_ASKED)  # the request that follows is recorded, and paid for
@@ -587,14 +587,14 @@ class Exchange(HedgingHost):
         """Answer a question for what is kept here; None: it is for an upstream. Raises VeloxError."""
         members, head, served = self.gateway.routing.members, self.head, None
         if answers is not None:
-            has_own = any(each.lanes is None or each.lanes.has_conversations for each in members)
+            has_own = any(each.adapter is None or each.adapter.has_conversations for each in members)
             makes = None if has_own else self._object_name
             served = await answers.serve(head, self.body or b"", self.plan.caller, makes=makes)
         if served is not None or not names_own(head.path):
             return served
         # Another gateway of this kind, as an upstream, makes such ids, too.
         is_elsewhere = self._keeping is not None and bool(self._keeping.places)
-        if is_elsewhere or all(each.lanes is None for each in members):
+        if is_elsewhere or all(each.adapter is None for each in members):
             return None
         raise unknown_object()
 
@@ -609,11 +609,11 @@ class Exchange(HedgingHost):
         """
         body, caller = self.body or b"", self.plan.caller
         unfolded = await answers.unfold(body, caller)
-        lanes = [member.lanes for member in self.gateway.routing.members if member.lanes is not None]
-        if self.plan.client_api is ApiKind.RESPONSES and lanes:
+        adapters = [member.adapter for member in self.gateway.routing.members if member.adapter is not None]
+        if self.plan.client_api is ApiKind.RESPONSES and adapters:
             keeper = self._keeper = answers.kept.keeper(caller, unfolded)
             model = self.fields.model or ""
-            may_pass = not all(each.keeps_answers(model) for each in lanes)
+            may_pass = not all(each.keeps_answers(model) for each in adapters)
             for each in await answers.kept.readers(keeper, body, may_pass=may_pass):
                 self._filters = placed(self._filters, each)
         if unfolded is None:
@@ -710,9 +710,9 @@ class Exchange(HedgingHost):
 
     def _mirror(self, mirror: tuple[MirrorGate, Group], routing: Routing) -> None:
         """Send a copy, put into the API of its upstream where that has another one."""
-        has_lanes = any(member.lanes is not None for member in mirror[1].members)
-        prepare = self._prepare if has_lanes else None
-        apart = self._prepare_apart if has_lanes and self.prepares_apart else None
+        has_adapter = any(member.adapter is not None for member in mirror[1].members)
+        prepare = self._prepare if has_adapter else None
+        apart = self._prepare_apart if has_adapter and self.prepares_apart else None
         self.gateway.mirrors.copy(
             mirror, routing, self.head, self.fields, self.body, prepare=prepare, prepare_apart=apart, calls=self._calls
         )
@@ -812,7 +812,7 @@ class Exchange(HedgingHost):
 
     def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Return what an attempt sends. Raises VeloxError for what the API of its upstream can't say."""
-        if attempt.member.lanes is None and not self.plan.has_addresses:  # as it came
+        if attempt.member.adapter is None and not self.plan.has_addresses:  # as it came
             return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
         return self._prepare(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
@@ -823,7 +823,7 @@ class Exchange(HedgingHost):
 
     async def prepare_apart(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Do what prepare() does: in steps, or where another API is written in the worker's thread for such work."""
-        if attempt.member.lanes is None:
+        if attempt.member.adapter is None:
             assert self.body is not None, "it is large"
             await attempt.rename(self.fields, self.body)
             return self.prepare(attempt)
@@ -852,29 +852,29 @@ class Exchange(HedgingHost):
 
         on_translated: as in Asked; None: the recorder's own. keeps: its answer is the client's, and may be kept.
         """
-        client_api, lanes = self.plan.client_api, attempt.member.lanes
+        client_api, adapter = self.plan.client_api, attempt.member.adapter
         if self.plan.has_addresses:
             self._take_addresses(attempt)
-        if lanes is not None:
+        if adapter is not None:
             fields, model = self.fields, attempt.asked(self.fields.model)
             if client_api is not None:
-                call = lanes.call(client_api, model, stream=fields.stream, query=self.head.shape.query)
+                call = adapter.target_call(client_api, model, stream=fields.stream, query=self.head.shape.query)
                 if call is not None:
                     if self._retries is not None and self._retries.has_unsealed and self.body:
-                        self.body = lanes.without_sealed(self.body, client_api)
+                        self.body = adapter.without_sealed(self.body, client_api)
                     asked = self._asked(client_api, model, attempt, on_tokens)
                     if on_translated is not None:
                         asked = asked._replace(on_translated=on_translated)
                     if keeps and self._keeper is not None:
                         asked = asked._replace(keeper=self._keeper)
-                    prepared = lanes.request(call, asked)
+                    prepared = adapter.prepare(call, asked)
                     if keeps and isinstance(prepared, Prepared) and prepared.translation is not None:
                         self._note_place(attempt, is_translated=True)
                     return prepared
                 if client_api in COUNTS:
-                    return lanes.estimate(self._asked(client_api, model, attempt, None))
+                    return adapter.estimate(self._asked(client_api, model, attempt, None))
             of_google = self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE
-            lanes.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
+            adapter.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
         if self.plan.has_addresses:
             target = None if self.plan.passed is None else self.plan.passed.target
             is_read = bool(self._filters) or self.plan.reads_addresses
@@ -896,7 +896,7 @@ class Exchange(HedgingHost):
         attempt: Attempt,
         on_tokens: Callable[[TokenUsage], None] | None,
     ) -> Asked:
-        """Return what its lane depends on."""
+        """Return what its provider adapter depends on."""
         way = self._way
         assert way is not None, "an attempt has a route"
         return Asked(
@@ -931,8 +931,13 @@ class Exchange(HedgingHost):
 
     def _is_sealed(self, attempt: Attempt) -> bool:
         """Say whether the request has reasoning that only its maker can read."""
-        lanes, client_api, body = attempt.member.lanes, self.plan.client_api, self.body
-        return lanes is not None and client_api is not None and bool(body) and lanes.has_sealed(body or b"", client_api)
+        adapter, client_api, body = attempt.member.adapter, self.plan.client_api, self.body
+        return (
+            adapter is not None
+            and client_api is not None
+            and bool(body)
+            and adapter.has_sealed(body or b"", client_api)
+        )
 
     @property
     def rules(self) -> RetryRules:

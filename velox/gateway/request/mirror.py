@@ -173,7 +173,7 @@ class Mirrors:
                     prepared: Prepared | AnsweredHere = Prepared(
                         attempt.build(head, fields, body, to_be_read=calls is not None)
                     )
-                elif prepare_apart is not None and attempt.member.lanes is not None:
+                elif prepare_apart is not None and attempt.member.adapter is not None:
                     prepared = await prepare_apart(attempt, None if meter is None else meter.note)
                     if group.is_limited and attempt.member.concurrency.room <= 0:
                         return Mirrored.DROPPED  # others have taken its place meanwhile

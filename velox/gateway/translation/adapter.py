@@ -1,9 +1,10 @@
-"""How requests go up to one member: as they came, by another path or in another envelope, or in another dialect.
+"""A provider adapter prepares requests for the provider of one upstream: as they came, by another path, in another
+envelope, or in another dialect.
 
-    Lanes.call()     the API of the member's models that a request is sent to, and its target; None: as it came
-    Lanes.request()  what is sent for such a call, and what brings its reply back
+    ProviderAdapter.target_call()  which API of the provider is asked, and where; None: the request goes up as it came
+    ProviderAdapter.prepare()      returns the request to send, and what translates its reply (Prepared)
 
-A member of an upstream without a provider has no lanes: all its requests go up as they came.
+A member of an upstream without a provider has none: all its requests go up as they came.
 
 Knows: which dialects there are, and which of them reads a client or writes for a model. Does not know: how one is
 written (dialects/), or where a provider has its APIs (providers/).
@@ -57,7 +58,7 @@ from velox.providers.rows import takes_path
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import ApiKind, Endpoint
 
-__all__ = ["Lanes", "Sides"]
+__all__ = ["ProviderAdapter", "Sides"]
 
 _KEPT_CALLS: Final = 512
 _KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
@@ -102,8 +103,8 @@ class Sides(NamedTuple):
     models: Mapping[ApiKind, Callable[[ModelFacts, Losses, str], ModelSide]]
 
 
-class Lanes:
-    """Of one upstream.
+class ProviderAdapter:
+    """Prepares the requests of clients for the provider of one upstream.
 
     row, parameters, apis: as in target_call(). facts: what is known of a model there.
     """
@@ -128,7 +129,7 @@ class Lanes:
         self._known: Final[Memo[tuple[ApiKind, str, bool, bytes], tuple[TargetCall | None]]] = Memo(_KEPT_CALLS)
 
     def __repr__(self) -> str:
-        return f"<Lanes {self._row.name}>"
+        return f"<ProviderAdapter {self._row.name}>"
 
     @property
     def model_list(self) -> str:
@@ -172,7 +173,7 @@ class Lanes:
             message = "this is a path of LiteLLM's management, which the admin listener serves (VELOX_ADMIN_LISTEN)"
         raise VeloxError(Reason.UNKNOWN_ROUTE, message)
 
-    def call(self, client_api: ApiKind, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
+    def target_call(self, client_api: ApiKind, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
         """Return where a request goes; None: as it came. Raises VeloxError for a model that no path can name."""
         if model is None:
             if client_api is not ApiKind.COUNT_RESPONSES:
@@ -193,7 +194,7 @@ class Lanes:
                 self._known.put(key, found)
         return found[0]
 
-    def request(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
+    def prepare(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         left_out: tuple[str, ...] = ()
         if asked.body and (own := self._refused.left_out(asked.body, asked.client_api)) is not asked.body:

@@ -1,6 +1,6 @@
-"""What a lane (adapter.py) is asked.
+"""What a provider adapter (adapter.py) is asked to prepare.
 
-Knows: this value. Does not know: the dialects, which only members with lanes need.
+Knows: this value. Does not know: the dialects, which only members with an adapter need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNTS: Final = frozenset(COUNTED_BY)
 
 
 class Asked(NamedTuple):
-    """One request, as far as its lane depends on it, and where it goes.
+    """One request, as far as its provider adapter depends on it, and where it goes.
 
     forwarder, member: of the attempt. secret: the key that goes up, which no error may show; None: none. model: the one
     to ask for; None: none is named. rules: of its route, for the fields that go up. id, now_s: as in form.Call. strict:

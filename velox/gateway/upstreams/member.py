@@ -26,7 +26,7 @@ from velox.policy.health.member import MemberHealth
 from velox.policy.routes import Timeouts, UpstreamEntry
 
 if TYPE_CHECKING:  # loads the dialects, which most gateways don't need
-    from velox.gateway.translation.adapter import Lanes
+    from velox.gateway.translation.adapter import ProviderAdapter
 
 __all__ = ["Counts", "Member"]
 
@@ -102,7 +102,7 @@ class Member:
     name: the upstream's. first_fields: what tells a client of its first attempt, which went there. began: called when
     an attempt begins. answered: called when one is over whose reply was whole, and no error.
 
-    lanes: how requests are put into the APIs of its provider; None: all go up as they came. addresses: which are its.
+    adapter: how requests are put into the APIs of its provider; None: all go up as they came. addresses: which are its.
 
     concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
     another is kept from nothing, for its client has waited for a place already.
@@ -119,7 +119,7 @@ class Member:
     concurrency: ConcurrencyLimit = field(default_factory=Unlimited)
     load: ScrapedLoad | None = None
     latency: PeakLatency = field(default_factory=PeakLatency)
-    lanes: Lanes | None = None
+    adapter: ProviderAdapter | None = None
     addresses: UpstreamAddresses | None = None
     name: str = field(init=False)
     first_fields: AttemptFields = field(init=False)

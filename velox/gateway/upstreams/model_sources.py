@@ -282,8 +282,8 @@ class ModelSources:
         """Remember an answer. Raises ValueError if it is none."""
         digest = hash(body)
         if source.told is None or source.digest != digest:
-            lanes = source.members[0].lanes
-            start = "" if lanes is None else lanes.model_start
+            adapter = source.members[0].adapter
+            start = "" if adapter is None else adapter.model_start
             models = await in_steps(reading_models(body, source.entry.name, start))
             source.n_bytes = 0
             kept = sum(each.n_bytes for sources in self._by_prefix.values() for each in sources.values())
@@ -314,13 +314,13 @@ async def fetch_model(members: Sequence[Member], path: str) -> bytes:
 
 def _has_list(members: Sequence[Member]) -> bool:
     """Say whether the upstream's provider lists its models: there may be no such upstream, too."""
-    return bool(members) and (members[0].lanes is None or bool(members[0].lanes.model_list))
+    return bool(members) and (members[0].adapter is None or bool(members[0].adapter.model_list))
 
 
 def _path(members: Sequence[Member], path: str) -> str:
     """Return where the upstream's provider, which has a list, has that, or one of its models."""
-    lanes = members[0].lanes
-    return path if lanes is None else lanes.model_list + path.partition(_LIST)[2]
+    adapter = members[0].adapter
+    return path if adapter is None else adapter.model_list + path.partition(_LIST)[2]
 
 
 async def _fetch(members: Sequence[Member], path: str, most_bytes: int, statuses: Collection[int]) -> Answer:

@@ -46,8 +46,8 @@ class ResponsesSockets:
         owner = self._owner
         if owner.parts.endpoints.facts(head.path).client_api is not ApiKind.RESPONSES:
             return False
-        lanes = [member.lanes for member in owner.routing.members]
-        return any(each is not None and not each.takes_sockets for each in lanes)
+        adapters = [member.adapter for member in owner.routing.members]
+        return any(each is not None and not each.takes_sockets for each in adapters)
 
     def check(self, head: RequestHead) -> Caller:
         """Return the caller of a handshake. Raises VeloxError."""
