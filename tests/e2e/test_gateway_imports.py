@@ -40,7 +40,7 @@ _NEEDLESS: Final = re.compile(
     r"velox_(?:migrate|sim)\b|velox\.(?:admin\.(?:api|call|health_call|reload_call)|providers\.(?:aws|google|entra|oauth|s3|snapshot)"
     r"|dialects\.(?:chat|converse|messages|responses|as_sent|cache_marks|counting|embeddings|media|tools)"
     r"|dialects\.generate\.(?!json_items)|gateway\.answers\.(?:kept_answers|background)|gateway\.websocket\.responses_socket"
-    r"|gateway\.translation\.(?:adapter|translators|translated_reply|batch_split|bad_request)"
+    r"|gateway\.translation\.(?:adapter|translators|translated_reply|batch_split)"
     r"|profiling\.(?:folded|pprof)|accounts\.(?:service|sqlite|postgres)|ledger\.(?:sqlite|postgres|totals)"
     r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|http_client|ledger"
     r"|lease_keeper|lease_redis|answers_redis|objects_redis|answers_postgres|objects_postgres|postgres_pool|redis_pool"

@@ -46,10 +46,10 @@ def went_up(
     if betas:
         headers.append((b"anthropic-beta", ",".join(betas).encode()))
     head = RequestHead.of(b"POST", b"/v1/messages", headers)
-    asked = client_request_of(client_api, head, MODEL)._replace(
+    request = client_request_of(client_api, head, MODEL)._replace(
         fields=BodyFields(MODEL, stream=stream), body=json.dumps({**body, "model": MODEL}).encode()
     )
-    made = prepared(adapter, call, asked, row)
+    made = prepared(adapter, call, request, row)
     sent = made.request
     fields = [(name.decode(), value.decode()) for name, value in sent.headers]
     return as_request("POST", sent.target.decode(), fields, bytes(sent.body or b"")), made
@@ -154,10 +154,10 @@ def test_thinking_of_a_model_that_the_client_did_not_name_is_its_own(row: str, n
     call = adapter.target_call(ApiKind.MESSAGES, model, stream=False, query=b"")
     assert call is not None
     body = {**ASKED, "model": named, "max_tokens": 8000, "thinking": {"type": "adaptive"}}
-    asked = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
+    request = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), model)._replace(
         fields=BodyFields(named), body=json.dumps(body).encode()
     )
-    sent = prepared(adapter, call, asked, row).request
+    sent = prepared(adapter, call, request, row).request
 
     kind = json.loads(sent.body or b"")["thinking"]["type"]
     assert kind == ("adaptive" if named == model else "enabled")
@@ -192,10 +192,10 @@ def test_arn_with_a_family_is_asked_as_that_model(client_api: ApiKind) -> None:
         "system": [{"type": "text", "text": "You", "cache_control": mark}],
         "thinking": {"type": "enabled", "budget_tokens": 1024},
     }
-    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(
+    request = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/messages"), ARN)._replace(
         body=json.dumps(body).encode()
     )
-    sent = prepared(adapter, call, asked, "bedrock").request
+    sent = prepared(adapter, call, request, "bedrock").request
     assert json.loads(sent.body or b"") == {
         **{name: value for name, value in body.items() if name != "model"},
         "anthropic_version": "bedrock-2023-05-31",

@@ -239,8 +239,8 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
     def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
         call = adapter.target_call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
-        asked = client_request_of(ApiKind.CHAT, request_head(), "gemini-m")
-        return adapter.prepare(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
+        request = client_request_of(ApiKind.CHAT, request_head(), "gemini-m")
+        return adapter.prepare(call, request._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def talk() -> Setup:
         server = Server(body=answer)
@@ -403,8 +403,8 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
         call = adapter.target_call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
         assert call is not None
         names.append(threading.current_thread().name)
-        asked = client_request_of(ApiKind.CHAT, request_head(), "gemini-m")
-        return adapter.prepare(call, asked._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
+        request = client_request_of(ApiKind.CHAT, request_head(), "gemini-m")
+        return adapter.prepare(call, request._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def main() -> None:
         apart = Apart()

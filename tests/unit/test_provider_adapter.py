@@ -16,7 +16,7 @@ from velox.gateway.aside import CalledMember
 from velox.gateway.limits.metering import Meter
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.adapter import ProviderAdapter, Sides
-from velox.gateway.translation.client_request import Asked
+from velox.gateway.translation.client_request import ClientRequest
 from velox.gateway.translation.forward import Forwarder
 from velox.gateway.translation.prepared import Prepared
 from velox.heads import ReplyHead, RequestHead
@@ -45,8 +45,10 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
 
     found = ProviderAdapter(sides(), PROVIDERS["openai"], {}, facts)
     for model in ("m", "m", "n", "m"):
-        asked = client_request_of(ApiKind.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model)
-        assert b"input_tokens" in found.estimate(asked).body
+        request = client_request_of(
+            ApiKind.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model
+        )
+        assert b"input_tokens" in found.estimate(request).body
 
     assert asked_for == ["m", "n"]
 
@@ -57,10 +59,10 @@ def forwarder_of(row: str, *added: tuple[bytes, bytes]) -> Forwarder:
 
 
 def prepared(
-    adapter: ProviderAdapter, call: TargetCall, asked: Asked, row: str, *added: tuple[bytes, bytes]
+    adapter: ProviderAdapter, call: TargetCall, request: ClientRequest, row: str, *added: tuple[bytes, bytes]
 ) -> Prepared:
     """Return what goes to an upstream of this provider."""
-    made = adapter.prepare(call, asked._replace(forwarder=forwarder_of(row, *added)))
+    made = adapter.prepare(call, request._replace(forwarder=forwarder_of(row, *added)))
     assert isinstance(made, Prepared)
     return made
 
@@ -135,10 +137,10 @@ def test_request_of_too_many_values_is_not_translated(client_api: ApiKind, body:
     found = ProviderAdapter(sides(), row, {}, lambda model: facts_of(row, model))
     call = found.target_call(client_api, model, stream=False, query=b"")
     assert call is not None and call.api is not client_api
-    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
+    request = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
 
     with pytest.raises(VeloxError, match="200,000") as caught:
-        prepared(found, call, asked, "anthropic")
+        prepared(found, call, request, "anthropic")
 
     assert caught.value.reason is Reason.BAD_REQUEST
 
@@ -156,9 +158,9 @@ def request_of(
     found = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model))
     call = found.target_call(ApiKind.MESSAGES, "claude-x", stream=False, query=b"")
     assert call is not None
-    asked = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
-    asked = asked._replace(body=body)
-    return prepared(found, call, asked, row, *added).request
+    request = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
+    request = request._replace(body=body)
+    return prepared(found, call, request, row, *added).request
 
 
 SONAR = {"model": "perplexity/sonar"}
@@ -206,16 +208,18 @@ def perplexity_body(client_api: ApiKind, model: str, body: bytes) -> bytes:
     found = ProviderAdapter(sides(), row, {}, lambda name: facts_of(row, name))
     call = found.target_call(client_api, model, stream=False, query=b"")
     assert call is not None
-    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
+    request = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
         fields=BodyFields(model="m"), body=body
     )
-    sent = prepared(found, call, asked, "perplexity").request.body
+    sent = prepared(found, call, request, "perplexity").request.body
     assert sent is not None
     return bytes(sent)
 
 
-def client_request_of(client_api: ApiKind, head: RequestHead, model: str, rules: HeaderRules = NO_RULES) -> Asked:
-    return Asked(
+def client_request_of(
+    client_api: ApiKind, head: RequestHead, model: str, rules: HeaderRules = NO_RULES
+) -> ClientRequest:
+    return ClientRequest(
         client_api=client_api,
         forwarder=forwarder_of("openai"),
         member=cast(CalledMember, None),  # asked for by several calls alone
@@ -289,9 +293,9 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     call = found.target_call(ApiKind.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
     assert call is not None
     meter = Meter(is_stream=is_stream)
-    asked = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
-    asked = asked._replace(fields=BodyFields("anthropic.claude-x", stream=is_stream), on_tokens=meter.note)
-    sent = prepared(found, call, asked, "bedrock")
+    request = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages"), "anthropic.claude-x")
+    request = request._replace(fields=BodyFields("anthropic.claude-x", stream=is_stream), on_tokens=meter.note)
+    sent = prepared(found, call, request, "bedrock")
     assert sent.translation is not None
 
     chain = FilterChain((sent.translation(), meter), is_sse=False, is_plain=True)

@@ -56,9 +56,9 @@ def sent_to(row: str, body: bytes, apis: tuple[ApiKind, ...] = (), model: str = 
     found = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model), apis)
     call = found.target_call(ApiKind.RESPONSES, name, stream=False, query=b"")
     assert call is not None
-    asked = client_request_of(ApiKind.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
-    asked = asked._replace(fields=BodyFields(model=name), body=body)
-    return prepared(found, call, asked, row).request
+    request = client_request_of(ApiKind.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
+    request = request._replace(fields=BodyFields(model=name), body=body)
+    return prepared(found, call, request, row).request
 
 
 @pytest.mark.parametrize("row", TOOLS)
@@ -138,7 +138,7 @@ def test_c14_compaction_never_goes_to_who_has_it_not(row: str) -> None:
         found = ProviderAdapter(sides(), PROVIDERS[name], {**parameters, "resource": "r"}, lambda _: ModelFacts(), ())
         call = found.target_call(ApiKind.COMPACT, "claude-x", stream=False, query=b"")
         assert call is not None
-        asked = client_request_of(ApiKind.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")
-        asked = asked._replace(fields=BodyFields(model="claude-x"), body=body)
-        sent = prepared(found, call, asked, name).request
+        request = client_request_of(ApiKind.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")
+        request = request._replace(fields=BodyFields(model="claude-x"), body=body)
+        sent = prepared(found, call, request, name).request
         assert (b"/compact" in sent.target, b"Write a summary" in (sent.body or b"")) == (has_it, not has_it)

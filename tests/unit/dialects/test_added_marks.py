@@ -37,10 +37,10 @@ def sent(row: str, client_api: ApiKind, body: dict[str, Any], *rules: ModelRule,
     adapter = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda name: facts_of(PROVIDERS[row], name, rules))
     call = adapter.target_call(client_api, model, stream=False, query=b"")
     assert call is not None
-    asked = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(
+    request = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(
         fields=BodyFields(model), body=json.dumps({"model": model, **body}).encode()
     )
-    found = prepared(adapter, call, asked, row).request.body
+    found = prepared(adapter, call, request, row).request.body
     assert found is not None
     return cast(dict[str, Any], json.loads(found))
 

@@ -23,7 +23,7 @@ from velox.dialects.responses.background import BackgroundAnswer
 from velox.dialects.responses.kept import KeptAnswer
 from velox.errors import VeloxError
 from velox.gateway.answers.answers import BackgroundOwner
-from velox.gateway.translation.bad_request import refusal
+from velox.gateway.translation.client_request import refusal
 from velox.heads import Headers, RequestHead
 from velox.net.application import ChunkWriter, ClientExchange, PairsOnly, Successor
 from velox.net.client.body_budget import BodyBudget

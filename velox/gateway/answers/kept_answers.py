@@ -48,7 +48,7 @@ from velox.gateway.answers.background import begin
 from velox.gateway.apart import LARGE_BYTES, Apart
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
-from velox.gateway.translation.bad_request import refusal
+from velox.gateway.translation.client_request import refusal
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
 from velox.shm.answer_ring import AnswerRing

@@ -58,7 +58,7 @@ from velox.gateway.request.batch_lines import check_lines
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.request.parts import GatewayLimits, Parts
 from velox.gateway.steps import finished, in_steps
-from velox.gateway.translation.client_request import COUNTS, Asked
+from velox.gateway.translation.client_request import COUNTS, ClientRequest
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead
@@ -850,7 +850,8 @@ class Exchange(HedgingHost):
     ) -> Prepared | AnsweredHere:
         """As prepare(). on_tokens: called with the tokens of a reply that is translated; None: nobody counts them.
 
-        on_translated: as in Asked; None: the recorder's own. keeps: its answer is the client's, and may be kept.
+        on_translated: as in ClientRequest; None: the recorder's own. keeps: the answer is the client's,
+        and may be kept.
         """
         client_api, adapter = self.plan.client_api, attempt.member.adapter
         if self.plan.has_addresses:
@@ -862,17 +863,17 @@ class Exchange(HedgingHost):
                 if call is not None:
                     if self._retries is not None and self._retries.has_unsealed and self.body:
                         self.body = adapter.without_sealed(self.body, client_api)
-                    asked = self._asked(client_api, model, attempt, on_tokens)
+                    request = self._client_request(client_api, model, attempt, on_tokens)
                     if on_translated is not None:
-                        asked = asked._replace(on_translated=on_translated)
+                        request = request._replace(on_translated=on_translated)
                     if keeps and self._keeper is not None:
-                        asked = asked._replace(keeper=self._keeper)
-                    prepared = adapter.prepare(call, asked)
+                        request = request._replace(keeper=self._keeper)
+                    prepared = adapter.prepare(call, request)
                     if keeps and isinstance(prepared, Prepared) and prepared.translation is not None:
                         self._note_place(attempt, is_translated=True)
                     return prepared
                 if client_api in COUNTS:
-                    return adapter.estimate(self._asked(client_api, model, attempt, None))
+                    return adapter.estimate(self._client_request(client_api, model, attempt, None))
             of_google = self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE
             adapter.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
         if self.plan.has_addresses:
@@ -889,17 +890,17 @@ class Exchange(HedgingHost):
         if self.plan.dialect is Dialect.GOOGLE and self.body and addresses is not None:
             self.body = addresses.taken_back(self.body, self.gateway.parts.reply_fields.public.here(self.head))
 
-    def _asked(
+    def _client_request(
         self,
         client_api: ApiKind,
         model: str | None,
         attempt: Attempt,
         on_tokens: Callable[[TokenUsage], None] | None,
-    ) -> Asked:
+    ) -> ClientRequest:
         """Return what its provider adapter depends on."""
         way = self._way
         assert way is not None, "an attempt has a route"
-        return Asked(
+        return ClientRequest(
             client_api,
             attempt.forwarder,
             attempt.member,

@@ -40,9 +40,8 @@ from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.background import runs_in_background
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.translation.bad_request import refusal
 from velox.gateway.translation.batch_split import SeveralCalls
-from velox.gateway.translation.client_request import COUNTED_BY, Asked
+from velox.gateway.translation.client_request import COUNTED_BY, ClientRequest, refusal
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
 from velox.gateway.translation.translated_reply import Crossing, Instead, TranslatedHeads, TranslatedReply
 from velox.gateway.translation.translators import Dialogue, Invoked, Plain
@@ -194,42 +193,42 @@ class ProviderAdapter:
                 self._known.put(key, found)
         return found[0]
 
-    def prepare(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
+    def prepare(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         left_out: tuple[str, ...] = ()
-        if asked.body and (own := self._refused.left_out(asked.body, asked.client_api)) is not asked.body:
-            asked = asked._replace(body=own)
-        if asked.client_api in _OF_CLAUDE and asked.body and self._refuses_scopes(asked.model or ""):
-            asked = asked._replace(body=without_scopes(asked.body))
-        if asked.client_api in _OF_CLAUDE and asked.body and self._row.name not in _BILLED:
-            asked = asked._replace(body=without_billing(asked.body))
-        if call.api is not asked.client_api:
-            return InBackground() if self._runs_in_background(asked) else self._crossing(call, asked)
-        if asked.client_api is ApiKind.RESPONSES and (fitted := self._fitted(asked)) is not None:
-            return InBackground() if self._runs_in_background(asked) else self._crossing(fitted, asked)
-        if asked.keeper is not None:
-            asked.keeper.reads_reply = not self.keeps_answers(asked.model or "")
-            if asked.keeper.reads_reply and self._runs_in_background(asked):
+        if request.body and (own := self._refused.left_out(request.body, request.client_api)) is not request.body:
+            request = request._replace(body=own)
+        if request.client_api in _OF_CLAUDE and request.body and self._refuses_scopes(request.model or ""):
+            request = request._replace(body=without_scopes(request.body))
+        if request.client_api in _OF_CLAUDE and request.body and self._row.name not in _BILLED:
+            request = request._replace(body=without_billing(request.body))
+        if call.api is not request.client_api:
+            return InBackground() if self._runs_in_background(request) else self._crossing(call, request)
+        if request.client_api is ApiKind.RESPONSES and (fitted := self._fitted(request)) is not None:
+            return InBackground() if self._runs_in_background(request) else self._crossing(fitted, request)
+        if request.keeper is not None:
+            request.keeper.reads_reply = not self.keeps_answers(request.model or "")
+            if request.keeper.reads_reply and self._runs_in_background(request):
                 return InBackground()
-        if asked.body and asked.model is not None:
-            facts = self._facts_of(asked.model)
-            own = without_foreign(asked.body, asked.client_api, facts, self._row.name)
-            own = with_known_values(own, asked.client_api, facts, self._row.name)
-            own = with_fitted_schemas(own, asked.client_api, facts, self._row.name)
-            if own is not asked.body:
-                asked = asked._replace(body=own)
+        if request.body and request.model is not None:
+            facts = self._facts_of(request.model)
+            own = without_foreign(request.body, request.client_api, facts, self._row.name)
+            own = with_known_values(own, request.client_api, facts, self._row.name)
+            own = with_fitted_schemas(own, request.client_api, facts, self._row.name)
+            if own is not request.body:
+                request = request._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:
-            return self._invoke(call, asked)
-        model, rules = asked.model, asked.rules
-        is_another = model is not None and (asked.fields.model != model or asked.fields.is_model_in_path)
-        if asked.client_api in _OF_CLAUDE and asked.body and (is_another or self._row.name != _ANTHROPIC):
-            asked, rules, left_out = self._for_service(asked)
-        body = asked.body
+            return self._invoke(call, request)
+        model, rules = request.model, request.rules
+        is_another = model is not None and (request.fields.model != model or request.fields.is_model_in_path)
+        if request.client_api in _OF_CLAUDE and request.body and (is_another or self._row.name != _ANTHROPIC):
+            request, rules, left_out = self._for_service(request)
+        body = request.body
         is_renamed = is_another and call.envelope not in _IN_PATH
-        if body and asked.client_api in _OF_GOOGLE:
-            body = self._for_google(body, asked, is_renamed=is_renamed)
+        if body and request.client_api in _OF_GOOGLE:
+            body = self._for_google(body, request, is_renamed=is_renamed)
         elif is_renamed and body:
-            body = naming_model(body, model or "") if asked.fields.is_model_in_path else with_model(body, model or "")
+            body = naming_model(body, model or "") if request.fields.is_model_in_path else with_model(body, model or "")
         if body and call.fields:
             fields = [(name, value) for name, value in call.fields if name == "model" or Field(name).find(body) < 0]
             body = instead_of_model(body, fields) if fields else body
@@ -237,17 +236,22 @@ class ProviderAdapter:
             body = vertex_body(body)
         elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
             body = _vertex_count(body, model or "")
-        request = asked.forwarder.build(
-            asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=rules, target=call.target
+        up = request.forwarder.build(
+            request.head,
+            request.fields,
+            body,
+            to_be_read=request.to_be_read,
+            rules=rules,
+            target=call.target,
         )
-        return Prepared(request, left_out=left_out)
+        return Prepared(up, left_out=left_out)
 
-    def _runs_in_background(self, asked: Asked) -> bool:
+    def _runs_in_background(self, request: ClientRequest) -> bool:
         """Say whether an answer is wanted in the background, which its provider would not do. Raises VeloxError."""
-        if asked.keeper is None or not asked.body:
+        if request.keeper is None or not request.body:
             return False
         try:
-            return runs_in_background(asked.body)
+            return runs_in_background(request.body)
         except BadRequestError as exc:
             raise refusal(exc) from exc
 
@@ -255,90 +259,101 @@ class ProviderAdapter:
         """Say whether a model's own Responses API keeps answers, where it has one."""
         return self._facts_of(model).keeps_answers
 
-    def _fitted(self, asked: Asked) -> TargetCall | None:
+    def _fitted(self, request: ClientRequest) -> TargetCall | None:
         """Return where a request in Responses goes that has types which the provider's own Responses does not take.
 
         None: it takes them all.
         """
-        model = asked.model or ""
-        if not asked.body or takes_types(asked.body, self._facts_of(model)):
+        model = request.model or ""
+        if not request.body or takes_types(request.body, self._facts_of(model)):
             return None
         place = (self._row, self._parameters, ApiKind.RESPONSES, model)
         return target_call(
-            *place, stream=asked.fields.stream, apis=self._apis, crosses=True, known_as=self._facts_of(model).family
+            *place,
+            stream=request.fields.stream,
+            apis=self._apis,
+            crosses=True,
+            known_as=self._facts_of(model).family,
         )
 
     def _refuses_scopes(self, model: str) -> bool:
         facts = self._facts_of(model)
         return _SCOPES in facts.refused or (_SCOPES, REFUSED) in facts.beta_fields
 
-    def _for_service(self, asked: Asked) -> tuple[Asked, HeaderRules, tuple[str, ...]]:
+    def _for_service(self, request: ClientRequest) -> tuple[ClientRequest, HeaderRules, tuple[str, ...]]:
         """Return a request of Messages as its service takes it, the rules for its headers, and what was left out.
 
         What a route or an upstream sets as betas is sent as it says.
         """
-        facts, rules = self._facts_of(asked.model or ""), asked.rules
-        given, losses = self._betas_of(asked), Losses(strict=asked.strict)
-        is_renamed = asked.model != asked.fields.model
+        facts, rules = self._facts_of(request.model or ""), request.rules
+        given, losses = self._betas_of(request), Losses(strict=request.strict)
+        is_renamed = request.model != request.fields.model
         try:
-            body, betas = fitted(asked.body or b"", given, facts, losses, is_renamed=is_renamed)
+            body, betas = fitted(request.body or b"", given, facts, losses, is_renamed=is_renamed)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        asked = asked._replace(body=body)
-        if asked.client_api is ApiKind.COUNT_MESSAGES and self._row.name == "vertex":
+        request = request._replace(body=body)
+        if request.client_api is ApiKind.COUNT_MESSAGES and self._row.name == "vertex":
             betas = tuple(beta for beta in betas if beta not in _NOT_COUNTED)
-        is_same = betas == given and (bool(given) or asked.head.header(_BETA) is None)
-        if is_same or _BETA in rules.names or asked.forwarder.sets(_BETA):
-            return asked, rules, losses.dropped
+        is_same = betas == given and (bool(given) or request.head.header(_BETA) is None)
+        if is_same or _BETA in rules.names or request.forwarder.sets(_BETA):
+            return request, rules, losses.dropped
         if not betas:
-            return asked, HeaderRules(rules.set, (*rules.remove, _BETA)), losses.dropped
+            return request, HeaderRules(rules.set, (*rules.remove, _BETA)), losses.dropped
         named = (_BETA, ",".join(betas).encode("latin-1"))
-        return asked, HeaderRules((*rules.set, named), rules.remove), losses.dropped
+        return request, HeaderRules((*rules.set, named), rules.remove), losses.dropped
 
-    def _betas_of(self, asked: Asked) -> tuple[str, ...]:
-        return names_of(value.decode("latin-1") for name, value in asked.head.headers if name == _BETA)
+    def _betas_of(self, request: ClientRequest) -> tuple[str, ...]:
+        return names_of(value.decode("latin-1") for name, value in request.head.headers if name == _BETA)
 
-    def _for_google(self, body: bytes | bytearray, asked: Asked, *, is_renamed: bool) -> bytes | bytearray:
+    def _for_google(self, body: bytes | bytearray, request: ClientRequest, *, is_renamed: bool) -> bytes | bytearray:
         """Return a body of Gemini's own, whose path names the model, with the names of it inside changed as well."""
-        is_vertex, model = self._row.name == "vertex", asked.model or ""
+        is_vertex, model = self._row.name == "vertex", request.model or ""
         try:
-            if asked.client_api is ApiKind.COUNT_GENERATE and (is_renamed or is_vertex):
+            if request.client_api is ApiKind.COUNT_GENERATE and (is_renamed or is_vertex):
                 return named_count_request(body, model, is_vertex=is_vertex)
-            if asked.client_api in _EMBEDS_OF_GOOGLE and is_renamed:
+            if request.client_api in _EMBEDS_OF_GOOGLE and is_renamed:
                 return with_embedding_model(body, model)
         except BadRequestError as exc:
             raise refusal(exc) from exc
         return body
 
-    def _invoke(self, call: TargetCall, asked: Asked) -> Prepared:
+    def _invoke(self, call: TargetCall, request: ClientRequest) -> Prepared:
         """Ask Claude on Bedrock for a client of Messages."""
-        losses = Losses(strict=asked.strict)
+        losses = Losses(strict=request.strict)
         try:
-            body = self._invoked(asked, losses)
+            body = self._invoked(request, losses)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        client, model = self._both(asked, ApiKind.MESSAGES, ApiKind.MESSAGES, losses)
-        brings_back = _translation(Invoked(client, model, losses.dropped), asked._replace(on_tokens=None), self._heads)
-        return Prepared(_built(call, asked, body), brings_back)
+        client, model = self._both(request, ApiKind.MESSAGES, ApiKind.MESSAGES, losses)
+        brings_back = _translation(
+            Invoked(client, model, losses.dropped), request._replace(on_tokens=None), self._heads
+        )
+        return Prepared(_built(call, request, body), brings_back)
 
-    def _invoked(self, asked: Asked, losses: Losses) -> bytes:
+    def _invoked(self, request: ClientRequest, losses: Losses) -> bytes:
         """Return the body of a client of Messages as Bedrock's invoke wants it. Raises BadRequestError."""
-        facts = self._facts_of(asked.model or "")
-        is_renamed = asked.model != asked.fields.model
-        return bedrock_body(*fitted(asked.body or b"", self._betas_of(asked), facts, losses, is_renamed=is_renamed))
+        facts = self._facts_of(request.model or "")
+        is_renamed = request.model != request.fields.model
+        return bedrock_body(*fitted(request.body or b"", self._betas_of(request), facts, losses, is_renamed=is_renamed))
 
     def _both(
-        self, asked: Asked, client_api: ApiKind, model_api: ApiKind, losses: Losses
+        self, request: ClientRequest, client_api: ApiKind, model_api: ApiKind, losses: Losses
     ) -> tuple[ClientSide, ModelSide]:
         """Return what reads the client, and what writes for the model. Raises VeloxError: there are none."""
         client, model = self._sides.clients.get(client_api), self._sides.models.get(model_api)
-        if client is None or model is None or asked.model is None:
+        if client is None or model is None or request.model is None:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
         told = Call(
-            asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream, _wants_array(asked), asked.keeper
+            request.id,
+            request.now_s,
+            request.fields.model or "",
+            request.fields.stream,
+            _wants_array(request),
+            request.keeper,
         )
-        return client(told, losses), model(self._facts_of(asked.model), losses, self._row.name)
+        return client(told, losses), model(self._facts_of(request.model), losses, self._row.name)
 
     def _facts_of(self, model: str) -> ModelFacts:
         """Return what is known of a model, for which all rules are gone through: kept, as a client repeats names."""
@@ -349,65 +364,65 @@ class ProviderAdapter:
                 self._models.put(model, found)
         return found
 
-    def estimate(self, asked: Asked) -> AnsweredHere:
+    def estimate(self, request: ClientRequest) -> AnsweredHere:
         """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
-        _check_size(asked)
+        _check_size(request)
         losses = Losses()
-        client, model = self._both(asked, COUNTED_BY[asked.client_api], ApiKind.CHAT, losses)
+        client, model = self._both(request, COUNTED_BY[request.client_api], ApiKind.CHAT, losses)
         try:
-            body = Counting(client, asked.client_api, model, ApiKind.CHAT, losses).estimate(asked.body or b"")
+            body = Counting(client, request.client_api, model, ApiKind.CHAT, losses).estimate(request.body or b"")
         except BadRequestError as exc:
             raise refusal(exc) from exc
         return AnsweredHere([_JSON], body, [ESTIMATED])
 
-    def _count(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
+    def _count(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
         """Have the tokens of a request counted by another API than its client's."""
-        model_name = asked.model or ""
+        model_name = request.model or ""
         until_s = self._uncounted.get(model_name) or self._uncounted.find(model_name)
-        if until_s is not None and asked.now_s < until_s:
-            return self.estimate(asked)
-        losses = Losses(strict=asked.strict)
-        client, model = self._both(asked, COUNTED_BY[asked.client_api], _COUNTED_AT[call.api], losses)
+        if until_s is not None and request.now_s < until_s:
+            return self.estimate(request)
+        losses = Losses(strict=request.strict)
+        client, model = self._both(request, COUNTED_BY[request.client_api], _COUNTED_AT[call.api], losses)
         is_vertex = self._row.name == "vertex"
-        counting = Counting(client, asked.client_api, model, call.api, losses, is_vertex=is_vertex)
+        counting = Counting(client, request.client_api, model, call.api, losses, is_vertex=is_vertex)
         try:
-            if call.envelope is Envelope.CLAUDE_BEDROCK and asked.client_api is ApiKind.COUNT_MESSAGES:
-                body = invoke_count_request(self._invoked(asked, losses))
+            if call.envelope is Envelope.CLAUDE_BEDROCK and request.client_api is ApiKind.COUNT_MESSAGES:
+                body = invoke_count_request(self._invoked(request, losses))
             else:
-                body = counting.request(asked.body or b"", model_name)
+                body = counting.request(request.body or b"", model_name)
             if call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
                 body = _vertex_count(body, model_name)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        asked.on_translated(asked.client_api, call.api, len(losses.dropped))
-        instead = partial(self._estimate_instead, counting, asked) if call.api is ApiKind.COUNT_CONVERSE else None
-        brings_back = _translation(Plain(counting), asked._replace(on_tokens=None), self._heads, instead=instead)
-        return Prepared(_built(call, asked, body), brings_back)
+        request.on_translated(request.client_api, call.api, len(losses.dropped))
+        instead = partial(self._estimate_instead, counting, request) if call.api is ApiKind.COUNT_CONVERSE else None
+        brings_back = _translation(Plain(counting), request._replace(on_tokens=None), self._heads, instead=instead)
+        return Prepared(_built(call, request, body), brings_back)
 
-    def _estimate_instead(self, counting: Counting, asked: Asked, error: ApiError) -> Instead | None:
+    def _estimate_instead(self, counting: Counting, request: ClientRequest, error: ApiError) -> Instead | None:
         """Return an estimate in place of an error which says that a model's provider can't count, or may not here."""
         if not cannot_count(error):
             return None
         try:
-            body = counting.estimate(asked.body or b"")
+            body = counting.estimate(request.body or b"")
         except BadRequestError:
             return None  # the provider's own error tells more
-        if len(asked.model or "") <= _KEPT_BYTES:
-            self._uncounted.put(asked.model or "", asked.now_s + _UNCOUNTED_S)
+        if len(request.model or "") <= _KEPT_BYTES:
+            self._uncounted.put(request.model or "", request.now_s + _UNCOUNTED_S)
         return Instead(body, (ESTIMATED,))
 
-    def _embed(self, call: TargetCall, asked: Asked) -> Prepared:
+    def _embed(self, call: TargetCall, request: ClientRequest) -> Prepared:
         """Have texts embedded by another API than their client's."""
-        losses = Losses(strict=asked.strict)
-        is_google = asked.client_api in _EMBEDS_OF_GOOGLE
+        losses = Losses(strict=request.strict)
+        is_google = request.client_api in _EMBEDS_OF_GOOGLE
         form = _FORMS.get(call.envelope)
         errors = ApiKind.CHAT if form is None else _ERRORS_OF[form]
-        sides = self._both(asked, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, losses)
+        sides = self._both(request, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, losses)
         google = GoogleEmbeddings(*sides, losses) if is_google else None
         made = google if form is None else ModelEmbeddings(*sides, losses, form, google)
         assert made is not None, "OpenAI's requests to OpenAI's API need no crossing"
-        build = partial(_built, call, asked)
-        asked_body, model = asked.body or b"", asked.model or ""
+        build = partial(_built, call, request)
+        asked_body, model = request.body or b"", request.model or ""
         try:
             if isinstance(made, ModelEmbeddings):
                 bodies, on_head = made.requests(asked_body, model), made.note_head
@@ -415,49 +430,49 @@ class ProviderAdapter:
                 bodies, on_head = [made.request(asked_body, model)], None
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        asked.on_translated(asked.client_api, call.api, len(losses.dropped))
+        request.on_translated(request.client_api, call.api, len(losses.dropped))
         n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
-        brings_back = _translation(Plain(made, lambda: made.tokens, n_held), asked, self._heads, on_head)
-        request = build(bodies[0])
+        brings_back = _translation(Plain(made, lambda: made.tokens, n_held), request, self._heads, on_head)
+        first = build(bodies[0])
         if not isinstance(made, ModelEmbeddings) or len(bodies) == 1:
-            return Prepared(request, brings_back)
-        request.opener = SeveralCalls(bodies, build, made.take, asked.member, asked.on_bug, asked.apart).open
-        return Prepared(request, brings_back, worked=made.worked)
+            return Prepared(first, brings_back)
+        first.opener = SeveralCalls(bodies, build, made.take, request.member, request.on_bug, request.apart).open
+        return Prepared(first, brings_back, worked=made.worked)
 
-    def _crossing(self, call: TargetCall, asked: Asked) -> Prepared | AnsweredHere:
+    def _crossing(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
         """Put a request into another dialect."""
-        _check_size(asked)
-        if asked.client_api in COUNTED_BY:
-            return self._count(call, asked)
-        if asked.client_api in _EMBEDS:
-            return self._embed(call, asked)
-        losses = Losses(strict=asked.strict, on_lost=partial(asked.on_lost, asked.client_api, call.api))
-        client, model = self._both(asked, asked.client_api, call.api, losses)
-        if asked.client_api is not ApiKind.MESSAGES and adds_marks(self._facts_of(asked.model or "")):
-            model = MarkingModel(model, self._facts_of(asked.model or ""))
+        _check_size(request)
+        if request.client_api in COUNTED_BY:
+            return self._count(call, request)
+        if request.client_api in _EMBEDS:
+            return self._embed(call, request)
+        losses = Losses(strict=request.strict, on_lost=partial(request.on_lost, request.client_api, call.api))
+        client, model = self._both(request, request.client_api, call.api, losses)
+        if request.client_api is not ApiKind.MESSAGES and adds_marks(self._facts_of(request.model or "")):
+            model = MarkingModel(model, self._facts_of(request.model or ""))
         if call.envelope is Envelope.CLAUDE_VERTEX:
             model = ClaudeOnVertex(model)
         elif call.envelope is Envelope.CLAUDE_BEDROCK:
             model = ClaudeOnBedrock(model)
         crossing = Dialogue(client, model, losses)
         try:
-            body = crossing.request(asked.body or b"", asked.model or "")
+            body = crossing.request(request.body or b"", request.model or "")
         except BadRequestError as exc:
             raise refusal(exc) from exc
         if call.fields:
             body = bytes(instead_of_model(body, call.fields))
-        asked.on_translated(asked.client_api, call.api, len(losses.dropped))
-        return Prepared(_built(call, asked, body), _translation(crossing, asked, self._heads))
+        request.on_translated(request.client_api, call.api, len(losses.dropped))
+        return Prepared(_built(call, request, body), _translation(crossing, request, self._heads))
 
 
-def _built(call: TargetCall, asked: Asked, body: bytes) -> UpstreamRequest:
+def _built(call: TargetCall, request: ClientRequest, body: bytes) -> UpstreamRequest:
     """Return a request that is written anew."""
-    return asked.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+    return request.forwarder.build_call(request.head, call.target, call.headers, body, request.rules)
 
 
 def _translation(
     crossing: Crossing,
-    asked: Asked,
+    request: ClientRequest,
     heads: TranslatedHeads,
     on_head: Callable[[Headers], None] | None = None,
     instead: Callable[[ApiError], Instead | None] | None = None,
@@ -466,22 +481,22 @@ def _translation(
     return partial(
         TranslatedReply,
         crossing,
-        asked.on_bug,
-        is_stream=asked.fields.stream,
-        has_limits=asked.has_limits,
-        knows_529=asked.client_api in (ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES),
-        on_tokens=asked.on_tokens,
-        secret=asked.secret,
+        request.on_bug,
+        is_stream=request.fields.stream,
+        has_limits=request.has_limits,
+        knows_529=request.client_api in (ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES),
+        on_tokens=request.on_tokens,
+        secret=request.secret,
         heads=heads,
         on_head=on_head,
         instead=instead,
-        is_array=_wants_array(asked),
+        is_array=_wants_array(request),
     )
 
 
-def _check_size(asked: Asked) -> None:
+def _check_size(request: ClientRequest) -> None:
     """Raise VeloxError for a request that would take too long to be read and written anew."""
-    if asked.body and has_over(asked.body, MOST_VALUES):
+    if request.body and has_over(request.body, MOST_VALUES):
         message = f"this request has over {MOST_VALUES:,} fields and values: too many to be put into another API"
         raise VeloxError(Reason.BAD_REQUEST, message)
 
@@ -491,8 +506,8 @@ def _vertex_count(body: bytes | bytearray, model: str) -> bytes:
     return b'{"model":%b,' % quoted(model) + vertex_body(body)[1:]
 
 
-def _wants_array(asked: Asked) -> bool:
+def _wants_array(request: ClientRequest) -> bool:
     """Say whether a client of Gemini gets its stream as a JSON array: it did not ask for events."""
-    if asked.client_api is not ApiKind.GENERATE or not asked.fields.stream:
+    if request.client_api is not ApiKind.GENERATE or not request.fields.stream:
         return False
-    return not _EVENTS.intersection(asked.head.shape.query.split(b"&"))
+    return not _EVENTS.intersection(request.head.shape.query.split(b"&"))

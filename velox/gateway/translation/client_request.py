@@ -1,6 +1,6 @@
-"""What a provider adapter (adapter.py) is asked to prepare.
+"""What a provider adapter (adapter.py) is asked to prepare, and how a request is refused that can't be.
 
-Knows: this value. Does not know: the dialects, which only members with an adapter need.
+Knows: these values. Does not know: any dialect, which only members with an adapter need.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from velox.dialects.canonical.losses import BadRequestError, UnknownPreviousError
+from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember
 from velox.gateway.translation.forward import Forwarder
@@ -16,7 +18,7 @@ from velox.policy.routes import HeaderRules
 from velox.protocol.token_usage import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields
 
-__all__ = ["COUNTED_BY", "COUNTS", "Asked"]
+__all__ = ["COUNTED_BY", "COUNTS", "ClientRequest", "refusal"]
 
 # The API whose requests each counts.
 COUNTED_BY: Final = {
@@ -27,16 +29,21 @@ COUNTED_BY: Final = {
 COUNTS: Final = frozenset(COUNTED_BY)
 
 
-class Asked(NamedTuple):
-    """One request, as far as its provider adapter depends on it, and where it goes.
+class ClientRequest(NamedTuple):
+    """One request of a client, as far as its provider adapter depends on it, and where it goes.
 
-    forwarder, member: of the attempt. secret: the key that goes up, which no error may show; None: none. model: the one
-    to ask for; None: none is named. rules: of its route, for the fields that go up. id, now_s: as in form.Call. strict:
-    a field that would be dropped is refused. has_limits: Velox tells its own limits with the reply. to_be_read: Velox
-    reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply. on_translated: called
-    with the client's API, the upstream's, and how many fields were left out. on_lost: called with both for each thing
-    that the answer loses, in whichever thread that is found. apart: for what is large of an answer. keeper: as in
-    form.Call.
+    forwarder, member: of the attempt.
+    secret: the key that goes up, which no error may show; None: none.
+    model: the one to ask for; None: none is named.
+    rules: of its route, for the fields that go up.
+    id, now_s, keeper: as in Call (dialects/canonical/model.py).
+    strict: a field that would be dropped is refused.
+    has_limits: Velox reports its own limits with the reply.
+    to_be_read: Velox reads the reply, which must not be compressed then.
+    on_bug, on_tokens: as in TranslatedReply.
+    on_translated: called with the client's API, the upstream's, and how many fields were left out.
+    on_lost: called with both for each thing that the answer loses, in whichever thread that is found.
+    apart: for what is large of an answer.
     """
 
     client_api: ApiKind
@@ -59,3 +66,9 @@ class Asked(NamedTuple):
     on_lost: Callable[[ApiKind, ApiKind], None]
     apart: Apart
     keeper: AnswerKeeper | None = None
+
+
+def refusal(error: BadRequestError) -> VeloxError:
+    """Return the error that a client gets for a request which its dialect, or the model's, does not allow."""
+    reason = Reason.PREVIOUS_NOT_FOUND if isinstance(error, UnknownPreviousError) else Reason.BAD_REQUEST
+    return VeloxError(reason, error.message, param=error.param or None, details=error.details)

@@ -39,7 +39,7 @@ from velox.gateway.apart import LARGE_BYTES, Apart, is_large
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.request.parts import Parts
 from velox.gateway.steps import in_steps
-from velox.gateway.translation.bad_request import refusal
+from velox.gateway.translation.client_request import refusal
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import Backlog
