@@ -25,12 +25,12 @@ from velox.errors import VeloxError
 from velox.gateway.access.access import Access
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.access.plan import plan_of
-from velox.gateway.steps import finished
 from velox.gateway.websocket.tunnel import model_of
 from velox.heads import RequestHead, WebSocketOffer
 from velox.policy.estimate import Estimator
 from velox.protocol.body import BodyReader
 from velox.protocol.http1_target import split_target
+from velox.protocol.steps import finished
 from velox.protocol.websocket_messages import MessageError
 from velox.types import Caller, KeyTerms
 

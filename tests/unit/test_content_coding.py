@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.steps import finished
 from velox.heads import Headers
 from velox.protocol.content_coding import coding_of, decoding
+from velox.protocol.steps import finished
 
 MOST = 32 * 1024 * 1024
 

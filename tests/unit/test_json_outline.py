@@ -10,13 +10,13 @@ import pytest
 from velox.protocol.json_outline import Outline
 
 NAMES = (b"usage", b"model", b"service_tier")
-INSIDE = (b"response",)
+PATHS = ("usage", "model", "service_tier", *(f"response.{name.decode()}" for name in NAMES))
 WORDS = ["usage", 'a"b', "\\", '\\\\"', "{[", "}]", "x" * 50, '"usage":{"a":1}', "é\n", "", "service_tier", "model"]
 
 
 def outline(*pieces: bytes) -> object:
     """Return what is found; None: the document is not whole."""
-    reader = Outline(NAMES, INSIDE)
+    reader = Outline(*PATHS)
     for piece in pieces:
         reader.feed(piece)
         assert reader.n_kept <= 48 * 1024
@@ -151,7 +151,7 @@ def test_objects_of_an_array_each_have_their_outline() -> None:
         documents = [text for text in (maker.document() for _ in range(5)) if found(text) is not None]
         text = ("[" + ",\n".join(documents) + "]").encode()
         size = maker.chance.choice((1, 7, 50, len(text)))
-        reader = Outline(NAMES, INSIDE, in_array=True)
+        reader = Outline(*PATHS, in_array=True)
         told: list[object] = []
         for piece in cut(text + b'\n[{"usage":1', size):
             reader.feed(piece)

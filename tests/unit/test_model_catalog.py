@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from velox.gateway.steps import finished
 from velox.heads import Header
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.route_match import RouteTable, usable
 from velox.policy.routes import Match, RouteEntry, Target
+from velox.protocol.steps import finished
 from velox.settings import load
 
 UPSTREAMS = """

@@ -9,7 +9,6 @@ import orjson
 import pytest
 from google import genai
 
-from velox.gateway.steps import finished
 from velox.protocol.model_list import (
     UNKNOWN_DETAILS,
     Capabilities,
@@ -21,6 +20,7 @@ from velox.protocol.model_list import (
     page_for,
     reading_models,
 )
+from velox.protocol.steps import finished
 from velox.types import Dialect
 
 VLLM = {

@@ -17,12 +17,12 @@ from velox.gateway.access.access import Access
 from velox.gateway.access.ownership import IdWatch
 from velox.gateway.auth import Authenticator
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.steps import finished
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import looking_for_mentions, mentions_objects, named_ids
+from velox.protocol.steps import finished
 from velox.shm.object_table import UNKNOWN, ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry, KeyTerms
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.steps import finished
 from velox.protocol.body import LARGE_BYTES, BodyReader
 from velox.protocol.body_edit import ask_for_usage
+from velox.protocol.steps import finished
 from velox.protocol.usage import BodyUsage, DataLines, StreamUsage
 from velox.types import BodyFields
 

@@ -1,4 +1,4 @@
-"""Long work in steps, each a millisecond at most: with turns for others in between, or all at once.
+"""Long work in steps, each a millisecond at most, with turns for others in between.
 
 Knows: how steps are taken to their end. Does not know: what a step does.
 """
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
-__all__ = ["finished", "in_steps"]
+__all__ = ["in_steps"]
 
 T = TypeVar("T")
 
@@ -23,13 +23,3 @@ async def in_steps(steps: Generator[None, None, T]) -> T:
             result: T = end.value
             return result
         await asyncio.sleep(0)
-
-
-def finished(steps: Generator[None, None, T]) -> T:
-    """Take all steps at once, for a process in which nothing waits for a turn; return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result

@@ -100,7 +100,7 @@ class BodyReader:
 
     def _read_outline(self, data: bytes | bytearray) -> Generator[None, None, BodyFields]:
         """Read what counts of a body of very many values. The rest is the upstream's to check."""
-        outline = Outline(name.encode() for name in _FIELDS)
+        outline = Outline(*_FIELDS)
         for at in range(0, len(data), _OUTLINED_BYTES):
             outline.feed(bytes(data[at : at + _OUTLINED_BYTES]))
             yield

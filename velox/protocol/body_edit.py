@@ -17,12 +17,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator, Iterable
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote, unquote_plus
 
 import orjson
 
 from velox.errors import Reason, VeloxError
+from velox.protocol.json_outline import Outline
+from velox.protocol.steps import finished
+from velox.protocol.value_count import brackets_open
+from velox.protocol.value_end import ValueEnd
 from velox.types import BodyFields
 
 __all__ = [
@@ -38,17 +42,9 @@ __all__ = [
     "with_query_model",
 ]
 
-_T = TypeVar("_T")
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
-_TOKEN: Final = re.compile(rb"[{\[]|[}\]]|" + STRING, re.DOTALL)
-_QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
-_OPENING: Final = (ord("{"), ord("["))
-
-# What is kept to count brackets: quotes, and brackets of one kind.
-_BRACES: Final = bytes.maketrans(b"[]", b"{}")
-_OTHERS: Final = bytes(set(range(256)) - set(b'"{}[]'))
 
 # Most often the key is among the first, and no other end of the document is looked for.
 _NEAR_BYTES: Final = 1024
@@ -66,12 +62,11 @@ _WALKED_BYTES: Final = 512 * 1024
 class Field:
     """A field by its name, of letters, digits and underscores, in the document itself and not in an object inside."""
 
-    __slots__ = ("_escaped", "_key", "_longest", "_name")
+    __slots__ = ("_escaped", "_key", "_name")
 
     def __init__(self, name: str) -> None:
         self._name: Final = name
         self._key: Final = b'"%b"' % name.encode("ascii")
-        self._longest: Final = 2 + len("\\u0000") * len(name)
         # One of its characters, as it may be hidden.
         escapes = "|".join(f"{ord(char):04x}" for char in sorted(set(name)))
         self._escaped: Final = re.compile(rf"\\u(?:{escapes})".encode("ascii"), re.IGNORECASE)
@@ -85,7 +80,7 @@ class Field:
         Raises VeloxError(BAD_REQUEST) if the document is over 512 KiB long and hides the key.
         """
         near = self._near_begin(body)
-        return near if near >= 0 else _finished(self._far(body))
+        return near if near >= 0 else finished(self._far(body))
 
     def find_in_steps(self, body: bytes | bytearray) -> Generator[None, None, int]:
         """Do what find() does; yields between slices of the work."""
@@ -100,10 +95,10 @@ class Field:
         n = len(body)
         if n <= 2 * _NEAR_ENDS_BYTES:
             return self.find(body)
-        at, _ = _finished(self._search(body, _NEAR_ENDS_BYTES))
+        at, _ = finished(self._search(body, _NEAR_ENDS_BYTES))
         if at < 0:
             last = body.rfind(self._key, n - _NEAR_ENDS_BYTES)
-            at, _ = _finished(self._search_back(body, last, n - _NEAR_ENDS_BYTES))
+            at, _ = finished(self._search_back(body, last, n - _NEAR_ENDS_BYTES))
         if at < 0:
             message = f"{self._name} is not found at the begin or the end of this body of over 2 MiB; write it first"
             raise VeloxError(Reason.BAD_REQUEST, message, param=self._name)
@@ -114,7 +109,7 @@ class Field:
     def _near_begin(self, body: bytes | bytearray) -> int:
         """Return where the value begins, if the key is among the first."""
         first = body.find(self._key, 0, _NEAR_BYTES)
-        if first >= 0 and self._is_key(body, first) and _finished(_depth(body, 0, first)) == 1:
+        if first >= 0 and self._is_key(body, first) and finished(_depth(body, 0, first)) == 1:
             return self._value(body, first)
         return -1
 
@@ -182,27 +177,14 @@ class Field:
         if len(body) > _WALKED_BYTES:
             message = f"{self._name} is not found in this body of over 512 KiB; write it first, and without escapes"
             raise VeloxError(Reason.BAD_REQUEST, message, param=self._name)
-        depth = 0
-        for token in _TOKEN.finditer(body):
-            begin, end = token.span()
-            first = body[begin]
-            if first != _QUOTE:
-                depth += 1 if first in _OPENING else -1
-            elif depth == 1 and end - begin <= self._longest and json.loads(token[0]) == self._name:
-                colon = _COLON.match(body, end)
-                if colon is not None:
-                    return colon.end()
+        outline = Outline(self._name)
+        if outline.feed(bytes(body)):
+            return outline.value_at
+        if outline.is_broken:
+            raise VeloxError(
+                Reason.BAD_REQUEST, f"{self._name} is not found in this body; write it first", param=self._name
+            )
         return -1
-
-
-def _finished(steps: Generator[None, None, _T]) -> _T:
-    """Take all steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: _T = end.value
-            return result
 
 
 def _find(body: bytes | bytearray, key: bytes, begin: int, end: int) -> Generator[None, None, int]:
@@ -230,24 +212,10 @@ def _rfind(body: bytes | bytearray, key: bytes, begin: int, end: int) -> Generat
 
 def _depth(body: bytes | bytearray, begin: int, end: int) -> Generator[None, None, int]:
     """Return how many more brackets are opened there than closed. It begins and ends outside strings."""
-    depth, is_inside = 0, False
-    while begin < end:
-        text = bytes(body[begin : min(end, begin + _SLICE_BYTES)])
-        if (len(text) - len(text.rstrip(b"\\"))) % 2 and begin + len(text) < end:
-            text = text[:-1]  # the backslash belongs to what follows
-        begin += len(text)
-        if _BACKSLASH in text:
-            text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-        marks = text.translate(_BRACES, _OTHERS)
-        if _QUOTE in marks:
-            # Of two quotes side by side both may go: they enclose nothing, or part two strings.
-            marks = marks.replace(b'""', b"")
-        if _QUOTE in marks or is_inside:
-            texts = marks.split(b'"')
-            marks = b"".join(texts[is_inside::2])
-            is_inside ^= len(texts) % 2 == 0
-        depth += marks.count(b"{") - marks.count(b"}")
-        if begin < end:
+    depth = 0
+    for n in brackets_open(body, begin, end):
+        depth += n
+        if end - begin > _SLICE_BYTES:
             yield
     return depth
 
@@ -270,7 +238,7 @@ def with_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
     be given to this function again. Raises VeloxError(BAD_REQUEST) for one of over 512 KiB that hides its
     model.
     """
-    return _finished(with_model_in_steps(body, model))
+    return finished(with_model_in_steps(body, model))
 
 
 def with_model_in_steps(body: bytes | bytearray, model: str) -> Generator[None, None, bytes | bytearray]:
@@ -389,14 +357,13 @@ def _object_at(body: bytes | bytearray, begin: int) -> bytes:
     text = bytes(body[begin : begin + _OPTIONS_BYTES])
     if not text.startswith(b"{"):
         raise _bad_options("must be an object or null")
-    depth = 0
-    for token in _TOKEN.finditer(text):
-        first = text[token.start()]
-        if first != _QUOTE:
-            depth += 1 if first in _OPENING else -1
-            if not depth:
-                return text[: token.end()]
-    raise _bad_options(f"must have at most {_OPTIONS_BYTES} bytes")
+    value = ValueEnd()
+    value.take(text)
+    value.begin(text[0])
+    end = value.find(1)
+    if end < 0:
+        raise _bad_options(f"must have at most {_OPTIONS_BYTES} bytes")
+    return text[:end]
 
 
 def _bad_options(rule: str) -> VeloxError:

@@ -299,7 +299,7 @@ class ArrayUsage:
 
     def __init__(self) -> None:
         self._counts = _Counts()
-        self._outline: Final = Outline([name.encode("ascii") for name in _names(GOOGLE_KEY)], in_array=True)
+        self._outline: Final = Outline(*_names(GOOGLE_KEY), in_array=True)
 
     def __repr__(self) -> str:
         return f"<ArrayUsage input={self._counts.input} output={self._counts.output} kept={self._outline.n_kept}>"
@@ -330,10 +330,10 @@ def _names(key: bytes) -> tuple[str, ...]:
 
 
 def _outline(key: bytes, *, is_event: bool = False) -> Outline:
-    names = [name.encode("ascii") for name in _names(key)]
+    names = _names(key)
     if not is_event:
-        return Outline(names)
-    return Outline([*names, _TYPE.encode("ascii")], [name.encode("ascii") for name in _HOLDER_NAMES])
+        return Outline(*names)
+    return Outline(*names, _TYPE, *(f"{holder}.{name}" for holder in _HOLDER_NAMES for name in names))
 
 
 def _members(text: bytes | bytearray, key: bytes, *, is_event: bool = False) -> dict[str, object]:

@@ -11,6 +11,8 @@ from typing import Final
 
 import orjson
 
+from velox.protocol.value_count import brackets_open
+
 __all__ = ["UsageStrip"]
 
 _KEY: Final = b'"usage"'
@@ -33,9 +35,6 @@ _HAS_OBJECT: Final = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
 _NULL_MEMBER: Final = re.compile(rb'(?<!\\)"usage"[ \t]*:[ \t]*null')
 # Only texts follow and the last brace, so that it is the object's own member. OpenAI pads its events there.
 _LAST_NULL: Final = re.compile(rb'"usage":null(?=(?:,"[a-z_]+":"[^"\\{}\[\]]*+")*\}\n\n\Z)')
-# What decides how deep in an object one stands. A string that does not end reaches to the end.
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]')
-_OPENING: Final = (b"{", b"[")
 _NESTED: Final = re.compile(rb"[{\[\]]|\}.*\}", re.DOTALL)
 
 
@@ -157,10 +156,4 @@ def _is_member(before: bytes, after: bytes) -> bool:
     after = after.rstrip(_SPACES)
     if after.endswith(b"}") and _NESTED.search(after) is None:
         return True  # the one brace that follows is the last
-    depth = 0
-    for token in _TOKEN.findall(before):
-        if token in _OPENING:
-            depth += 1
-        elif not token.startswith(b'"'):
-            depth -= 1
-    return depth == 1
+    return sum(brackets_open(before, 0, len(before))) == 1

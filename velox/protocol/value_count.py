@@ -9,10 +9,12 @@ as long, in which no other request moves.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Final
 
-__all__ = ["MOST_VALUES", "has_over", "has_over_in_steps"]
+from velox.protocol.steps import finished
+
+__all__ = ["MOST_VALUES", "brackets_open", "has_over", "has_over_in_steps"]
 
 # Of a request, a reply or a message that is put into another API.
 MOST_VALUES: Final = 200_000
@@ -20,16 +22,12 @@ MOST_VALUES: Final = 200_000
 _SLICE_BYTES: Final = 64 * 1024
 _COUNTED_BYTES: Final = 256 * 1024
 _OTHERS: Final = bytes(set(range(256)) - set(b'",{'))
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b'"{}[]'))
 
 
 def has_over(body: bytes | bytearray, most: int) -> bool:
     """Say whether a body has more commas and objects than `most`, outside of texts."""
-    steps = has_over_in_steps(body, most)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return bool(end.value)
+    return finished(has_over_in_steps(body, most))
 
 
 def has_over_in_steps(body: bytes | bytearray, most: int) -> Generator[None, None, bool]:
@@ -45,17 +43,35 @@ def has_over_in_steps(body: bytes | bytearray, most: int) -> Generator[None, Non
         yield
     else:
         return False
-    n, at, is_inside = 0, 0, False
-    while at < len(body):
-        piece = bytes(body[at : at + _SLICE_BYTES])
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and at + len(piece) < len(body):
-            piece = piece[:-1]  # it belongs to what follows
-        at += len(piece)
-        marks = piece.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
-        texts = marks.split(b'"')
-        n += sum(map(len, texts[is_inside::2]))
+    n = 0
+    for marks in _outside_strings(body, 0, len(body), _OTHERS):
+        n += len(marks)
         if n > most:
             return True
-        is_inside ^= len(texts) % 2 == 0
         yield
     return False
+
+
+def brackets_open(body: bytes | bytearray, begin: int, end: int) -> Iterator[int]:
+    """Yield how many more brackets are opened than closed, of each slice. begin: outside of a string."""
+    for marks in _outside_strings(body, begin, end, _NO_BRACKETS):
+        yield marks.count(b"{") + marks.count(b"[") - marks.count(b"}") - marks.count(b"]")
+
+
+def _outside_strings(body: bytes | bytearray, begin: int, end: int, others: bytes) -> Iterator[bytes]:
+    """Yield what stands outside of strings, a slice at a time, without the bytes of `others`.
+
+    begin: outside of a string. others: without the quote.
+    """
+    is_inside = False
+    while begin < end:
+        piece = bytes(body[begin : min(end, begin + _SLICE_BYTES)])
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and begin + len(piece) < end:
+            piece = piece[:-1]  # the backslash belongs to what follows
+        begin += len(piece)
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        # Of two quotes side by side both may go: they enclose nothing, or part two strings.
+        texts = piece.translate(None, others).replace(b'""', b"").split(b'"')
+        yield b"".join(texts[is_inside::2])
+        is_inside ^= len(texts) % 2 == 0

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, TypeAlias
 from velox.gateway.cluster.capacity import CapacityWaiters
 from velox.gateway.cluster.group import Group
 from velox.gateway.cluster.routing import RouteParts, Routing
-from velox.gateway.steps import finished
 from velox.gateway.upstreams.member import Member
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.yielding_sweep import YieldingSweep
@@ -35,6 +34,7 @@ from velox.policy.route_index import indexing
 from velox.policy.route_match import RouteTable
 from velox.policy.routes import Hedge, KeyRef, ModelName, RouteEntry, Target, UpstreamEntry
 from velox.policy.split import CanarySplit, MirrorGate
+from velox.protocol.steps import finished
 from velox.runtime.capacity import share
 from velox.runtime.members import MemberMaker, keys_of
 from velox.settings import Settings

@@ -1,6 +1,6 @@
 """The objects of a JSON array that comes in pieces, one after the other.
 
-Knows: strings, escapes, braces. Does not know: what an object says, or whether it is valid JSON: its reader looks.
+Knows: where objects begin and end. Does not know: what an object says, or whether it is valid JSON: its reader looks.
 """
 
 from __future__ import annotations
@@ -10,32 +10,33 @@ from typing import Final
 
 from velox.dialects.canonical.losses import BrokenReplyError
 from velox.protocol.value_count import MOST_VALUES, has_over
+from velox.protocol.value_end import ValueEnd
 
 __all__ = ["JsonItems"]
 
-_OUTSIDE: Final = re.compile(rb'["{}\]]')
-_INSIDE: Final = re.compile(rb'["\\]')
+_BRACE: Final = ord("{")
+_BRACKET_END: Final = ord("]")
+_MARK: Final = re.compile(rb"[{}\]]")  # between objects
 
 
 class JsonItems:
     """Of one array; or one object alone. most_bytes: of one object."""
 
-    __slots__ = ("_depth", "_held", "_in_string", "_is_array", "_is_closed", "_is_escaped", "_most_bytes", "_n_bytes")
+    __slots__ = ("_held", "_is_array", "_is_closed", "_is_open", "_most_bytes", "_n_bytes", "_value")
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes: Final = most_bytes
         self._held: list[bytes] = []  # of the object that is not whole
         self._n_bytes = 0
-        self._depth = 0  # of objects
-        self._in_string = False
-        self._is_escaped = False  # the next byte stands after a backslash
+        self._value: Final = ValueEnd()
+        self._is_open = False  # an object is not whole
         self._is_array: bool | None = None
         self._is_closed = False
 
     @property
     def is_whole(self) -> bool:
         """True once the array, or the one object, is closed."""
-        return self._depth == 0 and (self._is_closed or self._is_array is False)
+        return not self._is_open and (self._is_closed or self._is_array is False)
 
     @property
     def n_held(self) -> int:
@@ -47,39 +48,34 @@ class JsonItems:
         if self._is_array is None and data.strip():
             self._is_array = data.lstrip().startswith(b"[")
         found: list[bytes] = []
-        at, begin = 0, 0
+        self._value.take(data)
+        at = begin = 0
         while at < len(data):
-            if self._is_escaped:
-                self._is_escaped = False
-                at += 1
-                continue
-            match = (_INSIDE if self._in_string else _OUTSIDE).search(data, at)
-            if match is None:
+            if not self._is_open:
+                mark = _MARK.search(data, at)
+                if mark is None:
+                    break
+                begin, at = mark.span()
+                byte = data[begin]
+                if byte == _BRACKET_END:
+                    self._is_closed = True
+                    continue
+                if byte != _BRACE:
+                    raise BrokenReplyError("the upstream's answer closes an object that was not opened")
+                self._is_open = True
+                self._value.begin(byte)
+            end = self._value.find(at)
+            if self._value.is_broken:
+                raise BrokenReplyError("the upstream's answer has brackets that are no pairs")
+            self._hold(data[begin:] if end < 0 else data[begin:end])
+            if end < 0:
                 break
-            byte, at = match[0], match.end()
-            if byte == b"\\":
-                self._is_escaped = True
-            elif byte == b'"':
-                self._in_string = self._depth > 0 and not self._in_string
-            elif byte == b"{":
-                if self._depth == 0:
-                    begin = at - 1
-                self._depth += 1
-            elif byte == b"]":
-                self._is_closed = self._is_closed or self._depth == 0
-            elif self._depth == 0:
-                raise BrokenReplyError("the upstream's answer closes an object that was not opened")
-            else:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._hold(data[begin:at])
-                    item = b"".join(self._held)
-                    if has_over(item, MOST_VALUES):
-                        raise BrokenReplyError(f"a part of the upstream's answer has over {MOST_VALUES:,} values")
-                    found.append(item)
-                    self._held, self._n_bytes = [], 0
-        if self._depth > 0:
-            self._hold(data[begin:])
+            item = b"".join(self._held)
+            if has_over(item, MOST_VALUES):
+                raise BrokenReplyError(f"a part of the upstream's answer has over {MOST_VALUES:,} values")
+            found.append(item)
+            self._held, self._n_bytes, self._is_open = [], 0, False
+            at = end
         return found
 
     def _hold(self, data: bytes) -> None:

@@ -11,22 +11,25 @@ its row gave way) is in no list. Who knows its id can use it, unless such object
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import ClassVar, Final
 from urllib.parse import parse_qs, parse_qsl
 
+import orjson
+
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
-from velox.gateway.steps import finished
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api_table import ApiCall, Group
 from velox.policy.object_kinds import ObjectKind, without_verb
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
+from velox.protocol.json_outline import Outline
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import (
     ESCAPE,
@@ -41,7 +44,8 @@ from velox.protocol.named_objects import (
     query_ids,
 )
 from velox.protocol.reply_body import BodyReader, CodingError, label_of, plain_reply
-from velox.protocol.top_fields import TopFields
+from velox.protocol.steps import finished
+from velox.protocol.value_end import QUOTE
 from velox.protocol.websocket import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 
@@ -81,6 +85,7 @@ _OF_EVENT: Final = ("id", "response.id", "interaction.id", "conversation_id")
 _OF_FILE: Final = ("id",)
 _SOUGHT_BYTES: Final = 256 * 1024  # of a slice
 _LONGEST_MARK: Final = 32
+_LONGEST_ID: Final = 4096  # as it is written; the longest ids carry other ids in them
 # What a request says for which a model may make a container, and where the answer tells its id: OpenAI's
 # `code_interpreter` and `shell` (openai 3.54, types/responses), Anthropic's code execution (anthropic 1.9, types/beta).
 _WITH_CONTAINER: Final = (b"code_interpreter", b"code_execution", b"container_auto", b'"container"')
@@ -414,7 +419,7 @@ class Recording(ReplyFilter):
         self._mark: Final = mark
         self._table: Final = table
         self._owner: Final = owner
-        self._fields = TopFields()
+        self._fields = Outline()
         self._is_sse = False
         self._body: BodyReader | None = None  # of one that is compressed
 
@@ -423,7 +428,7 @@ class Recording(ReplyFilter):
         if not is_plain:
             is_sse, _ = label_of(head.headers)
         self._body = None if is_plain else BodyReader(head.headers)
-        self._fields = TopFields(*_OF_EVENT, *self._more, lead=_DATA) if is_sse else TopFields(*self._of_object)
+        self._fields = Outline(*_OF_EVENT, *self._more, lead=_DATA) if is_sse else Outline(*self._of_object)
         self._is_sse = is_sse
         self.reads_body = head.status < 300
         if self.reads_body and not self._mark:
@@ -440,14 +445,14 @@ class Recording(ReplyFilter):
                 self.reads_body = False  # nobody will know whose it is
                 return data
         if not self._is_sse:
-            for field, found in self._fields.feed(text):
+            for field, found in _texts_in(self._fields.feed(text)):
                 if self._remember(field, found) and found.startswith(_OF_REPLIES):
                     self.reads_body = False
             return data
         for n, line in enumerate(_LINE_END.split(text)):
             if n:
                 self._fields.clear()  # no JSON of an event goes over a line's end
-            for field, found in self._fields.feed(line):
+            for field, found in _texts_in(self._fields.feed(line)):
                 if self._remember(field, found) and not self._more:
                     self.reads_body = False
                     return data
@@ -487,7 +492,7 @@ class IdWatch:
         self._table: Final = table
         self._owner: Final = owner
         self._place: Final = place
-        self._fields: Final = TopFields(_TYPE, _OF_RESPONSE, *_ITEM_CONTAINERS)
+        self._fields: Final = Outline(_TYPE, _OF_RESPONSE, *_ITEM_CONTAINERS)
         self._head = b""  # of a frame, as far as it has come
         self._left = 0  # bytes of the open frame's payload that are still to come
         self._reads_message = False
@@ -524,7 +529,7 @@ class IdWatch:
         return at
 
     def _read(self, data: bytes) -> None:
-        for path, text in self._fields.feed(data):
+        for path, text in _texts_in(self._fields.feed(data)):
             if path != _TYPE:
                 self._table.remember(text, self._owner, self._place)
             elif text in _MAKING or text in _ITEMS:
@@ -645,6 +650,14 @@ class ContainerWatch(ReplyFilter):
         data = self._reading.feed(data, end)
         self.released = self._reading.released
         return data
+
+
+def _texts_in(found: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, str]]:
+    """Yield those of the members of an object that are texts, and no longer than an id."""
+    for path, value in found:
+        if value[0] == QUOTE and len(value) <= _LONGEST_ID:
+            with contextlib.suppress(orjson.JSONDecodeError):
+                yield path, orjson.loads(value)
 
 
 def texts_at(value: object, way: Sequence[str]) -> Iterator[str]:

@@ -147,7 +147,7 @@ def _of_many_requests(body: bytes | bytearray) -> Iterator[_Line | None]:
     begin = _REQUESTS.match(body)
     if begin is None:
         return
-    outline, n = Outline((b"model",), (b"params",), in_array=True), 0
+    outline, n = Outline("params.model", in_array=True), 0
     for at in range(begin.end(), len(body), _OUTLINED_BYTES):
         outline.feed(bytes(body[at : at + _OUTLINED_BYTES]))
         for told in outline.take():

@@ -57,7 +57,7 @@ from velox.gateway.reply.respond import crash
 from velox.gateway.request.batch_lines import check_lines
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.request.parts import GatewayLimits, Parts
-from velox.gateway.steps import finished, in_steps
+from velox.gateway.steps import in_steps
 from velox.gateway.translation.client_request import COUNTS, ClientRequest
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
 from velox.gateway.upstreams.member import Member
@@ -77,6 +77,7 @@ from velox.protocol.forms import adding_form_model, read_form
 from velox.protocol.google_limits import with_google_limits
 from velox.protocol.http1_head import METHODS
 from velox.protocol.http1_target import SERVER
+from velox.protocol.steps import finished
 from velox.protocol.token_usage import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 

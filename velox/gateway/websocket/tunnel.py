@@ -31,7 +31,6 @@ from velox.gateway.reply.request_ids import REQUEST_ID, client_id
 from velox.gateway.request.exchange import Exchange
 from velox.gateway.request.parts import GatewayLimits
 from velox.gateway.request.tunnels import Tunnels
-from velox.gateway.steps import finished
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
@@ -40,6 +39,7 @@ from velox.net.tunnel import Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.routes import HeaderRules
+from velox.protocol.steps import finished
 from velox.protocol.websocket import HandshakeError, check_accepted
 from velox.types import BodyFields
 
