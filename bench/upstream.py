@@ -26,10 +26,10 @@ import uvloop
 from bench.payloads import SSE_LAST, SSE_STOP, sse_chunk
 from bench.traffic import MODELS_REPLY, replies
 from velox.heads import Header, RequestHead
-from velox.protocol import http1_write
-from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
-from velox.protocol.http2 import Engine, EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.request import HeadReader, Http1Limits, RequestDecoder
+from velox.protocol.http2.engine import Engine, EngineSettings
+from velox.protocol.http2.engines import engine_factory
 
 _JSON: Final = (b"content-type", b"application/json")
 # A gateway may write the body anew, with spaces, and its fields in another order: then `stream` comes last.

@@ -33,7 +33,7 @@ STEPS: Final = (
             "The head is parsed; its limits are checked as it",
             "arrives. Ambiguous requests are refused.",
         ),
-        "net/client/ingress.py, protocol/http1.py",
+        "net/client/ingress.py, protocol/http1/request.py",
         (
             "400 bad_framing, bad_request",
             "405 method_not_allowed, 503 conn_limit",
@@ -65,7 +65,7 @@ STEPS: Final = (
     Step(
         "parse",
         ("Model, stream, token limit, user.", "From 1 MiB on: in slices, in the coroutine."),
-        "Exchange.read(), protocol/body.py",
+        "Exchange.read(), protocol/json/body.py",
         ("400 invalid_json, duplicate_key, bad_request", "403 forbidden, 404 unknown_object"),
     ),
     Step(

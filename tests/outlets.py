@@ -22,8 +22,8 @@ from typing import Final, NamedTuple, Protocol, cast
 from hyperframe.frame import GoAwayFrame
 
 from velox.heads import Header
-from velox.protocol.http2 import Engine, EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engine import Engine, EngineSettings
+from velox.protocol.http2.engines import engine_factory
 
 __all__ = ["Asked", "Entry", "Http1Link", "Http2Link", "Outlet", "Player"]
 

@@ -66,8 +66,8 @@ class HeadShape:
     is_shared: other heads have this very object, so that what follows from it is worth keeping. Otherwise it belongs to
     one head, and no field is volatile. credential_at: the place of the credential among the values; -1: it is none of
     them, and the shape is of heads with the same one, or none. may_have_id: False where no field is an x-request-id.
-    is_foreign_page: a browser's, and the name that was asked for can be a page's of elsewhere (protocol/own_names.py).
-    host: the name that was asked for, with its port if it was named; b"" if none was.
+    is_foreign_page: a browser's, and the name that was asked for can be a page's of elsewhere
+    (protocol/heads/own_names.py). host: the name that was asked for, with its port if it was named; b"" if none was.
     """
 
     method: bytes

@@ -11,9 +11,9 @@ from typing import Final, cast
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead, WebSocketOffer
 from velox.net.resets import reset
-from velox.protocol import http1_write
-from velox.protocol.http1 import Http1Limits, RequestDecoder
-from velox.protocol.websocket import accept_value
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.request import Http1Limits, RequestDecoder
+from velox.protocol.websocket.handshake import accept_value
 from velox_sim.backend import Backend, Player
 from velox_sim.shapes import RefusalError, Reply, Streamed
 from velox_sim.websocket import SocketSession

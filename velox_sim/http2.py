@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from velox.heads import Header
-from velox.protocol.http2 import INTERNAL_ERROR, Engine, EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engine import INTERNAL_ERROR, Engine, EngineSettings
+from velox.protocol.http2.engines import engine_factory
 from velox_sim.backend import Backend, Player
 from velox_sim.shapes import RefusalError, Reply, Streamed
 

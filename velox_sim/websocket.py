@@ -15,8 +15,8 @@ from typing import Final, Protocol
 import orjson
 
 from velox.heads import Headers
-from velox.protocol.websocket import close_frame
-from velox.protocol.websocket_frames import BINARY, CLOSE, PING, PONG, TEXT, FrameReader, frame
+from velox.protocol.websocket.frames import BINARY, CLOSE, PING, PONG, TEXT, FrameReader, frame
+from velox.protocol.websocket.handshake import close_frame
 from velox_sim.conversations import Conversation, Event, events_of
 from velox_sim.shapes import Reply, Streamed, TokenStream
 

@@ -1,6 +1,6 @@
 """Reading a request's body: which model, a stream or not, how many tokens, whose user.
 
-Knows: how each parser is asked, and what it can't see. Does not know: how Velox reads (protocol/body.py).
+Knows: how each parser is asked, and what it can't see. Does not know: how Velox reads (protocol/json/body.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import orjson
 
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed, calls
 from velox.errors import VeloxError
-from velox.protocol.body import BodyReader
+from velox.protocol.json.body import BodyReader
 from velox.types import BodyFields
 
 if TYPE_CHECKING:

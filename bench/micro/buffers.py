@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from bench.micro.bodies import SIZES, chat
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed, calls
 from velox.net.client.plain_socket import read_view
-from velox.protocol.body import BodyReader
+from velox.protocol.json.body import BodyReader
 
 __all__ = ["SUBJECT"]
 

@@ -2,7 +2,7 @@
 
 What the other side sends is recorded once, and then told to each engine: only one side's time is taken.
 
-Knows: Velox's engines (protocol/http2.py), and h2 as its documentation uses it. Does not know: sockets.
+Knows: Velox's engines (protocol/http2/engine.py), and h2 as its documentation uses it. Does not know: sockets.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final, Literal, Protocol, TypeAlias
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed
 from bench.payloads import API_KEY, CHAT_PATH, CHAT_REPLY, SSE_CHUNK, SSE_LAST, chat_body
 from velox.heads import Header, Headers
-from velox.protocol.http2 import INGRESS_SETTINGS, Engine, EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engine import INGRESS_SETTINGS, Engine, EngineSettings
+from velox.protocol.http2.engines import engine_factory
 
 __all__ = ["N_CHUNKS", "SUBJECT"]
 

@@ -37,7 +37,7 @@ from velox.net.client.ingress import Ingress
 from velox.observe import series
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
-from velox.protocol.http1 import Http1Limits
+from velox.protocol.http1.request import Http1Limits
 from velox.runtime.authorities import Authorities
 from velox.runtime.fleet import Fleet
 from velox.runtime.members import MemberMaker

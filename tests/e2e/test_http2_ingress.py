@@ -24,7 +24,7 @@ from tests.e2e.upstreams import CHAT_SSE, Certificates, chat_chunk, find_tool
 from tests.sockets.core_http2 import NOTICE, PeerClient
 from tests.untrusting import NO_TRUST
 from velox.heads import Header
-from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR
+from velox.protocol.http2.engine import CANCEL, INTERNAL_ERROR, NO_ERROR
 
 # How the gateway speaks with its upstream; the engine is the one of both sides.
 KINDS: Final = ("http1-ngh2", "http1-h2", "http2-ngh2", "http2-h2")

@@ -23,7 +23,7 @@ from tests.e2e.tools import CHAT, request_bytes
 from tests.e2e.upstreams import make_certificates
 from tests.e2e.watching import until
 from tests.h2spec.talker import END_HEADERS, END_STREAM, frame, uint32
-from velox.protocol.http2 import PREFACE
+from velox.protocol.http2.engine import PREFACE
 from velox.runtime.capacity import memory_of
 from velox.settings import load
 

@@ -25,7 +25,7 @@ from tests.e2e.tools import CHAT, CHAT_STREAM, Client, request_bytes
 from tests.e2e.upstreams import Certificates
 from tests.secret_watch import WATCH
 from velox.observe.access_log import AccessRecord
-from velox.protocol.http2 import PREFACE
+from velox.protocol.http2.engine import PREFACE
 
 MARKERS = {
     "body": "marker-of-a-body-5b1d",

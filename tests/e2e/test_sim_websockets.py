@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.websocket_upstreams import connect
-from velox.protocol.websocket_frames import FrameReader, frame
+from velox.protocol.websocket.frames import FrameReader, frame
 
 # The SDK's own use of the library, which will do so for now.
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")

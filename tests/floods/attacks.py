@@ -13,7 +13,7 @@ from hpack import Encoder, NeverIndexedHeaderTuple
 
 from tests.h2spec.talker import END_HEADERS, END_STREAM, frame, uint32
 from velox.heads import Header
-from velox.protocol.http2 import PREFACE
+from velox.protocol.http2.engine import PREFACE
 
 __all__ = ["ATTACKS", "Attack", "Ends"]
 

@@ -28,10 +28,10 @@ from velox.gateway.access.plan import plan_of
 from velox.gateway.websocket.tunnel import model_of
 from velox.heads import RequestHead, WebSocketOffer
 from velox.policy.estimate import Estimator
-from velox.protocol.body import BodyReader
-from velox.protocol.http1_target import split_target
+from velox.protocol.heads.target import split_target
+from velox.protocol.json.body import BodyReader
 from velox.protocol.steps import finished
-from velox.protocol.websocket_messages import MessageError
+from velox.protocol.websocket.messages import MessageError
 from velox.types import Caller, KeyTerms
 
 __all__ = ["Result", "run"]

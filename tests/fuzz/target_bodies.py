@@ -20,11 +20,11 @@ import h11
 from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import VeloxError
 from velox.heads import NO_BODY_STATUSES, Headers, ReplyHead
-from velox.protocol.chunked import ChunkedDecoder
-from velox.protocol.http1_fields import HOP_BY_HOP
-from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, lone_chunk
-from velox.protocol.http1_response_head import ReplyHeads
-from velox.protocol.http1_write import reply_head
+from velox.protocol.heads.fields import HOP_BY_HOP
+from velox.protocol.http1.chunked import ChunkedDecoder
+from velox.protocol.http1.response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, lone_chunk
+from velox.protocol.http1.response_head import ReplyHeads
+from velox.protocol.http1.write import reply_head
 
 __all__ = ["run_chunked", "run_response"]
 

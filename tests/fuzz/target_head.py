@@ -19,9 +19,9 @@ from velox.gateway.access.endpoints import Routes
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
 from velox.policy.deadline import client_terms
-from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
-from velox.protocol.http1_fields import HOP_BY_HOP
-from velox.protocol.http1_write import request_head, request_start
+from velox.protocol.heads.fields import HOP_BY_HOP
+from velox.protocol.http1.request import HeadReader, Http1Limits, RequestDecoder
+from velox.protocol.http1.write import request_head, request_start
 from velox.providers.rows import OPENAI
 from velox.types import BodyFields
 

@@ -18,11 +18,11 @@ from tests.fuzz.target_head import check_forwarded
 from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import VeloxError
 from velox.heads import Header, RequestHead
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2 import CANCEL, Engine, EngineSettings
-from velox.protocol.http2_h2 import H2Engine
-from velox.protocol.http2_head import MalformedError, read_head
-from velox.protocol.http2_ngh2 import Ngh2Engine
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.engine import CANCEL, Engine, EngineSettings
+from velox.protocol.http2.h2_engine import H2Engine
+from velox.protocol.http2.ngh2_engine import Ngh2Engine
+from velox.protocol.http2.request_head import MalformedError, read_head
 
 __all__ = ["run"]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 
 from velox.errors import VeloxError
-from velox.protocol.body import BodyReader
-from velox.protocol.body_edit import ask_for_usage, with_model
+from velox.protocol.json.body import BodyReader
+from velox.protocol.json.edit import ask_for_usage, with_model
 from velox.types import BodyFields
 
 __all__ = ["run"]

@@ -17,9 +17,9 @@ from velox.errors import VeloxError
 from velox.gateway.reply.reply_fields import DROPPED, ReplyFields
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import Headers, ReplyHead, RequestHead
-from velox.protocol.http1 import HeadReader, Http1Limits
-from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError
-from velox.protocol.http2_response_head import Http2ReplyHeads
+from velox.protocol.http1.request import HeadReader, Http1Limits
+from velox.protocol.http1.response_head import Framed, ReplyHeads, ResponseError
+from velox.protocol.http2.response_head import Http2ReplyHeads
 from velox.providers.rows import OPENAI
 from velox.types import BodyFields
 

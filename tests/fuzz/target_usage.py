@@ -12,8 +12,8 @@ import re
 
 from tests.fuzz.event_stream import events_of
 from tests.fuzz.wires import Pieces, cuttings
-from velox.protocol.usage import DataLines, StreamUsage
-from velox.protocol.usage_strip import UsageStrip
+from velox.protocol.usage.reader import DataLines, StreamUsage
+from velox.protocol.usage.strip import UsageStrip
 
 __all__ = ["run"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.fuzz.wires import Pieces, cuttings
-from velox.protocol.websocket import GOING_AWAY, NO_CODE, FrameScanner, close_frame
+from velox.protocol.websocket.handshake import GOING_AWAY, NO_CODE, FrameScanner, close_frame
 
 __all__ = ["run"]
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 from velox.errors import VeloxError
 from velox.heads import Header
-from velox.protocol.http1_head import Http1Limits
-from velox.protocol.http2 import INGRESS_SETTINGS, PROTOCOL_ERROR
-from velox.protocol.http2_engines import engine_factory
-from velox.protocol.http2_head import MalformedError, read_head
+from velox.protocol.http1.request_head import Http1Limits
+from velox.protocol.http2.engine import INGRESS_SETTINGS, PROTOCOL_ERROR
+from velox.protocol.http2.engines import engine_factory
+from velox.protocol.http2.request_head import MalformedError, read_head
 
 __all__ = ["EngineLine"]
 

@@ -36,7 +36,7 @@ from tests.h2spec.talker import (
     stream_error,
     uint32,
 )
-from velox.protocol.http2 import PREFACE
+from velox.protocol.http2.engine import PREFACE
 
 __all__ = ["FRAMES"]
 

@@ -14,7 +14,7 @@ from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
 
 from velox.heads import Header
-from velox.protocol.http2 import PREFACE
+from velox.protocol.http2.engine import PREFACE
 
 __all__ = [
     "ACK",

@@ -25,8 +25,8 @@ from tests.e2e.bedrock_frames import frames
 from tests.e2e.upstreams import CHAT_JSON, CHAT_SSE
 from tests.outlets import Asked, Http1Link, Outlet
 from tests.recorded import Exchange, recorded
-from velox.protocol.websocket import accept_value
-from velox.protocol.websocket_frames import frame
+from velox.protocol.websocket.frames import frame
+from velox.protocol.websocket.handshake import accept_value
 
 __all__ = ["Fault", "Given", "answer", "give"]
 

@@ -30,9 +30,9 @@ from velox.heads import Header
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2_engines import engine_factory
-from velox.protocol.http2_h2 import WireConnection
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.engines import engine_factory
+from velox.protocol.http2.h2_engine import WireConnection
 
 __all__ = ["ENGINES", "GET", "NOTICE", "POST", "LaterLoop", "Name", "PeerClient", "Server", "asked", "run", "serve"]
 

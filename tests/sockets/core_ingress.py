@@ -14,8 +14,8 @@ from velox.heads import RequestHead
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2 import EngineFactory
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.engine import EngineFactory
 from velox.types import ANYONE, Caller
 
 __all__ = ["App", "Exchange", "Server", "eventually", "listening", "serve"]

@@ -23,7 +23,7 @@ from velox.net.upstream.interface import ReadBuffer, UpstreamConnection
 from velox.net.upstream.resolver import Place, Resolver
 from velox.net.upstream.tls import UpstreamContext
 from velox.outcomes import ConnectionEnd
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engines import engine_factory
 
 __all__ = ["Owner", "TlsServer", "dialed", "dialer_to", "full_listener", "is_through", "local", "nothing_left", "run"]
 

@@ -16,7 +16,7 @@ from velox.errors import Reason, VeloxError
 from velox.heads import Header, RequestHead
 from velox.net.application import Client
 from velox.net.client.body_budget import FIRST_BYTES
-from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR, PROTOCOL_ERROR
+from velox.protocol.http2.engine import CANCEL, INTERNAL_ERROR, NO_ERROR, PROTOCOL_ERROR
 from velox.types import Caller
 
 KIB = 1024

@@ -16,7 +16,7 @@ from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.errors import Reason
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.http2 import ClientHttp2Connection
-from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR, PREFACE
+from velox.protocol.http2.engine import CANCEL, INTERNAL_ERROR, NO_ERROR, PREFACE
 
 KIB: Final = 1024
 MIB: Final = 1 << 20

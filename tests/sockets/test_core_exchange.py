@@ -19,8 +19,8 @@ from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd, Retry
-from velox.protocol import http1_write
-from velox.protocol.http1_response import lone_chunk
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.response import lone_chunk
 from velox.types import ANYONE
 
 

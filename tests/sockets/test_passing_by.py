@@ -14,7 +14,7 @@ from tests.sockets.core_ingress import eventually
 from tests.sockets.dialing import dialed, dialer_to, local, run
 from tests.unit.upstream_wire import KIB, Sink, asked
 from velox.net.upstream.http1 import Http1Connection
-from velox.protocol import http1_write
+from velox.protocol.http1 import write as http1_write
 
 HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -10,7 +10,7 @@ from tests.sockets.core_http2 import ENGINES, GET, Name, Server, asked, run, ser
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.net.client.http2 import ClientHttp2Connection
 from velox.net.client.reply_buffer_budget import MAX_AHEAD, ReplyBufferBudget, held_bytes
-from velox.protocol.http2 import CANCEL, REFUSED_STREAM, SendQueue
+from velox.protocol.http2.engine import CANCEL, REFUSED_STREAM, SendQueue
 
 KIB: Final = 1024
 MIB: Final = 1 << 20

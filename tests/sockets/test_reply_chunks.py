@@ -17,8 +17,9 @@ from velox.gateway.limits.metering import Meter
 from velox.gateway.reply.reply import Reply
 from velox.gateway.reply.reply_fields import NO_ATTEMPTS
 from velox.net.upstream.interface import UpstreamFailure
-from velox.protocol import http1_write, sse
-from velox.protocol.http1_response import lone_chunk
+from velox.protocol import sse
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.response import lone_chunk
 
 EVENT: Final = b'data: {"id":"chatcmpl-1","choices":[{"delta":{"content":"a"}}]}\n\n'
 ANTHROPIC: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0}\n\n'

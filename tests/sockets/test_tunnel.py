@@ -22,8 +22,8 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import FREE_BYTES
 from velox.net.tunnel import CLOSE_S, READ_BYTES, UNSENT_BYTES, Tunnel, TunnelLimits
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
-from velox.protocol.websocket import FrameScanner, close_frame
-from velox.protocol.websocket_messages import MessageGate
+from velox.protocol.websocket.handshake import FrameScanner, close_frame
+from velox.protocol.websocket.messages import MessageGate
 
 LIMITS: Final = TunnelLimits(idle_s=60.0, client_write_s=60.0, upstream_write_s=60.0)
 STOP: Final = VeloxError(Reason.DRAINING, "the gateway is shutting down")

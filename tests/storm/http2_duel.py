@@ -19,8 +19,8 @@ from typing import Final
 from tests.storm.frames import Blame, Server, Stage, frame
 from tests.unit.http2_peers import REQUEST, Name
 from velox.heads import Header
-from velox.protocol.http2 import Engine, EngineError, EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engine import Engine, EngineError, EngineSettings
+from velox.protocol.http2.engines import engine_factory
 
 __all__ = ["KNOWN", "Duel", "duel"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from velox.errors import VeloxError
 from velox.heads import RequestHead
-from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.protocol.http1.request import Http1Limits, RequestDecoder
 
 LIMITS = Http1Limits(body_bytes=1000)
 HOST = b"Host: a\r\n"

@@ -9,8 +9,8 @@ from hpack import Encoder
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
 
 from velox.heads import Header
-from velox.protocol.http2 import Engine, EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engine import Engine, EngineSettings
+from velox.protocol.http2.engines import engine_factory
 
 __all__ = ["OK", "PREFACE", "REQUEST", "Name", "Pair", "RawServer", "Recorder", "make"]
 

@@ -12,9 +12,9 @@ from tests.fuzz.model_spellings import run
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.access import Access, check_model
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
-from velox.protocol.http1_fields import only_pass
+from velox.protocol.heads.fields import only_pass
 from velox.protocol.steps import finished
-from velox.protocol.websocket_messages import MessageError
+from velox.protocol.websocket.messages import MessageError
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import ANYONE, Caller, KeyTerms
 

@@ -10,7 +10,7 @@ from bench.open_loop import arrivals, percentile
 from bench.payloads import CHAT_REPLY, chat_body, large_body
 from bench.report import row, save, table
 from bench.rounds import Figures, Spread, ratios, rotated, run_rounds, spread
-from velox.protocol.body import BodyReader
+from velox.protocol.json.body import BodyReader
 
 pytestmark = pytest.mark.more
 

@@ -42,7 +42,7 @@ def test_place_of_other_system_call() -> None:
 def test_step_of_library_counts_for_its_caller() -> None:
     """What runs in the standard library is the step's that called it; what plays the client is nobody's."""
     outer = ["<module>", "bench.instructions.rig.Rig.run"]
-    read = "velox.protocol.body.BodyReader.read"
+    read = "velox.protocol.json.body.BodyReader.read"
     assert step_of([*outer, "velox.gateway.request.exchange.Exchange.read", read, "json.loads"]) == "read the body"
     assert step_of([*outer, read, "bench.instructions.wires.Http1Client.write"]) == ""
     assert step_of(outer) == step_of(["<module>"]) == "all else (the loop's callbacks, tasks)"

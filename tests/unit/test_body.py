@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.body import BodyReader
+from velox.protocol.json.body import BodyReader
 from velox.types import BodyFields
 
 # A value that simdjson refuses and the standard library reads: with it, the tolerant way reads the same body.

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.body import BodyReader
-from velox.protocol.body_skim import skim
+from velox.protocol.json.body import BodyReader
+from velox.protocol.json.skim import skim
 from velox.types import BodyFields
 
 T = TypeVar("T")

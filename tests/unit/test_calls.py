@@ -18,7 +18,7 @@ from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule
 from velox.policy.estimate import NO_TOKENS, Estimator
 from velox.prices.price import Price, compiled
-from velox.protocol.token_usage import Bill, TokenUsage
+from velox.protocol.usage.tokens import Bill, TokenUsage
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.types import BodyFields, Caller, Endpoint
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.protocol import http1_write
-from velox.protocol.chunked import ChunkedDecoder
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.chunked import ChunkedDecoder
 
 LIMIT = 1 << 20
 

@@ -17,7 +17,7 @@ from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import FIRST_BYTES, BodyBudget
 from velox.net.client.http1 import ClientHttp1Connection
 from velox.net.client.ingress import Ingress
-from velox.protocol.http1 import Http1Limits
+from velox.protocol.http1.request import Http1Limits
 from velox.types import ANYONE, Caller
 
 BUDGET: Final = 100

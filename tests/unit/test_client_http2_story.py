@@ -21,9 +21,9 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.client.http2 import ClientHttp2Connection
 from velox.net.client.ingress import Ingress
 from velox.net.client.reply_buffer_budget import MAX_AHEAD
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.engine import CANCEL, INTERNAL_ERROR, EngineSettings
+from velox.protocol.http2.engines import engine_factory
 from velox.types import ANYONE, Caller
 
 ENGINES: Final[tuple[Name, ...]] = ("ngh2", "h2")

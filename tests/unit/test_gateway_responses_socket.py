@@ -23,9 +23,9 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import FREE_BYTES
 from velox.net.tunnel import TunnelLimits
 from velox.net.turn_budget import TURN_S, TurnBudget
-from velox.protocol.body import BodyReader
-from velox.protocol.websocket import close_frame
-from velox.protocol.websocket_frames import CLOSE, PING, PONG, TEXT, frame
+from velox.protocol.json.body import BodyReader
+from velox.protocol.websocket.frames import CLOSE, PING, PONG, TEXT, frame
+from velox.protocol.websocket.handshake import close_frame
 
 LIMITS: Final = TunnelLimits(idle_s=300.0, client_write_s=30.0, min_rate_bytes=1024)
 READ: Final = 64 * KIB  # of one read

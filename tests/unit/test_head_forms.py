@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from velox.protocol.head_forms import HeadForms, Layout
-from velox.protocol.head_memory import MOST_HEAD_BYTES, Plan
+from velox.protocol.heads.layouts import HeadForms, Layout
+from velox.protocol.heads.memory import MOST_HEAD_BYTES, Plan
 
 HEAD = b"GET /%b HTTP/1.1\r\nHost: a\r\nx-id: %d\r\nAccept: */*\r\nx-trace: %d\r\nContent-Length: %d\r\n\r\n"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
-from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.protocol.http1.request import Http1Limits, RequestDecoder
 
 LIMITS = Http1Limits(body_bytes=64)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.errors import VeloxError
-from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.protocol.http1.request import Http1Limits, RequestDecoder
 
 Exchange = tuple[bytes, bytes, bytes]
 

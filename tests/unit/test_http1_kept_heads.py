@@ -15,10 +15,10 @@ from velox.gateway.translation.dropped_headers import CREDENTIALS, DROPPED, DROP
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import ExtraFields, RequestHead
 from velox.policy.routes import HeaderRules
-from velox.protocol.head_memory import Bounds
 from velox.protocol.head_template import HeadTemplate, TemplateBeside
-from velox.protocol.http1 import HeadReader, Http1Limits
-from velox.protocol.http1_fields import only_pass
+from velox.protocol.heads.fields import only_pass
+from velox.protocol.heads.memory import Bounds
+from velox.protocol.http1.request import HeadReader, Http1Limits
 from velox.providers.rows import OPENAI
 from velox.types import BodyFields
 

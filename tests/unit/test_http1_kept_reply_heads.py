@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from velox.gateway.reply.reply_fields import DROPPED, ReplyFields
 from velox.heads import ReplyHead
-from velox.protocol.http1_response import ResponseDecoder, ResponseError
-from velox.protocol.http1_response_head import ReplyHeads
+from velox.protocol.http1.response import ResponseDecoder, ResponseError
+from velox.protocol.http1.response_head import ReplyHeads
 
 LENGTHS = (
     *(b"Content-Length: 2", b"content-length: 2", b"Content-length: 2", b"Content-Length: 3", b"Content-Length:2"),

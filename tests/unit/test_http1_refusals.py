@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.http1_wires import HOST, LIMITS, head, refusal
 from velox.errors import VeloxError
-from velox.protocol.http1 import RequestDecoder
+from velox.protocol.http1.request import RequestDecoder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.http1_wires import LIMITS, decode, head, refusal
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
-from velox.protocol.http1 import RequestDecoder
+from velox.protocol.http1.request import RequestDecoder
 
 
 def test_request_chat_gives_plain_values() -> None:

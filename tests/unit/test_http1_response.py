@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.heads import ReplyHead
-from velox.protocol.http1_response import ResponseDecoder, ResponseError
-from velox.protocol.http1_response_head import ReplyHeads
+from velox.protocol.http1.response import ResponseDecoder, ResponseError
+from velox.protocol.http1.response_head import ReplyHeads
 
 OK = b"HTTP/1.1 200 OK\r\n"
 Seen = tuple[ReplyHead | None, bytes, bool, bool]

@@ -13,8 +13,8 @@ from tests.unit.upstream_wire import Sink, asked
 from velox.errors import Reason
 from velox.heads import ReplyHead
 from velox.outcomes import ConnectionEnd, Retry
-from velox.protocol.http1_response import ResponseDecoder, ResponseError, decode_first
-from velox.protocol.http1_response_head import ReplyHeads
+from velox.protocol.http1.response import ResponseDecoder, ResponseError, decode_first
+from velox.protocol.http1.response_head import ReplyHeads
 
 STARTS: Final = [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found", b"HTTP/1.1 204 No Content", b"HTTP/1.1 304 Same"]
 RARE_STARTS: Final = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import h11
 import pytest
 
-from velox.protocol import http1_write
+from velox.protocol.http1 import write as http1_write
 
 FIELDS = [(b"content-type", b"application/json"), (b"x-two", b"1"), (b"x-two", b"2")]
 

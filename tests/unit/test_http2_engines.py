@@ -1,4 +1,4 @@
-"""Both HTTP/2 engines keep the rules of velox.protocol.http2.Engine, with themselves and with each other."""
+"""Both HTTP/2 engines keep the rules of velox.protocol.http2.engine.Engine, with themselves and with each other."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import tracemalloc
 import pytest
 
 from tests.unit.http2_peers import OK, REQUEST, Name, Pair, Recorder, make
-from velox.protocol.http2 import (
+from velox.protocol.http2.engine import (
     CANCEL,
     REFUSED_STREAM,
     EngineError,
     EngineSettings,
     SendQueue,
 )
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engines import engine_factory
 
 MIB = 1 << 20
 PAIRS: list[tuple[Name, Name]] = [("ngh2", "ngh2"), ("ngh2", "h2"), ("h2", "ngh2"), ("h2", "h2")]

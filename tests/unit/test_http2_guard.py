@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.h2spec.talker import ACK, END_HEADERS, END_STREAM, PADDED, frame, uint32
 from tests.unit.http2_peers import OK, PREFACE, REQUEST, Name, Pair, Recorder, make
 from tests.unit.test_http2_hostile import frames_of
-from velox.protocol.http2 import (
+from velox.protocol.http2.engine import (
     CANCEL,
     ENHANCE_YOUR_CALM,
     INGRESS_SETTINGS,
@@ -23,8 +23,8 @@ from velox.protocol.http2 import (
     STREAM_CLOSED,
     Engine,
 )
-from velox.protocol.http2_guard import Fault, FrameGuard
-from velox.protocol.http2_ngh2 import SharedFields
+from velox.protocol.http2.guard import Fault, FrameGuard
+from velox.protocol.http2.ngh2_engine import SharedFields
 
 each_engine = pytest.mark.parametrize("name", ["ngh2", "h2"])
 

@@ -6,8 +6,8 @@ import pytest
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Header, RequestHead
-from velox.protocol.http1_head import HeadReader, Http1Limits
-from velox.protocol.http2_head import MalformedError, read_head
+from velox.protocol.http1.request_head import HeadReader, Http1Limits
+from velox.protocol.http2.request_head import MalformedError, read_head
 
 LIMITS = Http1Limits()
 POST: list[Header] = [

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from velox.errors import VeloxError
 from velox.heads import Header
-from velox.protocol.head_memory import Bounds
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2_head import MalformedError, read_head
-from velox.protocol.http2_heads import Http2HeadReader
+from velox.protocol.heads.memory import Bounds
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.head_reader import Http2HeadReader
+from velox.protocol.http2.request_head import MalformedError, read_head
 
 LIMITS = Http1Limits(body_bytes=1000)
 BASE: list[Header] = [
@@ -84,7 +84,7 @@ def test_heads_that_differ_in_their_length_alone_have_one_shape() -> None:
 
 
 def test_heads_that_differ_in_what_is_always_new_have_one_shape() -> None:
-    """And the values are the objects that came: a client may have said them in a byte (http2_ngh2.py)."""
+    """And the values are the objects that came: a client may have said them in a byte (http2/ngh2_engine.py)."""
     reader = trained(*NEW_EACH_TIME)
     value = bytes(bytearray(b"another"))
     one = reader.read([*BASE, (b"x", value), (b"content-length", b"9")], end_stream=False)

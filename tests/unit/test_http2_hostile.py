@@ -22,7 +22,7 @@ from hyperframe.frame import (
 from tests.unit.http2_peers import OK, PREFACE, REQUEST, Name, RawServer, Recorder, make
 from velox.heads import Header, ShapeField
 from velox.protocol.head_template import HeadTemplate
-from velox.protocol.http2 import PROTOCOL_ERROR, REFUSED_STREAM, EngineError, EngineSettings
+from velox.protocol.http2.engine import PROTOCOL_ERROR, REFUSED_STREAM, EngineError, EngineSettings
 
 each_engine = pytest.mark.parametrize("name", ["ngh2", "h2"])
 MAX_STREAMS = SettingsFrame.MAX_CONCURRENT_STREAMS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from velox.gateway.reply.reply_fields import DROPPED, ReplyFields
 from velox.heads import Header, Headers, ReplyHead
-from velox.protocol.http2_response_head import Http2ReplyHeads
+from velox.protocol.http2.response_head import Http2ReplyHeads
 
 # Each value that reading looks at, and its neighbours.
 ODD = (

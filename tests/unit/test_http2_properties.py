@@ -23,9 +23,9 @@ from velox.heads import ReplyHead
 from velox.net.upstream.http2 import Http2Stream
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import ConnectionEnd
-from velox.protocol.http1_response import ResponseDecoder
-from velox.protocol.http1_response_head import ReplyHeads
-from velox.protocol.http2 import EngineSettings
+from velox.protocol.http1.response import ResponseDecoder
+from velox.protocol.http1.response_head import ReplyHeads
+from velox.protocol.http2.engine import EngineSettings
 from velox.protocol.sse import EventWatch
 
 ENGINES: tuple[Name, ...] = ("ngh2", "h2")

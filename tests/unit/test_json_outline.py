@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from velox.protocol.json_outline import Outline
+from velox.protocol.json.outline import Outline
 
 NAMES = (b"usage", b"model", b"service_tier")
 PATHS = ("usage", "model", "service_tier", *(f"response.{name.decode()}" for name in NAMES))

@@ -22,7 +22,7 @@ from velox.gateway.reply.rate_headers import duration_text
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limit_rules import LimitRule
-from velox.protocol.http1_write import field_lines
+from velox.protocol.http1.write import field_lines
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
 from velox.types import ANYONE, NO_RATES, BodyFields, Caller, Endpoint, KeyTerms, Rates, Scope

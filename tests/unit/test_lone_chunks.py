@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.unit.test_upstream_http1 import Line
 from tests.unit.upstream_wire import Sink
-from velox.protocol import http1_write
-from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, lone_chunk
-from velox.protocol.http1_response_head import ReplyHeads
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.response import LONE_CHUNK_BYTES, ResponseDecoder, lone_chunk
+from velox.protocol.http1.response_head import ReplyHeads
 
 HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 # Bytes that chunks are cut into and look like.

@@ -13,8 +13,8 @@ from velox.gateway.websocket import responses_socket, sockets
 from velox.net import message_room, tunnel
 from velox.net.client import http1, plain_socket, reply_buffer_budget, tls
 from velox.net.upstream import http2, interface
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2 import INGRESS_SETTINGS
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.engine import INGRESS_SETTINGS
 from velox.runtime import capacity
 from velox.runtime.buckets import table_size
 from velox.runtime.capacity import descriptors_of, memory_of

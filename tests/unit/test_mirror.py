@@ -37,7 +37,7 @@ from velox.policy.estimate import Estimate
 from velox.policy.health.member import State
 from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
 from velox.policy.split import MirrorGate
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.body import BodyReader
-from velox.protocol.body_edit import Field, naming_model, with_model, with_model_in_steps, with_query_model
+from velox.protocol.json.body import BodyReader
+from velox.protocol.json.edit import Field, naming_model, with_model, with_model_in_steps, with_query_model
 
 KIB = 1024
 SPELLINGS = [b'"model"', b'"mod\\u0065l"', b'"\\u006dodel"', b'"\\u006D\\u006f\\u0064\\u0065\\u006C"']

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from velox.protocol.json_outline import Outline
-from velox.protocol.value_count import brackets_open, has_over
+from velox.protocol.json.outline import Outline
+from velox.protocol.json.value_count import brackets_open, has_over
 from velox.protocol.value_end import ValueEnd
 
 PATHS = ("id", "type", "a.id", "a.b.id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.protocol.own_names import is_local, is_own
+from velox.protocol.heads.own_names import is_local, is_own
 
 NAMES = frozenset({"gateway.example"})
 

@@ -19,7 +19,7 @@ from velox.gateway.auth import Authenticator
 from velox.gateway.reply.filters import ReplyFilter
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.upstream.interface import UpstreamFailure
-from velox.protocol.body import LARGE_BYTES, BodyReader
+from velox.protocol.json.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import looking_for_mentions, mentions_objects, named_ids
 from velox.protocol.steps import finished

@@ -11,7 +11,7 @@ from tests.unit.test_lone_chunks import HEAD, alone
 from tests.unit.test_upstream_http1 import Line
 from tests.unit.upstream_wire import KIB, Sink, Transport
 from velox.outcomes import ConnectionEnd
-from velox.protocol import http1_write
+from velox.protocol.http1 import write as http1_write
 
 LAST: Final = http1_write.LAST_CHUNK
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.pattern_pumps import Pattern, fault_of, patterns_of_package
 
 # What they are matched against was taken by another pattern before, line by line.
-CHECKED_BEFORE = {"velox.heads._FIELD_LINE", "velox.protocol.head_extras._NAMES"}
+CHECKED_BEFORE = {"velox.heads._FIELD_LINE", "velox.protocol.heads.extras._NAMES"}
 ON_THE_WAY = ("heads", "protocol", "dialects", "policy", "gateway", "net", "prices", "providers")
 BESIDE = ("accounts", "admin", "importing", "ledger", "observe", "profiling", "runtime", "settings", "shm", "sim")
 # Files that only the operator writes.
@@ -26,9 +26,9 @@ OF_SETTINGS = {
 # possessive groups of several steps wrongly (gh-106052).
 SHORT = {
     "velox.policy.api_table._PLAIN",
-    "velox.protocol.chunked._SIZE_LINE",
-    "velox.protocol.head_extras._EXTRA_LINES",
-    "velox.protocol.http1_target._PLAIN",
+    "velox.protocol.http1.chunked._SIZE_LINE",
+    "velox.protocol.heads.extras._EXTRA_LINES",
+    "velox.protocol.heads.target._PLAIN",
 }
 
 

@@ -1,4 +1,4 @@
-"""All kinds of tokens that a reply tells of, however its bytes are cut (protocol/token_usage.py)."""
+"""All kinds of tokens that a reply tells of, however its bytes are cut (protocol/usage/tokens.py)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from velox.protocol.token_usage import Bill
-from velox.protocol.usage import GOOGLE_KEY, BodyUsage, StreamUsage, TokenUsage
+from velox.protocol.usage.reader import GOOGLE_KEY, BodyUsage, StreamUsage, TokenUsage
+from velox.protocol.usage.tokens import Bill
 
 OPENAI = {
     "prompt_tokens": 100,

@@ -12,7 +12,7 @@ from tests.unit.upstream_wire import KIB, MIB, OK, Sink, Wire
 from velox.errors import Reason
 from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
 from velox.outcomes import ConnectionEnd
-from velox.protocol.http2 import EngineSettings
+from velox.protocol.http2.engine import EngineSettings
 
 WINDOW: Final = 256 * KIB
 

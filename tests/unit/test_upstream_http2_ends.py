@@ -27,7 +27,7 @@ from tests.unit.upstream_wire import KIB, MIB, OK, Sink, Wire
 from velox.errors import Reason
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import ConnectionEnd, Retry
-from velox.protocol.http2 import REFUSED_STREAM, EngineSettings
+from velox.protocol.http2.engine import REFUSED_STREAM, EngineSettings
 
 
 @pytest.fixture(params=["ngh2", "h2"])

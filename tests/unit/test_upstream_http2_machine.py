@@ -14,7 +14,7 @@ from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, OK, Sink, Wire
 from velox.net.upstream.http2 import Http2Stream
 from velox.outcomes import ConnectionEnd
-from velox.protocol.http2 import REFUSED_STREAM, EngineSettings
+from velox.protocol.http2.engine import REFUSED_STREAM, EngineSettings
 
 WINDOW = 64 * KIB
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.body import LARGE_BYTES, BodyReader
-from velox.protocol.body_edit import ask_for_usage
+from velox.protocol.json.body import LARGE_BYTES, BodyReader
+from velox.protocol.json.edit import ask_for_usage
 from velox.protocol.steps import finished
-from velox.protocol.usage import BodyUsage, DataLines, StreamUsage
+from velox.protocol.usage.reader import BodyUsage, DataLines, StreamUsage
 from velox.types import BodyFields
 
 CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"}}]'

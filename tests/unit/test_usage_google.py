@@ -1,4 +1,4 @@
-"""How many tokens a Gemini reply says it took (protocol/usage.py), in every recorded one."""
+"""How many tokens a Gemini reply says it took (protocol/usage/reader.py), in every recorded one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.recorded import Exchange, recorded
-from velox.protocol.usage import GOOGLE_KEY, BodyUsage, StreamUsage
+from velox.protocol.usage.reader import GOOGLE_KEY, BodyUsage, StreamUsage
 
 RECORDED = [each for name in ("gemini", "vertex") for each in recorded(name, "enerateContent")]
 PLAIN = [each for each in RECORDED if not each.is_stream]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.protocol.usage_strip import UsageStrip
+from velox.protocol.usage.strip import UsageStrip
 
 HEAD = b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":['
 CHOICE = b'{"index":0,"delta":{"content":"\\"usage\\":null} "},"logprobs":null,"finish_reason":null}'

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.protocol.value_count import has_over
+from velox.protocol.json.value_count import has_over
 
 SLICE = 64 * 1024
 TEXTS = st.text(alphabet='a,{"\\é', max_size=6)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from websockets.exceptions import ProtocolError
 from websockets.frames import Close, Frame, Opcode
 
-from velox.protocol.websocket import GOING_AWAY, NO_CODE, FrameScanner, close_frame
-from velox.protocol.websocket_frames import FrameReader, TooLongError, close_code_of
+from velox.protocol.websocket.frames import FrameReader, TooLongError, close_code_of
+from velox.protocol.websocket.handshake import GOING_AWAY, NO_CODE, FrameScanner, close_frame
 
 SIZES = [0, 1, 2, 125, 126, 127, 65535, 65536, 70000]
 

@@ -7,10 +7,10 @@ import pytest
 from tests.unit.http1_wires import decode, head, refusal
 from velox.errors import Reason
 from velox.heads import Headers, WebSocketOffer
-from velox.protocol.http1 import Http1Limits, RequestDecoder
-from velox.protocol.http1_response import ResponseDecoder, ResponseError
-from velox.protocol.http1_response_head import ReplyHeads
-from velox.protocol.websocket import HandshakeError, accept_value, check_accepted, offer_fields, read_offer
+from velox.protocol.http1.request import Http1Limits, RequestDecoder
+from velox.protocol.http1.response import ResponseDecoder, ResponseError
+from velox.protocol.http1.response_head import ReplyHeads
+from velox.protocol.websocket.handshake import HandshakeError, accept_value, check_accepted, offer_fields, read_offer
 
 LINE = b"GET /v1/realtime?model=m HTTP/1.1"
 # RFC 6455 §1.2 and §1.3: the specification's own example.

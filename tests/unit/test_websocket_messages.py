@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.frames import Frame, Opcode
 
-from velox.protocol.websocket_messages import MessageError, MessageGate
+from velox.protocol.websocket.messages import MessageError, MessageGate
 
 KIB = 1024
 

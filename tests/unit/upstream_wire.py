@@ -13,9 +13,9 @@ from velox.heads import Header, ReplyHead
 from velox.net.upstream.http2 import Http2Connection, Http2Stream
 from velox.net.upstream.interface import PlainFields, ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd
-from velox.protocol import http1_write
-from velox.protocol.http2 import EngineSettings
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http2.engine import EngineSettings
+from velox.protocol.http2.engines import engine_factory
 
 __all__ = ["KIB", "MIB", "OK", "Loop", "Owner", "Sink", "Transport", "Wire", "asked"]
 

@@ -19,8 +19,8 @@ from tests.sockets.core_ingress import App, Exchange, Server, eventually, serve
 from tests.vectors.play import COMMON
 from tests.vectors.recorder import Recorder
 from tests.vectors.vector import GET, json_request, request
-from velox.protocol.http2 import EngineFactory
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engine import EngineFactory
+from velox.protocol.http2.engines import engine_factory
 
 # R-H1-10, and one read.
 MOST_BYTES = 2 * 64 * 1024

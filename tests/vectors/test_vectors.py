@@ -12,7 +12,7 @@ from tests.vectors.table import VECTORS, of_http11probe
 from tests.vectors.vector import Door, Vector
 from velox.errors import VeloxError
 from velox.heads import RequestHead
-from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.protocol.http1.request import Http1Limits, RequestDecoder
 
 # What Http11Probe documents in its seven groups (2026).
 N_PUBLIC = 215

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from velox.admin.message import BODY_BYTES, AdminRequest, RefusalError, too_large
 from velox.errors import VeloxError
-from velox.protocol.chunked import ChunkedDecoder
+from velox.protocol.http1.chunked import ChunkedDecoder
 
 __all__ = ["HEAD_BYTES", "Incoming", "PlainStream", "Stream", "TlsStream", "has_private_peer"]
 

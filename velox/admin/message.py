@@ -5,9 +5,10 @@ know: sockets, pages.
 
 Smaller than the data path's reading on purpose: llhttp checks the grammar, a path is compared as it came, and there is
 no memory of heads. The rules that keep two servers from reading one head as two different requests are the data path's
-(protocol/http1_head.py). The Host check stops DNS rebinding: a page of a foreign name that resolves to this address
-sends that name, and gets 403. So does a page of any name that lets a browser change something: it says where it is from
-(Origin). What takes the workers' time is for no page of another site (Sec-Fetch-Site, W3C Fetch Metadata §2.3; Origin).
+(protocol/http1/request_head.py). The Host check stops DNS rebinding: a page of a foreign name that resolves to this
+address sends that name, and gets 403. So does a page of any name that lets a browser change something: it says where it
+is from (Origin). What takes the workers' time is for no page of another site (Sec-Fetch-Site, W3C Fetch Metadata §2.3;
+Origin).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import httptools
 
 from velox.errors import VeloxError
 from velox.heads import Header
-from velox.protocol.http1_fields import connection_members, field_values
-from velox.protocol.http1_head import METHODS, Http1Limits, body_framing, check_single, expects_continue
-from velox.protocol.own_names import is_own
+from velox.protocol.heads.fields import connection_members, field_values
+from velox.protocol.heads.own_names import is_own
+from velox.protocol.http1.request_head import METHODS, Http1Limits, body_framing, check_single, expects_continue
 
 __all__ = [
     "BODY_BYTES",

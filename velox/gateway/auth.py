@@ -26,7 +26,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.reply.addresses import NO_PASS, AddressPass
 from velox.heads import RequestHead
 from velox.policy.web_origins import WebOrigins
-from velox.protocol.own_names import is_local
+from velox.protocol.heads.own_names import is_local
 from velox.providers.rows import OPENAI
 from velox.types import ANYONE, Caller, KeyEntry, KeyUpdate
 

@@ -112,8 +112,8 @@ class Flag(enum.IntFlag):
 class Tokens(NamedTuple):
     """What a call used; None: not known. input and output are totals, of which the others are parts.
 
-    In the order of protocol.token_usage.TokenUsage and Units, whose words say what each is. web_searches are calls of a
-    tool; those behind image_cached are no tokens, but what some models are paid by in their place.
+    In the order of protocol.usage.tokens.TokenUsage and Units, whose words say what each is. web_searches are calls of
+    a tool; those behind image_cached are no tokens, but what some models are paid by in their place.
     """
 
     input: int | None = None

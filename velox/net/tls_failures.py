@@ -10,7 +10,7 @@ import ssl
 from typing import Final
 
 from velox.outcomes import TlsFailure
-from velox.protocol import http1_write
+from velox.protocol.http1 import write as http1_write
 
 __all__ = ["PLAIN_HTTP_REPLY", "cause_of", "is_http"]
 

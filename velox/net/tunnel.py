@@ -1,7 +1,8 @@
 """A tunnel: a client's and an upstream's connection, whose bytes are each other's from a 101 on.
 
 Knows: who is held up while the other one is slow, how an end on one side becomes an end on the other, when a tunnel has
-taken too long, how it is closed from here. Does not know: HTTP, why it was opened, what is in a frame (websocket.py).
+taken too long, how it is closed from here. Does not know: HTTP, why it was opened, what is in a frame
+(protocol/websocket).
 
     one side sends    the other gets the same bytes; above 64 KiB unsent the sender is not read
     one side ends     what it sent goes out, then the other side's connection ends too. No Close frame is invented: a
@@ -26,8 +27,8 @@ from velox.net.message_room import MessageRoom
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.net.upstream.read_pace import ReadPace
 from velox.policy.pace import PaceRules
-from velox.protocol.websocket import GOING_AWAY, POLICY, TRY_LATER, FrameScanner, close_frame
-from velox.protocol.websocket_messages import MessageError
+from velox.protocol.websocket.handshake import GOING_AWAY, POLICY, TRY_LATER, FrameScanner, close_frame
+from velox.protocol.websocket.messages import MessageError
 
 __all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Gate", "HoldingGate", "Tunnel", "TunnelEnd", "TunnelLimits"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from velox.protocol.token_usage import TokenUsage, Units
+from velox.protocol.usage.tokens import TokenUsage, Units
 
 __all__ = ["LABEL_SEPARATOR", "UNITS", "Band", "Cost", "Price", "UnitRates", "compiled", "free"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.body_edit import spliced
+from velox.protocol.json.edit import spliced
 from velox.types import FormFields
 
 __all__ = [

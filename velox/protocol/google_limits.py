@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 import simdjson
 
-from velox.protocol.body_skim import skim
+from velox.protocol.json.skim import skim
+from velox.protocol.json.value_count import MOST_VALUES, has_over_in_steps
 from velox.protocol.named_models import folded
-from velox.protocol.value_count import MOST_VALUES, has_over_in_steps
 from velox.types import BodyFields
 
 __all__ = ["with_google_limits"]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.heads import ExtraFields, Headers, ShapeField
-from velox.protocol.head_memory import picker
-from velox.protocol.http1_write import check_unsplit, field_lines
-from velox.protocol.http2 import Mark, Markable, guarded
+from velox.protocol.heads.memory import picker
+from velox.protocol.http1.write import check_unsplit, field_lines
+from velox.protocol.http2.engine import Mark, Markable, guarded
 
 __all__ = ["HeadTemplate", "TemplateBeside"]
 

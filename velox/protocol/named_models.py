@@ -20,9 +20,9 @@ from urllib.parse import unquote_to_bytes
 
 import simdjson
 
-from velox.protocol.body_skim import skim
 from velox.protocol.forms import FormError, FormPart, split_form
-from velox.protocol.value_count import has_over, has_over_in_steps
+from velox.protocol.json.skim import skim
+from velox.protocol.json.value_count import has_over, has_over_in_steps
 
 __all__ = [
     "DoubtError",

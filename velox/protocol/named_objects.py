@@ -18,8 +18,8 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import simdjson
 
+from velox.protocol.json.value_count import has_over_in_steps
 from velox.protocol.named_models import DoubtError, Pairs, body_fields, folded
-from velox.protocol.value_count import has_over_in_steps
 
 __all__ = [
     "ESCAPE",

@@ -150,7 +150,7 @@ _MIB: Final = 1024 * 1024
 _PROCESS: Final = 48 * _MIB
 # A TLS context with the system's authorities: 0.8 MiB measured, of 144 of them. A member has two (runtime/members.py).
 _AUTHORITIES: Final = 1 * _MIB
-# Heads that were remembered, with their plans and templates (protocol/head_memory.py, gateway/front/intake.py,
+# Heads that were remembered, with their plans and templates (protocol/heads/memory.py, gateway/front/intake.py,
 # forward.py): 27 MiB measured, of 9,000 callers that each send 60 fields of their own to eight upstreams.
 _REMEMBERED: Final = 40 * _MIB
 # Protocol, transport, reader, timers of a connection.
@@ -179,7 +179,7 @@ _NARROW_WINDOW: Final = 16 * _KIB
 _HTTP2: Final = 1024 * _KIB + 256 * _KIB
 # A request that waits or runs: a head of 32 KiB as read, as fields, and as sent; its task. 105 KiB measured.
 _EXCHANGE: Final = 112 * _KIB
-# What is kept of a reply for its usage (protocol/usage.py): 128 KiB, over-allocated by an eighth.
+# What is kept of a reply for its usage (protocol/usage/reader.py): 128 KiB, over-allocated by an eighth.
 _USAGE: Final = 144 * _KIB
 # A body that comes in pieces grows by an eighth ahead of time (CPython's bytearray).
 _GROWTH: Final = 9 / 8

@@ -33,7 +33,7 @@ from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit
 from velox.policy.health.keys import Changes, Keys
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes import ProbeEntry, UpstreamEntry
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engines import engine_factory
 from velox.providers.authority import Authority
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import origin_of

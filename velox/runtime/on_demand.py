@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from velox.policy.routes import UpstreamEntry
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http2.engines import engine_factory
 from velox.providers.provider import Keyless
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings

@@ -16,7 +16,7 @@ from velox.policy.routes import UpstreamEntry
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Band, Price
 from velox.prices.table import Table, shipped_table
-from velox.protocol.token_usage import token_usage, told_units
+from velox.protocol.usage.tokens import token_usage, told_units
 from velox.settings import Settings
 
 __all__ = ["call_prices", "check_price_lines", "price_answers", "price_book", "price_lines", "seller_of"]

@@ -64,9 +64,9 @@ from velox.policy.retry import RetryBudget, RetryRules
 from velox.policy.routes import UpstreamEntry
 from velox.policy.web_origins import WebOrigins
 from velox.profiling.remote import ProfileAgent
-from velox.protocol.body import BodyReader
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2_engines import engine_factory
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.engines import engine_factory
+from velox.protocol.json.body import BodyReader
 from velox.protocol.model_list import ModelDetails
 from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, open_files_limit, share

@@ -19,7 +19,7 @@ from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings
 from velox.dialects.embeddings.other_models import EmbeddingForm, ModelEmbeddings
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.generate.write_reply import GenerateClient
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.usage.tokens import TokenUsage
 
 PREDICT, CONTENT, TITAN, NOVA, COHERE = EmbeddingForm
 ONE: dict[EmbeddingForm, Any] = {

@@ -11,8 +11,8 @@ from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import Dialogue
-from velox.protocol.token_usage import Bill, TokenUsage, Units
-from velox.protocol.usage import BodyUsage, StreamUsage
+from velox.protocol.usage.reader import BodyUsage, StreamUsage
+from velox.protocol.usage.tokens import Bill, TokenUsage, Units
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.dialects import sides
 from velox.types import ApiKind

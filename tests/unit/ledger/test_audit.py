@@ -23,7 +23,7 @@ from velox.gateway.limits.metering import Usage
 from velox.ledger.record import Tokens
 from velox.ledger.report import CALL_NAMES, call_rows, lines
 from velox.policy.estimate import Estimator
-from velox.protocol.token_usage import Bill, TokenUsage, Units
+from velox.protocol.usage.tokens import Bill, TokenUsage, Units
 from velox.runtime.priced import call_prices
 from velox.settings import load
 from velox.types import BodyFields, Caller, Endpoint

@@ -9,7 +9,7 @@ import pytest
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import PriceError, read_overrides
 from velox.prices.table import shipped_table
-from velox.protocol.token_usage import TokenUsage, Units
+from velox.protocol.usage.tokens import TokenUsage, Units
 
 NOW = 1_795_401_000
 OWN, OPENAI = Seller("own"), Seller("main", "openai")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Cost, Price, compiled
 from velox.prices.table import shipped_table
-from velox.protocol.token_usage import TokenUsage, Units, token_usage, with_tools
+from velox.protocol.usage.tokens import TokenUsage, Units, token_usage, with_tools
 
 NOW = 1_795_401_000
 

@@ -12,7 +12,7 @@ import pytest
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import read_overrides
 from velox.prices.table import Table, shipped_table
-from velox.protocol.token_usage import Bill, TokenUsage
+from velox.protocol.usage.tokens import Bill, TokenUsage
 from velox.providers.rows import PROVIDERS
 
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "recorded_costs.jsonl").read_text().splitlines()]

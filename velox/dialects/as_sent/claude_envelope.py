@@ -35,7 +35,7 @@ from velox.dialects.converse.words import api_error, message_of
 from velox.dialects.json_text.decoding import decoded_reply
 from velox.dialects.json_text.text import quoted
 from velox.dialects.messages.wire import BILLING
-from velox.protocol.body_edit import STRING, Field
+from velox.protocol.json.edit import STRING, Field
 
 __all__ = [
     "ClaudeOnBedrock",

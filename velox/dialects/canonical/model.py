@@ -21,7 +21,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from velox.protocol.token_usage import Bill
+from velox.protocol.usage.tokens import Bill
 from velox.types import AnswerKeeper
 
 __all__ = [

@@ -27,7 +27,7 @@ from velox.dialects.chat import wire
 from velox.dialects.chat.sources import citations_of, n_annotations
 from velox.dialects.json_text.decoding import bill_in, is_given
 from velox.dialects.json_text.text import EMPTY, joined, raw_text
-from velox.protocol.token_usage import beside_prompt
+from velox.protocol.usage.tokens import beside_prompt
 
 __all__ = [
     "EXTRA_CONTENT",

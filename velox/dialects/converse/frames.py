@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from velox.dialects.canonical.losses import BrokenReplyError
-from velox.protocol.value_count import MOST_VALUES, has_over
+from velox.protocol.json.value_count import MOST_VALUES, has_over
 
 __all__ = ["Frame", "Frames"]
 

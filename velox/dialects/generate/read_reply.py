@@ -46,7 +46,7 @@ from velox.dialects.generate.words import (
 from velox.dialects.generate.write_request import RequestWriter
 from velox.dialects.json_text.text import EMPTY, decoded, joined, raw_text
 from velox.dialects.tools.tool_fit import fit_tools
-from velox.protocol.token_usage import google_searches
+from velox.protocol.usage.tokens import google_searches
 
 __all__ = ["GenerateModel"]
 

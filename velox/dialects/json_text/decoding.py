@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
-from velox.protocol.token_usage import Bill, bill_of
+from velox.protocol.usage.tokens import Bill, bill_of
 
 __all__ = [
     "BOM",

@@ -25,7 +25,7 @@ from velox.dialects.messages.wire import (
     StopDetails,
     UsageOut,
 )
-from velox.protocol.token_usage import REGIONAL, count_of
+from velox.protocol.usage.tokens import REGIONAL, count_of
 
 __all__ = [
     "RESULTS",

@@ -26,7 +26,7 @@ from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.responses.write_stream import Events
 from velox.errors import untraced
-from velox.protocol.value_count import MOST_VALUES, has_over
+from velox.protocol.json.value_count import MOST_VALUES, has_over
 
 __all__ = [
     "Asked",

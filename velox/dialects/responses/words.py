@@ -34,7 +34,7 @@ from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annotations, search_of
 from velox.dialects.tools.arguments import custom_arguments, read_arguments
-from velox.protocol.token_usage import TokenUsage, openai_searches, with_tools
+from velox.protocol.usage.tokens import TokenUsage, openai_searches, with_tools
 
 __all__ = ["THOUGHT", "answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from velox.dialects.canonical.losses import BrokenReplyError
 from velox.dialects.json_text.decoding import BOM
-from velox.protocol.value_count import MOST_VALUES, has_over
+from velox.protocol.json.value_count import MOST_VALUES, has_over
 
 __all__ = ["MOST_REPLY_BYTES", "SseEvents"]
 

@@ -35,9 +35,9 @@ from velox.policy.api_table import (
     plain_words,
 )
 from velox.policy.patterns import matches
-from velox.protocol.body import LARGE_BYTES
-from velox.protocol.body_skim import skim
 from velox.protocol.forms import FormPart
+from velox.protocol.json.body import LARGE_BYTES
+from velox.protocol.json.skim import skim
 from velox.protocol.named_models import (
     DoubtError,
     JsonScan,
@@ -52,7 +52,7 @@ from velox.protocol.named_models import (
     query_models,
     response_models,
 )
-from velox.protocol.websocket_messages import MOST_BYTES, MessageGate
+from velox.protocol.websocket.messages import MOST_BYTES, MessageGate
 from velox.shm.object_table import UNKNOWN, ObjectTable
 from velox.types import BodyFields, Caller
 

@@ -27,9 +27,9 @@ from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api_table import ApiCall, Group
 from velox.policy.object_kinds import ObjectKind, without_verb
-from velox.protocol.body import LARGE_BYTES
-from velox.protocol.body_skim import skim
-from velox.protocol.json_outline import Outline
+from velox.protocol.json.body import LARGE_BYTES
+from velox.protocol.json.outline import Outline
+from velox.protocol.json.skim import skim
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import (
     ESCAPE,
@@ -46,7 +46,7 @@ from velox.protocol.named_objects import (
 from velox.protocol.reply_body import BodyReader, CodingError, label_of, plain_reply
 from velox.protocol.steps import finished
 from velox.protocol.value_end import QUOTE
-from velox.protocol.websocket import head_bytes, payload_bytes
+from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 
 __all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]

@@ -17,7 +17,7 @@ from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
 from velox.protocol.content_coding import coding_of
-from velox.protocol.http1_target import SERVER
+from velox.protocol.heads.target import SERVER
 from velox.types import Answers, ApiKind, BodyFields, Caller, Dialect, Endpoint, Priority
 
 __all__ = ["RequestPlan", "plan_of", "runs_model"]

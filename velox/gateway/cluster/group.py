@@ -44,9 +44,9 @@ from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import RetryRules, retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
-from velox.protocol.body_edit import with_model, with_model_in_steps
 from velox.protocol.forms import with_form_model, with_form_model_in_steps
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.json.edit import with_model, with_model_in_steps
+from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.authority import NO_PROOF, Authority
 from velox.providers.reasoning import reasons
 from velox.types import BodyFields, Endpoint, FormFields

@@ -20,8 +20,8 @@ from velox.errors import Reason, VeloxError
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import Application, ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.policy.web_origins import WebOrigins
-from velox.protocol.http1_head import METHODS
-from velox.protocol.http_date import http_date
+from velox.protocol.heads.date import http_date
+from velox.protocol.http1.request_head import METHODS
 from velox.types import ANYONE, Caller
 
 __all__ = ["CrossOrigin"]

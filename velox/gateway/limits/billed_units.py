@@ -7,7 +7,7 @@
     rankings    search units (Cohere's `rerank`), which the reply counts
 
 Knows: these requests, and what is held for them at most. Does not know: what a unit costs, or replies
-(protocol/token_usage.py).
+(protocol/usage/tokens.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from velox.policy.estimate import n_answers
-from velox.protocol.token_usage import TokenUsage, Units, milliseconds
+from velox.protocol.usage.tokens import TokenUsage, Units, milliseconds
 from velox.types import BodyFields, Endpoint, FormFields
 
 __all__ = ["BY_UNITS", "AskedUnits", "asked_units"]

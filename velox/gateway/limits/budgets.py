@@ -28,7 +28,7 @@ from velox.policy.budget_rules import BudgetRule, has_budgets, own_rules, spende
 from velox.policy.estimate import NO_TOKENS, Estimate, longest_answer, n_answers
 from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price
-from velox.protocol.token_usage import TokenUsage, Units
+from velox.protocol.usage.tokens import TokenUsage, Units
 from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget
 from velox.types import BodyFields, Caller, Endpoint, FormFields
 

@@ -27,7 +27,7 @@ from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budget import NANO_PER_USD
 from velox.policy.estimate import NO_TOKENS, Estimate, has_guess, recorded
 from velox.prices.price import Price
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.usage.tokens import TokenUsage
 from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
 
 __all__ = [

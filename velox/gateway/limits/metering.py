@@ -11,10 +11,19 @@ from typing import ClassVar, Final, Protocol
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
 from velox.heads import ReplyHead
-from velox.protocol.body_edit import ask_for_usage
+from velox.protocol.json.edit import ask_for_usage
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
-from velox.protocol.usage import GOOGLE_KEY, UNITS_KEY, ArrayUsage, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
-from velox.protocol.usage_strip import UsageStrip
+from velox.protocol.usage.reader import (
+    GOOGLE_KEY,
+    UNITS_KEY,
+    ArrayUsage,
+    BodyUsage,
+    DataLines,
+    StreamUsage,
+    TokenUsage,
+    Usage,
+)
+from velox.protocol.usage.strip import UsageStrip
 from velox.types import BodyFields, Dialect, Endpoint
 
 __all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]

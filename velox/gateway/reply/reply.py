@@ -40,7 +40,7 @@ from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.error_meaning import ERROR_BYTES, READ_STATUSES
-from velox.protocol.http_date import http_date
+from velox.protocol.heads.date import http_date
 from velox.protocol.reply_body import begun_text, label_of
 from velox.types import Answers, Dialect
 

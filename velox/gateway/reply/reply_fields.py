@@ -16,7 +16,7 @@ from velox.heads import Headers, ReplyHead, ReplyShape, RequestHead, ShapeField
 from velox.memo import Memo
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_template import HeadTemplate
-from velox.protocol.http1_write import field_lines
+from velox.protocol.http1.write import field_lines
 from velox.protocol.reply_body import is_coded, is_events
 
 __all__ = [

@@ -13,7 +13,7 @@ import orjson
 
 from velox.errors import Reason, VeloxError, anthropic_type, error_type, google_status
 from velox.heads import Headers
-from velox.protocol.http_date import http_date
+from velox.protocol.heads.date import http_date
 from velox.types import Dialect
 
 __all__ = ["crash", "error_body", "error_reply"]

@@ -19,10 +19,10 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.routing import Routing
 from velox.heads import RequestHead
 from velox.policy.routes import asked_model
-from velox.protocol.body import LARGE_BYTES
-from velox.protocol.body_skim import skim
 from velox.protocol.forms import form_texts
-from velox.protocol.json_outline import Outline
+from velox.protocol.json.body import LARGE_BYTES
+from velox.protocol.json.outline import Outline
+from velox.protocol.json.skim import skim
 from velox.types import Caller
 
 __all__ = ["check_lines"]

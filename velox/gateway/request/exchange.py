@@ -72,13 +72,13 @@ from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
 from velox.policy.sessions import lifetime_s
 from velox.policy.split import MirrorGate
-from velox.protocol.body_edit import adding_model
 from velox.protocol.forms import adding_form_model, read_form
 from velox.protocol.google_limits import with_google_limits
-from velox.protocol.http1_head import METHODS
-from velox.protocol.http1_target import SERVER
+from velox.protocol.heads.target import SERVER
+from velox.protocol.http1.request_head import METHODS
+from velox.protocol.json.edit import adding_model
 from velox.protocol.steps import finished
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 
 __all__ = ["Exchange", "ExchangeOwner"]

@@ -39,7 +39,7 @@ from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.routes import asked_model
 from velox.policy.split import MirrorGate
 from velox.protocol.reply_body import label_of
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.usage.tokens import TokenUsage
 from velox.types import BodyFields
 
 __all__ = ["Mirrors", "Prepare", "PrepareApart"]

@@ -21,7 +21,7 @@ from velox.gateway.reply.reply_fields import ReplyFields
 from velox.gateway.request.tunnels import Tunnels
 from velox.policy.estimate import Estimator
 from velox.policy.retry import RetryBudget, RetryRules
-from velox.protocol.body import BodyReader
+from velox.protocol.json.body import BodyReader
 
 __all__ = ["GatewayLimits", "Parts"]
 

@@ -50,8 +50,8 @@ from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.api_rows import is_management
 from velox.policy.routes import HeaderRules
-from velox.protocol.body_edit import Field, instead_of_model, naming_model, with_model
-from velox.protocol.value_count import MOST_VALUES, has_over
+from velox.protocol.json.edit import Field, instead_of_model, naming_model, with_model
+from velox.protocol.json.value_count import MOST_VALUES, has_over
 from velox.providers.provider import Envelope, Provider
 from velox.providers.rows import takes_path
 from velox.providers.target import TargetCall, TargetError, target_call

@@ -15,7 +15,7 @@ from velox.gateway.aside import CalledMember
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
 from velox.policy.routes import HeaderRules
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields
 
 __all__ = ["COUNTED_BY", "COUNTS", "ClientRequest", "refusal"]

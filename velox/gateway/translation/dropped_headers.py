@@ -52,7 +52,7 @@ DROPPED: Final = (
     | {b"x-goog-fieldmask"}  # leaves parts of an answer out, its usage as well
     | {b"x-request-timeout-ms"}  # the client's, for Velox; the upstream's time is part of it
 )
-# Forwarding claims and what is for Velox are not taken from a client (B-26). protocol/http1_fields.py suspects names
+# Forwarding claims and what is for Velox are not taken from a client (B-26). protocol/heads/fields.py suspects names
 # with these words, so that none of them passes beside a plan.
 DROPPED_STARTS: Final = (b"x-forwarded-", b"x-velox-", b"x-envoy-")
 # Dropped where another credential than the client's own goes up.

@@ -18,10 +18,10 @@ from velox.memo import Memo
 from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Retry
 from velox.policy.routes import NO_RULES, HeaderRules
-from velox.protocol.body_edit import with_query_model
 from velox.protocol.google_query import is_googles, without_system_parameters
 from velox.protocol.head_template import HeadTemplate, TemplateBeside
-from velox.protocol.websocket import offer_fields
+from velox.protocol.json.edit import with_query_model
+from velox.protocol.websocket.handshake import offer_fields
 from velox.providers.authority import Authority, NoCredentialsError
 from velox.providers.provider import Provider
 from velox.types import BodyFields

@@ -13,7 +13,7 @@ from typing import Final
 from velox.gateway.reply.filters import ReplyFilter
 from velox.heads import Headers
 from velox.net.upstream.interface import UpstreamRequest
-from velox.protocol.token_usage import TokenUsage
+from velox.protocol.usage.tokens import TokenUsage
 
 __all__ = ["AnsweredHere", "InBackground", "Prepared"]
 

@@ -32,9 +32,9 @@ from velox.gateway.reply.pipeline import Place
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
+from velox.protocol.json.value_count import has_over
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError
-from velox.protocol.token_usage import TokenUsage
-from velox.protocol.value_count import has_over
+from velox.protocol.usage.tokens import TokenUsage
 
 __all__ = ["Crossing", "CrossingStream", "Instead", "TranslatedHeads", "TranslatedReply"]
 

@@ -55,8 +55,8 @@ from velox.dialects.streams.events import answer_of, events_of
 from velox.dialects.tools.argument_keys import ArgumentKeys, with_keys
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
-from velox.protocol.token_usage import TokenUsage
-from velox.protocol.value_count import MOST_VALUES
+from velox.protocol.json.value_count import MOST_VALUES
+from velox.protocol.usage.tokens import TokenUsage
 
 __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 

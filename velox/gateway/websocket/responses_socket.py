@@ -48,8 +48,7 @@ from velox.net.message_room import MessageRoom
 from velox.net.tunnel import UNSENT_BYTES
 from velox.net.turn_budget import TurnBudget
 from velox.protocol.reply_body import is_events
-from velox.protocol.websocket import GOING_AWAY, POLICY, TOO_LARGE, TRY_LATER, accept_value, close_frame
-from velox.protocol.websocket_frames import (
+from velox.protocol.websocket.frames import (
     BINARY,
     CLOSE,
     MOST_BYTES,
@@ -61,6 +60,7 @@ from velox.protocol.websocket_frames import (
     close_code_of,
     frame,
 )
+from velox.protocol.websocket.handshake import GOING_AWAY, POLICY, TOO_LARGE, TRY_LATER, accept_value, close_frame
 from velox.providers.rows import OPENAI
 from velox.types import Caller, Endpoint
 

@@ -15,7 +15,7 @@ from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.net.application import Client
 from velox.net.turn_budget import TurnBudget
-from velox.protocol.websocket import GOING_AWAY
+from velox.protocol.websocket.handshake import GOING_AWAY
 from velox.types import ApiKind, Caller
 
 if TYPE_CHECKING:  # loads a dialect, which most gateways don't need

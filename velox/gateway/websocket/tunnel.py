@@ -40,7 +40,7 @@ from velox.net.upstream.interface import LoneOwner, UpstreamConnection, Upstream
 from velox.outcomes import Phase
 from velox.policy.routes import HeaderRules
 from velox.protocol.steps import finished
-from velox.protocol.websocket import HandshakeError, check_accepted
+from velox.protocol.websocket.handshake import HandshakeError, check_accepted
 from velox.types import BodyFields
 
 __all__ = ["TunnelExchange", "TunnelReply", "model_of"]

@@ -1,7 +1,8 @@
 """One client's HTTP/1.1 connection: one request at a time, strictly in order.
 
 Knows: its socket, its timers, when to read on and when to stop, the room for a request's body, how a reply is framed.
-Does not know: where a head or a body ends (protocol/http1.py), or what they mean (gateway/, behind application.py).
+Does not know: where a head or a body ends (protocol/http1/request.py), or what they mean (gateway/, behind
+application.py).
 
 Requests that a client pipelines stay unparsed bytes until the one before has been answered, and the client has taken
 the answer (R-H1-10, R-MEM-1).
@@ -31,8 +32,8 @@ from velox.net.client.refusals import (
     no_room_in_time,
 )
 from velox.policy.pace import Pace
-from velox.protocol import http1_write
-from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.request import HeadReader, Http1Limits, RequestDecoder
 from velox.types import ANYONE
 
 __all__ = ["ClientHttp1Connection", "Http1Replies"]

@@ -1,8 +1,8 @@
 """One client's HTTP/2 connection: many requests side by side.
 
 Knows: which stream belongs to which request, the room for its body, what its client has not taken of the reply, when to
-read and to write, all timers, how the connection ends. Does not know: frames (protocol/http2.py), or what a request
-means (gateway/, behind application.py).
+read and to write, all timers, how the connection ends. Does not know: frames (protocol/http2/engine.py), or what a
+request means (gateway/, behind application.py).
 
     reading     stops while the client takes nothing of what is written: answers to PING count like replies (R-H2-6).
                 One read may have a thousand frames, and each may be a request: all connections share a millisecond of
@@ -34,10 +34,10 @@ from velox.net.client.ingress_state import LINGER_S, IngressState
 from velox.net.client.refusals import body_too_late, body_too_slow, foreign_host, no_room, no_room_in_time
 from velox.net.client.reply_buffer_budget import ReplyBufferBudget, held_bytes
 from velox.policy.pace import Pace
-from velox.protocol import http2
-from velox.protocol.http1_write import check_unsplit
-from velox.protocol.http2 import Engine, EngineFactory
-from velox.protocol.http2_head import MalformedError
+from velox.protocol.http1.write import check_unsplit
+from velox.protocol.http2 import engine as http2
+from velox.protocol.http2.engine import Engine, EngineFactory
+from velox.protocol.http2.request_head import MalformedError
 from velox.types import ANYONE
 
 __all__ = ["ClientHttp2Connection"]

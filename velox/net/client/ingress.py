@@ -18,8 +18,8 @@ from velox.net.client.ingress_state import IngressState, PausedConnection, Watch
 from velox.net.client.plain_socket import PlainSocket, read_view
 from velox.net.client.preface_detector import PrefaceDetector
 from velox.net.yielding_sweep import YieldingSweep
-from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2 import EngineFactory
+from velox.protocol.http1.request import Http1Limits
+from velox.protocol.http2.engine import EngineFactory
 
 __all__ = ["Ingress"]
 

@@ -14,8 +14,8 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.client.connection_limiter import ConnectionLimiter
 from velox.net.turn_budget import TurnBudget
 from velox.policy.pace import PaceRules
-from velox.protocol.http1 import HeadReader, Http1Limits
-from velox.protocol.http2_heads import Http2HeadReader
+from velox.protocol.http1.request import HeadReader, Http1Limits
+from velox.protocol.http2.head_reader import Http2HeadReader
 
 __all__ = ["FIRST_REQUEST_S", "LINGER_S", "IngressState", "PausedConnection", "WatchedConnection"]
 

@@ -14,7 +14,7 @@ from velox.net.client.http1 import ClientHttp1Connection
 from velox.net.client.http2 import ClientHttp2Connection
 from velox.net.client.ingress_state import IngressState
 from velox.net.client.plain_socket import PlainSocket
-from velox.protocol.http2 import PREFACE, EngineFactory
+from velox.protocol.http2.engine import PREFACE, EngineFactory
 
 __all__ = ["PrefaceDetector"]
 

@@ -29,7 +29,7 @@ _SMALL_SHARE: Final = 16 * 1024
 _CROWDED: Final = 1280 * 1024
 _FULL: Final = 2048 * 1024
 _ROOMY: Final = _FULL - 128 * 1024
-# What an engine keeps of a stream until its last byte has gone (protocol/http2_ngh2.py).
+# What an engine keeps of a stream until its last byte has gone (protocol/http2/ngh2_engine.py).
 _SLICE: Final = 64 * 1024
 # So many whole windows are as much as the budget, where they are 128 KiB.
 MAX_AHEAD: Final = 16

@@ -25,9 +25,9 @@ from velox.net.upstream.interface import Address, ConnectionOwner, ReadBuffer, U
 from velox.net.upstream.resolver import Place, Resolver, in_turn
 from velox.net.upstream.tls import UpstreamContext
 from velox.outcomes import Retry
-from velox.protocol.http1_response_head import ReplyHeads
-from velox.protocol.http2 import EngineFactory
-from velox.protocol.http2_response_head import Http2ReplyHeads
+from velox.protocol.http1.response_head import ReplyHeads
+from velox.protocol.http2.engine import EngineFactory
+from velox.protocol.http2.response_head import Http2ReplyHeads
 
 __all__ = ["Connection", "DialTarget", "Dialer"]
 

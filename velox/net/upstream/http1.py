@@ -1,6 +1,6 @@
 """An HTTP/1.1 connection to an upstream: one exchange at a time.
 
-Knows: when the connection may be used again (RFC 9112 §9.3). Does not know: framing (protocol/http1_response.py)
+Knows: when the connection may be used again (RFC 9112 §9.3). Does not know: framing (protocol/http1/response.py)
 or which exchange comes next (pool.py). A connection whose exchange did not end cleanly is never used again (R-POOL-1).
 """
 
@@ -26,9 +26,9 @@ from velox.net.upstream.interface import (
 )
 from velox.net.upstream.read_pace import TIMED_BYTES, ReadPace
 from velox.outcomes import ConnectionEnd, Retry
-from velox.protocol import http1_write
-from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, decode_first, lone_chunk
-from velox.protocol.http1_response_head import ReplyHeads
+from velox.protocol.http1 import write as http1_write
+from velox.protocol.http1.response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, decode_first, lone_chunk
+from velox.protocol.http1.response_head import ReplyHeads
 
 __all__ = ["Http1Connection"]
 

@@ -1,7 +1,7 @@
 """An HTTP/2 connection to an upstream: many exchanges side by side.
 
 Knows: which stream belongs to which exchange, when to write, how many streams may be open, whether the upstream still
-answers. Does not know: frames (protocol/http2.py) or which connection an exchange gets (pool.py).
+answers. Does not know: frames (protocol/http2/engine.py) or which connection an exchange gets (pool.py).
 
 One read may carry frames of many streams. While the engine reads them, each stream collects its part; its sink gets
 that part once, at the end of the read, so a reply costs its client one write. Output of a loop turn is one write too.
@@ -29,9 +29,9 @@ from velox.net.upstream.interface import (
 )
 from velox.net.upstream.read_pace import TIMED_BYTES, ReadPace
 from velox.outcomes import ConnectionEnd, Retry
-from velox.protocol.http1_response import LONE_CHUNK_BYTES
-from velox.protocol.http1_write import chunk
-from velox.protocol.http2 import (
+from velox.protocol.http1.response import LONE_CHUNK_BYTES
+from velox.protocol.http1.write import chunk
+from velox.protocol.http2.engine import (
     CANCEL,
     MAX_WINDOW,
     PROTOCOL_ERROR,
@@ -41,7 +41,7 @@ from velox.protocol.http2 import (
     EngineSettings,
     Markable,
 )
-from velox.protocol.http2_response_head import Http2ReplyHeads
+from velox.protocol.http2.response_head import Http2ReplyHeads
 
 __all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "NARROW_WINDOW_BYTES", "Http2Connection", "Http2Stream"]
 

@@ -14,8 +14,8 @@ from velox.errors import Reason, VeloxError
 from velox.heads import Headers, ReplyHead, WebSocketOffer
 from velox.net.read_turns import ReadTurns
 from velox.outcomes import ConnectionEnd, Retry
-from velox.protocol.http1_write import field_lines
-from velox.protocol.http2 import Mark, guarded
+from velox.protocol.http1.write import field_lines
+from velox.protocol.http2.engine import Mark, guarded
 
 __all__ = [
     "SLICE_BYTES",

@@ -12,9 +12,9 @@ from operator import itemgetter
 from typing import Final
 
 from velox.heads import Header, ReplyHead, ReplyShape
-from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
-from velox.protocol.http1_fields import LENGTH_DIGITS
-from velox.protocol.http1_response_head import REPLY_BOUNDS, REPLY_NEVER_VOLATILE, REPLY_REPEATS, shared_reply_shape
+from velox.protocol.heads.fields import LENGTH_DIGITS
+from velox.protocol.heads.memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
+from velox.protocol.http1.response_head import REPLY_BOUNDS, REPLY_NEVER_VOLATILE, REPLY_REPEATS, shared_reply_shape
 
 __all__ = ["Http2ReplyHeads"]
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers, WebSocketOffer
-from velox.protocol.http1_fields import HOP_BY_HOP, TOKEN, connection_members, field_values
+from velox.protocol.heads.fields import HOP_BY_HOP, TOKEN, connection_members, field_values
 
 __all__ = [
     "GOING_AWAY",

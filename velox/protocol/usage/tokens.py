@@ -1,7 +1,7 @@
 """All kinds of tokens that a usage object tells of, in one meaning for all vendors.
 
 Knows: the usage objects of OpenAI (Chat, Responses, embeddings), Anthropic, Gemini, and the spellings of DeepSeek,
-Mistral, Moonshot, Groq and xAI. Does not know: where in a reply they stand (usage.py), or what a token costs.
+Mistral, Moonshot, Groq and xAI. Does not know: where in a reply they stand (reader.py), or what a token costs.
 
 The one meaning: `input` is all of the prompt, with what was read from and written to a cache among it. `output` is all
 of the answer, with reasoning among it. Anthropic counts its cache beside its prompt, so it is added here; OpenAI counts

@@ -39,7 +39,7 @@ from hpack import Decoder, HeaderTuple, HPACKDecodingError, HPACKError, NeverInd
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
 from velox.heads import Header, Headers
-from velox.protocol.http2 import (
+from velox.protocol.http2.engine import (
     CANCEL,
     ENHANCE_YOUR_CALM,
     FRAME_SIZE_ERROR,
@@ -59,8 +59,8 @@ from velox.protocol.http2 import (
     SendQueue,
     guarded,
 )
-from velox.protocol.http2_guard import FrameGuard
-from velox.protocol.http2_head import MalformedError, check_trailers
+from velox.protocol.http2.guard import FrameGuard
+from velox.protocol.http2.request_head import MalformedError, check_trailers
 
 if TYPE_CHECKING:  # not installed with h2
     from typing_extensions import Buffer
@@ -98,7 +98,7 @@ class _Stream:
 
 
 class H2Engine:
-    """See velox.protocol.http2.Engine."""
+    """See velox.protocol.http2.engine.Engine."""
 
     mark: Final = staticmethod(_mark)
 
@@ -112,7 +112,7 @@ class H2Engine:
         if settings.guards and not client:
             # A hundred crumbs of a cookie would be one field (CVE-2026-49975).
             config.normalize_inbound_headers = False
-            # It takes a millisecond for 32 KiB; http2_head.py looks at each field anyway.
+            # It takes a millisecond for 32 KiB; http2/request_head.py looks at each field anyway.
             config.validate_inbound_headers = False
         self._guard: Final = FrameGuard(settings.max_streams_local) if settings.guards and not client else None
         self._connection: Final = WireConnection(config, self._guard)

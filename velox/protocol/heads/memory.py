@@ -1,7 +1,7 @@
 """Memory of heads by their lines: a head is found again though the values of its volatile fields are new.
 
 Knows: which lines came before, which names have a new value in each head, how much one caller may add. Does not know:
-how a head is read (http1_head.py, http2_heads.py, http1_response_head.py), or what a line means.
+how a head is read (http1/request_head.py, http2/head_reader.py, http1/response_head.py), or what a line means.
 
 A line is what a protocol looks up as one: the bytes of an HTTP/1.1 line, or a field of HTTP/2. Each known line has a
 mark. The marks of a head's lines, with None for each line that is not known, find its plan: what follows from the known

@@ -22,7 +22,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from velox.protocol.http2 import (
+from velox.protocol.http2.engine import (
     ENHANCE_YOUR_CALM,
     FRAME_SIZE_ERROR,
     INTERNAL_ERROR,

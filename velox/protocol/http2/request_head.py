@@ -21,8 +21,9 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Header, Headers, HeadShape, RequestHead
-from velox.protocol.http1_fields import HANDSHAKE, HOP_BY_HOP, TOKEN, field_values, framing_error
-from velox.protocol.http1_head import (
+from velox.protocol.heads.fields import HANDSHAKE, HOP_BY_HOP, TOKEN, field_values, framing_error
+from velox.protocol.heads.target import SERVER, split_target
+from velox.protocol.http1.request_head import (
     METHODS,
     Http1Limits,
     asks_for_foreign_page,
@@ -33,7 +34,6 @@ from velox.protocol.http1_head import (
     expects_continue,
     too_long,
 )
-from velox.protocol.http1_target import SERVER, split_target
 
 __all__ = ["MalformedError", "check_trailers", "read_head"]
 

@@ -1,7 +1,7 @@
 """The head of an upstream's HTTP/1.1 reply: from its bytes to a ReplyHead, and how its body is framed.
 
 Knows: the framing of replies (RFC 9112 §6.3), what an upstream may not send, which heads it has read already. Does not
-know: how the bytes came (http1_response.py), bodies, pools.
+know: how the bytes came (http1/response.py), bodies, pools.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import Final, TypeAlias
 import httptools
 
 from velox.heads import NO_BODY_STATUSES, Header, Headers, ReplyHead, ReplyShape, ShapeField
-from velox.protocol.head_forms import HeadForms, Layout
-from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
-from velox.protocol.http1_fields import (
+from velox.protocol.heads.fields import (
     HOP_BY_HOP,
     FieldCollector,
     connection_members,
@@ -23,6 +21,8 @@ from velox.protocol.http1_fields import (
     length_line,
     line_start,
 )
+from velox.protocol.heads.layouts import HeadForms, Layout
+from velox.protocol.heads.memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 
 __all__ = [
     "REPLY_BOUNDS",
@@ -58,8 +58,9 @@ Framed: TypeAlias = tuple[ReplyHead, int | None, bool]
 class ReplyHeads:
     """Reads the heads of one upstream's connections, so that what one of them taught helps the next.
 
-    A server sends the same lines again and again, but for its dates, ids and counts. As with requests (http1_head.py)
-    what it says beside those is found by its lines (head_memory.py). Only heads that passed every check are remembered.
+    A server sends the same lines again and again, but for its dates, ids and counts. As with requests
+    (http1/request_head.py) what it says beside those is found by its lines (heads/memory.py). Only heads that passed
+    every check are remembered.
     """
 
     __slots__ = ("_forms", "_memory")

@@ -1,6 +1,6 @@
 """Reads an upstream's HTTP/1.1 reply: bytes in, one reply head and the body's bytes out.
 
-Knows: where the head ends, interim replies, the body's end. Does not know: what a head says (http1_response_head.py),
+Knows: where the head ends, interim replies, the body's end. Does not know: what a head says (http1/response_head.py),
 sockets, pools.
 decode_first() takes the first read of a reply. Most replies are complete with it and need no decoder. A decoder is for
 one exchange. The head is held until it is whole, so that its limits are exact and no field is joined byte by byte. A
@@ -16,7 +16,7 @@ from typing import Final
 import httptools
 
 from velox.heads import Headers, ReplyHead
-from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError, read_fields
+from velox.protocol.http1.response_head import Framed, ReplyHeads, ResponseError, read_fields
 
 __all__ = ["LONE_CHUNK_BYTES", "ResponseDecoder", "ResponseError", "decode_first", "lone_chunk"]
 

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.http1_fields import TOKEN, framing_error
+from velox.protocol.heads.fields import TOKEN, framing_error
 
 __all__ = ["ChunkedDecoder"]
 

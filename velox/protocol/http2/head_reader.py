@@ -1,7 +1,7 @@
 """HTTP/2 heads that came before: what was read of one is kept for the next one like it.
 
-Knows: which fields of a head may be new when it comes again. Does not know: how one is read (http2_head.py), how they
-are found (head_memory.py).
+Knows: which fields of a head may be new when it comes again. Does not know: how one is read (http2/request_head.py),
+how they are found (heads/memory.py).
 
 As for HTTP/1.1 (http1_head.HeadReader), and for the same reason: reading takes several times as long as looking up.
 """
@@ -13,10 +13,10 @@ from functools import partial
 from typing import Final
 
 from velox.heads import Header, HeadShape, RequestHead
-from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
-from velox.protocol.http1_fields import CREDENTIALS, LENGTH_DIGITS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
-from velox.protocol.http1_head import Http1Limits, body_length, shared_shape
-from velox.protocol.http2_head import read_head
+from velox.protocol.heads.fields import CREDENTIALS, LENGTH_DIGITS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
+from velox.protocol.heads.memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
+from velox.protocol.http1.request_head import Http1Limits, body_length, shared_shape
+from velox.protocol.http2.request_head import read_head
 
 __all__ = ["Http2HeadReader"]
 
@@ -58,14 +58,14 @@ class Http2HeadReader:
         """Return the head that a plan was found for; None if what is new in it must be looked at more closely."""
         if plan.pick is None:
             return RequestHead(plan.shape, (), None)
-        # The objects that came: they may be shared by many heads (http2_ngh2.py).
+        # The objects that came: they may be shared by many heads (http2/ngh2_engine.py).
         names, values = zip(*plan.pick(lines)[:-1])  # noqa: B905 - pairs
         if names != plan.starts or plan.check(b"\n".join(values) + b"\n") is None:
             return None
         if not plan.has_length:
             return RequestHead(plan.shape, values, None)
         digits = values[-1]
-        # Of a body of no bytes more is asked (http2_head.py).
+        # Of a body of no bytes more is asked (http2/request_head.py).
         if not digits.isdigit() or len(digits) > LENGTH_DIGITS or digits.startswith(b"0"):
             return None
         return RequestHead(plan.shape, values[:-1], body_length(digits, self._limits))

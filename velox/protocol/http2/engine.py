@@ -142,7 +142,7 @@ class EngineSettings:
     max_headers: fields of one header list; above it the stream is reset. Counted as decoded, since that is
     what an attacker multiplies: one byte may refer to a long field.
 
-    guards: a server's clients are untrusted; http2_guard.py inspects their frames before the engine does.
+    guards: a server's clients are untrusted; http2/guard.py inspects their frames before the engine does.
 
     What a peer sends that brings nothing has its own limit, MAX_IDLE_FRAMES, above which the connection ends; a guard
     has lower ones instead.

@@ -45,7 +45,7 @@ from ngh2 import (
 )
 
 from velox.heads import Header, Headers
-from velox.protocol.http2 import (
+from velox.protocol.http2.engine import (
     CANCEL,
     ENHANCE_YOUR_CALM,
     LARGE_UPDATE,
@@ -62,7 +62,7 @@ from velox.protocol.http2 import (
     SendQueue,
     guarded,
 )
-from velox.protocol.http2_guard import FrameGuard
+from velox.protocol.http2.guard import FrameGuard
 
 __all__ = ["Ngh2Engine", "SharedFields"]
 
@@ -98,7 +98,7 @@ _OVERHEAD: Final = 32
 
 
 class Ngh2Engine:
-    """See velox.protocol.http2.Engine."""
+    """See velox.protocol.http2.engine.Engine."""
 
     mark: Final = staticmethod(_mark)
 

@@ -1,14 +1,14 @@
 """Plans for heads that have more fields than any that came before: what is known is found by the rest.
 
 Knows: which fields may stand beside a plan, and how often such a head is read afresh all the same. Does not know: what
-follows from a plan (http1_head.py).
+follows from a plan (http1/request_head.py).
 
 A field may stand beside a plan if nobody looks for its name: then a head with it is treated as one without it, and the
 field is passed on. So a client that invents names pays for these lines alone, and neither fills a memory nor has each
 of its heads read afresh.
 
 A client puts such fields in the same place of each head. So a head with all of them in one place makes a form
-(head_forms.py), by which the next one is found: then only the names of these fields are looked at.
+(heads/layouts.py), by which the next one is found: then only the names of these fields are looked at.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from velox.heads import ExtraFields
-from velox.protocol.head_forms import EXTRA_LINES, HeadForms, Layout
-from velox.protocol.head_memory import HeadLines, LineMark, Marks, Plan
-from velox.protocol.http1_fields import only_pass
+from velox.protocol.heads.fields import only_pass
+from velox.protocol.heads.layouts import EXTRA_LINES, HeadForms, Layout
+from velox.protocol.heads.memory import HeadLines, LineMark, Marks, Plan
 
 __all__ = ["Beside", "PlansBeside"]
 

@@ -1,7 +1,7 @@
 """The removal from a stream of what an upstream says only because Velox asked for the usage.
 
 Knows: the events that are there only for it, and `"usage":null` in the others. Does not know: what the usage says
-(usage.py), or who asked (body_edit.py says how).
+(reader.py), or who asked (json/edit.py says how).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from velox.protocol.value_count import brackets_open
+from velox.protocol.json.value_count import brackets_open
 
 __all__ = ["UsageStrip"]
 

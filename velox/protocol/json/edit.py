@@ -23,9 +23,9 @@ from urllib.parse import quote, unquote_plus
 import orjson
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.json_outline import Outline
+from velox.protocol.json.outline import Outline
+from velox.protocol.json.value_count import brackets_open
 from velox.protocol.steps import finished
-from velox.protocol.value_count import brackets_open
 from velox.protocol.value_end import ValueEnd
 from velox.types import BodyFields
 

@@ -7,7 +7,7 @@
 
 Knows: the object `"usage": {...}` as OpenAI (chat, completions, embeddings, Responses), vLLM and Anthropic write it,
 Google's `"usageMetadata"`, and at which place of a document it stands, with the service tier and the model beside it.
-Does not know: who asked (body_edit.py), limits, HTTP, what else events mean.
+Does not know: who asked (json/edit.py), limits, HTTP, what else events mean.
 
 A reply may hold other objects of that name: a tool's schema that is echoed, a part of the answer. And what a client
 sends comes back in it: its metadata, its name for the user. So the place decides, never a text that looks right, and a
@@ -15,7 +15,7 @@ parser says what stands there: of equal names the last one counts, and escapes i
 
     1. A body of up to 128 KiB is kept, and parsed at its end. simdjson makes no objects of what is not asked for, so
        this takes less time than to search the bytes for a name.
-    2. A longer one is read as it comes, for its outline (json_outline.py), which is parsed at the end.
+    2. A longer one is read as it comes, for its outline (json/outline.py), which is parsed at the end.
     3. Of a stream only events that have the name are parsed. One over 64 KiB is read for its outline, too.
 
 What is null, missing, or too long to read is not known, and the estimate stands.
@@ -31,8 +31,8 @@ from typing import Final, NamedTuple
 import orjson
 import simdjson
 
-from velox.protocol.json_outline import Outline
-from velox.protocol.token_usage import (
+from velox.protocol.json.outline import Outline
+from velox.protocol.usage.tokens import (
     TokenUsage,
     Units,
     answer_of_total,

@@ -19,9 +19,9 @@ from typing import Final, NoReturn, TypeAlias
 import simdjson
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.body_skim import Skimmed, skim
-from velox.protocol.json_outline import MOST_MEMBERS, Outline
-from velox.protocol.value_count import has_over, has_over_in_steps
+from velox.protocol.json.outline import MOST_MEMBERS, Outline
+from velox.protocol.json.skim import Skimmed, skim
+from velox.protocol.json.value_count import has_over, has_over_in_steps
 from velox.types import BodyFields
 
 __all__ = ["LARGE_BYTES", "BodyReader"]

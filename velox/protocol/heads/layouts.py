@@ -1,6 +1,6 @@
 """Known heads of HTTP/1.1, each found by one pattern: no line of it is looked up by itself.
 
-Knows: where the volatile fields of a plan stand. Does not know: how plans come about (head_memory.py), or what a plan
+Knows: where the volatile fields of a plan stand. Does not know: how plans come about (heads/memory.py), or what a plan
 says.
 
 A form is what all heads with the same volatile fields in the same places have in common. Its pattern takes a head
@@ -8,7 +8,7 @@ apart: into the values of these fields, and the texts between them. The texts fi
 byte, those of a head that was found by its lines before. A head that no form finds is read by its lines, with the same
 result in three times as many instructions.
 
-A form may have a place for a run of extra fields (head_extras.py): lines of any names, as many as there are.
+A form may have a place for a run of extra fields (heads/extras.py): lines of any names, as many as there are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from velox.protocol.head_memory import LENGTH, MOST_HEAD_BYTES, VALUE, picker
+from velox.protocol.heads.memory import LENGTH, MOST_HEAD_BYTES, VALUE, picker
 
 __all__ = ["EXTRA_LINES", "Found", "HeadForms", "Layout"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from velox.protocol.websocket import head_bytes, payload_bytes
+from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 
 __all__ = ["MOST_BYTES", "MessageError", "MessageGate"]
 
@@ -22,7 +22,7 @@ _CONTROL: Final = 0x08
 _CONTINUATION: Final = 0x0
 _MASKED: Final = 0x80
 _MOST_CONTROL_BYTES: Final = 125  # RFC 6455 §5.5
-# Of a message, bytes that are not its content, as of a chunked body (protocol/chunked.py).
+# Of a message, bytes that are not its content, as of a chunked body (protocol/http1/chunked.py).
 _OVERHEAD_BYTES: Final = 16 * 1024
 _OVERHEAD_SHARE: Final = 8
 _PIECE_BYTES: Final = 64 * 1024  # a multiple of the mask's length

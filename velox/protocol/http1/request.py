@@ -9,9 +9,9 @@ before this one was answered (R-H1-10). After a refusal no byte of the connectio
 from __future__ import annotations
 
 from velox.heads import RequestHead
-from velox.protocol.chunked import ChunkedDecoder
-from velox.protocol.http1_fields import framing_error
-from velox.protocol.http1_head import (
+from velox.protocol.heads.fields import framing_error
+from velox.protocol.http1.chunked import ChunkedDecoder
+from velox.protocol.http1.request_head import (
     REQUEST_LINE_EXTRA,
     HeadReader,
     Http1Limits,

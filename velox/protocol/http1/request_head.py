@@ -19,10 +19,8 @@ import httptools
 
 from velox.errors import Reason, VeloxError
 from velox.heads import ExtraFields, Header, Headers, HeadShape, RequestHead, ShapeField
-from velox.protocol.head_extras import PlansBeside
-from velox.protocol.head_forms import HeadForms, Layout
-from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
-from velox.protocol.http1_fields import (
+from velox.protocol.heads.extras import PlansBeside
+from velox.protocol.heads.fields import (
     CREDENTIALS,
     HANDSHAKE,
     HOP_BY_HOP,
@@ -38,9 +36,11 @@ from velox.protocol.http1_fields import (
     line_start,
     only_pass,
 )
-from velox.protocol.http1_target import SERVER, origin_form, split_target
-from velox.protocol.own_names import is_own
-from velox.protocol.websocket import read_offer
+from velox.protocol.heads.layouts import HeadForms, Layout
+from velox.protocol.heads.memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
+from velox.protocol.heads.own_names import is_own
+from velox.protocol.heads.target import SERVER, origin_form, split_target
+from velox.protocol.websocket.handshake import read_offer
 
 __all__ = [
     "METHODS",
@@ -103,8 +103,8 @@ class HeadReader:
     """Reads the heads of many connections; one a worker, so that what one connection taught helps the next.
 
     A client sends the same lines again and again, but for a few: its Content-Length, an id, a trace. What those lines
-    say that Velox acts on is found by them (head_memory.py), and reading them is left out. Only heads that accept() was
-    called for are remembered. What follows from a credential is found by its value, which no shape holds.
+    say that Velox acts on is found by them (heads/memory.py), and reading them is left out. Only heads that accept()
+    was called for are remembered. What follows from a credential is found by its value, which no shape holds.
     """
 
     __slots__ = ("_beside", "_forms", "_limits", "_memory", "_most_bytes", "_unknown")
@@ -251,7 +251,7 @@ def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
     host = values.get(b"host")
     check_host(host, http_1_0=http_1_0)
     line = method, target, path, query, http_1_0
-    # The host of a target that is a URL counts, and is one of ours (http1_target.py).
+    # The host of a target that is a URL counts, and is one of ours (heads/target.py).
     is_foreign_page = not is_url and asks_for_foreign_page(host, values, limits)
     request = _make_request(line, fields, values, limits, is_foreign_page=is_foreign_page, host=host or b"")
     if request.shape.chunked or request.content_length is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.protocol.websocket import head_bytes, payload_bytes
+from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 
 __all__ = [
     "BINARY",

@@ -1,0 +1,1 @@
+"""HTTP/2: two engines behind one interface, and the heads."""
