@@ -36,9 +36,9 @@ from velox.gateway.limits.metering import metered
 from velox.heads import ReplyHead
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
-from velox.policy.estimate import NO_TOKENS, Estimator
-from velox.policy.fair_queue import FairQueue, Outcome
-from velox.policy.limit_rules import LimitRule
+from velox.policy.limits.estimate import NO_TOKENS, Estimator
+from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.queue.fair_queue import FairQueue, Outcome
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.types import BodyFields, Caller, Endpoint, Priority, Rates, Scope

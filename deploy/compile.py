@@ -36,7 +36,8 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 # What a wheel has. Modules are compiled of the first one only.
 _PACKAGES: Final = ("velox", "velox_migrate", "velox_sim")
 # What a usual request passes on its way: JSON or server-sent events, HTTP/1.1 or HTTP/2 on both sides.
-# Plain stay: what is pickled or read by msgspec (types, policy/routes), enums with __init__ (errors, outcomes), TLS.
+# Plain stay: what is pickled or read by msgspec (types, policy/routes/entries), enums with __init__ (errors, outcomes),
+# TLS.
 _MODULES: Final = (
     # Bytes in, values out: heads, bodies, events, both sides.
     "heads",
@@ -60,19 +61,19 @@ _MODULES: Final = (
     "protocol/http2/response_head",
     "protocol/sse",
     # What each request asks before it is forwarded: queue, limits, health.
-    "policy/breaker",
-    "policy/concurrency",
-    "policy/estimate",
-    "policy/fair_queue",
+    "policy/health/breaker",
+    "policy/queue/concurrency",
+    "policy/limits/estimate",
+    "policy/queue/fair_queue",
     "policy/health/group",
     "policy/health/keys",
     "policy/health/member",
     "policy/pace",
-    "policy/queue_wait",
-    "policy/quota",
-    "policy/retry",
-    "policy/token_bucket",
-    "policy/virtual_tokens",
+    "policy/queue/queue_wait",
+    "policy/limits/quota",
+    "policy/retries/retry",
+    "policy/limits/token_bucket",
+    "policy/queue/virtual_tokens",
     # Counters that the workers share; without them each count is a call from compiled code into Python.
     "shm/quota_table",
     "shm/quotas",
@@ -131,9 +132,9 @@ _INHERITED: Final = (
     "net/client/connection:ClientConnection",
     "net/client/http1:Http1Replies",
     "net/client/ingress_state:IngressState",
-    "policy/concurrency:ConcurrencyLimit",
-    "policy/concurrency:FixedLimit",
-    "policy/estimate:Estimator",
+    "policy/queue/concurrency:ConcurrencyLimit",
+    "policy/queue/concurrency:FixedLimit",
+    "policy/limits/estimate:Estimator",
     "policy/health/keys:Keys",
     "policy/health/member:MemberHealth",
     "protocol/http1/response:ResponseDecoder",

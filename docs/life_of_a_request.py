@@ -59,7 +59,7 @@ STEPS: Final = (
     Step(
         "queue",
         ("Bounded, by class, fair between callers. A request", "that finds it empty passes at once."),
-        "Gateway.submit(), policy/fair_queue.py",
+        "Gateway.submit(), policy/queue/fair_queue.py",
         ("503 queue_full, queue_timeout", "503 draining"),
     ),
     Step(

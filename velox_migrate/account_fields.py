@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from velox.accounts.fields import FieldError, time_text
 from velox.accounts.model import Kind
 from velox.policy import spellings
-from velox.policy.budget import MOST_USD, TOTAL, Budget, parse_budget, period_text, window_at
+from velox.policy.budgets.budget import MOST_USD, TOTAL, Budget, parse_budget, period_text, window_at
 
 __all__ = [
     "ALL_MODELS",

@@ -14,7 +14,7 @@ from typing import Final
 
 from velox.outcomes import Refusal
 from velox.policy.patterns import is_exact, matches
-from velox.policy.routes import Balance
+from velox.policy.routes.entries import Balance
 from velox_migrate.deployments import Deployment, Destination, is_name
 from velox_migrate.notes import Notes
 

@@ -17,7 +17,7 @@ import yaml
 
 from velox.outcomes import Refusal
 from velox.policy.patterns import covers
-from velox.policy.routes import Balance
+from velox.policy.routes.entries import Balance
 from velox.settings.problems import Problem
 from velox.settings.tree import Entry, Tree
 from velox.settings.yaml_nodes import compose, place, tree_of

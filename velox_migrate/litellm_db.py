@@ -28,7 +28,7 @@ from velox.accounts.service import Adopted
 from velox.ledger.record import recorded_key
 from velox.ledger.store import Carried, Sums
 from velox.policy import spellings
-from velox.policy.budget import parse_budget, window_at
+from velox.policy.budgets.budget import parse_budget, window_at
 from velox.policy.patterns import covers
 from velox_migrate.account_fields import ALL_MODELS, take_fields, window_fields
 from velox_migrate.pg_dump import Row, parse_array

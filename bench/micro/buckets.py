@@ -1,6 +1,7 @@
 """The bucket that all workers share: alone, and 64 requests through the gate.
 
-Knows: how each limiter is asked. Does not know: the arithmetic (policy/token_bucket.py). Two processes: contested.py.
+Knows: how each limiter is asked. Does not know: the arithmetic (policy/limits/token_bucket.py). Two processes:
+contested.py.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from velox.errors import VeloxError
 from velox.gateway.limits.limiter import Limiter
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
-from velox.policy.estimate import NO_TOKENS
-from velox.policy.limit_rules import LimitRule
-from velox.policy.token_bucket import BucketRate, ask
+from velox.policy.limits.estimate import NO_TOKENS
+from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.limits.token_bucket import BucketRate, ask
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable, SharedQuota
 from velox.types import Caller, Rates, Scope
@@ -57,7 +58,7 @@ class LockedBucket:
         self._value: Final = multiprocessing.Value("Q", 0)
 
     def take(self, n: int, now_ns: int) -> int:
-        """Take `n` permits; the answer is the one of policy.token_bucket.ask()."""
+        """Take `n` permits; the answer is the one of policy.limits.token_bucket.ask()."""
         value = self._value
         with value.get_lock():
             return self._move(n, now_ns)

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from bench.machine import pick_cores
 from bench.micro.buckets import LockedBucket, shared_quota
 from bench.micro.candidates import Answers, Candidate, Case
-from velox.policy.token_bucket import BucketRate
+from velox.policy.limits.token_bucket import BucketRate
 from velox.shm.quota_table import QuotaMemory
 
 __all__ = ["CASES", "Contest"]

@@ -1,6 +1,6 @@
 """A request into the queue and out of it, while many others wait.
 
-Knows: how each queue is asked. Does not know: how one is chosen (policy/fair_queue.py).
+Knows: how each queue is asked. Does not know: how one is chosen (policy/queue/fair_queue.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import count, cycle, islice
 from typing import Final, Protocol
 
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed
-from velox.policy.fair_queue import FairQueue, Outcome
+from velox.policy.queue.fair_queue import FairQueue, Outcome
 from velox.types import Priority
 
 __all__ = ["DEPTHS", "SUBJECT"]

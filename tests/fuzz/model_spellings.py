@@ -27,7 +27,7 @@ from velox.gateway.access.endpoints import Routes
 from velox.gateway.access.plan import plan_of
 from velox.gateway.websocket.tunnel import model_of
 from velox.heads import RequestHead, WebSocketOffer
-from velox.policy.estimate import Estimator
+from velox.policy.limits.estimate import Estimator
 from velox.protocol.heads.target import split_target
 from velox.protocol.json.body import BodyReader
 from velox.protocol.steps import finished

@@ -18,7 +18,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
-from velox.policy.deadline import client_terms
+from velox.policy.retries.deadline import client_terms
 from velox.protocol.heads.fields import HOP_BY_HOP
 from velox.protocol.http1.request import HeadReader, Http1Limits, RequestDecoder
 from velox.protocol.http1.write import request_head, request_start

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from velox.policy.route_match import RouteTable
+from velox.policy.routes.match import RouteTable
 from velox.settings import Settings, SettingsError, load
 from velox.settings.keys import parse_key_file
 from velox.settings.model import VARIABLES

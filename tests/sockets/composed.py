@@ -32,12 +32,12 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.policy.balance.candidates import Balancer
 from velox.policy.balance.round_robin import RoundRobin
-from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.health.group import GroupRules
 from velox.policy.health.keys import Keys
-from velox.policy.route_match import RouteTable
-from velox.policy.routes import ANYTHING, KeyRef, RouteEntry, Target, Timeouts, UpstreamEntry
-from velox.policy.split import MirrorGate
+from velox.policy.queue.concurrency import ConcurrencyLimit
+from velox.policy.routes.entries import ANYTHING, KeyRef, RouteEntry, Target, Timeouts, UpstreamEntry
+from velox.policy.routes.match import RouteTable
+from velox.policy.routes.split import MirrorGate
 from velox.runtime.authorities import Authorities
 from velox.runtime.fleet import Fleet, RouteMaker
 from velox.runtime.members import MemberMaker, labels_of, prefix_groups

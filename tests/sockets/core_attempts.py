@@ -18,7 +18,7 @@ from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.health.member import EJECTION, MemberHealth, State, Verdict
-from velox.policy.retry import RetryRules
+from velox.policy.retries.retry import RetryRules
 from velox.types import ANYONE
 
 __all__ = [

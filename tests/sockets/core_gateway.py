@@ -24,11 +24,11 @@ from velox.net.upstream.interface import (
     UpstreamRequest,
 )
 from velox.outcomes import ConnectionEnd
-from velox.policy.concurrency import ConcurrencyLimit
-from velox.policy.estimate import Estimator
-from velox.policy.limit_rules import LimitRule
-from velox.policy.retry import RetryBudget, RetryRules
-from velox.policy.routes import Timeouts
+from velox.policy.limits.estimate import Estimator
+from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.queue.concurrency import ConcurrencyLimit
+from velox.policy.retries.retry import RetryBudget, RetryRules
+from velox.policy.routes.entries import Timeouts
 from velox.types import ANYONE, Caller, KeyEntry, Rates, Scope
 
 __all__ = [

@@ -29,11 +29,11 @@ from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFai
 from velox.observe.series import HEDGES
 from velox.outcomes import Hedged, Retry
 from velox.policy.balance.round_robin import RoundRobin
-from velox.policy.concurrency import ConcurrencyLimit, FixedLimit
 from velox.policy.health.group import GroupRules
-from velox.policy.hedge import Hedging
-from velox.policy.retry import RetryRules
-from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target, Timeouts
+from velox.policy.queue.concurrency import ConcurrencyLimit, FixedLimit
+from velox.policy.retries.hedge import Hedging
+from velox.policy.retries.retry import RetryRules
+from velox.policy.routes.entries import ANYTHING, Delay, Hedge, RouteEntry, Target, Timeouts
 from velox.types import ANYONE
 
 __all__ = ["AT_ONCE", "COMMENT", "EVENT", "NEVER", "Puppet", "Race", "event_head", "race"]

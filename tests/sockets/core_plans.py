@@ -14,10 +14,10 @@ from velox.gateway.upstreams.member import Member
 from velox.heads import Headers
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.balance.round_robin import RoundRobin
-from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import MemberHealth, MemberRules, Verdict
-from velox.policy.routes import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
+from velox.policy.queue.concurrency import ConcurrencyLimit
+from velox.policy.routes.entries import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
 from velox.types import ANYONE, BodyFields, Caller
 
 __all__ = [

@@ -18,9 +18,9 @@ from velox.gateway.front.intake import Gateway
 from velox.gateway.upstreams.member import Member
 from velox.heads import Header, ReplyHead
 from velox.outcomes import Retry
-from velox.policy.concurrency import FixedLimit
-from velox.policy.retry import RetryRules
-from velox.policy.routes import ANYTHING, Canary, Delay, Hedge, RouteEntry, Target
+from velox.policy.queue.concurrency import FixedLimit
+from velox.policy.retries.retry import RetryRules
+from velox.policy.routes.entries import ANYTHING, Canary, Delay, Hedge, RouteEntry, Target
 from velox.types import ANYONE
 
 EVENTS: Final = [(b"content-type", b"text/event-stream")]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.patience import PATIENCE_S
 from velox.heads import Headers
-from velox.policy.routes import KeyRef, Timeouts, UpstreamEntry
+from velox.policy.routes.entries import KeyRef, Timeouts, UpstreamEntry
 from velox.providers.authority import Authority, NoCredentialsError
 from velox.runtime.authorities import Authorities
 from velox.types import Secret

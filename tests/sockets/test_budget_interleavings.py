@@ -18,8 +18,8 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e.redis_server import RedisServer, redis_server
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule
 from velox.runtime.budget_keeper import BudgetKeeper
 from velox.runtime.lease_redis import LeaseRedis
 from velox.shm.budget_table import BudgetMemory

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.redis_server import RedisServer, redis_server
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule
 from velox.runtime.budget_keeper import BudgetKeeper
 from velox.runtime.gateway_name import gateway_name
 from velox.runtime.lease_redis import LeaseRedis, RedisDownError

@@ -36,7 +36,7 @@ from velox.gateway.front.intake import Gateway
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Retry
-from velox.policy.breaker import PROBE_EVERY_S
+from velox.policy.health.breaker import PROBE_EVERY_S
 from velox.policy.health.member import MemberHealth, State
 from velox.types import ANYONE
 

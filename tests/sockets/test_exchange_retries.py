@@ -34,9 +34,9 @@ from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
-from velox.policy.deadline import ClientTerms
 from velox.policy.health.member import EJECTION, State, Verdict
-from velox.policy.retry import RetryBudget, RetryRules
+from velox.policy.retries.deadline import ClientTerms
+from velox.policy.retries.retry import RetryBudget, RetryRules
 from velox.types import ANYONE, BodyFields
 
 

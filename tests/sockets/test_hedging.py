@@ -18,10 +18,10 @@ from velox.gateway.limits.calls import CallLog
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
-from velox.policy.concurrency import FixedLimit
 from velox.policy.health.group import GroupRules
 from velox.policy.health.member import State, Verdict
-from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target
+from velox.policy.queue.concurrency import FixedLimit
+from velox.policy.routes.entries import ANYTHING, Delay, Hedge, RouteEntry, Target
 from velox.types import ANYONE
 
 

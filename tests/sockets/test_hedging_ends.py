@@ -21,7 +21,7 @@ from tests.unit import virtual_time
 from velox.errors import Reason, VeloxError
 from velox.gateway.request.exchange import Exchange
 from velox.heads import ReplyHead
-from velox.policy.routes import Delay
+from velox.policy.routes.entries import Delay
 
 DRAINING: Final = VeloxError(Reason.DRAINING, "leaving", close=True)
 

@@ -32,9 +32,9 @@ from velox.gateway.websocket.tunnel import TunnelExchange
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.outcomes import Retry
-from velox.policy.estimate import Estimator
-from velox.policy.limit_rules import LimitRule
-from velox.policy.token_bucket import BucketRate
+from velox.policy.limits.estimate import Estimator
+from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.limits.token_bucket import BucketRate
 from velox.types import ANYONE, BodyFields, Caller, KeyEntry, KeyTerms, Priority, Rates, Scope
 
 # So slow that nothing fills up while a test runs; 10,000 tokens, of which a request of BODY is taken to need 107.

@@ -15,11 +15,11 @@ from tests.sockets.core_attempts import BODY, RULES, SILENT, ask, attempts, brok
 from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, full_in_minutes, gateway, one_a_minute
 from velox.gateway.front.intake import Gateway
 from velox.outcomes import Retry
-from velox.policy.concurrency import ConcurrencyLimit, FixedLimit
-from velox.policy.limit_rules import LimitRule
-from velox.policy.retry import RetryRules
-from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
-from velox.policy.split import MirrorGate
+from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.queue.concurrency import ConcurrencyLimit, FixedLimit
+from velox.policy.retries.retry import RetryRules
+from velox.policy.routes.entries import ANYTHING, Mirror, RouteEntry, Target
+from velox.policy.routes.split import MirrorGate
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["http1", "http2"])

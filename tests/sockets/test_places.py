@@ -23,8 +23,8 @@ from velox.gateway.access.places import Place, Places
 from velox.gateway.auth import Authenticator
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
-from velox.policy.routes import ANYTHING, RouteEntry, Target
-from velox.policy.sessions import lifetime_s
+from velox.policy.routes.entries import ANYTHING, RouteEntry, Target
+from velox.policy.routes.sessions import lifetime_s
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import ANYONE, Caller, KeyEntry
 

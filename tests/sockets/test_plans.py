@@ -14,9 +14,9 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.routing import RouteCursor
 from velox.gateway.upstreams.member import Member
-from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import MemberHealth, MemberRules
-from velox.policy.routes import HashOn, Match, Target
+from velox.policy.queue.concurrency import FixedLimit
+from velox.policy.routes.entries import HashOn, Match, Target
 from velox.types import Caller
 
 CALLERS: Final = [Caller(f"c{n}", id=b"caller-%d" % n) for n in range(200)]

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from velox.policy.token_bucket import BucketRate
+from velox.policy.limits.token_bucket import BucketRate
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper, TableSize
 from velox.shm.quotas import QuotaTable, SharedQuota, SharedSlots
 from velox.shm.segment import Segment

@@ -14,9 +14,9 @@ from velox.gateway.cluster.capacity import CapacityWaiters, Claim
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.upstreams.member import Member
-from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import Verdict
-from velox.policy.routes import Match
+from velox.policy.queue.concurrency import FixedLimit
+from velox.policy.routes.entries import Match
 from velox.types import Priority
 
 LONG_S: Final = 60.0

@@ -16,7 +16,7 @@ from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, request_hea
 from tests.unit import virtual_time
 from velox.gateway.request.exchange import Exchange
 from velox.heads import ReplyHead
-from velox.policy.routes import Timeouts
+from velox.policy.routes.entries import Timeouts
 from velox.types import ANYONE, ApiKind
 
 SSE: Final = ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None)

@@ -13,8 +13,8 @@ from velox.errors import Reason
 from velox.gateway.front.intake import Gateway
 from velox.heads import Header, ReplyHead
 from velox.outcomes import Retry
-from velox.policy.concurrency import FixedLimit
-from velox.policy.limit_rules import LimitRule
+from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.queue.concurrency import FixedLimit
 from velox.types import ANYONE, Rates, Scope
 
 EVENTS = [(b"content-type", b"text/event-stream")]

@@ -20,7 +20,7 @@ from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import USAGE_DRAINS
 from velox.outcomes import Drained
-from velox.policy.limit_rules import LimitRule
+from velox.policy.limits.limit_rules import LimitRule
 from velox.types import ANYONE, Rates, Scope
 
 BODY: Final = b'{"model":"m","messages":[],"stream":true,"max_tokens":50000}'

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import MemberHealth, MemberRules, Verdict
-from velox.policy.retry import RetryBudget
+from velox.policy.retries.retry import RetryBudget
 
 __all__ = ["TIMEOUT_S", "Fleet", "Story", "erring", "flapping", "stalling", "steady"]
 

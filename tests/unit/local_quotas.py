@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.policy.token_bucket import BucketRate, ask, full_in_ns, outlook, remaining
+from velox.policy.limits.token_bucket import BucketRate, ask, full_in_ns, outlook, remaining
 
 __all__ = ["LocalQuota", "LocalSlots", "LocalTable"]
 
 
 class LocalQuota:
-    """A velox.policy.quota.Quota. waiting: permits that were taken ahead of their time, and not used."""
+    """A velox.policy.limits.quota.Quota. waiting: permits that were taken ahead of their time, and not used."""
 
     def __init__(self, rate: BucketRate) -> None:
         self.rate: Final = rate
@@ -60,7 +60,7 @@ class LocalQuota:
 
 
 class LocalSlots:
-    """A velox.policy.quota.Slots."""
+    """A velox.policy.limits.quota.Slots."""
 
     def __init__(self, limit: int) -> None:
         self.limit: Final = limit

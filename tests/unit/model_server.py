@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from velox.policy.concurrency import ConcurrencyLimit
+from velox.policy.queue.concurrency import ConcurrencyLimit
 
 __all__ = ["ModelServer", "Seen"]
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from velox.gateway.access.endpoints import Routes, reads_body, reads_form
 from velox.heads import RequestHead
-from velox.policy.api_rows import ROWS, ApiRow, ModelPlace, is_management
-from velox.policy.api_table import call_of
+from velox.policy.api.rows import ROWS, ApiRow, ModelPlace, is_management
+from velox.policy.api.table import call_of
 
 BASES = ["", "/v1", "/v2", "/openai/v1", "/openai", "/api/v1", "/openai/deployments/own", "/deployments/own"]
 PATHS = Routes(("*",))

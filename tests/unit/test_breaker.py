@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.policy.breaker import FAULTS, PROBE_EVERY_S, PROBE_PENDING_S, Breaker
+from velox.policy.health.breaker import FAULTS, PROBE_EVERY_S, PROBE_PENDING_S, Breaker
 
 
 def broken(now_s: float = 100.0) -> Breaker:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from velox.policy.limit_rules import LimitRule, buckets_needed
+from velox.policy.limits.limit_rules import LimitRule, buckets_needed
 from velox.runtime.buckets import BucketWatch, bucket_lines, table_size
 from velox.settings import Settings, load
 from velox.shm.quota_table import QuotaMemory, TableSize

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velox.policy.budget import (
+from velox.policy.budgets.budget import (
     BUDGET_FIELDS,
     Budget,
     BudgetError,

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.watching import until
-from velox.policy.budget import BudgetWindow, parse_budget, window_at
-from velox.policy.budget_alerts import AlertBook
-from velox.policy.budget_rules import BudgetLabel, BudgetRule
+from velox.policy.budgets.alerts import AlertBook
+from velox.policy.budgets.budget import BudgetWindow, parse_budget, window_at
+from velox.policy.budgets.rules import BudgetLabel, BudgetRule
 from velox.runtime.budget_alerts import AlertWatch
 from velox.runtime.webhook import Webhook, signature
 from velox.shm.budget_table import AlertCount, BudgetMemory, BudgetTable, SharedBudget

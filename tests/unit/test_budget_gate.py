@@ -10,10 +10,10 @@ import pytest
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.budgets import BudgetGate, BudgetHold, Unread
 from velox.gateway.reply.respond import error_reply
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule, BudgetScope
-from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
-from velox.policy.output_guess import OutputGuess
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule, BudgetScope
+from velox.policy.limits.estimate import NO_TOKENS, Estimate, Estimator
+from velox.policy.limits.output_guess import OutputGuess
 from velox.prices.price import Price, compiled
 from velox.shm.budget_table import BudgetMemory, BudgetTable, rule_digest
 from velox.types import BodyFields, Budget, Caller, Dialect, Endpoint, KeyTerms

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule
 from velox.runtime.budget_keeper import BudgetKeeper
 from velox.runtime.lease_redis import BudgetQuery, LeaseRedis
 from velox.shm.budget_table import BudgetMemory, Hold, SharedBudget

@@ -22,8 +22,8 @@ from velox.ledger.collector import Collector
 from velox.ledger.record import Flag, recorded_key
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule, BudgetScope, spender_of, subjects
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule, BudgetScope, spender_of, subjects
 from velox.runtime import budget_opening
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, budget_memory, read_spent
 from velox.runtime.ledger_folder import LedgerFolder

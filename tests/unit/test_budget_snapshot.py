@@ -13,8 +13,8 @@ from tests.unit.ledger.made import NOON_S, begin, made_call, write
 from velox.ledger.collector import Collector
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.writer import CallWriter
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule, BudgetScope
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule, BudgetScope
 from velox.runtime.budget_opening import BudgetOpening, restore_spent
 from velox.runtime.budget_snapshot import BudgetSnapshot, SnapshotError, known_rules, learn_rules, read_snapshot
 from velox.runtime.ledger_folder import LedgerFolder

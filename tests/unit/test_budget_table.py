@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetLabel, BudgetRule, BudgetScope
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetLabel, BudgetRule, BudgetScope
 from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable, SharedBudget
 
 NOON = 1_795_435_200.0  # 2026-11-23T12:00Z

@@ -14,9 +14,9 @@ from velox.gateway.limits.budgets import BudgetGate
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.limits.metering import Usage
 from velox.ledger.record import Call, Flag
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule
-from velox.policy.estimate import NO_TOKENS, Estimator
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule
+from velox.policy.limits.estimate import NO_TOKENS, Estimator
 from velox.prices.price import Price, compiled
 from velox.protocol.usage.tokens import Bill, TokenUsage
 from velox.shm.budget_table import BudgetMemory, BudgetTable

@@ -22,7 +22,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.translation.adapter import ProviderAdapter
 from velox.gateway.translation.prepared import Prepared
 from velox.heads import RequestHead
-from velox.policy.model_rule import ModelRule
+from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides

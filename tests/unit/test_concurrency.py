@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.unit.model_server import ModelServer
-from velox.policy.concurrency import AdaptiveLimit, FixedLimit, Refusals, Unlimited
+from velox.policy.queue.concurrency import AdaptiveLimit, FixedLimit, Refusals, Unlimited
 
 MOST = 2000
 

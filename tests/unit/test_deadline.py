@@ -8,7 +8,7 @@ import pytest
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers
-from velox.policy.deadline import MAX_TIMEOUT_MS, client_terms
+from velox.policy.retries.deadline import MAX_TIMEOUT_MS, client_terms
 
 
 @pytest.mark.parametrize(

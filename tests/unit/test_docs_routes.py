@@ -10,7 +10,7 @@ import pytest
 
 from tests.markdown import ROOT, blocks, commands
 from velox.cli import main
-from velox.policy.routes import ANYTHING
+from velox.policy.routes.entries import ANYTHING
 from velox.settings import load, routes, upstreams
 
 UPSTREAMS = ROOT / "docs/upstreams.md"

@@ -13,8 +13,8 @@ from velox.gateway.access.access import Access
 from velox.gateway.auth import Authenticator
 from velox.gateway.reply.filters import ReplyFilter
 from velox.heads import Header, ReplyHead, RequestHead
-from velox.policy.endpoint_groups import Group
-from velox.policy.object_kinds import CHAT, KINDS, ObjectKind
+from velox.policy.api.groups import Group
+from velox.policy.api.objects import CHAT, KINDS, ObjectKind
 from velox.protocol.steps import finished
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry, KeyTerms

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from velox.policy.fair_queue import FairQueue, Outcome, Verdict
+from velox.policy.queue.fair_queue import FairQueue, Outcome, Verdict
 from velox.types import Priority
 
 HIGH, NORMAL, LOW = Priority

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.state import state_of
-from velox.policy.fair_queue import ADMITTED, FairQueue
+from velox.policy.queue.fair_queue import ADMITTED, FairQueue
 from velox.types import Priority
 
 MS = 1_000_000

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from velox.policy.fair_queue import FairQueue, Outcome
+from velox.policy.queue.fair_queue import FairQueue, Outcome
 from velox.types import Priority
 
 TIMEOUT = 1000

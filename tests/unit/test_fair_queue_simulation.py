@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from velox.policy.fair_queue import FairQueue, Outcome
+from velox.policy.queue.fair_queue import FairQueue, Outcome
 from velox.types import Priority
 
 SECOND = 1_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.test_gateway_routes import head
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import ExtraFields, Headers, RequestHead
-from velox.policy.routes import HeaderRules
+from velox.policy.routes.entries import HeaderRules
 from velox.providers.rows import OPENAI
 from velox.types import BodyFields
 

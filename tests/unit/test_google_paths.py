@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.access.plan import runs_model
-from velox.policy.api_table import Group, call_of, google_call, may_name_objects
+from velox.policy.api.table import Group, call_of, google_call, may_name_objects
 from velox.types import ApiKind, Dialect
 
 PATHS = Routes(("*",))

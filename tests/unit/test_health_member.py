@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.state import state_of
 from velox.errors import Reason
-from velox.policy.breaker import PROBE_EVERY_S, PROBE_PENDING_S, Breaker, BreakerRules
+from velox.policy.health.breaker import PROBE_EVERY_S, PROBE_PENDING_S, Breaker, BreakerRules
 from velox.policy.health.member import (
     EJECTION,
     SILENT_S,

@@ -13,7 +13,7 @@ from tests.unit.health_fleet import Fleet, Story, erring, flapping, stalling, st
 from velox.policy.balance.candidates import Balancer, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
 from velox.policy.balance.round_robin import RoundRobin
-from velox.policy.breaker import STEADY
+from velox.policy.health.breaker import STEADY
 from velox.policy.health.group import GroupRules
 from velox.policy.health.member import MemberRules
 

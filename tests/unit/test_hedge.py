@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from velox.policy.hedge import FirstByteTimes, HedgeBudget, Hedging
-from velox.policy.routes import Delay, Hedge
+from velox.policy.retries.hedge import FirstByteTimes, HedgeBudget, Hedging
+from velox.policy.routes.entries import Delay, Hedge
 
 
 @pytest.mark.parametrize("percent", [50.0, 90.0, 95.0, 99.0])

@@ -14,7 +14,7 @@ from velox.errors import VeloxError
 from velox.gateway.translation.dropped_headers import CREDENTIALS, DROPPED, DROPPED_STARTS, OVERRIDING
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import ExtraFields, RequestHead
-from velox.policy.routes import HeaderRules
+from velox.policy.routes.entries import HeaderRules
 from velox.protocol.head_template import HeadTemplate, TemplateBeside
 from velox.protocol.heads.fields import only_pass
 from velox.protocol.heads.memory import Bounds
@@ -382,7 +382,7 @@ def test_extra_lines_that_are_more_than_their_names_never_go_up() -> None:
 def test_names_that_velox_looks_for_are_no_passengers() -> None:
     """Every name of a field in the sources that read requests: what follows from a head is kept for others like it."""
     sources = [*Path("velox/gateway").rglob("*.py"), *Path("velox/protocol").rglob("*.py")]
-    text = "".join(path.read_text() for path in [*sources, Path("velox/policy/deadline.py")])
+    text = "".join(path.read_text() for path in [*sources, Path("velox/policy/retries/deadline.py")])
     found = {name.encode() for name in re.findall(r'b"([a-z][a-z0-9]*(?:-[a-z0-9]+)+)"', text)}
     assert {b"x-request-timeout-ms", b"anthropic-version", b"x-goog-api-key", b"content-type"} <= found
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.policy.lease import block, low_mark, missing, own_share, pairs, retry_ns, surplus
-from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
-from velox.policy.token_bucket import UNLIMITED, BucketRate, ask
+from velox.policy.limits.lease import block, low_mark, missing, own_share, pairs, retry_ns, surplus
+from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE
+from velox.policy.limits.token_bucket import UNLIMITED, BucketRate, ask
 
 SECOND = 10**9
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.unit.lease_buckets import Buckets
 from velox.gateway.reply.rate_headers import RateHeaders
-from velox.policy.lease import BACK_AFTER_NS, FRESH_NS, block
-from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
-from velox.policy.token_bucket import BucketRate
+from velox.policy.limits.lease import BACK_AFTER_NS, FRESH_NS, block
+from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE
+from velox.policy.limits.token_bucket import BucketRate
 from velox.runtime.lease_keeper import LeaseRows, RedisTimes
 from velox.shm.leased import Demand, Lease, LeasedQuota, LeasedTable, balance_of, pack_rate, unpack_rate
 from velox.shm.quota_table import PROBES, QuotaMemory, QuotaSweeper

@@ -20,8 +20,8 @@ from velox.gateway.limits.limiter import Limiter, QuotaTable
 from velox.gateway.limits.metering import Usage
 from velox.gateway.reply.rate_headers import duration_text
 from velox.outcomes import Decision, Unit
-from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
-from velox.policy.limit_rules import LimitRule
+from velox.policy.limits.estimate import NO_TOKENS, Estimate, Estimator
+from velox.policy.limits.limit_rules import LimitRule
 from velox.protocol.http1.write import field_lines
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable

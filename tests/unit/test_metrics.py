@@ -34,9 +34,9 @@ from velox.outcomes import (
     TokenCount,
     Unit,
 )
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule
-from velox.policy.token_bucket import BucketRate
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule
+from velox.policy.limits.token_bucket import BucketRate
 from velox.shm.budget_table import BudgetMemory, BudgetState, BudgetTable
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable

@@ -32,11 +32,11 @@ from velox.ledger.record import Flag
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
-from velox.policy.concurrency import FixedLimit
-from velox.policy.estimate import Estimate
 from velox.policy.health.member import State
-from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
-from velox.policy.split import MirrorGate
+from velox.policy.limits.estimate import Estimate
+from velox.policy.queue.concurrency import FixedLimit
+from velox.policy.routes.entries import ANYTHING, Mirror, RouteEntry, Target
+from velox.policy.routes.split import MirrorGate
 from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS

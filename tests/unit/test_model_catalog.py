@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from velox.heads import Header
-from velox.policy.model_catalog import ModelCatalog, Offer
-from velox.policy.route_match import RouteTable, usable
-from velox.policy.routes import Match, RouteEntry, Target
+from velox.policy.routes.catalog import ModelCatalog, Offer
+from velox.policy.routes.entries import Match, RouteEntry, Target
+from velox.policy.routes.match import RouteTable, usable
 from velox.protocol.steps import finished
 from velox.settings import load
 

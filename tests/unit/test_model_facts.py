@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.policy.model_rule import ModelRule
+from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import RULES, facts_of
 from velox.providers.rows import PROVIDERS
 from velox.settings import SettingsError, load

@@ -19,7 +19,7 @@ from velox.gateway.cluster.routing import Routing
 from velox.gateway.upstreams.member import Member
 from velox.gateway.upstreams.model_sources import FetchError, ModelSources
 from velox.heads import Header, RequestHead
-from velox.policy.route_match import RouteTable
+from velox.policy.routes.match import RouteTable
 from velox.settings import load
 from velox.types import Caller, KeyTerms
 

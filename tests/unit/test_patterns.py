@@ -25,7 +25,7 @@ OF_SETTINGS = {
 # A path has at most 8 KiB, a head 32 KiB, and the line of a chunk's size is bounded too. CPython before 3.11.5 takes
 # possessive groups of several steps wrongly (gh-106052).
 SHORT = {
-    "velox.policy.api_table._PLAIN",
+    "velox.policy.api.table._PLAIN",
     "velox.protocol.http1.chunked._SIZE_LINE",
     "velox.protocol.heads.extras._EXTRA_LINES",
     "velox.protocol.heads.target._PLAIN",

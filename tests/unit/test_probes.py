@@ -6,7 +6,7 @@ import pytest
 
 from velox.gateway.front.probes import Probes, answer_to
 from velox.heads import RequestHead
-from velox.policy.routes import Match, RouteEntry, Target
+from velox.policy.routes.entries import Match, RouteEntry, Target
 
 
 def route(*paths: str) -> RouteEntry:

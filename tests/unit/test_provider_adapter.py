@@ -21,7 +21,7 @@ from velox.gateway.translation.forward import Forwarder
 from velox.gateway.translation.prepared import Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
-from velox.policy.routes import NO_RULES, HeaderRules
+from velox.policy.routes.entries import NO_RULES, HeaderRules
 from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.policy.model_rule import ModelRule
+from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.provider import Envelope, Provider
 from velox.providers.rows import PROVIDERS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.policy.token_bucket import NEVER, UNLIMITED, BucketRate, ask, full_in_ns, remaining
+from velox.policy.limits.token_bucket import NEVER, UNLIMITED, BucketRate, ask, full_in_ns, remaining
 
 NOW = 10**12
 RATE = BucketRate(interval_ns=100, burst=10, max_wait_ns=300)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.quota_steps import Stage, Turn
-from velox.policy.quota import Quota, Slots
-from velox.policy.token_bucket import NEVER, UNLIMITED, BucketRate
+from velox.policy.limits.quota import Quota, Slots
+from velox.policy.limits.token_bucket import NEVER, UNLIMITED, BucketRate
 from velox.shm.quota_table import LEAVING, PROBES, QuotaMemory, QuotaSweeper, TableSize
 from velox.shm.quotas import QuotaTable, SharedQuota, SharedSlots
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from velox.policy.model_rule import ModelRule
-from velox.policy.routes import Timeouts, UpstreamEntry
+from velox.policy.routes.entries import Timeouts, UpstreamEntry
+from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.reasoning import reasons
 from velox.providers.rows import PROVIDERS

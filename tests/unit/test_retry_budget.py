@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.policy.retry import WINDOW_S, RetryBudget
+from velox.policy.retries.retry import WINDOW_S, RetryBudget
 
 
 def spent(budget: RetryBudget, now_s: float, most: int = 10_000) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from velox.heads import Headers
-from velox.policy.retry import BACKOFF_FIRST_S, RetryRules, retry_after_s
+from velox.policy.retries.retry import BACKOFF_FIRST_S, RetryRules, retry_after_s
 
 RULES = RetryRules(1, frozenset({408, 429, 500, 503}), 10.0)
 NOON = 1_700_000_000.0

@@ -10,9 +10,9 @@ import pytest
 
 from velox.heads import Header, Headers
 from velox.policy.patterns import covers, matches, overlap
-from velox.policy.route_index import indexing
-from velox.policy.route_match import RouteTable, usable
-from velox.policy.routes import ANYTHING, Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.entries import ANYTHING, Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.index import indexing
+from velox.policy.routes.match import RouteTable, usable
 from velox.settings import load
 
 CHAT = b"/v1/chat/completions"

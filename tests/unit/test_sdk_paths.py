@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.sdk_paths import anthropic_paths, google_paths, openai_paths, sample
-from velox.policy.api_table import Group, call_of, is_organizations
-from velox.policy.object_kinds import KINDS
+from velox.policy.api.objects import KINDS
+from velox.policy.api.table import Group, call_of, is_organizations
 from velox.protocol.named_objects import GOOGLES
 
 # Below these nothing is kept that belongs to a caller; what stands behind them is a model.

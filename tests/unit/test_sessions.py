@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.heads import Header, RequestHead
-from velox.policy.sessions import lifetime_s, session_of
+from velox.policy.routes.sessions import lifetime_s, session_of
 
 UUID = "0f3a9b1c-1111-4222-8333-944455556666"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velox.cli import main
-from velox.policy.routes import Match, Target
+from velox.policy.routes.entries import Match, Target
 from velox.settings import Settings, load
 
 KEY = "sk-very-secret-0123456789"

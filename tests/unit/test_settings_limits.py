@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velox.cli import main
-from velox.policy.limit_rules import LimitRule, called, rules_of
+from velox.policy.limits.limit_rules import LimitRule, called, rules_of
 from velox.policy.spellings import filled
 from velox.settings import Settings, SettingsError, load
 from velox.settings.checks import extra_problems

@@ -9,7 +9,7 @@ import pytest
 
 from tests.markdown import ROOT, blocks
 from velox.cli import main
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings, SettingsError, load
 from velox.settings.model_facts import FIELDS

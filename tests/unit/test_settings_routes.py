@@ -11,7 +11,7 @@ import pytest
 
 from velox.cli import main
 from velox.outcomes import Refusal
-from velox.policy.routes import (
+from velox.policy.routes.entries import (
     Canary,
     Delay,
     HashOn,

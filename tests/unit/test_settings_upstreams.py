@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.test_settings_tls import certificate
 from velox.cli import main
-from velox.policy.routes import KeyRef, ProbeEntry, Target, Timeouts, UpstreamEntry
+from velox.policy.routes.entries import KeyRef, ProbeEntry, Target, Timeouts, UpstreamEntry
 from velox.protocol.heads.fields import HANDSHAKE, HOP_BY_HOP
 from velox.settings import Settings, SettingsError, load
 from velox.settings.header_rules import NEVER_SET

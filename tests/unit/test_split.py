@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from velox.policy.split import CanarySplit, MirrorGate
+from velox.policy.routes.split import CanarySplit, MirrorGate
 
 KEYS = [b"caller-%d" % n for n in range(20_000)]
 

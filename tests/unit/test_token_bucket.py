@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.policy.token_bucket import BucketRate
+from velox.policy.limits.token_bucket import BucketRate
 
 
 def test_rate_from_rpm_zero_is_no_limit() -> None:

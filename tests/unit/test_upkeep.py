@@ -20,7 +20,7 @@ from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
-from velox.policy.routes import ProbeEntry
+from velox.policy.routes.entries import ProbeEntry
 from velox.providers.authority import BearerAuthority
 from velox.providers.renewal import FixedSource
 from velox.providers.rows import PROVIDERS

@@ -15,7 +15,7 @@ import msgspec
 from velox.accounts.fields import RATE_OF, RATES, read_fields
 from velox.accounts.force import covers_endpoint
 from velox.accounts.model import Bounds, Change, Key
-from velox.policy.budget import same_windows
+from velox.policy.budgets.budget import same_windows
 from velox.policy.patterns import covers
 from velox.types import NO_RATES, Budget, Rates
 

@@ -17,7 +17,7 @@ import orjson
 
 from velox.accounts.model import TEAM_ADMIN, Account, Bounds, Key, Kind, User
 from velox.policy import spellings
-from velox.policy.budget import NANO_PER_USD, TOTAL, BudgetError, parse_budget, period_text
+from velox.policy.budgets.budget import NANO_PER_USD, TOTAL, BudgetError, parse_budget, period_text
 from velox.policy.spellings import Spelling, filled, is_endpoint, whole
 from velox.types import Budget, Priority, Rates
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from velox.accounts.model import Digest, Key, Kind, Team, User
-from velox.policy.api_table import ALL_ENDPOINTS, GROUPS, Group
+from velox.policy.api.table import ALL_ENDPOINTS, GROUPS, Group
 from velox.policy.patterns import covers
 from velox.policy.spellings import MOST_TAGS
 from velox.types import NO_RATES, KeyEntry, KeyTerms

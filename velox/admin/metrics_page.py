@@ -28,7 +28,7 @@ from velox.build import BUILD
 from velox.observe import series
 from velox.observe.series import Family
 from velox.outcomes import AttemptOutcome
-from velox.policy.budget import NANO_PER_USD, period_text
+from velox.policy.budgets.budget import NANO_PER_USD, period_text
 from velox.policy.health.member import State
 from velox.shm.budget_table import AlertCount, BudgetMemory, BudgetState
 from velox.shm.problems import CredentialProblem

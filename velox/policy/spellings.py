@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from velox.policy.api_table import ALL_ENDPOINTS, GROUPS
+from velox.policy.api.table import ALL_ENDPOINTS, GROUPS
 from velox.types import Rates
 
 __all__ = [

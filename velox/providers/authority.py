@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from velox.heads import Headers
-from velox.policy.retry import sent_at_s
+from velox.policy.retries.retry import sent_at_s
 from velox.providers.sigv4 import AwsCredentials, Signer
 
 __all__ = [

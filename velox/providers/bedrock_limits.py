@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from velox.policy.model_rule import ModelRule
+from velox.policy.routes.model_rule import ModelRule
 
 __all__ = ["LIMITS"]
 

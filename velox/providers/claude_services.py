@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from velox.dialects.facts.model_facts import BY, REFUSED, TAKEN
-from velox.policy.model_rule import Fact, ModelRule
+from velox.policy.routes.model_rule import Fact, ModelRule
 
 __all__ = ["SERVICES", "STRICT_AT_BEDROCK"]
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.policy.model_rule import Fact, ModelRule, told_family
+from velox.policy.routes.model_rule import Fact, ModelRule, told_family
 from velox.providers.bedrock_limits import LIMITS
 from velox.providers.claude_services import SERVICES, STRICT_AT_BEDROCK
 from velox.providers.provider import Provider

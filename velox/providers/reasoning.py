@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from velox.policy.patterns import matches
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 
 __all__ = ["reasons"]
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.heads import Header
-from velox.policy.api_rows import is_management
+from velox.policy.api.rows import is_management
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
 from velox.types import ApiKind, Endpoint
 

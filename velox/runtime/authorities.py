@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.authority import Authority
 from velox.providers.renewal import Outside
 from velox.providers.rows import PROVIDERS

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from velox.policy.limit_rules import Buckets, LimitRule, buckets_needed
+from velox.policy.limits.limit_rules import Buckets, LimitRule, buckets_needed
 from velox.settings import Settings
 from velox.shm.quota_table import QuotaMemory, TableSize
 from velox.types import KeyEntry

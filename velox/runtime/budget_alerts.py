@@ -1,7 +1,7 @@
 """Alerts of budgets in the ledger's process: a look at all budgets, and a thread that tells a webhook.
 
 Knows: when budgets are looked at, what survives a restart, and when a webhook is asked. Does not know: which thresholds
-are reached (policy/budget_alerts.py), or how one is asked (webhook.py). No request and no record waits for any of it.
+are reached (policy/budgets/alerts.py), or how one is asked (webhook.py). No request and no record waits for any of it.
 
 A file in the ledger's folder says what was told, and what the webhook has not taken yet. It is written before the
 webhook is asked: after a crash an alert may come twice, with the same id, but is not lost.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from velox.policy.budget_alerts import AlertBook, Level, Told
+from velox.policy.budgets.alerts import AlertBook, Level, Told
 from velox.settings import Settings
 from velox.shm.budget_table import AlertCount, BudgetMemory
 

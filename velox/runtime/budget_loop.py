@@ -17,7 +17,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from velox.policy.lease import retry_ns
+from velox.policy.limits.lease import retry_ns
 from velox.runtime.budget_keeper import BudgetKeeper
 from velox.runtime.lease_redis import RedisDownError
 from velox.runtime.leases import BUDGETS_ALIVE, LeasePipes

@@ -36,8 +36,8 @@ from velox.ledger.collector import Collector
 from velox.ledger.record import MIRRORED, Call
 from velox.ledger.store import Dimension, Question, Store, StoreError, Sums, Total
 from velox.observe.oplog import operations_logger
-from velox.policy.budget import BudgetWindow, window_at
-from velox.policy.budget_rules import (
+from velox.policy.budgets.budget import BudgetWindow, window_at
+from velox.policy.budgets.rules import (
     BudgetLabel,
     BudgetRule,
     Spender,

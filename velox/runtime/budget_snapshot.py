@@ -11,7 +11,7 @@ call first, and then records it: so the rings are looked at before the budgets. 
 counts twice. That is too much rather than too little, until the ledger is read.
 
 Knows: the files, and which records a snapshot has. Does not know: when it is needed (budget_opening.py), or what a rule
-counts (policy/budget_rules.py).
+counts (policy/budgets/rules.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from velox.policy.api_table import Group
+from velox.policy.api.table import Group
 from velox.runtime.buckets import bucket_lines
 from velox.runtime.capacity import (
     KEEPER_BYTES,

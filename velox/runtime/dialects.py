@@ -20,7 +20,7 @@ from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.gateway.translation.adapter import ProviderAdapter, Sides
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind

@@ -22,11 +22,11 @@ from velox.gateway.access.endpoints import PathFacts, Routes
 from velox.gateway.access.plan import runs_model
 from velox.gateway.auth import caller_of
 from velox.heads import Headers, RequestHead
-from velox.policy.budget_rules import own_rules, spender_of, subjects
-from velox.policy.limit_rules import rules_of
+from velox.policy.budgets.rules import own_rules, spender_of, subjects
+from velox.policy.limits.limit_rules import rules_of
 from velox.policy.patterns import matches
-from velox.policy.route_match import Explanation, Passed, RouteTable
-from velox.policy.routes import RouteEntry, Target
+from velox.policy.routes.entries import RouteEntry, Target
+from velox.policy.routes.match import Explanation, Passed, RouteTable
 from velox.providers.rows import PROVIDERS, takes_path
 from velox.settings import Settings
 from velox.settings.keys import parse_key

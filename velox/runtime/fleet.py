@@ -26,14 +26,14 @@ from velox.policy.balance.candidates import Balancer, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma
 from velox.policy.balance.prefix import PrefixAffinity, PrefixTable, member_ids
 from velox.policy.balance.round_robin import RoundRobin
-from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import State
-from velox.policy.hedge import Hedging
-from velox.policy.route_index import indexing
-from velox.policy.route_match import RouteTable
-from velox.policy.routes import Hedge, KeyRef, ModelName, RouteEntry, Target, UpstreamEntry
-from velox.policy.split import CanarySplit, MirrorGate
+from velox.policy.queue.concurrency import ConcurrencyLimit
+from velox.policy.retries.hedge import Hedging
+from velox.policy.routes.entries import Hedge, KeyRef, ModelName, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.index import indexing
+from velox.policy.routes.match import RouteTable
+from velox.policy.routes.split import CanarySplit, MirrorGate
 from velox.protocol.steps import finished
 from velox.runtime.capacity import share
 from velox.runtime.members import MemberMaker, keys_of

@@ -33,8 +33,8 @@ from typing import Final, NamedTuple
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.outcomes import LeaseResult
-from velox.policy.lease import BACK_AFTER_NS, block, missing, pairs, retry_ns, surplus
-from velox.policy.token_bucket import BucketRate
+from velox.policy.limits.lease import BACK_AFTER_NS, block, missing, pairs, retry_ns, surplus
+from velox.policy.limits.token_bucket import BucketRate
 from velox.runtime.budget_keeper import BudgetKeeper
 from velox.runtime.budget_loop import ANSWER_S, BudgetLoop
 from velox.runtime.gateway_name import gateway_name

@@ -7,8 +7,8 @@ It blocks on purpose: one question is out at a time. Demands that arrive meanwhi
 next question takes all of them. A question that was sent and fails may still have been processed by Redis: its permits
 are lost. After any failure the connection is closed.
 
-The script, lease.lua, keeps the buckets of all gateways, in Redis' own time. It is GCRA, as in policy.token_bucket, for
-many buckets at once:
+The script, lease.lua, keeps the buckets of all gateways, in Redis' own time. It is GCRA, as in
+policy.limits.token_bucket, for many buckets at once:
 
     KEYS   the clock's offset, the gateways' last signs of life, then one per bucket
     ARGV   what the caller takes the time for (0: unknown) and by how much it may err, the offsets it knows, its name,

@@ -29,10 +29,10 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
 from velox.observe.trouble_log import TroubleLog
 from velox.policy.balance.scraped import ScrapedLoad
-from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
 from velox.policy.health.keys import Changes, Keys
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
-from velox.policy.routes import ProbeEntry, UpstreamEntry
+from velox.policy.queue.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
+from velox.policy.routes.entries import ProbeEntry, UpstreamEntry
 from velox.protocol.http2.engines import engine_factory
 from velox.providers.authority import Authority
 from velox.providers.rows import PROVIDERS

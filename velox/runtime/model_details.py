@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Final
 
 from velox.memo import Memo
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.protocol.model_list import ModelDetails
 from velox.providers.capabilities import capabilities_of
 from velox.providers.model_facts import facts_of

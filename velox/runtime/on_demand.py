@@ -15,7 +15,7 @@ import importlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.protocol.http2.engines import engine_factory
 from velox.providers.provider import Keyless
 from velox.providers.rows import PROVIDERS

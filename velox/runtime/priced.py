@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from velox.policy.budget_rules import BudgetRule, rules_of
-from velox.policy.model_rule import told_family
+from velox.policy.budgets.rules import BudgetRule, rules_of
 from velox.policy.patterns import is_exact, matches, overlap
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
+from velox.policy.routes.model_rule import told_family
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Band, Price
 from velox.prices.table import Table, shipped_table

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.provider import Keyless
 from velox.providers.renewal import FetchError, Question, Reply
 from velox.providers.rows import PROVIDERS

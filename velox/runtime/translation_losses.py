@@ -20,7 +20,7 @@ from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.adapter import Sides
 from velox.policy.patterns import is_exact
-from velox.policy.routes import RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.entries import RouteEntry, Target, UpstreamEntry
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import target_call

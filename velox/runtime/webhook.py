@@ -1,6 +1,6 @@
 """The webhook that is told of budgets: one URL, and a signature of what is sent.
 
-Knows: how it is asked, and which answers are worth asking again. Does not know: what it is told (budget_alerts.py).
+Knows: how it is asked, and which answers are worth asking again. Does not know: what it is told (budgets/alerts.py).
 """
 
 from __future__ import annotations

@@ -57,11 +57,11 @@ from velox.observe.log_output import own_descriptor
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.outcomes import KeyHolder
-from velox.policy.estimate import Estimator
-from velox.policy.fair_queue import FairQueue
-from velox.policy.memory_watch import MemoryWatch
-from velox.policy.retry import RetryBudget, RetryRules
-from velox.policy.routes import UpstreamEntry
+from velox.policy.limits.estimate import Estimator
+from velox.policy.queue.fair_queue import FairQueue
+from velox.policy.resources.memory_watch import MemoryWatch
+from velox.policy.retries.retry import RetryBudget, RetryRules
+from velox.policy.routes.entries import UpstreamEntry
 from velox.policy.web_origins import WebOrigins
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.http1.request import Http1Limits

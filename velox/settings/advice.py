@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from velox.policy.budget_rules import BudgetRule
-from velox.policy.model_rule import told_family
+from velox.policy.budgets.rules import BudgetRule
 from velox.policy.patterns import overlap
+from velox.policy.routes.model_rule import told_family
 from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.settings.model import Settings
 

@@ -1,7 +1,7 @@
 """The list of budgets in the file or in VELOX_BUDGETS.
 
 Knows: the fields of a rule, and that no two rules may be one budget. Does not know: amounts and windows
-(policy/budget.py, which reads those fields), or whose budgets count a call (policy/budget_rules.py).
+(policy/budgets/budget.py, which reads those fields), or whose budgets count a call (policy/budgets/rules.py).
 
     budgets:
       - per: team
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from velox.policy.budget import BUDGET_FIELDS, BudgetError, parse_budget
-from velox.policy.budget_rules import BUDGET_SCOPES, BudgetRule, BudgetScope
+from velox.policy.budgets.budget import BUDGET_FIELDS, BudgetError, parse_budget
+from velox.policy.budgets.rules import BUDGET_SCOPES, BudgetRule, BudgetScope
 from velox.settings import parse
 from velox.settings.limits import parse_names
 from velox.settings.problems import Problem, quoted

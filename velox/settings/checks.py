@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, changes_path, read_keys, snapshot_path
-from velox.policy.budget_rules import BudgetRule
-from velox.policy.limit_rules import LimitRule
+from velox.policy.budgets.rules import BudgetRule
+from velox.policy.limits.limit_rules import LimitRule
 from velox.settings import parse
 from velox.settings.certificates import ca_problem, certificate_problems, client_certificate_problem
 from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file, with_managed

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from velox.policy.routes import KeyRef, Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.entries import KeyRef, Match, RouteEntry, Target, UpstreamEntry
 from velox.providers.provider import Provider
 from velox.providers.rows import OPENAI, PROVIDERS
 from velox.providers.target import missing, origin_of

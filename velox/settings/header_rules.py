@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from velox.heads import Header
-from velox.policy.routes import NO_RULES, HeaderRules
+from velox.policy.routes.entries import NO_RULES, HeaderRules
 from velox.settings.parse import header_name, header_value
 from velox.settings.tree import Section
 

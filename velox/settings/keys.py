@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
-from velox.policy.api_table import ALL_ENDPOINTS, GROUPS
-from velox.policy.budget import BudgetError, parse_budget_text, same_windows
+from velox.policy.api.table import ALL_ENDPOINTS, GROUPS
+from velox.policy.budgets.budget import BudgetError, parse_budget_text, same_windows
 from velox.policy.spellings import KEY_NAME, MOST_KEY_CHARS, MOST_TAGS, is_endpoint
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates

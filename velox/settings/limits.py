@@ -1,7 +1,7 @@
 """What limits are made of, and the list of them in the file or in VELOX_LIMITS.
 
 Knows: the fields rpm, burst, tpm, tpm_burst and concurrency, which a key may have too, their bounds, and bursts that
-are not given; the fields of a rule. Does not know: which requests a rule counts (policy/limit_rules.py).
+are not given; the fields of a rule. Does not know: which requests a rule counts (policy/limits/limit_rules.py).
 
     limits:
       - per: key
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from velox.policy.limit_rules import SCOPES, LimitRule
+from velox.policy.limits.limit_rules import SCOPES, LimitRule
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.settings import parse
 from velox.settings.problems import Problem, quoted

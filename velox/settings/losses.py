@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from velox.policy.routes import RouteEntry, UpstreamEntry
+from velox.policy.routes.entries import RouteEntry, UpstreamEntry
 from velox.settings.model import Settings
 
 __all__ = ["Loss", "losses"]

@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from velox.policy.budget_rules import BudgetRule
-from velox.policy.limit_rules import LimitRule
-from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
+from velox.policy.budgets.rules import BudgetRule
+from velox.policy.limits.limit_rules import LimitRule
+from velox.policy.routes.entries import Http2Use, RouteEntry, UpstreamEntry
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.prices.book import Override
 from velox.settings import parse

@@ -17,7 +17,7 @@ from typing import Final, get_type_hints
 
 from velox.dialects.facts.efforts import EFFORTS
 from velox.dialects.facts.model_facts import BY, ModelFacts
-from velox.policy.model_rule import Fact, ModelRule
+from velox.policy.routes.model_rule import Fact, ModelRule
 from velox.providers.rows import PROVIDERS
 from velox.settings import parse
 from velox.settings.problems import Problem, unknown

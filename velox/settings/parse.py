@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from velox.ledger.postgres_url import driver_url
-from velox.policy.routes import Delay, HashOn
+from velox.policy.routes.entries import Delay, HashOn
 from velox.policy.spellings import KEY_NAME, MODEL_PATTERN, OWNER, TAG, Spelling
 from velox.types import Address, Origin, Secret, SocketOwner
 

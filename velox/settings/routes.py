@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final, get_args
 
 from velox.outcomes import Refusal
-from velox.policy.routes import (
+from velox.policy.routes.entries import (
     ANYTHING,
     FAILURE,
     Balance,

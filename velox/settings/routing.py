@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from velox.policy.model_rule import ModelRule
 from velox.policy.patterns import is_exact, overlap
-from velox.policy.route_match import shadowed
-from velox.policy.routes import RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.entries import RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.match import shadowed
+from velox.policy.routes.model_rule import ModelRule
 from velox.settings.found import Found, find_providers
 from velox.settings.model_facts import parse_model_facts
 from velox.settings.problems import Problem, quoted, unknown

@@ -12,10 +12,10 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Final
 
-from velox.policy.budget import period_text, usd_text
-from velox.policy.budget_rules import BudgetRule
-from velox.policy.limit_rules import LimitRule, called
-from velox.policy.routes import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.budgets.budget import period_text, usd_text
+from velox.policy.budgets.rules import BudgetRule
+from velox.policy.limits.limit_rules import LimitRule, called
+from velox.policy.routes.entries import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
 from velox.providers.provider import Keyless
 from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import apis_of, origin_of

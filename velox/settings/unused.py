@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.rows import OPENAI
 
 __all__ = ["unused_variables"]

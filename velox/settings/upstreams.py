@@ -22,7 +22,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
-from velox.policy.routes import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
+from velox.policy.routes.entries import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
 from velox.providers.rows import COMPATIBLE, OPENAI
 from velox.settings import parse
 from velox.settings.certificates import ca_problem, client_certificate_problem

@@ -56,8 +56,8 @@ from typing import Final, NamedTuple
 
 from atomicshm import AtomicView, fence
 
-from velox.policy.budget import BudgetWindow, window_at
-from velox.policy.budget_rules import BudgetLabel, BudgetRule
+from velox.policy.budgets.budget import BudgetWindow, window_at
+from velox.policy.budgets.rules import BudgetLabel, BudgetRule
 from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 from velox.types import Budget
 

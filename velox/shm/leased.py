@@ -31,9 +31,9 @@ from typing import Final, NamedTuple, Protocol
 from atomicshm import AtomicU64
 
 from velox.memo import Memo
-from velox.policy.lease import FRESH_NS, block, low_mark, own_share
-from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
-from velox.policy.token_bucket import BucketRate, ask, outlook
+from velox.policy.limits.lease import FRESH_NS, block, low_mark, own_share
+from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE
+from velox.policy.limits.token_bucket import BucketRate, ask, outlook
 from velox.shm.quota_table import LEAVING, QuotaMemory, Row, RowTable, Window
 from velox.shm.quotas import QuotaTable, SharedSlots
 
@@ -179,7 +179,7 @@ class LeasedTable:
 
 
 class LeasedQuota:
-    """A velox.policy.quota.Quota over several gateways. Several may have one tag."""
+    """A velox.policy.limits.quota.Quota over several gateways. Several may have one tag."""
 
     __slots__ = ("_lease", "_link", "_low", "_name", "_overflown", "_rate", "_row", "_rows", "_window")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-from velox.policy.budget_rules import BudgetRule
+from velox.policy.budgets.rules import BudgetRule
 from velox.shm.budget_table import BudgetMemory, BudgetTable, Lack, SharedBudget
 from velox.shm.leased import Demand
 

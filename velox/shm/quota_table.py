@@ -13,10 +13,10 @@ LAYOUT. A memfd beside Segment. Everything is an 8-byte cell, as in segment.py. 
       slots      1 cell a block    slots in use; written by that process
       waiting    1 cell a block    nanoseconds of permits taken ahead of their time, not yet used; by that process
 
-TAT is the state of the bucket (policy.token_bucket). The other shared cells belong to a lease of permits from elsewhere
-(leased.py says what they mean): a row is not freed while HOLD is not 0 or GRANTED differs from USED, and its lease
-cells are handed to the row's next owner as they are. Where no permits come from elsewhere, RATE says by which rate
-TAT is moved (quotas.py).
+TAT is the state of the bucket (policy.limits.token_bucket). The other shared cells belong to a lease of permits from
+elsewhere (leased.py says what they mean): a row is not freed while HOLD is not 0 or GRANTED differs from USED, and its
+lease cells are handed to the row's next owner as they are. Where no permits come from elsewhere, RATE says by which
+rate TAT is moved (quotas.py).
 
 HALVES AND STEPS. Tags that only the configuration names are in one half of the rows; those with a client's words in
 them (models) in the other: they are in nobody's way that the configuration names. Each half has steps: the first has as

@@ -1,7 +1,7 @@
 """The quotas and slots that all workers share: one row of the quota table each.
 
 Knows: how a row's cells move while other workers move them, and in which order. Does not know: the arithmetic
-(policy.token_bucket), how a row is found (quota_table.py), or what a permit is for.
+(policy.limits.token_bucket), how a row is found (quota_table.py), or what a permit is for.
 
 A worker may be killed between any two steps, so each operation has an order in which a permit can be lost but the limit
 can't. When permits are taken, the TAT moves first and the note of those that wait follows; when they are given back,
@@ -10,9 +10,9 @@ before it is looked whether there was one, and what a dead worker had noted is t
 never lost.
 
 Never above burst + elapsed / interval, counted from the first use, whatever is given back or charged later: the TAT is
-always at least the first use plus one interval for each permit that is out (policy.token_bucket says what that means
-for shorter windows). A quota that found no row, because all are taken, is counted by each worker for itself: then it
-may give as much as there are workers, and nobody is refused for want of a row (quota_table.py, OVERFLOW).
+always at least the first use plus one interval for each permit that is out (policy.limits.token_bucket says what that
+means for shorter windows). A quota that found no row, because all are taken, is counted by each worker for itself: then
+it may give as much as there are workers, and nobody is refused for want of a row (quota_table.py, OVERFLOW).
 
 RATES. A TAT is a time, so after a reload it stays what the old rate has made of it: what was used of 6 a minute would
 be a minute's worth of 600, and more than its bucket holds. So it is brought down to what an empty bucket of the new
@@ -32,7 +32,7 @@ from typing import Final
 
 from atomicshm import AtomicU64, fence
 
-from velox.policy.token_bucket import NEVER, BucketRate, ask, full_in_ns, outlook, remaining
+from velox.policy.limits.token_bucket import NEVER, BucketRate, ask, full_in_ns, outlook, remaining
 from velox.shm.quota_table import LEAVING, QuotaMemory, Row, RowTable, Window
 
 __all__ = ["QuotaTable", "SharedQuota", "SharedSlots"]
@@ -89,7 +89,7 @@ class QuotaTable:
 
 
 class SharedQuota:
-    """A velox.policy.quota.Quota. Several may have one tag."""
+    """A velox.policy.limits.quota.Quota. Several may have one tag."""
 
     __slots__ = ("_empty_ns", "_has_marked", "_last_ns", "_row", "_rows", "_tag", "_window", "rate")
 
@@ -281,7 +281,7 @@ class SharedQuota:
 
 
 class SharedSlots:
-    """A velox.policy.quota.Slots. Several may have one tag; what one has taken, it releases."""
+    """A velox.policy.limits.quota.Slots. Several may have one tag; what one has taken, it releases."""
 
     __slots__ = ("_limit", "_n_own", "_overflown", "_row", "_rows", "_window")
 

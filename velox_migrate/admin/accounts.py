@@ -19,7 +19,7 @@ from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import ADMINS, OWNERS, READERS, Route
 from velox.admin.roles import Role
 from velox.ledger.store import Store
-from velox.policy.budget import window_at
+from velox.policy.budgets.budget import window_at
 from velox_migrate.account_fields import OUR_NAMES, duration_s, name_here
 from velox_migrate.admin.fields import alias_of, changed, created, first_budget, shown
 from velox_migrate.admin.members import Members, has_account, is_member, memberships_of, user_of_email

@@ -15,7 +15,7 @@ from typing import Any, Final
 from velox.accounts.fields import FieldError, time_text
 from velox.accounts.model import Account, Key, Kind, User
 from velox.admin.api.call import ApiError
-from velox.policy.budget import NANO_PER_USD, TOTAL, parse_budget
+from velox.policy.budgets.budget import NANO_PER_USD, TOTAL, parse_budget
 from velox.types import Budget
 from velox_migrate.account_fields import LITELLM, duration_text, name_here, stands_for_all, take_fields, window_fields
 from velox_migrate.admin.known import check_known

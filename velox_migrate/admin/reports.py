@@ -17,7 +17,7 @@ from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import READERS, Route
 from velox.ledger.record import Call, Flag
 from velox.ledger.store import Dimension, Question, Store, Sums, Total
-from velox.policy.budget import NANO_PER_USD
+from velox.policy.budgets.budget import NANO_PER_USD
 from velox.types import Endpoint
 from velox_migrate.admin.spent import Names, find_key, label_of
 

@@ -15,7 +15,7 @@ from velox.accounts.model import Account, Key, Kind
 from velox.accounts.service import Accounts
 from velox.ledger.record import key_id, recorded_key
 from velox.ledger.store import Dimension, Question, Store
-from velox.policy.budget import NANO_PER_USD, window_at
+from velox.policy.budgets.budget import NANO_PER_USD, window_at
 from velox_migrate.admin.fields import first_budget
 
 __all__ = ["Names", "find_key", "label_of", "since_of", "spent_of"]

@@ -48,8 +48,8 @@ from velox.admin.roles import Role
 from velox.admin.server import AdminApp
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import DIMENSIONS, Batch, Numbered
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule, BudgetScope
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule, BudgetScope
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 
 __all__ = ["Fuzzer", "House", "Told"]

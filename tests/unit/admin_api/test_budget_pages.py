@@ -16,8 +16,8 @@ from velox.admin.api.call import Asker
 from velox.admin.api.service import Api
 from velox.admin.message import parse_request
 from velox.admin.roles import Role
-from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule, BudgetScope
+from velox.policy.budgets.budget import parse_budget
+from velox.policy.budgets.rules import BudgetRule, BudgetScope
 from velox.shm.budget_table import BudgetMemory, BudgetTable, Told
 
 NOON = 1_795_435_200.0

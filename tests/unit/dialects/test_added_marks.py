@@ -14,7 +14,7 @@ from tests.vendors import foundry, mantle, vertex
 from tests.vendors.vendor import Vendor, VendorRequest
 from velox.gateway.translation.adapter import ProviderAdapter
 from velox.heads import RequestHead
-from velox.policy.model_rule import ModelRule
+from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides

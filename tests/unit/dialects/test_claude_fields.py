@@ -13,7 +13,7 @@ from tests.unit.claude_features import ASKED, DROPPED, FETCH, SEARCH, TOOL, exam
 from velox.dialects.as_sent.claude_fields import BETAS_OF, fitted, names_of
 from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.policy.model_rule import ModelRule
+from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 

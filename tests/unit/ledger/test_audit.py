@@ -22,7 +22,7 @@ from velox.gateway.limits.calls import Answered, CallLog
 from velox.gateway.limits.metering import Usage
 from velox.ledger.record import Tokens
 from velox.ledger.report import CALL_NAMES, call_rows, lines
-from velox.policy.estimate import Estimator
+from velox.policy.limits.estimate import Estimator
 from velox.protocol.usage.tokens import Bill, TokenUsage, Units
 from velox.runtime.priced import call_prices
 from velox.settings import load

@@ -16,8 +16,8 @@ from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import OWNERS, Field, Route
 from velox.admin.roles import Role
 from velox.ledger.record import key_id
-from velox.policy.budget import NANO_PER_USD, period_text
-from velox.policy.budget_rules import BUDGET_SCOPES
+from velox.policy.budgets.budget import NANO_PER_USD, period_text
+from velox.policy.budgets.rules import BUDGET_SCOPES
 from velox.shm.budget_table import BudgetMemory, BudgetState
 
 __all__ = ["BudgetPages"]

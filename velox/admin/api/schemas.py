@@ -15,7 +15,7 @@ from velox.admin.api.routes import Schema
 from velox.ledger.report import CALL_NAMES, TOKEN_NAMES
 from velox.ledger.store import DIMENSIONS
 from velox.policy import spellings
-from velox.policy.budget import BUDGET_FIELDS, CALENDAR, MOST_SOFT, MOST_TOKENS, MOST_USD, MOST_WINDOW_S, TOTAL
+from velox.policy.budgets.budget import BUDGET_FIELDS, CALENDAR, MOST_SOFT, MOST_TOKENS, MOST_USD, MOST_WINDOW_S, TOTAL
 
 __all__ = [
     "BUDGET_STATE",

@@ -18,7 +18,7 @@ from velox.accounts.model import Account, Key, Team
 from velox.accounts.service import Accounts, AccountsError
 from velox.admin.api.call import ApiError, Asker
 from velox.admin.roles import Role
-from velox.policy.budget import same_windows
+from velox.policy.budgets.budget import same_windows
 from velox.policy.patterns import covers
 from velox.types import NO_RATES, Budget, Priority
 

@@ -1,6 +1,6 @@
 """What a caller's key may ask for: its endpoints, and for a key with `models` everything that could run a model.
 
-Knows: which requests a key may send, by the table of the API (policy/api_table.py), and where each names a model
+Knows: which requests a key may send, by the table of the API (policy/api/table.py), and where each names a model
 (protocol/named_models.py). Does not know: who called (auth.py), or who owns an object (ownership.py).
 
 A key that is limited to some models may use the endpoints that the table knows. At each of them every place is read at
@@ -23,7 +23,7 @@ from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.translation.dropped_headers import OVERRIDING
 from velox.heads import RequestHead
 from velox.memo import Memo
-from velox.policy.api_table import (
+from velox.policy.api.table import (
     ALL_ENDPOINTS,
     ApiCall,
     Group,

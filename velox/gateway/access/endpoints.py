@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.memo import Memo
-from velox.policy.api_rows import WORDS, ApiRow, names_lines, row_at
-from velox.policy.api_table import endpoint_length, google_call
+from velox.policy.api.rows import WORDS, ApiRow, names_lines, row_at
+from velox.policy.api.table import endpoint_length, google_call
 from velox.protocol.content_coding import coding_of
 from velox.types import ApiKind, BodyFields, Dialect, Endpoint
 

@@ -25,8 +25,8 @@ from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.policy.api_table import ApiCall, Group
-from velox.policy.object_kinds import ObjectKind, without_verb
+from velox.policy.api.objects import ObjectKind, without_verb
+from velox.policy.api.table import ApiCall, Group
 from velox.protocol.json.body import LARGE_BYTES
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.skim import skim

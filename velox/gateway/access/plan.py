@@ -14,8 +14,8 @@ from velox.gateway.access.endpoints import WITHOUT_CONTENT, PathFacts, Routes, d
 from velox.gateway.answers.answers import REFERRING, is_of_answer
 from velox.gateway.reply.addresses import NO_PASS, AddressPass, Passed
 from velox.heads import RequestHead
-from velox.policy.deadline import ClientTerms, client_terms
-from velox.policy.estimate import Estimator
+from velox.policy.limits.estimate import Estimator
+from velox.policy.retries.deadline import ClientTerms, client_terms
 from velox.protocol.content_coding import coding_of
 from velox.protocol.heads.target import SERVER
 from velox.types import Answers, ApiKind, BodyFields, Caller, Dialect, Endpoint, Priority

@@ -7,8 +7,8 @@ Whoever has had a turn, or leaves, passes it on, so that no room is left unused.
 its places in turn. There is room where RouteCursor.first() finds some: at the members of the first stage that is well.
 A line stands still while these are full, though others are not.
 
-A line is a fair queue of its own (policy/fair_queue.py), as the one before it: where some upstreams have limits and
-others have not, requests leave that one at once, and wait here.
+A line is a fair queue of its own (policy/queue/fair_queue.py), as the one before it: where some upstreams have limits
+and others have not, requests leave that one at once, and wait here.
 
 Knows: who is next, and where there is room. Does not know: how a choice is made (routing.py), or what took the room.
 """
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.stage import Stage
-from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
+from velox.policy.queue.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.types import Priority
 
 __all__ = ["CapacityWaiters", "Claim"]

@@ -42,8 +42,8 @@ from velox.outcomes import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
-from velox.policy.retry import RetryRules, retry_after_s
-from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
+from velox.policy.retries.retry import RetryRules, retry_after_s
+from velox.policy.routes.entries import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.forms import with_form_model, with_form_model_in_steps
 from velox.protocol.json.edit import with_model, with_model_in_steps
 from velox.protocol.usage.tokens import TokenUsage

@@ -2,7 +2,7 @@
 
     hedged()          what a request begins with: two attempts only where its route hedges or the first is a
                       probe (policy/health), and for what may be asked twice
-    send()            the first; when the delay is over (policy/hedge.py) a second, if budget and members allow it
+    send()            the first; when the delay is over (retries/hedge.py) a second, if budget and members allow it
     on_answer()       one has brought its first good byte: it wins, the other is cancelled in the same turn
                       one has an error: it waits for the other, and is what the client gets if that fails, too
     left()            one has failed: the other goes on as if it were alone; the last one has the usual retries
@@ -11,7 +11,7 @@ Each attempt (racer.py) runs in a task of its own, unless no second one can foll
 is held back (held.py) until it is the only one left. From then on all is as with one attempt.
 
 Knows: which of two goes on, who gets the other's end. Does not know: how an attempt is made (group.py), when a
-second one is due and how many there may be (policy/hedge.py), or who gets it (routing.py).
+second one is due and how many there may be (policy/retries/hedge.py), or who gets it (routing.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from velox.gateway.reply.reply import Reply, ReplyEnd
 from velox.gateway.reply.respond import crash
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Hedged
-from velox.policy.hedge import ProbeRelief, SecondTries
+from velox.policy.retries.hedge import ProbeRelief, SecondTries
 from velox.types import Endpoint
 
 __all__ = ["HedgedAttempts", "hedged"]

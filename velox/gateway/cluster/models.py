@@ -4,7 +4,7 @@
     answer()   what is sent back
 
 Knows: how such a request is recognised, what was made for whom, and how long that counts. Does not know: which
-models there are for a caller (policy/model_catalog.py), or what upstreams say of them (model_sources.py).
+models there are for a caller (policy/routes/catalog.py), or what upstreams say of them (model_sources.py).
 
 Where there are no `upstreams` in the settings these requests go up unchanged, and so they do where a route names their
 path. A page is made once for all who see the same routes, and again when an upstream has said something else.
@@ -23,8 +23,8 @@ from velox.gateway.steps import in_steps
 from velox.gateway.upstreams.model_sources import ModelSources, Told
 from velox.heads import Header, Headers, RequestHead
 from velox.memo import Memo
-from velox.policy.model_catalog import ModelCatalog, Offer
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.catalog import ModelCatalog, Offer
+from velox.policy.routes.entries import UpstreamEntry
 from velox.protocol.model_list import (
     UNKNOWN_DETAILS,
     ModelDetails,

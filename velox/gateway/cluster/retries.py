@@ -42,10 +42,10 @@ from velox.gateway.cluster.routing import RouteCursor
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry, RetryDenied
-from velox.policy.deadline import ClientTerms
 from velox.policy.health.member import State
-from velox.policy.retry import RetryBudget, RetryRules
-from velox.policy.routes import ModelName
+from velox.policy.retries.deadline import ClientTerms
+from velox.policy.retries.retry import RetryBudget, RetryRules
+from velox.policy.routes.entries import ModelName
 from velox.protocol.error_meaning import (
     REFUSING,
     lacks_field,

@@ -35,14 +35,14 @@ from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.net.upstream.pool import PoolStatistics
 from velox.outcomes import Refusal
-from velox.policy.api_rows import row_at
+from velox.policy.api.rows import row_at
 from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
 from velox.policy.health.member import State
-from velox.policy.hedge import Hedging
-from velox.policy.route_match import RouteTable
-from velox.policy.routes import ANYTHING, RouteEntry, Target, asked_model
-from velox.policy.sessions import session_of
-from velox.policy.split import CanarySplit, MirrorGate
+from velox.policy.retries.hedge import Hedging
+from velox.policy.routes.entries import ANYTHING, RouteEntry, Target, asked_model
+from velox.policy.routes.match import RouteTable
+from velox.policy.routes.sessions import session_of
+from velox.policy.routes.split import CanarySplit, MirrorGate
 from velox.types import BodyFields, Caller
 
 __all__ = ["RouteCursor", "RouteParts", "Routing", "Way"]

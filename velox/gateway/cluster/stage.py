@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from velox.gateway.cluster.group import Group
-from velox.policy.routes import asked_model
+from velox.policy.routes.entries import asked_model
 
 __all__ = ["Stage", "stage_of"]
 

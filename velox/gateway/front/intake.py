@@ -30,7 +30,7 @@ from velox.heads import Headers, HeadShape, RequestHead
 from velox.memo import Memo
 from velox.net.application import Client, ClientExchange
 from velox.net.yielding_sweep import YieldingSweep
-from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
+from velox.policy.queue.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.heads.target import SERVER
 from velox.protocol.json.body import LARGE_BYTES
 from velox.types import ANYONE, Caller, Dialect, Endpoint, KeyUpdate

@@ -18,7 +18,7 @@ from typing import Final
 
 from velox.heads import Headers, RequestHead
 from velox.policy.patterns import matches
-from velox.policy.routes import RouteEntry
+from velox.policy.routes.entries import RouteEntry
 from velox.protocol.heads.date import http_date
 
 __all__ = ["Probes", "answer_to"]

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from velox.policy.estimate import n_answers
+from velox.policy.limits.estimate import n_answers
 from velox.protocol.usage.tokens import TokenUsage, Units, milliseconds
 from velox.types import BodyFields, Endpoint, FormFields
 

@@ -10,7 +10,7 @@ at the dearest price of all upstreams that may get the request. A budget that is
 there may be. So budgets are exceeded by no more than what the calls that run at one time cost above their holds.
 
 Knows: amounts, and what a refusal says. Does not know: where a budget is kept (shm/budget_table.py), what windows are
-(policy/budget.py), or when a call begins and ends (calls.py, which asks).
+(policy/budgets/budget.py), or when a call begins and ends (calls.py, which asks).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
 from velox.gateway.limits.lease_wait import NotYetError
 from velox.memo import Memo
-from velox.policy.budget import period_text, usd_text
-from velox.policy.budget_rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
-from velox.policy.estimate import NO_TOKENS, Estimate, longest_answer, n_answers
-from velox.policy.output_guess import OutputGuess
+from velox.policy.budgets.budget import period_text, usd_text
+from velox.policy.budgets.rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
+from velox.policy.limits.estimate import NO_TOKENS, Estimate, longest_answer, n_answers
+from velox.policy.limits.output_guess import OutputGuess
 from velox.prices.price import Price
 from velox.protocol.usage.tokens import TokenUsage, Units
 from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget

@@ -24,8 +24,8 @@ from velox.gateway.limits.metering import Meter, Usage, usage_of
 from velox.gateway.upstreams.member import Counts
 from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, key_name
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
-from velox.policy.budget import NANO_PER_USD
-from velox.policy.estimate import NO_TOKENS, Estimate, has_guess, recorded
+from velox.policy.budgets.budget import NANO_PER_USD
+from velox.policy.limits.estimate import NO_TOKENS, Estimate, has_guess, recorded
 from velox.prices.price import Price
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint

@@ -19,8 +19,8 @@ from velox.gateway.limits.metering import Usage
 from velox.gateway.reply.rate_headers import RateHeaders
 from velox.gateway.reply.reply_fields import DROPPED
 from velox.outcomes import Unit
-from velox.policy.estimate import NO_TOKENS, Estimate
-from velox.policy.quota import Quota, Slots
+from velox.policy.limits.estimate import NO_TOKENS, Estimate
+from velox.policy.limits.quota import Quota, Slots
 from velox.types import Caller, Scope
 
 __all__ = ["LONGEST_DEBT_NS", "NO_GRANT", "Bound", "Grant", "LimitSet", "SlotBound", "Spent"]

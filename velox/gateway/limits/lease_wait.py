@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.policy.quota import Quota
+from velox.policy.limits.quota import Quota
 from velox.shm.budget_table import SharedBudget
 
 __all__ = ["LeaseWait", "NotYetError", "Want", "unavailable", "wait_for_permits"]

@@ -4,7 +4,8 @@
     admit()    all are looked at first, then all are taken; a refusal takes nothing from any
 
 Knows: the rules, which of them count a request, what a refusal says. Does not know: where a quota is kept and who else
-takes from it (shm/quotas.py), what a request may cost (policy/estimate.py), or what becomes of what it took (grant.py).
+takes from it (shm/quotas.py), what a request may cost (policy/limits/estimate.py), or what becomes of what it took
+(grant.py).
 
 Between look and taking another worker may be faster. What was taken by then is given back, and the answer is a refusal.
 """
@@ -20,11 +21,11 @@ from velox.gateway.limits.grant import Bound, Grant, LimitSet, SlotBound
 from velox.gateway.limits.lease_wait import NotYetError, unavailable
 from velox.memo import Memo
 from velox.outcomes import Decision, Unit
-from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
-from velox.policy.limit_rules import LimitRule, called, rules_of
+from velox.policy.limits.estimate import NO_TOKENS, Estimate, Estimator
+from velox.policy.limits.limit_rules import LimitRule, called, rules_of
+from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
+from velox.policy.limits.token_bucket import BucketRate
 from velox.policy.patterns import matches
-from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
-from velox.policy.token_bucket import BucketRate
 from velox.types import BodyFields, Caller, FormFields, Scope
 
 __all__ = ["DecisionCounter", "Limiter", "QuotaTable"]

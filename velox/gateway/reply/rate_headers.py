@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.heads import Headers
-from velox.policy.quota import Quota
+from velox.policy.limits.quota import Quota
 
 __all__ = ["RateHeaders", "duration_text"]
 

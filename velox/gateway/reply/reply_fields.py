@@ -14,7 +14,7 @@ from velox.gateway.reply.pipeline import Place
 from velox.gateway.reply.request_ids import REQUEST_ID
 from velox.heads import Headers, ReplyHead, ReplyShape, RequestHead, ShapeField
 from velox.memo import Memo
-from velox.policy.routes import HeaderRules
+from velox.policy.routes.entries import HeaderRules
 from velox.protocol.head_template import HeadTemplate
 from velox.protocol.http1.write import field_lines
 from velox.protocol.reply_body import is_coded, is_events

@@ -18,7 +18,7 @@ import orjson
 from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.routing import Routing
 from velox.heads import RequestHead
-from velox.policy.routes import asked_model
+from velox.policy.routes.entries import asked_model
 from velox.protocol.forms import form_texts
 from velox.protocol.json.body import LARGE_BYTES
 from velox.protocol.json.outline import Outline

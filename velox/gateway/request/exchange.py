@@ -66,12 +66,12 @@ from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Drained, Phase
-from velox.policy.estimate import NO_TOKENS, Estimate
-from velox.policy.fair_queue import FairQueue
-from velox.policy.retry import RetryRules
-from velox.policy.routes import NO_RULES
-from velox.policy.sessions import lifetime_s
-from velox.policy.split import MirrorGate
+from velox.policy.limits.estimate import NO_TOKENS, Estimate
+from velox.policy.queue.fair_queue import FairQueue
+from velox.policy.retries.retry import RetryRules
+from velox.policy.routes.entries import NO_RULES
+from velox.policy.routes.sessions import lifetime_s
+from velox.policy.routes.split import MirrorGate
 from velox.protocol.forms import adding_form_model, read_form
 from velox.protocol.google_limits import with_google_limits
 from velox.protocol.heads.target import SERVER

@@ -4,7 +4,7 @@
     close()    at the end of a drain: what is under way is given up
 
 Knows: how much may be under way, how long an answer is read, who gets a copy's result. Does not know: which part
-of the requests it is (policy/split.py), or how one is sent (aside.py).
+of the requests it is (policy/routes/split.py), or how one is sent (aside.py).
 
 A client must not notice: all that its own request waits for is one draw and the making of a task. A copy is not counted
 against limits, and not tried again; it has a room, a key and a place in the concurrency of its upstream like any other
@@ -36,8 +36,8 @@ from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
-from velox.policy.routes import asked_model
-from velox.policy.split import MirrorGate
+from velox.policy.routes.entries import asked_model
+from velox.policy.routes.split import MirrorGate
 from velox.protocol.reply_body import label_of
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import BodyFields

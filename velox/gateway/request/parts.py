@@ -19,8 +19,8 @@ from velox.gateway.limits.usage_drain import NO_DRAINS, DrainRules
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply.reply_fields import ReplyFields
 from velox.gateway.request.tunnels import Tunnels
-from velox.policy.estimate import Estimator
-from velox.policy.retry import RetryBudget, RetryRules
+from velox.policy.limits.estimate import Estimator
+from velox.policy.retries.retry import RetryBudget, RetryRules
 from velox.protocol.json.body import BodyReader
 
 __all__ = ["GatewayLimits", "Parts"]

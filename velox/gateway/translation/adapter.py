@@ -48,8 +48,8 @@ from velox.gateway.translation.translators import Dialogue, Invoked, Plain
 from velox.heads import Headers
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
-from velox.policy.api_rows import is_management
-from velox.policy.routes import HeaderRules
+from velox.policy.api.rows import is_management
+from velox.policy.routes.entries import HeaderRules
 from velox.protocol.json.edit import Field, instead_of_model, naming_model, with_model
 from velox.protocol.json.value_count import MOST_VALUES, has_over
 from velox.providers.provider import Envelope, Provider

@@ -14,7 +14,7 @@ from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
-from velox.policy.routes import HeaderRules
+from velox.policy.routes.entries import HeaderRules
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields
 

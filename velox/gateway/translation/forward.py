@@ -17,7 +17,7 @@ from velox.heads import Header, Headers, HeadShape, ReplyHead, RequestHead, Shap
 from velox.memo import Memo
 from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Retry
-from velox.policy.routes import NO_RULES, HeaderRules
+from velox.policy.routes.entries import NO_RULES, HeaderRules
 from velox.protocol.google_query import is_googles, without_system_parameters
 from velox.protocol.head_template import HeadTemplate, TemplateBeside
 from velox.protocol.json.edit import with_query_model

@@ -21,9 +21,9 @@ from velox.net.upstream.pool import Pool
 from velox.outcomes import AttemptOutcome
 from velox.policy.balance.peak_ewma import PeakLatency
 from velox.policy.balance.scraped import ScrapedLoad
-from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.health.member import MemberHealth
-from velox.policy.routes import Timeouts, UpstreamEntry
+from velox.policy.queue.concurrency import ConcurrencyLimit, Unlimited
+from velox.policy.routes.entries import Timeouts, UpstreamEntry
 
 if TYPE_CHECKING:  # loads the dialects, which most gateways don't need
     from velox.gateway.translation.adapter import ProviderAdapter

@@ -7,7 +7,7 @@
     fetch_model()  its `GET /v1/models/NAME`
 
 Knows: how old an answer may be, how many are kept, that an upstream is asked one question at a time. Does not know: who
-may use which model (policy/model_catalog.py), or what a list looks like (protocol/model_list.py).
+may use which model (policy/routes/catalog.py), or what a list looks like (protocol/model_list.py).
 
 An answer counts for a minute. An older one counts too, but then the upstream is asked again meanwhile; if it is older
 than ten minutes, who asks waits for the new one. It counts until the upstream has failed to answer and ten minutes have
@@ -29,7 +29,7 @@ from velox.gateway.steps import in_steps
 from velox.gateway.upstreams.member import Member
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
-from velox.policy.routes import UpstreamEntry
+from velox.policy.routes.entries import UpstreamEntry
 from velox.protocol.model_list import is_model_object, reading_models
 
 __all__ = ["FetchError", "ModelSources", "Told", "fetch_list", "fetch_model"]

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from velox.heads import Headers
-from velox.policy.breaker import Breaker, BreakerRules
-from velox.policy.retry import retry_after_s
+from velox.policy.health.breaker import Breaker, BreakerRules
+from velox.policy.retries.retry import retry_after_s
 
 __all__ = ["REFUSED", "Changes", "Keys", "quota_of", "rest_s_of"]
 

@@ -43,7 +43,7 @@ from enum import IntEnum
 from typing import Final
 
 from velox.errors import Blame, Reason
-from velox.policy.breaker import Breaker, BreakerRules
+from velox.policy.health.breaker import Breaker, BreakerRules
 from velox.policy.health.keys import Changes, Keys
 
 __all__ = [

@@ -66,8 +66,8 @@ LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
 # Whose request it is.
 CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
 
-# A request's fields that Velox acts on (policy/deadline.py, gateway/), so that two heads which differ in one of them
-# are two kinds of request. Those that do not pass are none of them: they need no place in what passes.
+# A request's fields that Velox acts on (policy/retries/deadline.py, gateway/), so that two heads which differ in one of
+# them are two kinds of request. Those that do not pass are none of them: they need no place in what passes.
 NEVER_VOLATILE: Final = frozenset(
     {
         b"content-type",

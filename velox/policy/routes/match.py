@@ -4,7 +4,7 @@ Knows: the routes, and how a request is held against what they ask for. Does not
 which upstream of a route is chosen. Nothing is kept from one request to the next: what can be, the caller keeps by
 what the routes look at (`RouteTable.header_names`).
 
-Of 10,000 routes that ask for different models, keys, headers or tags, a few are looked at (route_index.py).
+Of 10,000 routes that ask for different models, keys, headers or tags, a few are looked at (routes/index.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, Literal, TypeAlias
 
 from velox.heads import Headers
 from velox.policy.patterns import covers, matches, overlap
-from velox.policy.route_index import RouteIndex
-from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry, asked_model
+from velox.policy.routes.entries import Match, RouteEntry, Target, UpstreamEntry, asked_model
+from velox.policy.routes.index import RouteIndex
 
 __all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "shadowed", "usable"]
 

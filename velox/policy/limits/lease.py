@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.policy.token_bucket import BucketRate
+from velox.policy.limits.token_bucket import BucketRate
 
 __all__ = [
     "BACK_AFTER_NS",

@@ -1,7 +1,7 @@
 """What a limit can be asked: a quota gives permits (requests or model tokens) over time, slots are held for a while.
 
 Knows: the questions, and what the answers mean. Does not know: where the state is kept (velox.shm.quotas), or what a
-permit is for. The arithmetic is in velox.policy.token_bucket.
+permit is for. The arithmetic is in velox.policy.limits.token_bucket.
 
 An answer is one integer, because several are needed per request: what is at least 0 is a wait in
 nanoseconds, what is below 0 is a refusal (-ns: when it could pass without a wait, if nobody else came), and NEVER is
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from velox.policy.token_bucket import NEVER, BucketRate
+from velox.policy.limits.token_bucket import NEVER, BucketRate
 
 __all__ = ["NEVER", "NOT_YET", "UNAVAILABLE", "Quota", "Slots"]
 

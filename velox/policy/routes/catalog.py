@@ -16,9 +16,9 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from velox.policy.patterns import covers, is_exact, matches
-from velox.policy.route_index import RouteIndex, indexing
-from velox.policy.route_match import usable
-from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry, asked_model
+from velox.policy.routes.entries import Match, RouteEntry, Target, UpstreamEntry, asked_model
+from velox.policy.routes.index import RouteIndex, indexing
+from velox.policy.routes.match import usable
 
 __all__ = ["ModelCatalog", "Offer"]
 

@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeAlias
 
 from velox.heads import Header
 from velox.outcomes import Refusal
-from velox.policy.model_rule import ModelRule
 from velox.policy.patterns import matches
+from velox.policy.routes.model_rule import ModelRule
 from velox.types import ApiKind, Origin, Secret
 
 __all__ = [

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from velox.policy.api_rows import OTHER_PATHS, ROWS, WORDS, ModelPlace
-from velox.policy.endpoint_groups import ALL_ENDPOINTS, GROUPS, Group
-from velox.policy.object_kinds import CHAT, KINDS, ObjectKind, id_at, kind_at, without_verb
+from velox.policy.api.groups import ALL_ENDPOINTS, GROUPS, Group
+from velox.policy.api.objects import CHAT, KINDS, ObjectKind, id_at, kind_at, without_verb
+from velox.policy.api.rows import OTHER_PATHS, ROWS, WORDS, ModelPlace
 
 __all__ = [
     "ALL_ENDPOINTS",

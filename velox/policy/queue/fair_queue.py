@@ -20,8 +20,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from velox.policy.queue_wait import DrainRate, StandingQueue
-from velox.policy.virtual_tokens import ClassFloors, Line, VirtualTokens, Waiting
+from velox.policy.queue.queue_wait import DrainRate, StandingQueue
+from velox.policy.queue.virtual_tokens import ClassFloors, Line, VirtualTokens, Waiting
 from velox.types import Priority
 
 __all__ = ["ADMITTED", "FairQueue", "Outcome", "Verdict"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from velox.policy.budget import same_windows
+from velox.policy.budgets.budget import same_windows
 from velox.policy.patterns import is_exact, matches
 from velox.types import Budget, BudgetPeriod, Caller, KeyEntry
 

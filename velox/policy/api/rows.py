@@ -5,9 +5,9 @@
     OTHER_PATHS    paths of one kind of server only, at which nothing is kept
 
 Routing, limits, budgets, records, checks of keys, the import and `velox check` read this one. Objects that outlive
-their request are in object_kinds.py, and Gemini's paths, which name the model themselves, in api_table.py.
+their request are in api/objects.py, and Gemini's paths, which name the model themselves, in api/table.py.
 
-Knows: paths, as words below the base of an API. Does not know: how a path is read (api_table.py), or bodies.
+Knows: paths, as words below the base of an API. Does not know: how a path is read (api/table.py), or bodies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from velox.policy.endpoint_groups import Group
+from velox.policy.api.groups import Group
 from velox.types import Endpoint
 
 __all__ = ["OTHER_PATHS", "ROWS", "WORDS", "ApiRow", "ModelPlace", "is_management", "names_lines", "row_at"]
@@ -138,7 +138,7 @@ ROWS: Final = (
     *_rows("fine_tuning/jobs/*/cancel fine_tuning/jobs/*/pause", _NONE, Endpoint.OTHER),
 )
 
-# By the first word of a path below its base, or of one in it. None: objects of a kind (object_kinds.py) say it.
+# By the first word of a path below its base, or of one in it. None: objects of a kind (api/objects.py) say it.
 WORDS: Final[Mapping[str, tuple[Group | None, Endpoint]]] = MappingProxyType(
     {
         "chat": (Group.INFERENCE, Endpoint.CHAT),

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from velox.policy.endpoint_groups import Group
+from velox.policy.api.groups import Group
 
 __all__ = ["CHAT", "KINDS", "ObjectKind", "id_at", "kind_at", "without_verb"]
 

@@ -1,6 +1,6 @@
 """The groups of endpoints that a key may be given. The value of a group is its name.
 
-Knows: names. Does not know: which paths a group has (api_table.py, object_kinds.py).
+Knows: names. Does not know: which paths a group has (api/table.py, api/objects.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 from velox.policy.patterns import is_exact
-from velox.policy.routes import Match
+from velox.policy.routes.entries import Match
 
 __all__ = ["RouteIndex", "indexing"]
 

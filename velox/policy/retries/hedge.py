@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from velox.policy.routes import Hedge
+from velox.policy.routes.entries import Hedge
 
 __all__ = ["FirstByteTimes", "HedgeBudget", "Hedging", "ProbeRelief", "SecondTries"]
 

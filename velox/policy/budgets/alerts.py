@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from velox.policy.budget import BudgetWindow, period_text, usd_text
-from velox.policy.budget_rules import BudgetLabel
+from velox.policy.budgets.budget import BudgetWindow, period_text, usd_text
+from velox.policy.budgets.rules import BudgetLabel
 
 __all__ = ["Alert", "AlertBook", "Level", "Told"]
 

@@ -1,0 +1,1 @@
+"""The table of the API: its endpoints, what is made there, and the ids of it."""

@@ -1,0 +1,1 @@
+"""Budgets as configured: windows of time, rules, alerts."""

@@ -1,0 +1,1 @@
+"""Limits as configured, buckets of permits, and what a request may cost."""

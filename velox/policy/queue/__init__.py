@@ -1,0 +1,1 @@
+"""Who waits for room, who is next, and how many may run."""

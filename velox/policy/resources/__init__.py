@@ -1,0 +1,1 @@
+"""What a process has: descriptors, memory, garbage."""

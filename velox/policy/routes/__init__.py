@@ -1,0 +1,1 @@
+"""Routes and upstreams as configured, and which route a request takes."""
