@@ -119,16 +119,16 @@ def generate_request(api: ApiKind, body: bytes | bytearray) -> bytes:
     return bytes(fields.get(_GENERATE_REQUEST, body))
 
 
-def named_count_request(body: bytes | bytearray, model: str, *, is_vertex: bool) -> bytes:
+def named_count_request(body: bytes | bytearray, model: str, *, is_flat: bool) -> bytes:
     """Return a countTokens of Gemini's for the model that its path names: a whole request in it names one itself.
 
-    is_vertex: there is no whole request in it there; its fields stand at the top. Raises BadRequestError.
+    is_flat: there is no whole request in it there; its fields stand at the top. Raises BadRequestError.
     """
     fields = decoded_request(_FIELDS, bytes(body))
     if _GENERATE_REQUEST not in fields:
         return bytes(body)
     whole = decoded_request(_FIELDS, fields[_GENERATE_REQUEST], _GENERATE_REQUEST)
-    if is_vertex:
+    if is_flat:
         names = _COUNTED[ApiKind.COUNT_GENERATE]
         return _object({name: value for name, value in whole.items() if name in names})
     named = {**whole, "model": msgspec.Raw(quoted(f"models/{model.removeprefix('models/')}"))}
@@ -247,10 +247,10 @@ class Counting:
     """The crossing of one request to count.
 
     client, client_api: the client's. model, model_api: the upstream's; ApiKind.CHAT has no way to count, and gets
-    estimate(). is_vertex: of COUNT_GENERATE: it takes other fields than AI Studio.
+    estimate(). is_flat: of COUNT_GENERATE: as in named_count_request().
     """
 
-    __slots__ = ("_client", "_client_api", "_is_vertex", "_losses", "_model", "_model_api")
+    __slots__ = ("_client", "_client_api", "_is_flat", "_losses", "_model", "_model_api")
 
     def __init__(
         self,
@@ -260,14 +260,14 @@ class Counting:
         model_api: ApiKind,
         losses: Losses,
         *,
-        is_vertex: bool = False,
+        is_flat: bool = False,
     ) -> None:
         self._client: Final = client
         self._client_api: Final = client_api
         self._model: Final = model
         self._model_api: Final = model_api
         self._losses: Final = losses
-        self._is_vertex: Final = is_vertex
+        self._is_flat: Final = is_flat
 
     def __repr__(self) -> str:
         return f"<Counting {self._client_api.name} {self._model_api.name}>"
@@ -284,7 +284,7 @@ class Counting:
             written = self._model.write(request, model)
         except BadRequestError as exc:
             raise BadRequestError(exc.message, self._client.own_path(exc.param)) from exc
-        return count_request(self._model_api, written.body, "" if self._is_vertex else model)
+        return count_request(self._model_api, written.body, "" if self._is_flat else model)
 
     def estimate(self, body: bytes | bytearray) -> bytes:
         """Return a reply without asking anybody. Raises BadRequestError."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.facts.provider_traits import USUAL, ProviderTraits
 from velox.heads import Header
 from velox.types import ApiKind, Endpoint
 
@@ -110,7 +111,8 @@ class Provider:
     Google's files, caches and other objects.
     model_list: where it lists its models as OpenAI does; "": nowhere, or those of all customers.
     lacks: endpoints that it has none of, though other paths pass.
-    facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
+    facts: of its models, where nothing else is known of one. traits: whichever model is asked.
+    key_variables: where a key is without a file.
     model_start: what model names may begin with that its paths have already.
     own_models: patterns of the names that its own models have, as against those that it serves for others.
     model_fields: names of models, or patterns that end with `*`, and what a body has in place of `model` for them:
@@ -141,6 +143,7 @@ class Provider:
     lacks: frozenset[Endpoint] = frozenset()
     model_list: str = "/v1/models"
     facts: ModelFacts = UNKNOWN_MODEL
+    traits: ProviderTraits = USUAL
     key_variables: tuple[str, ...] = ()
     model_start: str = ""
     own_models: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.facts.provider_traits import USUAL, ProviderTraits
 from velox.heads import Header
 from velox.policy.api.rows import is_management
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
@@ -108,6 +109,8 @@ _EFFORTS: Final = ("none", "low", "medium", "high")
 _COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens", efforts=_EFFORTS)
 # OpenAI's models: what they reasoned comes back through Responses only, and unknown fields are a 400.
 _OPENAI_FACTS: Final = ModelFacts(reasoning_field="", refused=("top_k",), allowed_tools=True)
+_OF_OPENAI: Final = frozenset({_S.CHAT, _S.RESPONSES})
+_OPENAI_TRAITS: Final = ProviderTraits(defines=_OF_OPENAI, openai_responses=True, any_detail=True, conversations=True)
 _INPUT_TOKENS: Final = {_S.COUNT_RESPONSES: CallPath("/v1/responses/input_tokens")}
 _COMPACT: Final = {_S.COMPACT: CallPath("/v1/responses/compact")}
 
@@ -117,6 +120,7 @@ OPENAI: Final = Provider(
     origin="https://api.openai.com",
     families=_like_openai(_openai_paths(responses=True), {**_INPUT_TOKENS, **_COMPACT}),
     facts=_OPENAI_FACTS,
+    traits=_OPENAI_TRAITS,
     key_variables=("OPENAI_API_KEY",),
     sockets=True,
 )
@@ -128,6 +132,9 @@ COMPATIBLE: Final = Provider(
     has_googles=True,
     families=(Family({}, None, optional={**_openai_paths(responses=True), **_messages_paths(), **_INPUT_TOKENS}),),
     facts=_COMPATIBLE_FACTS,
+    # Nobody knows which fields such a server takes: it may be another gateway, which reads the signatures, or another
+    # way to Anthropic.
+    traits=ProviderTraits(foreign_chat="anything", any_detail=True, conversations=True, billing_blocks=True),
 )
 _AZURE: Final = Provider(
     name="azure",
@@ -145,6 +152,7 @@ _AZURE: Final = Provider(
     scope=_ENTRA_SCOPE,
     before=b"/openai",
     facts=_OPENAI_FACTS,
+    traits=_OPENAI_TRAITS,
     key_variables=("AZURE_OPENAI_API_KEY",),
 )
 _ANTHROPIC: Final = Provider(
@@ -156,6 +164,7 @@ _ANTHROPIC: Final = Provider(
     credential_prefix=b"",
     headers=_ANTHROPIC_VERSION,
     account_headers=frozenset({b"anthropic-workspace-id", b"openai-organization", b"openai-project"}),
+    traits=ProviderTraits(defines=frozenset({_S.MESSAGES, _S.COUNT_MESSAGES}), billing_blocks=True),
     key_variables=("ANTHROPIC_API_KEY",),
     own_models=("claude-*",),
     # Of OpenAI's API it has chat. https://platform.claude.com/docs/en/api/openai-sdk
@@ -217,6 +226,7 @@ _VERTEX_AI: Final = Provider(
     account_headers=_GOOGLE_ACCOUNTS,
     passes=False,
     facts=ModelFacts(thinking="level", efforts=_EFFORTS, call_ids="none", max_tokens_name="max_tokens"),
+    traits=ProviderTraits(count_is_flat=True, uncounted_betas=frozenset({"web-search-2025-03-05"})),
     model_start="models/",
 )
 _BEDROCK_CONVERSE: Final = {_S.CONVERSE: CallPath("/model/{model}/converse", "/model/{model}/converse-stream")}
@@ -301,6 +311,7 @@ _FOUNDRY: Final = Provider(
     scope=_FOUNDRY_SCOPE,
     before=b"/openai",
     headers=_ANTHROPIC_VERSION,
+    traits=ProviderTraits(openai_responses=True, any_detail=True, conversations=True),
 )
 _GEMINI: Final = Provider(
     name="gemini",
@@ -339,6 +350,7 @@ def _compatible(
     *key_variables: str,
     headers: tuple[Header, ...] = (),
     facts: ModelFacts = _COMPATIBLE_FACTS,
+    traits: ProviderTraits = USUAL,
     model_list: str = "/v1/models",
     own_models: tuple[str, ...] = (),
     model_fields: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType({}),
@@ -351,6 +363,7 @@ def _compatible(
         origin,
         headers=headers,
         facts=facts,
+        traits=traits,
         key_variables=key_variables,
         model_list=model_list,
         own_models=own_models,
@@ -399,6 +412,7 @@ _OTHERS: Final = (
             refused=("logprobs", "top_logprobs", "logit_bias", "name", "n", "top_k", "file"),
             renamed=(("service_tier.default", "on_demand"), ("service_tier.priority", "performance")),
         ),
+        traits=ProviderTraits(own_tiers=True),
     ),
     _compatible(
         *("deepseek", "DeepSeek", "https://api.deepseek.com"),
@@ -419,6 +433,7 @@ _OTHERS: Final = (
             reasoning_field="reasoning",
             renamed=(("prompt_cache_breakpoint", "cache_control"),),
         ),
+        traits=ProviderTraits(foreign_chat="reasoning", any_detail=True),
     ),
     # Only some of its models answer well by the other two.
     _compatible(

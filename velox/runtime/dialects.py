@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from velox.dialects.canonical.losses import Losses
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
+from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
 from velox.dialects.generate.write_reply import GenerateClient
@@ -41,12 +43,16 @@ def sides() -> Sides:
         },
         models={
             ApiKind.CHAT: ChatModel,
-            ApiKind.RESPONSES: ResponsesModel,
+            ApiKind.RESPONSES: _responses,
             ApiKind.MESSAGES: lambda facts, losses, _: MessagesModel(facts, losses),
             ApiKind.CONVERSE: lambda facts, losses, _: ConverseModel(facts, losses),
             ApiKind.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
         },
     )
+
+
+def _responses(facts: ModelFacts, losses: Losses, provider: str) -> ResponsesModel:
+    return ResponsesModel(facts, losses, provider, lists_sources=PROVIDERS[provider].traits.openai_responses)
 
 
 def adapter_of(entry: UpstreamEntry) -> ProviderAdapter:

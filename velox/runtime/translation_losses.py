@@ -40,7 +40,6 @@ DIALECTS: Final[Mapping[str, ApiKind]] = MappingProxyType(
         "generate": ApiKind.GENERATE,
     }
 )
-_ANTHROPIC: Final = "anthropic"
 _SCHEMA: Final = {
     "type": "object",
     "properties": {"a": {"type": "string"}},
@@ -281,7 +280,7 @@ def _of_target(
     if call is None or call.api is client_api:
         how = "as sent: it has this API" if call is not None else "as sent: nothing is known of its APIs"
         yield f"{called}: {how}"
-        if call is None or client_api is not ApiKind.MESSAGES or entry.provider == _ANTHROPIC:
+        if call is None or client_api is not ApiKind.MESSAGES or client_api in row.traits.defines:
             return
         found = sent_losses(facts)
     else:

@@ -30,6 +30,7 @@ from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.streams.citations import bytes_to_characters, cited_pieces
 from velox.gateway.translation.translators import Dialogue
+from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
 _FACTS: Final = ModelFacts(web_search="web_search", thinking="none")
@@ -410,7 +411,9 @@ def test_blocks_of_other_searches_never_reach_anthropic(model: str) -> None:
     }
     losses = Losses(strict=True)
 
-    sent = json.loads(without_foreign(json.dumps(asked).encode(), ApiKind.MESSAGES, _FACTS, "anthropic"))
+    sent = json.loads(
+        without_foreign(json.dumps(asked).encode(), ApiKind.MESSAGES, _FACTS, PROVIDERS["anthropic"].traits)
+    )
     request = MessagesClient(_CALL, losses).read(json.dumps(asked).encode())
 
     blocks = sent["messages"][1]["content"]
@@ -422,7 +425,7 @@ def test_blocks_of_other_searches_never_reach_anthropic(model: str) -> None:
 def test_citations_of_anthropics_own_stay_in_its_history() -> None:
     """What Anthropic has encrypted goes back to it byte for byte."""
     body = json.dumps({**_ASK["messages"], "messages": [{"role": "assistant", "content": _CLAUDES_BLOCKS}]}).encode()
-    assert without_foreign(body, ApiKind.MESSAGES, _FACTS, "anthropic") is body
+    assert without_foreign(body, ApiKind.MESSAGES, _FACTS, PROVIDERS["anthropic"].traits) is body
 
 
 def test_search_of_ours_never_reaches_openai() -> None:
@@ -431,19 +434,19 @@ def test_search_of_ours_never_reaches_openai() -> None:
     body = json.dumps({**_ASK["responses"], "input": answer["output"]}).encode()
     losses = Losses(strict=True)
 
-    sent = json.loads(without_foreign(body, ApiKind.RESPONSES, _FACTS, "openai"))
+    sent = json.loads(without_foreign(body, ApiKind.RESPONSES, _FACTS, PROVIDERS["openai"].traits))
     ResponsesClient(_CALL, losses).read(body)
 
     assert {item["type"] for item in sent["input"]} == {"message"}
     own = json.dumps({"input": [{**_SEARCH_CALL, "id": "ws_0a1b"}]}).encode()
-    assert without_foreign(own, ApiKind.RESPONSES, _FACTS, "openai") is own
+    assert without_foreign(own, ApiKind.RESPONSES, _FACTS, PROVIDERS["openai"].traits) is own
 
 
 def test_pages_of_a_search_are_asked_for() -> None:
     """OpenAI tells the pages of a search only to those that ask for them."""
     losses = Losses()
     request = MessagesClient(_CALL, losses).read(json.dumps(_ASK["messages"]).encode())
-    assert json.loads(ResponsesModel(_FACTS, losses).write(request, "m").body)["include"] == [
+    assert json.loads(ResponsesModel(_FACTS, losses, lists_sources=True).write(request, "m").body)["include"] == [
         "web_search_call.action.sources"
     ]
     request = MessagesClient(_CALL, losses).read(json.dumps(_ASK["messages"]).encode())

@@ -17,6 +17,7 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.gateway.translation.translators import Dialogue
+from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -141,13 +142,13 @@ def test_c13_summary_of_ours_goes_to_openai_as_a_message() -> None:
     """C13: a conversation goes on at another provider, which could not read it."""
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "velox.summary..Green."}
     body = json.dumps({"model": "gpt-5", "input": [SAID[0], item]}).encode()
-    sent = json.loads(without_foreign(body, ApiKind.RESPONSES, ModelFacts(), "openai"))
+    sent = json.loads(without_foreign(body, ApiKind.RESPONSES, ModelFacts(), PROVIDERS["openai"].traits))
 
     assert sent["input"][0] == SAID[0]
     assert (sent["input"][1]["role"], sent["input"][1]["content"].endswith("\n\nGreen.")) == ("user", True)
 
     own = json.dumps({"model": "gpt-5", "input": [{**item, "encrypted_content": "gAAAA"}]}).encode()
-    assert without_foreign(own, ApiKind.RESPONSES, ModelFacts(), "openai") is own
+    assert without_foreign(own, ApiKind.RESPONSES, ModelFacts(), PROVIDERS["openai"].traits) is own
 
 
 @pytest.mark.parametrize("given", ["Mend the test", SAID])

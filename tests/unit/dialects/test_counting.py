@@ -38,7 +38,7 @@ _MESSAGES = (
 )
 
 
-def _of_messages(model_api: ApiKind, *, is_vertex: bool = False) -> Counting:
+def _of_messages(model_api: ApiKind, *, is_flat: bool = False) -> Counting:
     losses = Losses()
     models = {
         ApiKind.COUNT_GENERATE: GenerateModel,
@@ -47,13 +47,13 @@ def _of_messages(model_api: ApiKind, *, is_vertex: bool = False) -> Counting:
     }
     model = models.get(model_api, MessagesModel)(ModelFacts(), losses)
     client = MessagesClient(_CALL, losses)
-    return Counting(client, ApiKind.COUNT_MESSAGES, model, model_api, losses, is_vertex=is_vertex)
+    return Counting(client, ApiKind.COUNT_MESSAGES, model, model_api, losses, is_flat=is_flat)
 
 
 def test_messages_are_counted_by_gemini() -> None:
     """AI Studio counts instructions and tools only in a whole request; Vertex takes them beside the contents."""
     studio = json.loads(_of_messages(ApiKind.COUNT_GENERATE).request(_MESSAGES, "gemini-3-pro"))
-    vertex = json.loads(_of_messages(ApiKind.COUNT_GENERATE, is_vertex=True).request(_MESSAGES, "gemini-3-pro"))
+    vertex = json.loads(_of_messages(ApiKind.COUNT_GENERATE, is_flat=True).request(_MESSAGES, "gemini-3-pro"))
 
     whole = studio["generateContentRequest"]
     assert set(studio) == {"generateContentRequest"}

@@ -17,6 +17,7 @@ from velox.dialects.chat.reasoning import id_with_thought, signature_detail, thi
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.generate.write_reply import GenerateClient
 from velox.dialects.streams.events import events_of
+from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
 GOOGLES = Signature("google", "R09PR0xF")
@@ -28,7 +29,7 @@ CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"big": 1234567890
 
 
 def own(client_api: ApiKind, body: object, facts: ModelFacts = UNKNOWN_MODEL, provider: str = "openai") -> Any:
-    return json.loads(without_foreign(json.dumps(body).encode(), client_api, facts, provider))
+    return json.loads(without_foreign(json.dumps(body).encode(), client_api, facts, PROVIDERS[provider].traits))
 
 
 def thought(signature: Signature) -> dict[str, str]:
@@ -76,14 +77,14 @@ def test_claude_gets_no_thinking_that_nobody_signed(separators: tuple[str, str])
     body = {"messages": [*messages, USER, {"role": "assistant", "content": [signed, unsigned, CALL]}, RESULT]}
     text = json.dumps(body, separators=separators).encode()
 
-    found = json.loads(without_foreign(text, ApiKind.MESSAGES, CLAUDE, "anthropic"))
+    found = json.loads(without_foreign(text, ApiKind.MESSAGES, CLAUDE, PROVIDERS["anthropic"].traits))
     assert [message["content"] for message in found["messages"] if message["role"] == "assistant"] == [
         [said],
         [said],
         [signed, CALL],
     ]
     # Others that speak the dialect do not sign themselves.
-    assert without_foreign(text, ApiKind.MESSAGES, ModelFacts(thinking="toggle"), "zai") is text
+    assert without_foreign(text, ApiKind.MESSAGES, ModelFacts(thinking="toggle"), PROVIDERS["zai"].traits) is text
 
 
 @pytest.mark.parametrize("thinking", ["adaptive", "always", "between_tools", "budget"])
@@ -288,7 +289,7 @@ def test_server_that_nobody_knows_gets_all() -> None:
     """It may be another gateway, which reads the signatures."""
     body = json.dumps(history()).encode()
 
-    assert without_foreign(body, ApiKind.CHAT, UNKNOWN_MODEL, "openai-compatible") is body
+    assert without_foreign(body, ApiKind.CHAT, UNKNOWN_MODEL, PROVIDERS["openai-compatible"].traits) is body
 
 
 # -- all --------------------------------------------------------------------------------------------
@@ -309,7 +310,7 @@ def test_server_that_nobody_knows_gets_all() -> None:
 def test_all_else_goes_up_as_it_came(body: bytes) -> None:
     for client_api in ApiKind:
         for each in (body, bytearray(body)):
-            assert without_foreign(each, client_api, UNKNOWN_MODEL, "openai") is each
+            assert without_foreign(each, client_api, UNKNOWN_MODEL, PROVIDERS["openai"].traits) is each
 
 
 # -- all of it -------------------------------------------------------------------------------------

@@ -318,13 +318,13 @@ def test_values_that_a_provider_does_not_know_are_others_as_sent(
     text = '"detail":"original" "service_tier":"on_demand"'
     given = {"service_tier": "on_demand", "x": [{"text": text}, {"image_url": {"detail": "original"}}]}
     for body in (json.dumps(given).encode(), bytearray(json.dumps(given, separators=(",", ":")).encode())):
-        found = json.loads(with_known_values(body, client_api, _facts(provider, "m"), provider))
+        found = json.loads(with_known_values(body, client_api, _facts(provider, "m"), PROVIDERS[provider].traits))
         assert found == {"service_tier": tier, "x": [{"text": text}, {"image_url": {"detail": detail}}]}
 
 
 def test_other_bodies_are_not_touched_as_sent() -> None:
     """C10: of other APIs, and those without the words."""
     body = b'{"detail": "original"}'
-    assert with_known_values(body, ApiKind.MESSAGES, UNKNOWN_MODEL, "xai") is body
+    assert with_known_values(body, ApiKind.MESSAGES, UNKNOWN_MODEL, PROVIDERS["xai"].traits) is body
     body = b'{"detail": "low", "service_tier": "flex"}'
-    assert with_known_values(body, ApiKind.CHAT, UNKNOWN_MODEL, "xai") is body
+    assert with_known_values(body, ApiKind.CHAT, UNKNOWN_MODEL, PROVIDERS["xai"].traits) is body

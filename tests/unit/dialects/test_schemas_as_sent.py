@@ -38,7 +38,7 @@ def _body(client_api: ApiKind, *parameters: Any) -> bytes:
 def _sent(client_api: ApiKind, provider: str, model: str, *parameters: Any) -> tuple[bool, list[Any], list[str]]:
     """Return whether the body is as it came, and the schemas and descriptions that go up."""
     body = _body(client_api, *parameters)
-    found = with_fitted_schemas(body, client_api, facts_of(PROVIDERS[provider], model), provider)
+    found = with_fitted_schemas(body, client_api, facts_of(PROVIDERS[provider], model), PROVIDERS[provider].traits)
     tools = [tool.get("function", tool) for tool in json.loads(found)["tools"]]
     schemas_sent = [tool.get("parameters", tool.get("input_schema")) for tool in tools]
     return found is body, schemas_sent, [tool["description"] for tool in tools]
@@ -90,4 +90,4 @@ def test_body_that_is_broken_passes() -> None:
     """Who answers says what is wrong with it."""
     facts = facts_of(PROVIDERS["openrouter"], "anthropic/claude-opus-4.8")
     for body in (b'{"tools": [', b'{"tools": {}}', b'{"tools": [1]}', b'{"tools": [{"function": 1}]}', b'["tools"]'):
-        assert with_fitted_schemas(body, ApiKind.CHAT, facts, "openrouter") is body
+        assert with_fitted_schemas(body, ApiKind.CHAT, facts, PROVIDERS["openrouter"].traits) is body

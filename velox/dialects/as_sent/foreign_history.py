@@ -28,6 +28,7 @@ import msgspec
 from velox.dialects.canonical.signatures import TAG, TAG_BASE64, is_tagged
 from velox.dialects.chat.reasoning import THOUGHT, id_without_thought, is_ours
 from velox.dialects.facts.model_facts import ALWAYS_THINKING, ModelFacts
+from velox.dialects.facts.provider_traits import USUAL, ProviderTraits
 from velox.dialects.generate.write_request import CHECKING, UNCHECKED
 from velox.dialects.messages.sources import OWN_SEARCH, SEALED
 from velox.dialects.messages.words import RESULTS
@@ -48,10 +49,6 @@ _THOUGHT: Final = THOUGHT.encode()
 _TEXT, _DETAILS = b'"reasoning_content"', b'"reasoning_details"'
 _SIGNATURES: Final = ("thoughtSignature", "thought_signature")
 _CALLS: Final = ("functionCall", "function_call")
-# It knows the reasoning fields of every provider.
-_ROUTER: Final = "openrouter"
-# Nobody knows which fields such a server takes: it may be another gateway, which reads the signatures.
-_ANY_SERVER: Final = "openai-compatible"
 _DISABLED: Final = msgspec.Raw(b'{"type":"disabled"}')
 # How Messages' clients send the signature of reasoning back that has none.
 _UNSIGNED: Final = (b'"signature":""', b'"signature": ""')
@@ -62,8 +59,6 @@ _OWN_ITEM: Final = "rs_vx"
 _OWN_ITEM_BYTES: Final = _OWN_ITEM.encode()
 # How Codex sends reasoning back that nobody signed: without an id, too.
 _UNSEALED: Final = (b'"encrypted_content":null', b'"encrypted_content": null')
-_OPENAIS: Final = frozenset({"openai", "azure", "foundry"})
-_NO_PROVIDER: Final = ""
 _NO_FACTS: Final = ModelFacts()
 # Of one upstream: a long conversation has hundreds.
 _MOST_REFUSED: Final = 8192
@@ -78,18 +73,18 @@ class _Place(NamedTuple):
     """Where a request goes. refuses: whether it takes a signature back; None: it takes all but those of others."""
 
     facts: ModelFacts
-    provider: str
+    traits: ProviderTraits
     refuses: Callable[[str], bool] | None = None
 
 
 def without_foreign(
-    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, provider: str
+    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, traits: ProviderTraits
 ) -> bytes | bytearray:
     """Return a body in the provider's own API without what only another provider can use.
 
-    facts: of the model there. provider: the name of its row. What can't be read goes up as it is.
+    facts, traits: of the model and the provider that get it. What can't be read goes up as it is.
     """
-    return _changed(body, client_api, _Place(facts, provider), _MARKS.get(client_api, ()))
+    return _changed(body, client_api, _Place(facts, traits), _MARKS.get(client_api, ()))
 
 
 def has_sealed(body: bytes | bytearray, client_api: ApiKind) -> bool:
@@ -102,7 +97,7 @@ def without_sealed(body: bytes | bytearray, client_api: ApiKind) -> bytes | byte
 
     A compacted conversation stays: without it nothing would be left of what was said.
     """
-    return _changed(body, client_api, _Place(_NO_FACTS, _NO_PROVIDER, _refuses_all), _SEALS.get(client_api, ()))
+    return _changed(body, client_api, _Place(_NO_FACTS, USUAL, _refuses_all), _SEALS.get(client_api, ()))
 
 
 def _refuses_all(_signature: str) -> bool:
@@ -128,13 +123,13 @@ class RefusedReasoning:
 
     def add(self, body: bytes | bytearray, client_api: ApiKind) -> None:
         """Note all signatures of a client's body: its upstream has refused it because of them."""
-        _changed(body, client_api, _Place(_NO_FACTS, _NO_PROVIDER, self._note), _SEALS.get(client_api, ()))
+        _changed(body, client_api, _Place(_NO_FACTS, USUAL, self._note), _SEALS.get(client_api, ()))
 
     def left_out(self, body: bytes | bytearray, client_api: ApiKind) -> bytes | bytearray:
         """Return a client's body without those that are known; the same if it has none."""
         if not len(self._known):
             return body  # nearly always: nothing was ever refused
-        return _changed(body, client_api, _Place(_NO_FACTS, _NO_PROVIDER, self._knows), _SEALS.get(client_api, ()))
+        return _changed(body, client_api, _Place(_NO_FACTS, USUAL, self._knows), _SEALS.get(client_api, ()))
 
     def _note(self, signature: str) -> bool:
         if signature:
@@ -278,7 +273,7 @@ def _own_item(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
     elif item_id:
         is_foreign = item_id.startswith(_OWN_ITEM)  # OpenAI looks for what it has kept under the id
     else:
-        is_foreign = place.provider in _OPENAIS and not _items(item.get("content"))
+        is_foreign = place.traits.openai_responses and not _items(item.get("content"))
     return None if is_foreign else raw
 
 
@@ -335,11 +330,11 @@ def _change_chat(fields: _Fields, place: _Place) -> bool:
             return raw
         message = _FIELDS.decode(raw)
         is_changed = _with_own_ids(message, place)
-        if place.provider != _ROUTER:
+        if place.traits.foreign_chat != "reasoning":
             is_changed |= _with_own_reasoning(message, place)
         return _raw(message) if is_changed else raw
 
-    return place.provider != _ANY_SERVER and _changed_items(fields, "messages", changed)
+    return place.traits.foreign_chat != "anything" and _changed_items(fields, "messages", changed)
 
 
 def _with_own_ids(message: _Fields, place: _Place) -> bool:

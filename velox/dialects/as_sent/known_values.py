@@ -15,6 +15,7 @@ import re
 from typing import Final
 
 from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.facts.provider_traits import ProviderTraits
 from velox.dialects.facts.tiers import TIERS
 from velox.types import ApiKind
 
@@ -26,20 +27,17 @@ _ORIGINAL: Final = b'"original"'
 _DETAIL: Final = re.compile(rb'("detail"\s*+:\s*+)"original"')
 _TIER_WORDS: Final = tuple(b'"%b"' % word.encode() for word in TIERS)
 _TIER: Final = re.compile(rb'("service_tier"\s*+:\s*+)"(' + "|".join(TIERS).encode() + rb')"')
-_OWN_TIERS: Final = "groq"
-# Who makes these values, or passes them on to who does: a model's name tells little there.
-_KNOWING: Final = frozenset({"openai", "azure", "foundry", "openrouter", "openai-compatible"})
 
 
 def with_known_values(
-    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, provider: str
+    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, traits: ProviderTraits
 ) -> bytes | bytearray:
-    """Return a body with values that the provider knows. facts: of the model there. provider: the name of its row."""
+    """Return a body with values that the provider knows. facts, traits: of the model and the provider that get it."""
     if client_api not in _OF_OPENAI:
         return body
-    if provider not in _KNOWING and _ORIGINAL in body and "original" not in facts.image_details:
+    if not traits.any_detail and _ORIGINAL in body and "original" not in facts.image_details:
         body = _DETAIL.sub(rb'\1"high"', body)
-    if provider != _OWN_TIERS and any(word in body for word in _TIER_WORDS):
+    if not traits.own_tiers and any(word in body for word in _TIER_WORDS):
         body = _TIER.sub(_openai_tier, body)
     return body
 

@@ -22,6 +22,7 @@ import msgspec
 
 from velox.dialects.canonical.losses import BadRequestError
 from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.facts.provider_traits import ProviderTraits
 from velox.dialects.json_text.text import is_blank, joined, quoted, raw_text
 from velox.dialects.tools.tool_fit import as_taken
 from velox.dialects.tools.tool_schema import object_schema
@@ -33,13 +34,7 @@ _Fields: TypeAlias = dict[str, msgspec.Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
 _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _TOOLS: Final = b'"tools"'
-# Who makes an API: what its own models refuse is known to its clients.
-_MAKERS: Final[Mapping[ApiKind, frozenset[str]]] = {
-    ApiKind.CHAT: frozenset({"openai", "azure"}),
-    ApiKind.RESPONSES: frozenset({"openai", "azure"}),
-    ApiKind.MESSAGES: frozenset({"anthropic"}),
-    ApiKind.COUNT_MESSAGES: frozenset({"anthropic"}),
-}
+_WITH_SCHEMAS: Final = frozenset({ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES})
 _SCHEMAS: Final[Mapping[ApiKind, str]] = {ApiKind.CHAT: "parameters", ApiKind.RESPONSES: "parameters"}
 _OF_CLAUDE: Final = "input_schema"
 _FUNCTION: Final = "function"
@@ -47,11 +42,14 @@ _NOT_HERE: Final = frozenset({"properties.keys", "malformed"})
 
 
 def with_fitted_schemas(
-    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, provider: str
+    body: bytes | bytearray, client_api: ApiKind, facts: ModelFacts, traits: ProviderTraits
 ) -> bytes | bytearray:
-    """Return a body whose schemas the model takes; the same if they all do. provider: the name of its row."""
-    makers = _MAKERS.get(client_api)
-    if makers is None or provider in makers or not facts.schemas_refuse or body.find(_TOOLS) < 0:
+    """Return a body whose schemas the model takes; the same if they all do.
+
+    facts, traits: of the model and the provider that get it.
+    """
+    is_own = client_api in traits.defines
+    if is_own or client_api not in _WITH_SCHEMAS or not facts.schemas_refuse or body.find(_TOOLS) < 0:
         return body
     refused = tuple(each for each in facts.schemas_refuse if each not in _NOT_HERE)
     try:

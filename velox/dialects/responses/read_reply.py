@@ -50,7 +50,6 @@ from velox.dialects.tools.tool_schema import listed_schema
 
 __all__ = ["ResponsesModel"]
 
-_TELLS_SOURCES: Final = ("openai", "azure", "foundry")
 _REPLY: Final = msgspec.json.Decoder(wire.Reply)
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _CALL_ID: Final = re.compile(r"[\x21-\x7e]+")
@@ -67,12 +66,18 @@ _SUMMARIES: Final = {"auto": "auto", "concise": "concise", "detailed": "detailed
 
 
 class ResponsesModel:
-    """One attempt at a model; see ModelSide. provider: whose signatures it takes back."""
+    """One attempt at a model; see ModelSide.
 
-    def __init__(self, facts: ModelFacts, losses: Losses, provider: str = "openai") -> None:
+    provider: whose signatures it takes back. lists_sources: it can be asked for the sources of a search of the web.
+    """
+
+    def __init__(
+        self, facts: ModelFacts, losses: Losses, provider: str = "openai", *, lists_sources: bool = False
+    ) -> None:
         self._facts: Final = facts
         self._losses: Final = losses
         self._provider: Final = provider
+        self._lists_sources: Final = lists_sources
         self._is_format_outside: Final = ("text.format", "response_format") in facts.renamed
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
         self._ids: Final = FittedNames(_CALL_ID, _MOST_ID)
@@ -107,7 +112,7 @@ class ResponsesModel:
             tools = [self._tool(tool) for tool in checked_tools(self._sent(request), self._facts)]
             if search is not None:
                 tools.append(self._search(search))
-                if self._provider in _TELLS_SOURCES:
+                if self._lists_sources:
                     self._included.append(SOURCES)
             fields += [b',"tools":[', b",".join(tools), b"]"]
             if search is not None and search.most is not None:

@@ -88,10 +88,6 @@ _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a que
 _OF_CLAUDE: Final = frozenset({ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
 _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_fields`
-_ANTHROPIC: Final = "anthropic"
-_BILLED: Final = frozenset({_ANTHROPIC, "openai-compatible"})  # the latter may be another way to Anthropic
-_NOT_COUNTED: Final = frozenset({"web-search-2025-03-05"})  # betas with which Vertex does not count
-_WITH_CONVERSATIONS: Final = frozenset({"openai", "azure", "foundry", "openai-compatible"})
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
 
@@ -160,7 +156,7 @@ class ProviderAdapter:
     @property
     def has_conversations(self) -> bool:
         """True where the provider has conversation objects, or may have."""
-        return self._row.name in _WITH_CONVERSATIONS
+        return self._row.traits.conversations
 
     def check_passes(self, endpoint: Endpoint = Endpoint.OTHER, path: bytes = b"", *, of_google: bool = False) -> None:
         """Raise VeloxError if the provider has nothing at paths of other APIs. of_google: of objects of Google's."""
@@ -196,11 +192,12 @@ class ProviderAdapter:
     def prepare(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         left_out: tuple[str, ...] = ()
+        traits = self._row.traits
         if request.body and (own := self._refused.left_out(request.body, request.client_api)) is not request.body:
             request = request._replace(body=own)
         if request.client_api in _OF_CLAUDE and request.body and self._refuses_scopes(request.model or ""):
             request = request._replace(body=without_scopes(request.body))
-        if request.client_api in _OF_CLAUDE and request.body and self._row.name not in _BILLED:
+        if request.client_api in _OF_CLAUDE and request.body and not traits.billing_blocks:
             request = request._replace(body=without_billing(request.body))
         if call.api is not request.client_api:
             return InBackground() if self._runs_in_background(request) else self._crossing(call, request)
@@ -212,16 +209,20 @@ class ProviderAdapter:
                 return InBackground()
         if request.body and request.model is not None:
             facts = self._facts_of(request.model)
-            own = without_foreign(request.body, request.client_api, facts, self._row.name)
-            own = with_known_values(own, request.client_api, facts, self._row.name)
-            own = with_fitted_schemas(own, request.client_api, facts, self._row.name)
+            own = without_foreign(request.body, request.client_api, facts, traits)
+            own = with_known_values(own, request.client_api, facts, traits)
+            own = with_fitted_schemas(own, request.client_api, facts, traits)
             if own is not request.body:
                 request = request._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:
             return self._invoke(call, request)
         model, rules = request.model, request.rules
         is_another = model is not None and (request.fields.model != model or request.fields.is_model_in_path)
-        if request.client_api in _OF_CLAUDE and request.body and (is_another or self._row.name != _ANTHROPIC):
+        if (
+            request.client_api in _OF_CLAUDE
+            and request.body
+            and (is_another or request.client_api not in traits.defines)
+        ):
             request, rules, left_out = self._for_service(request)
         body = request.body
         is_renamed = is_another and call.envelope not in _IN_PATH
@@ -293,8 +294,9 @@ class ProviderAdapter:
         except BadRequestError as exc:
             raise refusal(exc) from exc
         request = request._replace(body=body)
-        if request.client_api is ApiKind.COUNT_MESSAGES and self._row.name == "vertex":
-            betas = tuple(beta for beta in betas if beta not in _NOT_COUNTED)
+        uncounted = self._row.traits.uncounted_betas
+        if request.client_api is ApiKind.COUNT_MESSAGES and uncounted:
+            betas = tuple(beta for beta in betas if beta not in uncounted)
         is_same = betas == given and (bool(given) or request.head.header(_BETA) is None)
         if is_same or _BETA in rules.names or request.forwarder.sets(_BETA):
             return request, rules, losses.dropped
@@ -308,10 +310,10 @@ class ProviderAdapter:
 
     def _for_google(self, body: bytes | bytearray, request: ClientRequest, *, is_renamed: bool) -> bytes | bytearray:
         """Return a body of Gemini's own, whose path names the model, with the names of it inside changed as well."""
-        is_vertex, model = self._row.name == "vertex", request.model or ""
+        is_flat, model = self._row.traits.count_is_flat, request.model or ""
         try:
-            if request.client_api is ApiKind.COUNT_GENERATE and (is_renamed or is_vertex):
-                return named_count_request(body, model, is_vertex=is_vertex)
+            if request.client_api is ApiKind.COUNT_GENERATE and (is_renamed or is_flat):
+                return named_count_request(body, model, is_flat=is_flat)
             if request.client_api in _EMBEDS_OF_GOOGLE and is_renamed:
                 return with_embedding_model(body, model)
         except BadRequestError as exc:
@@ -383,8 +385,8 @@ class ProviderAdapter:
             return self.estimate(request)
         losses = Losses(strict=request.strict)
         client, model = self._both(request, COUNTED_BY[request.client_api], _COUNTED_AT[call.api], losses)
-        is_vertex = self._row.name == "vertex"
-        counting = Counting(client, request.client_api, model, call.api, losses, is_vertex=is_vertex)
+        is_flat = self._row.traits.count_is_flat
+        counting = Counting(client, request.client_api, model, call.api, losses, is_flat=is_flat)
         try:
             if call.envelope is Envelope.CLAUDE_BEDROCK and request.client_api is ApiKind.COUNT_MESSAGES:
                 body = invoke_count_request(self._invoked(request, losses))
