@@ -39,7 +39,7 @@ from velox.accounts.sqlite import SqliteAccounts
 from velox.gateway.auth import Authenticator
 from velox.heads import RequestHead
 from velox.policy.limits.token_bucket import BucketRate
-from velox.settings.keys import merged, parse_key_file
+from velox.settings.callers.keys import merged, parse_key_file
 from velox.shm.quota_table import QuotaMemory, TableSize
 from velox.shm.quotas import QuotaTable
 from velox.types import Rates

@@ -28,7 +28,7 @@ from typing import Final
 from velox.errors import VeloxError
 from velox.gateway.auth import Authenticator
 from velox.heads import RequestHead
-from velox.settings.keys import parse_entries, parse_key
+from velox.settings.callers.keys import parse_entries, parse_key
 
 _RIGHT: Final = "vk-" + "a" * 40
 _OTHERS: Final = "bcdefghijlmnopqrstuwxyz0123456789"

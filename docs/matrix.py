@@ -19,7 +19,7 @@ from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import missing, origin_of, target_call
 from velox.runtime.dialects import sides
 from velox.runtime.translation_losses import DIALECTS, field_losses
-from velox.settings.provider_fields import PARAMETERS
+from velox.settings.routing.provider_fields import PARAMETERS
 from velox.types import ApiKind
 
 __all__ = ["matrix", "overview", "sections"]

@@ -23,7 +23,7 @@ from velox.providers.target import apis_of, missing, target_call
 from velox.runtime.dialects import sides
 from velox.runtime.translation_losses import DIALECTS, field_losses
 from velox.settings.model import VARIABLES
-from velox.settings.provider_fields import PARAMETERS
+from velox.settings.routing.provider_fields import PARAMETERS
 from velox.settings.show import markdown
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment

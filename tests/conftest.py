@@ -11,7 +11,7 @@ import pytest
 
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.secret_watch import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
-from velox.settings.found import VARIABLES
+from velox.settings.routing.found import VARIABLES
 
 __all__ = [
     "USUAL",

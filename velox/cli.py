@@ -304,7 +304,7 @@ def _key(arguments: argparse.Namespace) -> int:
     """Print a new key and its entry, or the entry of the key on standard input: arguments are seen by everyone (ps)."""
     import secrets
 
-    from velox.settings.keys import parse_key
+    from velox.settings.callers.keys import parse_key
 
     if arguments.action == "new":
         key = f"vk-{secrets.token_urlsafe(32)}"  # 256 bits: the digest of such a key needs no salt

@@ -14,9 +14,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from velox.settings import parse
-from velox.settings.header_rules import NEVER_SET
 from velox.settings.parse import header_name, header_value
-from velox.settings.tree import Entry, Tree
+from velox.settings.routing.header_rules import NEVER_SET
+from velox.settings.yaml.tree import Entry, Tree
 from velox_migrate.meanings import deployment_setting, section_setting
 from velox_migrate.native import NATIVE, RefusedError, Row, Rows, row_at
 from velox_migrate.notes import Notes

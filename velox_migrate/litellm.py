@@ -19,8 +19,8 @@ from velox.outcomes import Refusal
 from velox.policy.patterns import covers
 from velox.policy.routes.entries import Balance
 from velox.settings.problems import Problem
-from velox.settings.tree import Entry, Tree
-from velox.settings.yaml_nodes import compose, place, tree_of
+from velox.settings.yaml.nodes import compose, place, tree_of
+from velox.settings.yaml.tree import Entry, Tree
 from velox_migrate.deployments import Reader
 from velox_migrate.groups import Balances, Fallbacks, Limit, Route, Routes, with_weights
 from velox_migrate.meanings import section_setting

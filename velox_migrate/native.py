@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from velox.providers.rows import PROVIDERS as ROWS
 from velox.settings import parse
-from velox.settings.provider_fields import PARAMETERS
+from velox.settings.routing.provider_fields import PARAMETERS
 from velox_migrate.notes import Notes
 from velox_migrate.source import Part
 

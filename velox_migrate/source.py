@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from velox.settings.tree import Entry, Tree
+from velox.settings.yaml.tree import Entry, Tree
 from velox_migrate.notes import Notes, shown_name
 
 __all__ = ["Part", "items_of", "variable_of"]

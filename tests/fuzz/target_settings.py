@@ -17,7 +17,7 @@ import os
 
 from velox.policy.routes.match import RouteTable
 from velox.settings import Settings, SettingsError, load
-from velox.settings.keys import parse_key_file
+from velox.settings.callers.keys import parse_key_file
 from velox.settings.model import VARIABLES
 from velox.settings.show import effective, limit_lines, route_lines, upstream_lines
 

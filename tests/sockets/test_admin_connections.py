@@ -19,7 +19,7 @@ from tests.sockets.test_admin_server import get, raw
 from velox.admin.health import Readiness
 from velox.admin.message import BODY_BYTES, AdminRequest, RefusalError, Reply
 from velox.admin.server import MAX_CONNECTIONS, AdminApp, run
-from velox.settings.certificates import read_certificate
+from velox.settings.checks.certificates import read_certificate
 
 Address = tuple[str, int]
 ECHO = "/echo"

@@ -12,7 +12,7 @@ from tests.markdown import ROOT, blocks, commands
 from velox.cli import main
 from velox.policy.spellings import filled
 from velox.settings import load
-from velox.settings.limits import RATE_FIELDS
+from velox.settings.callers.limits import RATE_FIELDS
 from velox.types import Priority, Rates, Scope
 
 PAGE = ROOT / "docs/limits.md"

@@ -11,7 +11,8 @@ import pytest
 from tests.markdown import ROOT, blocks, commands
 from velox.cli import main
 from velox.policy.routes.entries import ANYTHING
-from velox.settings import load, routes, upstreams
+from velox.settings import load
+from velox.settings.routing import routes, upstreams
 
 UPSTREAMS = ROOT / "docs/upstreams.md"
 ROUTES = ROOT / "docs/routes.md"

@@ -16,7 +16,7 @@ from velox.heads import Header, RequestHead, WebSocketOffer
 from velox.net.tunnel import Tunnel
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.providers.rows import OPENAI
-from velox.settings.keys import parse_key
+from velox.settings.callers.keys import parse_key
 from velox.types import Endpoint
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="

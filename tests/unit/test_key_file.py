@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velox.settings.key_file import KeyFile
-from velox.settings.keys import parse_key_file
+from velox.settings.callers.key_file import KeyFile
+from velox.settings.callers.keys import parse_key_file
 
 ITEMS = st.sampled_from(
     [

@@ -18,7 +18,7 @@ from velox.observe.series import CELLS
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.key_frames import COME, GONE, MARK, entries_in, gone_in
 from velox.settings import load
-from velox.settings.keys import parse_entries, parse_key_file
+from velox.settings.callers.keys import parse_entries, parse_key_file
 from velox.shm.change_log import Frame, LogReader
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus

@@ -12,7 +12,7 @@ from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import RULES, facts_of
 from velox.providers.rows import PROVIDERS
 from velox.settings import SettingsError, load
-from velox.settings.model_facts import FIELDS
+from velox.settings.routing.model_facts import FIELDS
 
 
 def facts(provider: str, model: str) -> ModelFacts:

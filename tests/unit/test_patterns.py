@@ -17,9 +17,9 @@ ON_THE_WAY = ("heads", "protocol", "dialects", "policy", "gateway", "net", "pric
 BESIDE = ("accounts", "admin", "importing", "ledger", "observe", "profiling", "runtime", "settings", "shm", "sim")
 # Files that only the operator writes.
 OF_SETTINGS = {
-    "velox.settings.certificates._CERTIFICATE",
+    "velox.settings.checks.certificates._CERTIFICATE",
     "velox.settings.parse._PATH",
-    "velox.settings.plain_items._BETWEEN",
+    "velox.settings.callers.plain_items._BETWEEN",
     "velox.settings.problems._USERINFO",
 }
 # A path has at most 8 KiB, a head 32 KiB, and the line of a chunk's size is bounded too. CPython before 3.11.5 takes

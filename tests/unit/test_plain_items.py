@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velox.settings import keys
-from velox.settings.keys import parse_key_file
-from velox.settings.plain_items import plain_items
+from velox.settings.callers import keys
+from velox.settings.callers.keys import parse_key_file
+from velox.settings.callers.plain_items import plain_items
 from velox.types import KeyEntry
 
 DIGEST = "sha256:" + "ab" * 32

@@ -8,7 +8,7 @@ import pytest
 
 from velox.cli import main
 from velox.settings.loading import admin_place
-from velox.settings.upstreams import files_of_bad
+from velox.settings.routing.upstreams import files_of_bad
 from velox.types import Address
 
 BAD = "admin_listen: 127.0.0.1:7070\nadmin_token: token-token-token\nworkerz: 1\nroutes: [1]\n"

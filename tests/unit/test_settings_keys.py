@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.settings import SettingsError, load
-from velox.settings import keys as settings_keys
-from velox.settings.keys import merged, parse_entries, parse_key_file, with_managed
+from velox.settings.callers import keys as settings_keys
+from velox.settings.callers.keys import merged, parse_entries, parse_key_file, with_managed
 from velox.types import KeyEntry, KeyTerms, Priority, Rates
 
 KEY = "sk-very-secret"

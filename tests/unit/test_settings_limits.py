@@ -10,7 +10,7 @@ from velox.cli import main
 from velox.policy.limits.limit_rules import LimitRule, called, rules_of
 from velox.policy.spellings import filled
 from velox.settings import Settings, SettingsError, load
-from velox.settings.checks import extra_problems
+from velox.settings.checks.contradictions import extra_problems
 from velox.settings.parse import concurrency, redis_prefix, redis_url
 from velox.settings.show import limit_lines
 from velox.types import ANYONE, Caller, KeyTerms, Rates, Scope

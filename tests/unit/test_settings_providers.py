@@ -12,7 +12,7 @@ from velox.cli import main
 from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings, SettingsError, load
-from velox.settings.model_facts import FIELDS
+from velox.settings.routing.model_facts import FIELDS
 from velox.types import ApiKind
 
 KEY = "sk-very-secret-0123456789"

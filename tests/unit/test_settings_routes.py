@@ -27,10 +27,10 @@ from velox.policy.routes.entries import (
 from velox.runtime.explain import read_headers
 from velox.settings import Settings, SettingsError, load
 from velox.settings.problems import Problem
-from velox.settings.routes import parse_routes
-from velox.settings.routing import route_problems
+from velox.settings.routing.routes import parse_routes
+from velox.settings.routing.routing import route_problems
 from velox.settings.show import route_lines
-from velox.settings.tree import Entry, Tree
+from velox.settings.yaml.tree import Entry, Tree
 
 TOO_LONG = frozenset({Refusal.CONTEXT_LENGTH})
 UPSTREAMS = """upstreams:

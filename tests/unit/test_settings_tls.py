@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from velox.cli import main
 from velox.settings import SettingsError, load
-from velox.settings.certificates import CertificateError, read_certificate
+from velox.settings.checks.certificates import CertificateError, read_certificate
 
 CERT, KEY, CLIENT_CA = "VELOX_TLS_CERT", "VELOX_TLS_KEY", "VELOX_TLS_CLIENT_CA"
 PRIVATE = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey

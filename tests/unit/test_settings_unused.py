@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velox.settings import load
-from velox.settings.advice import advice
+from velox.settings.checks.advice import advice
 
 KEY = "k" * 20
 

@@ -17,9 +17,9 @@ from velox.cli import main
 from velox.policy.routes.entries import KeyRef, ProbeEntry, Target, Timeouts, UpstreamEntry
 from velox.protocol.heads.fields import HANDSHAKE, HOP_BY_HOP
 from velox.settings import Settings, SettingsError, load
-from velox.settings.header_rules import NEVER_SET
-from velox.settings.upstreams import files_of
-from velox.settings.yaml_nodes import tree_of
+from velox.settings.routing.header_rules import NEVER_SET
+from velox.settings.routing.upstreams import files_of
+from velox.settings.yaml.nodes import tree_of
 from velox.types import Secret
 
 KEY = "sk-proj-very-secret-0123456789"

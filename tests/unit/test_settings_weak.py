@@ -10,7 +10,7 @@ import pytest
 
 from tests.markdown import ROOT, blocks
 from velox.settings import SettingsError, load
-from velox.settings.weak import is_weak
+from velox.settings.callers.weak import is_weak
 
 OPEN = "0.0.0.0:8080"
 # A secret of the gateway's own in an example: an entry of a file, a variable, an argument of a client.

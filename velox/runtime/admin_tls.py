@@ -13,7 +13,7 @@ from velox.net.client.tls_context import renewed_context, server_context
 from velox.policy.settled import Settled
 from velox.runtime.file_state import FileState, file_state
 from velox.settings import Settings
-from velox.settings.certificates import ADMIN_NAMES, CertificateError, read_certificate
+from velox.settings.checks.certificates import ADMIN_NAMES, CertificateError, read_certificate
 
 __all__ = ["AdminCertificate"]
 

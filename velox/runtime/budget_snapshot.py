@@ -28,7 +28,7 @@ from velox.accounts.snapshot import replace_file
 from velox.ledger.collector import Collector
 from velox.ledger.record import Call, NamePart, NameParts, read_body
 from velox.ledger.store import Store
-from velox.settings.tree import read_regular_file
+from velox.settings.yaml.tree import read_regular_file
 from velox.shm.budget_table import BudgetMemory
 from velox.shm.record_ring import RecordRing
 

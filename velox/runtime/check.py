@@ -24,8 +24,8 @@ from velox.runtime.ledger_folder import folder_problem
 from velox.runtime.priced import check_price_lines
 from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
-from velox.settings.advice import advice
-from velox.settings.certificates import ADMIN_NAMES, CLIENT_NAMES, CertificateError, read_certificate
+from velox.settings.checks.advice import advice
+from velox.settings.checks.certificates import ADMIN_NAMES, CLIENT_NAMES, CertificateError, read_certificate
 from velox.settings.machine import container_memory
 from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
 

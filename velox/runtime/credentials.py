@@ -30,12 +30,12 @@ from velox.runtime.key_corrections import KeyCorrections
 from velox.runtime.key_frames import tell_all, tell_update
 from velox.runtime.managed_keys import ChangedKey, ManagedKeys
 from velox.settings import Settings
-from velox.settings.certificates import CertificateError, read_certificate
-from velox.settings.checks import unkept_budgets
-from velox.settings.key_file import KeyFile
-from velox.settings.keys import MOST_KEYS, key_file_end, merged, read_key_file, with_managed
+from velox.settings.callers.key_file import KeyFile
+from velox.settings.callers.keys import MOST_KEYS, key_file_end, merged, read_key_file, with_managed
+from velox.settings.checks.certificates import CertificateError, read_certificate
+from velox.settings.checks.contradictions import unkept_budgets
 from velox.settings.problems import Problem
-from velox.settings.tree import FileEnd
+from velox.settings.yaml.tree import FileEnd
 from velox.shm.change_log import ChangeLog
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
@@ -47,7 +47,7 @@ __all__ = [
     "KeyWatch",
 ]
 
-_KEYS_BYTES: Final = 256 * 2**20  # more than settings/keys.py lets through; untouched pages take no memory
+_KEYS_BYTES: Final = 256 * 2**20  # more than settings/callers/keys.py lets through; untouched pages take no memory
 # The file system's clock may be this much behind the system's.
 CLOCK_NS: Final = 20_000_000
 

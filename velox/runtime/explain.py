@@ -29,7 +29,7 @@ from velox.policy.routes.entries import RouteEntry, Target
 from velox.policy.routes.match import Explanation, Passed, RouteTable
 from velox.providers.rows import PROVIDERS, takes_path
 from velox.settings import Settings
-from velox.settings.keys import parse_key
+from velox.settings.callers.keys import parse_key
 from velox.settings.parse import header_name, header_value
 from velox.settings.problems import on_one_line
 from velox.settings.show import budget_rule_lines, rule_lines, shown_keys

@@ -23,7 +23,7 @@ from velox.runtime.credentials import KeyWatch
 from velox.runtime.process import wait_for
 from velox.runtime.stores import account_store
 from velox.settings import Settings
-from velox.settings.tree import read_regular_file
+from velox.settings.yaml.tree import read_regular_file
 
 __all__ = ["open_keys"]
 

@@ -29,7 +29,7 @@ from velox.accounts.snapshot import (
 )
 from velox.runtime.file_state import FileState, file_state
 from velox.runtime.key_corrections import COMPARE_S
-from velox.settings.tree import read_regular_file
+from velox.settings.yaml.tree import read_regular_file
 from velox.types import KeyEntry
 
 __all__ = ["ChangedKey", "ManagedKeys"]

@@ -41,13 +41,13 @@ from velox.runtime.credentials import CLOCK_NS, KeyWatch
 from velox.runtime.file_state import FileState, file_state
 from velox.runtime.listeners import Listeners
 from velox.settings import Settings, SettingsError
-from velox.settings.advice import advice
-from velox.settings.checks import uncounted
-from velox.settings.keys import read_key_file
+from velox.settings.callers.keys import read_key_file
+from velox.settings.checks.advice import advice
+from velox.settings.checks.contradictions import uncounted
 from velox.settings.live import changes, taken
 from velox.settings.losses import losses
-from velox.settings.tree import NO_END, FileEnd
-from velox.settings.upstreams import files_of, files_of_bad, share_problems
+from velox.settings.routing.upstreams import files_of, files_of_bad, share_problems
+from velox.settings.yaml.tree import NO_END, FileEnd
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import TableFullError
 from velox.types import KeyEntry

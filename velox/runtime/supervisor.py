@@ -54,8 +54,8 @@ from velox.runtime.reload import ConfigSource, Reload
 from velox.runtime.watchdog import Watchdog
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
-from velox.settings.advice import advice
-from velox.settings.certificates import CertificateError
+from velox.settings.checks.advice import advice
+from velox.settings.checks.certificates import CertificateError
 from velox.settings.machine import container_memory
 from velox.shm.answer_ring import AnswerMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper

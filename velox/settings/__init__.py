@@ -5,16 +5,15 @@ Knows: names, units, bounds, defaults and which settings contradict each other. 
     model       every setting: type, unit, variable, default, bounds and meaning, in one place
     variable    what a field of it says of its variable
     parse       text -> value, or ValueError that says what was expected
-    tree        the YAML file, with line numbers, and the fields of one entry
     loading     the environment takes precedence over the file, the file over defaults; every problem at once
-    checks      settings that contradict each other, and files that hold keys
     machine     defaults that follow from cores and memory
-    keys        the list of keys; limits: the list of limits; header_rules: what is done to headers
-    upstreams   the list of upstreams; routes: the list of routes; routing: both together, and their consistency
-    certificates  the files of TLS
-    losses      what a reload must not take away unasked
     live        what takes effect while a gateway runs, and how a change is described
+    losses      what a reload must not take away unasked
     show        `velox check` and docs/settings.md, from the same model
+    yaml/       the YAML file as trees, with line numbers, and the fields of one entry
+    callers/    the lists of keys, limits, budgets and prices
+    routing/    the lists of upstreams and routes, header rules, providers that variables name
+    checks/     settings that contradict each other, certificates, advice
 """
 
 from velox.settings.loading import load

@@ -1,7 +1,7 @@
 """From the environment and the file to Settings, or to the list of everything that is wrong.
 
 Knows: which source takes precedence, and which names are unknown. Does not know: what a single value looks like
-(parse.py), which settings contradict each other (checks.py), or what the process does with a problem.
+(parse.py), which settings contradict each other (checks/), or what the process does with a problem.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from velox.settings.checks import Given, add_key_file, add_token_file, contradictions
+from velox.settings.callers.prices import add_prices
+from velox.settings.checks.contradictions import Given, add_key_file, add_token_file, contradictions
+from velox.settings.checks.unused import unused_variables
 from velox.settings.machine import available_cores, container_memory, hard_default, soft_default
 from velox.settings.model import VARIABLES, Settings
-from velox.settings.prices import add_prices
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
-from velox.settings.routing import NESTED, add_routing
-from velox.settings.tree import Entry, Tree
-from velox.settings.unused import unused_variables
+from velox.settings.routing.routing import NESTED, add_routing
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
-from velox.settings.yaml_file import read_file
+from velox.settings.yaml.file import read_file
+from velox.settings.yaml.tree import Entry, Tree
 from velox.types import Address, Secret
 
 __all__ = ["AdminPlace", "admin_place", "load"]

@@ -14,11 +14,11 @@ from velox.policy.routes.entries import Http2Use, RouteEntry, UpstreamEntry
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.prices.book import Override
 from velox.settings import parse
-from velox.settings.budgets import parse_budget_list, parse_budgets, parse_scopes
-from velox.settings.keys import parse_entries, parse_items
-from velox.settings.limits import parse_limits, parse_list
-from velox.settings.tree import NO_END, FileEnd
+from velox.settings.callers.budgets import parse_budget_list, parse_budgets, parse_scopes
+from velox.settings.callers.keys import parse_entries, parse_items
+from velox.settings.callers.limits import parse_limits, parse_list
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, live_setting, setting, variables_of
+from velox.settings.yaml.tree import NO_END, FileEnd
 from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketOwner
 
 __all__ = ["VARIABLES", "Settings"]
@@ -594,16 +594,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         " and [routes](docs/routes.md); the environment overrides it",
         name="VELOX_CONFIG",
     )
-    # From the file's lists, or from the variables above alone (see routing.py); at least one of each.
+    # From the file's lists, or from the variables above alone (see routing/routing.py); at least one of each.
     upstreams: tuple[UpstreamEntry, ...]
     routes: tuple[RouteEntry, ...]
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]
-    # What is wrong with providers' keys, where none is needed now (upstreams.py).
+    # What is wrong with providers' keys, where none is needed now (routing/upstreams.py).
     missing_keys: tuple[str, ...] = ()
-    # What variables of other programs say, and nothing here (unused.py).
+    # What variables of other programs say, and nothing here (checks/unused.py).
     unused_variables: tuple[str, ...] = ()
-    # Variables of providers that are set, and of no use (found.py).
+    # Variables of providers that are set, and of no use (routing/found.py).
     unusable_variables: tuple[str, ...] = ()
     # Variables that are set to nothing, as they are called where they stand, each with the default that is used.
     empty_variables: tuple[tuple[str, str], ...] = ()
@@ -621,7 +621,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found_upstreams(self) -> tuple[UpstreamEntry, ...]:
-        """Return the upstreams that variables of providers made (found.py); `where` names the variables."""
+        """Return the upstreams that variables of providers made (routing/found.py); `where` names the variables."""
         return () if self.upstreams[0].where else tuple(entry for entry in self.upstreams if entry.where)
 
     @property

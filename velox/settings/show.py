@@ -21,7 +21,7 @@ from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import apis_of, origin_of
 from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import on_one_line
-from velox.settings.provider_fields import api_names
+from velox.settings.routing.provider_fields import api_names
 from velox.settings.variable import Variable
 from velox.types import NO_RATES, ApiKind, Budget, KeyEntry, Rates, Secret
 

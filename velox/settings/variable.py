@@ -14,7 +14,7 @@ import msgspec
 
 from velox.settings import parse
 from velox.settings.problems import Problem
-from velox.settings.tree import Tree
+from velox.settings.yaml.tree import Tree
 from velox.types import Secret
 
 __all__ = ["CORES", "MEMORY_HARD", "MEMORY_SOFT", "Variable", "live_setting", "setting", "variables_of"]

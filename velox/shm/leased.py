@@ -42,7 +42,7 @@ __all__ = ["Demand", "Lease", "LeasedQuota", "LeasedTable", "Link", "balance_of"
 _DEMAND: Final = struct.Struct("=IIQ16sQQQ")
 _WRAP: Final = 1 << 64
 _HALF: Final = 1 << 63
-# A burst is below 2**27 and an interval (a minute, at most) below 2**36: see settings/limits.py.
+# A burst is below 2**27 and an interval (a minute, at most) below 2**36: see settings/callers/limits.py.
 _BURST_BITS: Final = 27
 _LAST_NS: Final = 1 << 62
 _KEPT_NAMES: Final = 1024

@@ -1,7 +1,7 @@
 """The budgets of a gateway: what one rule is, and which of a request's names have a budget of their own by it.
 
 Knows: scopes, filters, and what makes two rules the same budget. Does not know: how a rule is written
-(settings/budgets.py), amounts and windows (budget.py), or what has been spent (shm/budget_table.py).
+(settings/callers/budgets.py), amounts and windows (budget.py), or what has been spent (shm/budget_table.py).
 """
 
 from __future__ import annotations

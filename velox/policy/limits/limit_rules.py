@@ -1,6 +1,7 @@
 """The limits as configured: what one rule is, and which rules apply to a caller.
 
-Knows: scopes, callers and rates. Does not know: how a rule is written (settings/limits.py), or what has been used.
+Knows: scopes, callers and rates. Does not know: how a rule is written (settings/callers/limits.py), or what has been
+used.
 """
 
 from __future__ import annotations

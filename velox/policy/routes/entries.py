@@ -1,7 +1,7 @@
 """Upstreams and routes as configured: the values that routing, forwarding and connections work with.
 
-Knows: each field and what it means. Does not know: how one is written (settings/upstreams.py, settings/routes.py) or
-checked (settings/routing.py); no file, no environment.
+Knows: each field and what it means. Does not know: how one is written (settings/routing/upstreams.py,
+settings/routing/routes.py) or checked (settings/routing/routing.py); no file, no environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of settings against each other, and the keys and the token that are read from files.
 
 Knows: all valid values and where they were given; R-AUTH-1 for the data listener, R-ADM-1 for the admin listener.
-Does not know: how a value is written; upstreams and routes (routing.py). Invalid values are not among `values`.
+Does not know: how a value is written; upstreams and routes (routing/). Invalid values are not among `values`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, changes_path, read_keys
 from velox.policy.budgets.rules import BudgetRule
 from velox.policy.limits.limit_rules import LimitRule
 from velox.settings import parse
-from velox.settings.certificates import ca_problem, certificate_problems, client_certificate_problem
-from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file, with_managed
+from velox.settings.callers.keys import key_file_end, merged, parse_key_file, read_key_file, with_managed
+from velox.settings.callers.weak import LEAST_CHARS, is_weak
+from velox.settings.checks.certificates import ca_problem, certificate_problems, client_certificate_problem
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Tree, read_regular_file
-from velox.settings.weak import LEAST_CHARS, is_weak
+from velox.settings.yaml.tree import Tree, read_regular_file
 from velox.types import KeyEntry, Scope
 
 __all__ = [

@@ -33,9 +33,9 @@ from velox.policy.routes.entries import (
     UpstreamEntry,
 )
 from velox.settings import parse
-from velox.settings.header_rules import CREDENTIALS, header_rules
 from velox.settings.problems import Problem
-from velox.settings.tree import ListForm, Section, Tree
+from velox.settings.routing.header_rules import CREDENTIALS, header_rules
+from velox.settings.yaml.tree import ListForm, Section, Tree
 
 __all__ = ["FIELDS", "implicit_route", "parse_routes"]
 

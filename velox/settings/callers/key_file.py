@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.settings.keys import parse_key_file, parse_plain_items
-from velox.settings.plain_items import plain_items
+from velox.settings.callers.keys import parse_key_file, parse_plain_items
+from velox.settings.callers.plain_items import plain_items
 from velox.settings.problems import Problem
 from velox.types import KeyEntry
 

@@ -27,12 +27,12 @@ from velox.policy.api.table import ALL_ENDPOINTS, GROUPS
 from velox.policy.budgets.budget import BudgetError, parse_budget_text, same_windows
 from velox.policy.spellings import KEY_NAME, MOST_KEY_CHARS, MOST_TAGS, is_endpoint
 from velox.settings import parse
-from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
-from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
+from velox.settings.callers.limits import RATE_FIELDS, parse_names, parse_rates
+from velox.settings.callers.plain_items import PlainItem, field_pattern, plain_items, scalar_of
+from velox.settings.callers.weak import is_weak
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Entry, FileEnd, Tree, fields_of, read_regular_file
-from velox.settings.weak import is_weak
-from velox.settings.yaml_file import compose, list_items
+from velox.settings.yaml.file import compose, list_items
+from velox.settings.yaml.tree import Entry, FileEnd, Tree, fields_of, read_regular_file
 from velox.types import Budget, KeyEntry, KeyTerms, Priority
 
 __all__ = [

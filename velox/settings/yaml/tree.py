@@ -1,7 +1,7 @@
 """What a file says: values, lists and fields inside each other, as text, each with its line; the fields of one entry.
 
 Knows: how a field that is missing, unknown or of another shape is reported. Does not know: how it was read
-(yaml_nodes.py), or what a text means. Values are taken as they are written (`off` stays `off`, `010` stays `010`): a
+(yaml/nodes.py), or what a text means. Values are taken as they are written (`off` stays `off`, `010` stays `010`): a
 field reads the same in the file and in the environment.
 """
 

@@ -12,7 +12,7 @@ from typing import Final
 from velox.heads import Header
 from velox.policy.routes.entries import NO_RULES, HeaderRules
 from velox.settings.parse import header_name, header_value
-from velox.settings.tree import Section
+from velox.settings.yaml.tree import Section
 
 __all__ = ["CREDENTIALS", "NEVER_SET", "header_rules", "plain_headers"]
 

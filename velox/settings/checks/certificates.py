@@ -17,7 +17,7 @@ from typing import Any, Final
 from velox.net.client.tls_context import ServerCertificate
 from velox.protocol.x509 import key_kind_and_end
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import read_regular_file
+from velox.settings.yaml.tree import read_regular_file
 
 __all__ = [
     "ADMIN_NAMES",

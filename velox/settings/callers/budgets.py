@@ -19,10 +19,10 @@ from typing import Final
 from velox.policy.budgets.budget import BUDGET_FIELDS, BudgetError, parse_budget
 from velox.policy.budgets.rules import BUDGET_SCOPES, BudgetRule, BudgetScope
 from velox.settings import parse
-from velox.settings.limits import parse_names
+from velox.settings.callers.limits import parse_names
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Entry, Tree, fields_of
-from velox.settings.yaml_file import compose, list_items
+from velox.settings.yaml.file import compose, list_items
+from velox.settings.yaml.tree import Entry, Tree, fields_of
 
 __all__ = ["parse_budget_list", "parse_budgets", "parse_scopes"]
 

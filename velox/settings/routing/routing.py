@@ -15,12 +15,12 @@ from velox.policy.patterns import is_exact, overlap
 from velox.policy.routes.entries import RouteEntry, Target, UpstreamEntry
 from velox.policy.routes.match import shadowed
 from velox.policy.routes.model_rule import ModelRule
-from velox.settings.found import Found, find_providers
-from velox.settings.model_facts import parse_model_facts
 from velox.settings.problems import Problem, quoted, unknown
-from velox.settings.routes import implicit_route, parse_routes
-from velox.settings.tree import Tree
-from velox.settings.upstreams import implicit_upstreams, parse_upstreams, with_tls_digests
+from velox.settings.routing.found import Found, find_providers
+from velox.settings.routing.model_facts import parse_model_facts
+from velox.settings.routing.routes import implicit_route, parse_routes
+from velox.settings.routing.upstreams import implicit_upstreams, parse_upstreams, with_tls_digests
+from velox.settings.yaml.tree import Tree
 
 __all__ = ["NESTED", "add_routing", "route_problems"]
 

@@ -21,7 +21,7 @@ from velox.policy.routes.model_rule import Fact, ModelRule
 from velox.providers.rows import PROVIDERS
 from velox.settings import parse
 from velox.settings.problems import Problem, unknown
-from velox.settings.tree import Section, Tree
+from velox.settings.yaml.tree import Section, Tree
 
 __all__ = ["FIELDS", "parse_model_facts"]
 

@@ -22,7 +22,7 @@ from velox.providers.provider import Provider
 from velox.providers.rows import OPENAI, PROVIDERS
 from velox.providers.target import missing, origin_of
 from velox.settings import parse
-from velox.settings.provider_fields import PARAMETERS, first_set
+from velox.settings.routing.provider_fields import PARAMETERS, first_set
 from velox.types import Origin
 
 __all__ = ["VARIABLES", "Found", "find_providers"]

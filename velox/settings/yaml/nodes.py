@@ -12,8 +12,8 @@ from typing import Final
 import yaml
 
 from velox.settings.problems import Problem
-from velox.settings.tree import ConfigFile, Entry, FileEnd, Tree, read_regular_file
-from velox.settings.yaml_errors import yaml_problem
+from velox.settings.yaml.errors import yaml_problem
+from velox.settings.yaml.tree import ConfigFile, Entry, FileEnd, Tree, read_regular_file
 
 __all__ = ["compose", "list_items", "place", "read_file", "tree_of"]
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from velox.prices.overrides import Fields, PriceError, read_overrides
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Tree, read_regular_file
-from velox.settings.yaml_file import compose, tree_of
+from velox.settings.yaml.file import compose, tree_of
+from velox.settings.yaml.tree import Tree, read_regular_file
 
 __all__ = ["add_prices"]
 

@@ -20,8 +20,8 @@ from velox.policy.limits.limit_rules import SCOPES, LimitRule
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.settings import parse
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Entry, Tree, fields_of
-from velox.settings.yaml_file import compose, list_items
+from velox.settings.yaml.file import compose, list_items
+from velox.settings.yaml.tree import Entry, Tree, fields_of
 from velox.types import Rates, Scope
 
 __all__ = [

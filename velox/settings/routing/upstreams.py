@@ -25,15 +25,15 @@ from typing import Any, Final, Literal, get_args
 from velox.policy.routes.entries import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
 from velox.providers.rows import COMPATIBLE, OPENAI
 from velox.settings import parse
-from velox.settings.certificates import ca_problem, client_certificate_problem
-from velox.settings.checks import too_few
-from velox.settings.header_rules import plain_headers
-from velox.settings.keys import read_key_file
+from velox.settings.callers.keys import read_key_file
+from velox.settings.checks.certificates import ca_problem, client_certificate_problem
+from velox.settings.checks.contradictions import too_few
 from velox.settings.problems import Problem, quoted
-from velox.settings.provider_fields import FIELDS as PROVIDER_FIELDS
-from velox.settings.provider_fields import Chosen, base_problem, choose, first_set
-from velox.settings.tree import ListForm, Section, Tree, read_regular_file
-from velox.settings.yaml_file import read_file
+from velox.settings.routing.header_rules import plain_headers
+from velox.settings.routing.provider_fields import FIELDS as PROVIDER_FIELDS
+from velox.settings.routing.provider_fields import Chosen, base_problem, choose, first_set
+from velox.settings.yaml.file import read_file
+from velox.settings.yaml.tree import ListForm, Section, Tree, read_regular_file
 from velox.types import Origin, Secret
 
 __all__ = [

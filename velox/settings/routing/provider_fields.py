@@ -22,7 +22,7 @@ from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import missing, origin_of, parameters_of
 from velox.settings import parse
 from velox.settings.problems import unknown
-from velox.settings.tree import Section
+from velox.settings.yaml.tree import Section
 from velox.types import ApiKind, Origin
 
 __all__ = ["FIELDS", "PARAMETERS", "Chosen", "api_names", "apis_of", "base_problem", "choose", "first_set"]

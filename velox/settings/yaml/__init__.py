@@ -1,0 +1,1 @@
+"""The file of settings as trees, with the numbers of lines."""
