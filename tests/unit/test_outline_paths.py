@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.value_count import brackets_open, has_over
-from velox.protocol.value_end import ValueEnd
+from velox.protocol.json.value_end import ValueEnd
 
 PATHS = ("id", "type", "a.id", "a.b.id")
 NAMES = st.sampled_from(["id", "type", "a", "b", "x", 'say "id"', "\\", "a.id"])

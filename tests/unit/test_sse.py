@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.errors import Reason
-from velox.protocol.sse import COMMENT, EventWatch, error_event, last_blank_line
+from velox.protocol.sse import COMMENT, EventWatch, error_event
 from velox.types import Dialect
 
 
@@ -149,18 +149,3 @@ def test_comment_of_velox_is_a_comment_between_events() -> None:
 
     assert not watch.feed(COMMENT)
     assert watch.between
-
-
-@given(st.lists(st.sampled_from([b"\n", b"\r", b"x", b"data: {}"]), min_size=1, max_size=12))
-def test_last_blank_line_is_where_events_end(parts: list[bytes]) -> None:
-    """As EventWatch has it, which follows a stream from its begin."""
-    data = b"x" + b"".join(parts)
-    watch, ends = EventWatch(), []
-    for at in range(len(data)):
-        watch.feed(data[at : at + 1])
-        if watch.between:
-            ends.append(at)
-
-    assert (last_blank_line(data) >= 0) is bool(ends)
-    if ends:
-        assert not data[last_blank_line(data) : ends[-1] + 1].strip(b"\r\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from velox.errors import Reason, VeloxError
 from velox.protocol.json.body import LARGE_BYTES, BodyReader
 from velox.protocol.json.edit import ask_for_usage
 from velox.protocol.steps import finished
-from velox.protocol.usage.reader import BodyUsage, DataLines, StreamUsage
+from velox.protocol.usage.reader import BodyUsage, StreamUsage
 from velox.types import BodyFields
 
 CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"}}]'
@@ -291,13 +292,32 @@ LINES = [b"data: a", b"data:", b"data", b"da", b"ta: x", b"event: x", b": ping",
 @given(parts=st.lists(st.sampled_from(LINES), max_size=20), cuts=st.lists(st.integers(0, 150), max_size=20))
 def test_lines_with_data_are_counted_however_they_are_cut(parts: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(parts)
-    counter = DataLines()
+    reader = StreamUsage()
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
 
     for start, end in itertools.pairwise(places):
-        counter.feed(stream[start:end])
+        reader.feed(stream[start:end])
+    reader.tokens()
 
-    assert counter.n == sum(line.startswith(b"data:") for line in stream.replace(b"\r\n", b"\n").split(b"\n"))
+    assert reader.n_events == sum(line.startswith(b"data:") for line in re.split(rb"\r\n|\r|\n", stream))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("size", [7, 1000, 70_000, 1_000_000])
+@pytest.mark.parametrize("n_padding", [10, 150_000])
+def test_usage_of_a_stream_is_found_whatever_ends_its_lines(end: bytes, size: int, n_padding: int) -> None:
+    """Of events of any length, which are kept to 64 KiB; behind comments, a byte order mark, and with data in lines."""
+    padding = b"x" * n_padding
+    stream = b"\xef\xbb\xbf: %b\n\n" % padding + b'data: {"pad":"%b",\ndata:"usage":%b}\n\n' % (padding, OPENAI)
+    stream = stream.replace(b"\n", end)
+    reader, most = StreamUsage(), 0
+    for at in range(0, len(stream), size):
+        reader.feed(stream[at : at + size])
+        most = max(most, reader._events.n_held)
+
+    assert reader.tokens() == (5, 7)
+    assert reader.n_events == 2
+    assert most <= 64 * 1024
 
 
 # -- requests ------------------------------------------------------------------------------------------------------

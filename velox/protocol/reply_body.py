@@ -24,8 +24,10 @@ from velox.heads import Header, Headers
 from velox.protocol.content_coding import Decoder, Inflater, zstd_decoder
 
 __all__ = [
+    "BOM",
     "BodyKind",
     "BodyReader",
+    "BrokenReplyError",
     "CodingError",
     "begun_text",
     "is_coded",
@@ -50,13 +52,17 @@ _LONGEST_MARK: Final = 4
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 # What a coding without a mark would hardly begin with.
 _TEXT: Final = re.compile(rb"[\t\r\n\x20-\x7e]{1,64}")
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 _LOOKED_AT: Final = 1024
 _BINARY: Final = b"\x00" * 256
 _BLANKS: Final = b" \t\r\n"
 # Streams of small events shrink to a twentieth; what is a hundred times as long was made to be so.
 _MOST_RATIO: Final = 100
 _FREE_BYTES: Final = 1024 * 1024
+
+
+class BrokenReplyError(Exception):
+    """An upstream's reply that is not what its dialect allows, or over a bound."""
 
 
 class CodingError(Exception):
@@ -100,7 +106,7 @@ def label_of(headers: Iterable[Header]) -> tuple[bool, bool]:
 
 def kind_of(text: bytes) -> BodyKind | None:
     """Return what a body is that begins so; None: that can't be told yet."""
-    begun = text.removeprefix(_BOM).lstrip(_BLANKS)
+    begun = text.removeprefix(BOM).lstrip(_BLANKS)
     known = _KINDS.get(begun[:1])
     if known is not None:
         return known
@@ -145,12 +151,12 @@ class BodyReader:
     def _look(self, data: bytes, end: bool) -> bytes:
         """Find out what it is; white space before it, with which some keep a connection open, is nothing."""
         data = (self._held + data).lstrip(_BLANKS)
-        kind = None if _BOM.startswith(data) else kind_of(data)
+        kind = None if BOM.startswith(data) else kind_of(data)
         if kind is None and not end:
             self._held = data
             return b""
         self._held = b""
-        if data.removeprefix(_BOM):
+        if data.removeprefix(BOM):
             self.kind = kind or BodyKind.OTHER
         return b"" if self.kind is None else data
 

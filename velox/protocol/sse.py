@@ -15,7 +15,7 @@ import orjson
 from velox.errors import Reason, anthropic_type, error_type, google_status
 from velox.types import Dialect
 
-__all__ = ["COMMENT", "EventWatch", "error_event", "last_blank_line"]
+__all__ = ["COMMENT", "EventWatch", "error_event"]
 
 # Every parser skips it; it keeps proxies from dropping a connection that is idle (R-STREAM-3).
 COMMENT: Final = b": ping\n\n"
@@ -63,15 +63,6 @@ def error_event(reason: Reason, message: str, dialect: Dialect = Dialect.OPENAI)
         )
     error = {"message": message, "type": error_type(status), "param": None, "code": reason.code}
     return b"data: %b\n\n" % orjson.dumps({"error": error})
-
-
-def last_blank_line(data: bytes) -> int:
-    """Return where the end of the line before the last blank line stands in a piece of a stream; -1: it has none.
-
-    Of a CRLF the LF is meant. What stands before is the last whole event, without its last line's end.
-    """
-    # The end of a line and the next one: of all pairs of LF, CR and CRLF each has one of these.
-    return max(data.rfind(b"\n\n"), data.rfind(b"\n\r"), data.rfind(b"\r\r"))
 
 
 class EventWatch:

@@ -40,7 +40,7 @@ from velox.dialects.canonical.model import (
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
-from velox.dialects.streams.sse_events import MOST_REPLY_BYTES
+from velox.protocol.sse_events import MOST_REPLY_BYTES
 
 _CALL = Call("abc", 7)
 _TOOL = {"type": "function", "function": {"name": "f"}}

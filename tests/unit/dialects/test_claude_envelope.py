@@ -30,7 +30,7 @@ from velox.dialects.canonical.model import Call, End, ErrorKind, Failed
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 _ALL = [each for each in recorded("anthropic", "/v1/messages", status=200) if "count" not in each.path]
 _STREAMS = [each for each in _ALL if each.is_stream]

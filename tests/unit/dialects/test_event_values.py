@@ -10,7 +10,7 @@ from tests.e2e.bedrock_frames import frame
 from velox.dialects.canonical.losses import BrokenReplyError
 from velox.dialects.converse.frames import Frames
 from velox.dialects.generate.json_items import JsonItems
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 READ_BYTES = 128 * 1024  # of an upstream's connection
 MOST_BYTES = 4 * 1024 * 1024

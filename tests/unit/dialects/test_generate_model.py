@@ -48,7 +48,7 @@ from velox.dialects.canonical.model import (
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
-from velox.dialects.streams.sse_events import MOST_REPLY_BYTES
+from velox.protocol.sse_events import MOST_REPLY_BYTES
 
 _LEVEL = ModelFacts(thinking="level")
 _OLD = ModelFacts(thinking="thinking_budget")

@@ -21,7 +21,7 @@ from velox.dialects.canonical.model import Answer, Call, End, ErrorKind, StreamR
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 _ALL = [each for each in recorded("anthropic", "/v1/messages", status=None) if "count" not in each.path]
 _ANSWERS = [each for each in _ALL if each.status == 200 and not each.is_stream]

@@ -42,7 +42,7 @@ from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.read_stream import MessagesReader
 from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.messages.write_stream import MessagesWriter
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 _CALL = Call("0123abcd", 1_700_000_000)
 _START = {"type": "message_start", "message": {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 9}}}

@@ -8,7 +8,7 @@ import pytest
 
 from velox.dialects.canonical.losses import BrokenReplyError
 from velox.dialects.canonical.names import FittedNames
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 _STREAM = (
     b'data: {"a":1}\r\n\r\n'

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.dialects.canonical.losses import BrokenReplyError
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 _LINES = [
     "data: a",

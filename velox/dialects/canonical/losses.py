@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from velox.dialects.canonical.model import ApiError
+from velox.protocol.reply_body import BrokenReplyError
 
 __all__ = [
     "SEARCHES",
@@ -50,10 +51,6 @@ class UnknownPreviousError(BadRequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "previous_response_id")
-
-
-class BrokenReplyError(Exception):
-    """An upstream's reply that is not what its dialect allows, or over a bound."""
 
 
 class ReplyError(Exception):

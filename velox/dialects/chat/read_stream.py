@@ -53,7 +53,7 @@ from velox.dialects.json_text.surrogates import masked, unmasked
 from velox.dialects.json_text.text import EMPTY, decoded, quoted, raw_text
 from velox.dialects.openai_errors import api_error
 from velox.dialects.streams.delta_shape import DeltaShape
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 __all__ = ["ChunkReader"]
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from velox.dialects.canonical.losses import BrokenReplyError
 from velox.protocol.json.value_count import MOST_VALUES, has_over
-from velox.protocol.value_end import ValueEnd
+from velox.protocol.json.value_end import ValueEnd
 
 __all__ = ["JsonItems"]
 

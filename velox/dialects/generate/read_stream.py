@@ -44,7 +44,7 @@ from velox.dialects.generate.words import GOOGLE, blocked, first, lost, picture,
 from velox.dialects.json_text.decoding import BOM
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted, raw_text
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES
-from velox.dialects.streams.sse_events import MOST_REPLY_BYTES, SseEvents
+from velox.protocol.sse_events import MOST_REPLY_BYTES, SseEvents
 from velox.protocol.usage.tokens import google_searches
 
 __all__ = ["GenerateStreamReader"]

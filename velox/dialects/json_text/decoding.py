@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.protocol.reply_body import BOM
 from velox.protocol.usage.tokens import Bill, bill_of
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-BOM: Final = b"\xef\xbb\xbf"
 _SCANNER: Final = json.JSONDecoder()
 _PLACE: Final = " - at `$"
 

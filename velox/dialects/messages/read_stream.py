@@ -55,7 +55,7 @@ from velox.dialects.messages.words import (
     usage_of,
 )
 from velox.dialects.streams.delta_shape import DeltaShape
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 __all__ = ["MessagesReader"]
 

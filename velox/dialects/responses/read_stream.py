@@ -44,7 +44,7 @@ from velox.dialects.responses import wire
 from velox.dialects.responses.sources import citation_of, citations_of, search_of
 from velox.dialects.responses.words import answer_of, blocks_of, lost, reasoning_of, signature_of, stop_of, usage_of
 from velox.dialects.streams.events import events_of
-from velox.dialects.streams.sse_events import SseEvents
+from velox.protocol.sse_events import SseEvents
 
 __all__ = ["EventReader"]
 

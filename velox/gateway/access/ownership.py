@@ -30,6 +30,7 @@ from velox.policy.api.table import ApiCall, Group
 from velox.protocol.json.body import LARGE_BYTES
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.skim import skim
+from velox.protocol.json.value_end import QUOTE
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import (
     ESCAPE,
@@ -45,7 +46,6 @@ from velox.protocol.named_objects import (
 )
 from velox.protocol.reply_body import BodyReader, CodingError, label_of, plain_reply
 from velox.protocol.steps import finished
-from velox.protocol.value_end import QUOTE
 from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 

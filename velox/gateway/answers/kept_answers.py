@@ -41,7 +41,6 @@ from velox.dialects.responses.kept import (
     response_ids,
     wants_kept,
 )
-from velox.dialects.streams.sse_events import SseEvents
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Changed, Unfolded
 from velox.gateway.answers.background import begin
@@ -51,6 +50,7 @@ from velox.gateway.reply.pipeline import Place
 from velox.gateway.translation.client_request import refusal
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget
+from velox.protocol.sse_events import SseEvents
 from velox.shm.answer_ring import AnswerRing
 from velox.types import AnswerKeeper, Caller
 

@@ -13,16 +13,7 @@ from velox.gateway.reply.pipeline import Place
 from velox.heads import ReplyHead
 from velox.protocol.json.edit import ask_for_usage
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
-from velox.protocol.usage.reader import (
-    GOOGLE_KEY,
-    UNITS_KEY,
-    ArrayUsage,
-    BodyUsage,
-    DataLines,
-    StreamUsage,
-    TokenUsage,
-    Usage,
-)
+from velox.protocol.usage.reader import GOOGLE_KEY, UNITS_KEY, ArrayUsage, BodyUsage, StreamUsage, TokenUsage, Usage
 from velox.protocol.usage.strip import UsageStrip
 from velox.types import BodyFields, Dialect, Endpoint
 
@@ -51,7 +42,6 @@ class Meter(ReplyFilter):
         "_is_failed",
         "_is_stream",
         "_key",
-        "_lines",
         "_noted",
         "_reader",
     )
@@ -68,7 +58,6 @@ class Meter(ReplyFilter):
         self._body: BodyReader | None = None  # of one that is compressed, though nobody asked for that
         self._begun: bytes | None = None  # of its text, while that does not say what it is
         self._reader: BodyUsage | StreamUsage | ArrayUsage | None = None
-        self._lines: DataLines | None = None  # of an event stream
         self._noted: TokenUsage | None = None
 
     def note(self, told: TokenUsage) -> None:
@@ -93,7 +82,6 @@ class Meter(ReplyFilter):
             self._reader = ArrayUsage()
         else:
             self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key)
-        self._lines = DataLines() if is_sse else None
         self.reads_body = self._reader is not None
         return head
 
@@ -106,8 +94,6 @@ class Meter(ReplyFilter):
                 text = self._begin(self._begun + text, end)
             if text and self._reader is not None:
                 self._reader.feed(text)
-                if self._lines is not None:
-                    self._lines.feed(text)
         return data
 
     def _decoded(self, body: BodyReader, data: bytes, end: bool) -> bytes:
@@ -125,10 +111,10 @@ class Meter(ReplyFilter):
             self._begun = text
             return b""
         self._begun = None
-        if kind is BodyKind.OBJECT and self._lines is not None:
-            self._reader, self._lines = BodyUsage(self._key), None
-        elif kind is BodyKind.EVENTS and self._lines is None:
-            self._reader, self._lines = StreamUsage(self._key), DataLines()
+        if kind is BodyKind.OBJECT and isinstance(self._reader, StreamUsage):
+            self._reader = BodyUsage(self._key)
+        elif kind is BodyKind.EVENTS and not isinstance(self._reader, StreamUsage):
+            self._reader = StreamUsage(self._key)
         return text
 
     def kinds(self) -> TokenUsage:
@@ -148,13 +134,15 @@ class Meter(ReplyFilter):
         """
         if self._is_failed:
             return _FAILED  # an upstream's error: no work was done
-        if self._reader is None:
+        reader = self._reader
+        if reader is None:
             return _NO_EVENT if self._is_stream and not self._has_begun and not least else _NOTHING
-        if self._lines is None and not (is_whole or self._has_ended):
+        is_stream = isinstance(reader, StreamUsage)
+        if not is_stream and not (is_whole or self._has_ended):
             return _NOTHING  # where in a body a usage stands is known at its end
-        prompt, answer = self._reader.tokens() if self._noted is None else self._noted[:2]
-        if self._lines is not None and (answer is None or not is_whole):
-            made = max(answer or 0, self._lines.n)
+        prompt, answer = reader.tokens() if self._noted is None else self._noted[:2]
+        if isinstance(reader, StreamUsage) and (answer is None or not is_whole):
+            made = max(answer or 0, reader.n_events)
             return Usage(prompt, None if made < least else made, False)
         return Usage(prompt, answer, is_whole and prompt is not None and answer is not None)
 

@@ -18,7 +18,6 @@ import orjson
 
 from velox.dialects.canonical.losses import BrokenReplyError
 from velox.dialects.openai_errors import api_error, error_json
-from velox.dialects.streams.sse_events import SseEvents
 from velox.errors import Reason
 from velox.gateway.reply.error_body import JSON, OF_THE_BODY, ErrorRedaction
 from velox.gateway.reply.filters import InnerError, ReplyFilter
@@ -27,6 +26,7 @@ from velox.gateway.reply.pipeline import Place
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
+from velox.protocol.sse_events import SseEvents
 from velox.types import Dialect
 
 __all__ = [

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from velox.protocol.sse import last_blank_line
+from velox.protocol.reply_body import BrokenReplyError
+from velox.protocol.sse_events import SseEvents
 
 __all__ = ["MOST_PRELUDES_BYTES", "FirstEventWatch", "has_whole_event", "is_prelude"]
 
@@ -73,5 +74,7 @@ def is_prelude(name: bytes, data: bytes) -> bool:
 
 def has_whole_event(data: bytes) -> bool:
     """Return True if the begin of a stream has a whole event that tells of the model's work."""
-    end = last_blank_line(data)
-    return end >= 0 and FirstEventWatch().feed(data[:end] + b"\n")
+    try:
+        return not all(is_prelude(name, text) for name, text in SseEvents(MOST_PRELUDES_BYTES).feed(data))
+    except BrokenReplyError:
+        return True

@@ -24,7 +24,6 @@ from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.dialects.openai_errors import error_json
-from velox.dialects.streams.sse_events import MOST_REPLY_BYTES
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import LARGE_BYTES, is_large
 from velox.gateway.reply.filters import InnerError, ReplyFilter
@@ -34,6 +33,7 @@ from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.json.value_count import has_over
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError
+from velox.protocol.sse_events import MOST_REPLY_BYTES
 from velox.protocol.usage.tokens import TokenUsage
 
 __all__ = ["Crossing", "CrossingStream", "Instead", "TranslatedHeads", "TranslatedReply"]

@@ -33,7 +33,6 @@ from velox.dialects.responses.socket import (
     prepared_messages,
     type_of,
 )
-from velox.dialects.streams.sse_events import SseEvents
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.apart import LARGE_BYTES, Apart, is_large
 from velox.gateway.cluster.routing import Routing
@@ -48,6 +47,7 @@ from velox.net.message_room import MessageRoom
 from velox.net.tunnel import UNSENT_BYTES
 from velox.net.turn_budget import TurnBudget
 from velox.protocol.reply_body import is_events
+from velox.protocol.sse_events import SseEvents
 from velox.protocol.websocket.frames import (
     BINARY,
     CLOSE,

@@ -25,8 +25,8 @@ import orjson
 from velox.errors import Reason, VeloxError
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.value_count import brackets_open
+from velox.protocol.json.value_end import ValueEnd
 from velox.protocol.steps import finished
-from velox.protocol.value_end import ValueEnd
 from velox.types import BodyFields
 
 __all__ = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from velox.protocol.value_end import OPENS, QUOTE, ValueEnd
+from velox.protocol.json.value_end import OPENS, QUOTE, ValueEnd
 
 __all__ = ["MOST_MEMBERS", "Outline"]
 

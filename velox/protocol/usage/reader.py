@@ -1,9 +1,8 @@
 """How many tokens a reply says it took.
 
     BodyUsage     a JSON reply: the top-level `usage` of the document
-    StreamUsage   an event stream: the `usage` of the last event that has one
+    StreamUsage   an event stream: the `usage` of the last event that has one, and how many events there were
     ArrayUsage    a stream of Gemini's that is a JSON array
-    DataLines     the events of a stream, where it says nothing
 
 Knows: the object `"usage": {...}` as OpenAI (chat, completions, embeddings, Responses), vLLM and Anthropic write it,
 Google's `"usageMetadata"`, and at which place of a document it stands, with the service tier and the model beside it.
@@ -32,6 +31,7 @@ import orjson
 import simdjson
 
 from velox.protocol.json.outline import Outline
+from velox.protocol.sse_events import SseEvents
 from velox.protocol.usage.tokens import (
     TokenUsage,
     Units,
@@ -48,7 +48,7 @@ from velox.protocol.usage.tokens import (
     with_tools,
 )
 
-__all__ = ["GOOGLE_KEY", "UNITS_KEY", "ArrayUsage", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
+__all__ = ["GOOGLE_KEY", "UNITS_KEY", "ArrayUsage", "BodyUsage", "StreamUsage", "TokenUsage", "Usage"]
 
 _KEY: Final = b'"usage"'
 GOOGLE_KEY: Final = b'"usageMetadata"'
@@ -78,7 +78,6 @@ _CHOICES: Final = "choices"
 # Of an answer that only begins.
 _BEGUN: Final = "message"
 _ANSWER: Final = "output_tokens"
-_LF: Final = ord("\n")
 # A longer body is read as it comes.
 _BODY_BYTES: Final = 128 * 1024
 # As well an event.
@@ -88,10 +87,10 @@ _BEGIN_BYTES: Final = 4 * 1024
 
 _DATA: Final = b"data:"
 _NEXT_DATA: Final = b"\ndata:"
-_EVENT_ENDS: Final = (b"\n\n", b"\n\r\n")
-_EVENT_END: Final = re.compile(rb"\n\r?\n")
-_EVENT_END_BYTES: Final = 3
-_DATA_LINE: Final = re.compile(rb"^data:[ ]?([^\r\n]*)", re.MULTILINE)
+_CR: Final = b"\r"
+_LF_END: Final = b"\n\n"
+_CRLF: Final = b"\r\n"
+_CRLF_END: Final = b"\r\n\r\n"
 # How a letter of a name may be escaped: of ASCII from "A" on.
 _ESCAPE: Final = b"\\u00"
 _LETTER: Final = re.compile(rb"\\u00[4-7]")
@@ -466,62 +465,24 @@ def _of_event(members: dict[str, object], key: bytes) -> _Told:
     return held._replace(usage={name: value for name, value in held.usage.items() if name != _ANSWER})
 
 
-def _data_of(event: bytes) -> bytes:
-    return b"\n".join(_DATA_LINE.findall(event))
-
-
-class _LongEvent:
-    """Reads one event as it comes: the outline of its data."""
-
-    __slots__ = ("_begun", "_is_data", "_is_inside", "_key", "outline")
-
-    def __init__(self, key: bytes) -> None:
-        self._key: Final = key
-        self.outline: Final = _outline(key, is_event=True)
-        self._begun = b""  # of a line, while it may become one with data
-        self._is_inside = False  # of a line, whose begin is known
-        self._is_data = False  # it carries data
-
-    def feed(self, text: bytes) -> None:
-        """Take the next bytes."""
-        text = self._begun + text
-        self._begun = b""
-        while text:
-            if not self._is_inside:
-                if _DATA.startswith(text):
-                    self._begun = text
-                    return
-                self._is_inside, self._is_data = True, text.startswith(_DATA)
-                text = text[len(_DATA) :] if self._is_data else text
-            end = text.find(b"\n") + 1 or len(text)
-            if self._is_data:
-                self.outline.feed(text[:end])
-            self._is_inside = text[end - 1 : end] != b"\n"
-            text = text[end:]
-
-    def told(self) -> _Told:
-        """Return what the event tells, after its last byte."""
-        return _of_event(_outlined(self.outline), self._key)
-
-
 class StreamUsage:
     """Reads one event stream that is not compressed. However it is cut, it reads the same.
 
-    It keeps the open event, 64 KiB of it at most. Events end with a blank line; lines end with LF or CRLF. key: as for
-    BodyUsage.
+    It keeps the open event, 64 KiB of it at most. key: as for BodyUsage.
     """
 
-    __slots__ = ("_begin", "_counts", "_event", "_key", "_long")
+    __slots__ = ("_begin", "_counts", "_events", "_is_between", "_key", "_n_passed")
 
     def __init__(self, key: bytes = _KEY) -> None:
-        self._key: Final = _KEY if key == UNITS_KEY else key
+        key = self._key = _KEY if key == UNITS_KEY else key
         self._counts: Final = _Counts()
         self._begin = b""  # of the stream
-        self._event: Final = bytearray()  # the open event; of a long one its last bytes
-        self._long: _LongEvent | None = None
+        self._events: Final = SseEvents(_EVENT_BYTES, outline=lambda: _outline(key, is_event=True))
+        self._is_between = False  # the next byte is the first of an event, of which none is open
+        self._n_passed = 0  # lines with data that were not read, as they have no usage
 
     def __repr__(self) -> str:
-        kept = len(self._begin) + len(self._event) + (0 if self._long is None else self._long.outline.n_kept)
+        kept = len(self._begin) + self._events.n_held
         return f"<StreamUsage input={self._counts.input} output={self._counts.output} kept={kept}>"
 
     def feed(self, data: bytes) -> None:
@@ -529,63 +490,47 @@ class StreamUsage:
         if len(self._begin) < _BEGIN_BYTES:
             self._begin += data[: _BEGIN_BYTES - len(self._begin)]
         # The usual chunk is whole events, and has no usage yet.
-        if not self._event and data.endswith(_EVENT_ENDS) and not _may_tell(data, self._key):
+        if self._is_between and _is_whole(data) and not _may_tell(data, self._key):
+            self._n_passed += data.count(_NEXT_DATA) + data.startswith(_DATA)
             return
-        event = self._event
-        begin, look = 0, max(0, len(event) - _EVENT_END_BYTES + 1)
-        event += data
-        while (end := _EVENT_END.search(event, look)) is not None:
-            self._ended(bytes(event[begin : end.end()]))
-            begin = look = end.end()
-        del event[:begin]
-        if self._long is not None or len(event) > _EVENT_BYTES:
-            self._go_on(event)
+        self._take(self._events.feed(data))
+        self._is_between = self._events.is_between
+
+    @property
+    def n_events(self) -> int:
+        """Return how many lines with data there were so far: one an event, which is about one a token."""
+        return self._n_passed + self._events.n_data
 
     def tokens(self) -> tuple[int | None, int | None]:
         """Return those of the prompt and of the answer, after the last byte: by the events that are whole."""
-        if self._event:  # the last one may have no blank line after it
-            self._ended(bytes(self._event))
-            self._event.clear()
+        self._take(self._events.end())  # the last one may have no blank line after it
         return self._counts.input, self._counts.output
 
     def kinds(self) -> TokenUsage:
         """Return all kinds of tokens, at the same time as tokens(), before or after it."""
         self.tokens()
         if self._counts.lacks_names:
-            self._look_back()
+            # In the first events: those with the usage do not have both.
+            for _, data in SseEvents().feed(self._begin):
+                if data.startswith(b"{"):
+                    told = _of_event(_members(data, self._key, is_event=True), self._key)
+                    self._counts.add_names(told.tier, told.model)
+            self._begin = b""
         return self._counts.kinds()
 
-    def _look_back(self) -> None:
-        """Look for the tier and the model in the first events: those with the usage do not have both."""
-        end = 0
-        for found in _EVENT_END.finditer(self._begin):
-            data = _data_of(self._begin[end : found.end()])
-            end = found.end()
-            if data.startswith(b"{"):
+    def _take(self, events: list[tuple[bytes, bytes]]) -> None:
+        for _, data in events:
+            if _may_tell(data, self._key):
                 told = _of_event(_members(data, self._key, is_event=True), self._key)
-                self._counts.add_names(told.tier, told.model)
-        self._begin = b""
+                if told.usage is not None:
+                    self._counts.take(told.usage, told.tier, told.model, told.tools)
 
-    def _ended(self, event: bytes) -> None:
-        if self._long is not None:
-            self._long.feed(event)
-            told = self._long.told()
-            self._long = None
-        elif _may_tell(event, self._key):
-            told = _of_event(_members(_data_of(event), self._key, is_event=True), self._key)
-        else:
-            return
-        if told.usage is not None:
-            self._counts.take(told.usage, told.tier, told.model, told.tools)
 
-    def _go_on(self, event: bytearray) -> None:
-        """Read what came of a long event. Its last bytes stay: its end may have begun in them."""
-        if self._long is None:
-            self._long = _LongEvent(self._key)
-        n = len(event) - _EVENT_END_BYTES + 1
-        if n > 0:
-            self._long.feed(bytes(event[:n]))
-            del event[:n]
+def _is_whole(data: bytes) -> bool:
+    """Return True if data end with an event, and all lines with LF, or all with CRLF."""
+    if data.endswith(_LF_END):
+        return data.find(_CR) < 0
+    return data.endswith(_CRLF_END) and data.count(_CR) == data.count(_CRLF)
 
 
 def _may_tell(events: bytes, key: bytes) -> bool:
@@ -594,34 +539,3 @@ def _may_tell(events: bytes, key: bytes) -> bool:
     if at >= 0 and not (events.startswith(_NULL, at) and events.count(key) == events.count(_NULL)):
         return True
     return events.find(_ESCAPE) >= 0 and _LETTER.search(events) is not None
-
-
-class DataLines:
-    """Counts the lines of an event stream that carry data: one an event, which is about one a token.
-
-    However the stream is cut, the count is the same. Lines end with LF or CRLF.
-    """
-
-    __slots__ = ("_line", "n")
-
-    def __init__(self) -> None:
-        self._line: bytes | None = b""  # of the open line, while it may become one with data; None: it is known
-        self.n = 0
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream, at least one."""
-        line = self._line
-        if line == b"" and data.startswith(_DATA) and data.find(b"\n") == len(data) - 2 and data[-1] == _LF:
-            self.n += 1  # the usual chunk: one event, of one line
-            return
-        if line is not None:
-            data = line + data
-            if data.startswith(_DATA):
-                self.n += 1
-        self.n += data.count(_NEXT_DATA)
-        if data[-1] == _LF:
-            self._line = b""
-        else:
-            at = data.rfind(b"\n") + 1
-            is_known = (not at and line is None) or not _DATA.startswith(data[at:]) or len(data) - at == len(_DATA)
-            self._line = None if is_known else data[at:]

@@ -1,5 +1,9 @@
 """The events of an upstream's stream, one after the other, however its bytes are cut.
 
+Dialects, the usage of a stream, errors and kept answers read whole events by this. What passes bytes on while an event
+is open has its own eye for line ends: EventWatch (sse.py), the first event (first_event.py), the removal of the usage
+(usage_strip.py) and the ids that ownership notes before a client can know them.
+
 Knows: lines, fields and comments of server-sent events. Does not know: what an event means.
 Source: WHATWG HTML, "Interpreting an event stream". Only `event` and `data` are kept. An event whose data is empty is
 none here: no dialect has one, and some servers keep a connection open so. Lines that are no field at all can be looked
@@ -9,11 +13,12 @@ at: Google's servers end a broken stream with an error outside of any event.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
-from velox.dialects.canonical.losses import BrokenReplyError
-from velox.dialects.json_text.decoding import BOM
+from velox.protocol.json.outline import Outline
 from velox.protocol.json.value_count import MOST_VALUES, has_over
+from velox.protocol.reply_body import BOM, BrokenReplyError
 
 __all__ = ["MOST_REPLY_BYTES", "SseEvents"]
 
@@ -26,26 +31,38 @@ _LF: Final = ord("\n")
 _CR: Final = ord("\r")
 _MOST_STRAY_BYTES: Final = 64 * 1024
 _IGNORED: Final = (b"", b"id", b"retry")  # the first is a comment's
+_DATA_LINE: Final = b"data: "
+_FIELD_BYTES: Final = 16  # of a line that is too long: more than any name of a field
 
 
 class SseEvents:
-    """Of one stream. most_bytes: of one event. is_whole: the data that came last was whole events, usually one."""
+    """Of one stream. most_bytes: of one event. outline: makes what reads a longer one as it comes; None: it is refused.
+
+    The data of an event that is read so are its outline. is_whole: the data that came last was whole events, usually
+    one. n_data: lines with data so far, one an event mostly.
+    """
 
     __slots__ = (
         "_data",
         "_has_begun",
         "_held",
         "_held_bytes",
+        "_make_outline",
         "_most_bytes",
         "_n_bytes",
         "_name",
+        "_outline",
         "_stray",
         "_stray_bytes",
         "is_whole",
+        "n_data",
     )
 
-    def __init__(self, most_bytes: int = MOST_REPLY_BYTES) -> None:
+    def __init__(self, most_bytes: int = MOST_REPLY_BYTES, *, outline: Callable[[], Outline] | None = None) -> None:
         self._most_bytes: Final = most_bytes
+        self._make_outline: Final = outline
+        self._outline: Outline | None = None  # of the event that is open, if it is too long to be held
+        self.n_data = 0
         self._has_begun = False
         self._held: list[bytes] = []  # of the last line, which has no end yet
         self._held_bytes = 0
@@ -69,12 +86,14 @@ class SseEvents:
                     self.is_whole = True
                     text = data[6:-2]
                     if _LF not in text and data.startswith(b"data: "):
+                        self.n_data += 1
                         return [(b"", text)] if text else []  # one event, as most servers send them
                     return self._whole(data)
             elif data.endswith(_BLANK_LINE) and data.startswith(b"data: "):
                 text = data[6:-4]
                 if _CR not in text and _LF not in text:
                     self.is_whole = True
+                    self.n_data += 1
                     return [(b"", text)] if text else []  # one event, as Google sends them
         self.is_whole = False
         if _LF not in data and _CR not in data and not self._ends_with_cr:
@@ -108,11 +127,13 @@ class SseEvents:
         found: list[tuple[bytes, bytes]] = []
         for text in data.split(b"\n\n"):
             if _LF not in text and text.startswith(b"data: "):
+                self.n_data += 1
                 if len(text) > 6:
                     found.append((b"", text[6:]))
                 continue
             name, _, rest = text.partition(b"\n")
             if name.startswith(b"event: ") and rest.startswith(b"data: ") and _LF not in rest:
+                self.n_data += 1
                 if len(rest) > 6:
                     found.append((name[7:], rest[6:]))  # as OpenAI's Responses and Anthropic send them
             elif text:
@@ -124,6 +145,11 @@ class SseEvents:
         return bool(self._held) and self._held[-1].endswith(b"\r")
 
     @property
+    def is_between(self) -> bool:
+        """True between two events, as at the beginning."""
+        return self._has_begun and not self._held and not self._data and not self._name
+
+    @property
     def n_held(self) -> int:
         """Bytes of an event that is not whole yet."""
         return self._held_bytes + self._n_bytes
@@ -131,7 +157,8 @@ class SseEvents:
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
         self._held_bytes += len(data)
-        self._check(self._held_bytes)
+        if self._n_bytes + self._held_bytes > self._most_bytes:
+            self._spill()
 
     def end(self) -> list[tuple[bytes, bytes]]:
         """Nothing more comes; an event without its blank line counts, as some servers leave the last one out."""
@@ -151,24 +178,25 @@ class SseEvents:
     def _lines(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
         found = []
         for line in lines:
-            self._check(len(line))
+            if self._n_bytes + len(line) > self._most_bytes and self._make_outline is None:
+                raise self._too_long()
             if not line:
                 if self._data:
-                    data = b"\n".join(self._data)
-                    # What is read at one go and without a look at its lines is too short for so many.
-                    if has_over(data, MOST_VALUES):
-                        raise BrokenReplyError(f"an event of the upstream's stream has over {MOST_VALUES:,} values")
+                    data = self._event()
                     if data:
                         found.append((self._name, data))
                     self._data = []
                 self._name = b""
                 self._n_bytes = 0
                 continue
-            name, _, value = line.partition(b":")
+            name, colon, value = line.partition(b":")
             value = value.removeprefix(b" ")
             if name == b"data":
                 self._data.append(value)
                 self._n_bytes += len(line)
+                self.n_data += len(colon)
+                if self._n_bytes > self._most_bytes:
+                    self._spill()
             elif name == b"event":
                 self._name = value
             elif name not in _IGNORED and self._stray_bytes < _MOST_STRAY_BYTES:
@@ -176,6 +204,35 @@ class SseEvents:
                 self._stray_bytes += len(line)
         return found
 
-    def _check(self, more: int) -> None:
-        if self._n_bytes + more > self._most_bytes:
-            raise BrokenReplyError(f"an event of the upstream's stream is over {self._most_bytes} bytes")
+    def _event(self) -> bytes:
+        """Return the data of the event that is whole now."""
+        outline, self._outline = self._outline, None
+        if outline is not None:
+            for each in self._data:
+                outline.feed(each)
+            return outline.text() or b""
+        data = b"\n".join(self._data)
+        # What is read at one go and without a look at its lines is too short for so many.
+        if has_over(data, MOST_VALUES):
+            raise BrokenReplyError(f"an event of the upstream's stream has over {MOST_VALUES:,} values")
+        return data
+
+    def _spill(self) -> None:
+        """Give what is held of an event that is too long to its outline. Raises BrokenReplyError: it has none."""
+        if self._make_outline is None:
+            raise self._too_long()
+        outline = self._outline = self._outline or self._make_outline()
+        for each in self._data:
+            outline.feed(each)
+        self._data, self._n_bytes = [b""], 0  # there are some
+        line = b"".join(self._held)
+        end = b"\r" if line.endswith(b"\r") else b""  # it may be half of a CRLF
+        name, _, value = line.removesuffix(end).partition(b":")
+        if name == b"data":
+            outline.feed(value.removeprefix(b" "))
+        # What follows of the line is read as if it began here.
+        line = (_DATA_LINE if name == b"data" else line[:_FIELD_BYTES]) + end
+        self._held, self._held_bytes = [line] if line else [], len(line)
+
+    def _too_long(self) -> BrokenReplyError:
+        return BrokenReplyError(f"an event of the upstream's stream is over {self._most_bytes} bytes")
