@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from velox.protocol.json.outline import Outline
@@ -24,6 +24,7 @@ LEAVES = (
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=16
 )
+CHANCES = st.integers(0, 2**32).map(random.Random)
 DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=5)
 
 
@@ -65,7 +66,8 @@ def expected(document: dict[str, Any]) -> dict[str, object]:
     return found
 
 
-@given(document=DOCUMENTS, n_bytes=st.integers(1, 9), is_ascii=st.booleans(), chance=st.randoms(), mark=st.booleans())
+@settings(deadline=None)
+@given(document=DOCUMENTS, n_bytes=st.integers(1, 9), is_ascii=st.booleans(), chance=CHANCES, mark=st.booleans())
 @example({"a": {"b": {"id": "1"}, "id": "2"}, "id": "3"}, 1, True, random.Random(1), False)
 @example({"a": {"x": {"id": "1"}}, "b": {"id": "2"}, "x": [{"a": {"id": "3"}}]}, 1, True, random.Random(2), True)
 @example({"a.id": "1", "a": {"b.id": "2", "b": {"id": "3"}}}, 3, True, random.Random(1), False)
@@ -90,7 +92,8 @@ def test_what_is_found_is_what_a_parser_finds(
         outline.clear()
 
 
-@given(document=DOCUMENTS, chance=st.randoms(), is_ascii=st.booleans(), n_bytes=st.integers(1, 9))
+@settings(deadline=None)
+@given(document=DOCUMENTS, chance=CHANCES, is_ascii=st.booleans(), n_bytes=st.integers(1, 9))
 def test_place_of_a_value_is_where_it_stands(
     document: dict[str, Any], chance: random.Random, is_ascii: bool, n_bytes: int
 ) -> None:
@@ -103,7 +106,8 @@ def test_place_of_a_value_is_where_it_stands(
             assert data[outline.value_at :].startswith(found[-1][1])
 
 
-@given(value=VALUES, chance=st.randoms(), is_ascii=st.booleans(), n_bytes=st.integers(1, 40))
+@settings(deadline=None)
+@given(value=VALUES, chance=CHANCES, is_ascii=st.booleans(), n_bytes=st.integers(1, 40))
 def test_end_of_a_value_is_where_a_parser_finds_it(
     value: object, chance: random.Random, is_ascii: bool, n_bytes: int
 ) -> None:
@@ -125,7 +129,8 @@ def test_end_of_a_value_is_where_a_parser_finds_it(
     assert sum(brackets_open(text[:-1].rstrip(), 0, len(text[:-1].rstrip()))) == 1
 
 
-@given(value=VALUES, chance=st.randoms(), is_ascii=st.booleans())
+@settings(deadline=None)
+@given(value=VALUES, chance=CHANCES, is_ascii=st.booleans())
 def test_values_are_counted_outside_of_texts(value: object, chance: random.Random, is_ascii: bool) -> None:
     """Commas and objects, as a parser sees them."""
 
