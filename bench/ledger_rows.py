@@ -33,8 +33,8 @@ from velox.ledger.store import Batch, Question
 from velox.ledger.writer import CallNames, CallStart, CallWriter
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.runtime.ledger import run_ledger
-from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.ledger.folder import LedgerFolder
+from velox.runtime.ledger.ledger_process import run_ledger
 from velox.settings import Settings, load
 from velox.shm.segment import Segment
 

@@ -17,8 +17,8 @@ from velox.providers.model_facts import facts_of
 from velox.providers.provider import Family, Keyless, Provider
 from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import missing, origin_of, target_call
-from velox.runtime.dialects import sides
-from velox.runtime.translation_losses import DIALECTS, field_losses
+from velox.runtime.commands.translation_losses import DIALECTS, field_losses
+from velox.runtime.upstreams.dialects import sides
 from velox.settings.routing.provider_fields import PARAMETERS
 from velox.types import ApiKind
 

@@ -20,8 +20,8 @@ from velox.providers.model_facts import facts_of
 from velox.providers.provider import Keyless, Provider
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import apis_of, missing, target_call
-from velox.runtime.dialects import sides
-from velox.runtime.translation_losses import DIALECTS, field_losses
+from velox.runtime.commands.translation_losses import DIALECTS, field_losses
+from velox.runtime.upstreams.dialects import sides
 from velox.settings.model import VARIABLES
 from velox.settings.routing.provider_fields import PARAMETERS
 from velox.settings.show import markdown

@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     if arguments.command == "import" and arguments.kind != "litellm-db":
         return _import(arguments, variables)
     if arguments.command == "serve":
-        from velox.runtime import process
+        from velox.runtime.processes import process
 
         process.begin()
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
@@ -181,7 +181,7 @@ def _missing_redis(settings: Settings) -> str:
     """
     if settings.redis_url is None:
         return ""
-    from velox.runtime.lease_redis import reachable
+    from velox.runtime.leases.lease_redis import reachable
 
     url, has_budgets = settings.redis_url.reveal(), settings.ledger is not None
     why = reachable(url, settings.redis_prefix, settings.redis_timeout_s, has_budgets=has_budgets)
@@ -199,7 +199,7 @@ def _missing_database(settings: Settings) -> str:
 
 
 def _check(settings: Settings, *, shows_all: bool) -> int:
-    from velox.runtime.check import check_lines
+    from velox.runtime.commands.check import check_lines
 
     missing = _missing_redis(settings) or _missing_database(settings)
     if missing:
@@ -241,7 +241,7 @@ def _is_question(arguments: argparse.Namespace) -> bool:
 
 def _explain_losses(settings: Settings, name: str, dialect: str) -> int:
     """Print what a route loses of a dialect. Exit code 2: there is no such route, or dialect."""
-    from velox.runtime.translation_losses import DIALECTS, loss_lines
+    from velox.runtime.commands.translation_losses import DIALECTS, loss_lines
     from velox.settings.problems import unknown
 
     route = next((each for each in settings.routes if each.name == name), None)
@@ -258,7 +258,7 @@ def _explain_losses(settings: Settings, name: str, dialect: str) -> int:
 
 def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
     """Print what the gateway would do with a request. Exit code 1: it would refuse it."""
-    from velox.runtime.explain import Question, entry_of_key, entry_of_name, explain, read_headers
+    from velox.runtime.commands.explain import Question, entry_of_key, entry_of_name, explain, read_headers
 
     try:
         headers = read_headers(arguments.header or ())
@@ -290,7 +290,7 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _accounts(settings: Settings, arguments: argparse.Namespace) -> int:
     """Make, change or list managed keys, teams and users."""
-    from velox.runtime.account_commands import run_account_command
+    from velox.runtime.commands.account_commands import run_account_command
 
     told = run_account_command(settings, arguments)
     for line in told.lines:
@@ -341,7 +341,7 @@ def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _import_database(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from velox.runtime.stores import account_store, record_store
+    from velox.runtime.ledger.stores import account_store, record_store
     from velox_migrate.command import run_database
     from velox_migrate.import_db import OpenStores
 
@@ -353,9 +353,9 @@ def _usage(settings: Settings, arguments: argparse.Namespace) -> int:
     import datetime
 
     from velox.ledger.store import StoreError
-    from velox.runtime.export import ExportError, TargetError, export
-    from velox.runtime.stores import record_store
-    from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
+    from velox.runtime.commands.export import ExportError, TargetError, export
+    from velox.runtime.commands.usage import ArgumentError, UsageArguments, usage_lines
+    from velox.runtime.ledger.stores import record_store
 
     if arguments.calls and arguments.by is not None:
         print("velox usage: --by has no effect: --calls prints each call, not sums", file=sys.stderr)
@@ -364,7 +364,7 @@ def _usage(settings: Settings, arguments: argparse.Namespace) -> int:
     asked = UsageArguments(**{name: getattr(arguments, name) for name in UsageArguments._fields})
     try:
         if arguments.rebuild:
-            from velox.runtime.rebuild import rebuild
+            from velox.runtime.commands.rebuild import rebuild
 
             rebuild(settings, print)
             return 0
@@ -467,7 +467,7 @@ def _add_accounts(commands: argparse._SubParsersAction[_CommandParser], words: f
     audit = commands.add_parser("audit", help="list who changed which key, team or user", allow_abbrev=False)
     if words.isdisjoint(("key", "team", "user", "audit")):
         return
-    from velox.runtime.account_arguments import add_account_arguments
+    from velox.runtime.commands.account_arguments import add_account_arguments
 
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("new", help="print a new key, and its entry for VELOX_API_KEYS", allow_abbrev=False)

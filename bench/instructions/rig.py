@@ -47,12 +47,12 @@ from velox.profiling.folded import folded
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import Profile
 from velox.runtime.buckets import table_size
-from velox.runtime.budget_opening import budget_memory
 from velox.runtime.configuration import ConfigSnapshot
-from velox.runtime.credentials import KeyWatch
-from velox.runtime.members import labels_of, prefix_groups, upstreams_of
-from velox.runtime.process import return_large_blocks
+from velox.runtime.keys.credentials import KeyWatch
+from velox.runtime.ledger.budget_backfill import budget_memory
+from velox.runtime.processes.process import return_large_blocks
 from velox.runtime.supervisor import SPARES
+from velox.runtime.upstreams.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.worker import Worker, WorkerContext
 from velox.settings import Settings, load
 from velox.shm.answer_ring import AnswerMemory

@@ -38,9 +38,9 @@ from velox.observe import series
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.protocol.http1.request import Http1Limits
-from velox.runtime.authorities import Authorities
-from velox.runtime.fleet import Fleet
-from velox.runtime.members import MemberMaker
+from velox.runtime.signing.authorities import Authorities
+from velox.runtime.upstreams.members import MemberMaker
+from velox.runtime.upstreams.upstream_manager import Fleet
 from velox.runtime.worker import gateway_parts, queue_of
 from velox.settings import load
 from velox.shm.quota_table import QuotaMemory

@@ -10,9 +10,9 @@ import pytest
 
 from tests.e2e.redis_server import free_port, redis_server
 from tests.e2e.watching import until
-from velox.runtime.answers_redis import RedisAnswers
-from velox.runtime.objects_redis import RedisObjects
-from velox.runtime.shared_store import StoreDownError
+from velox.runtime.shared.answers_redis import RedisAnswers
+from velox.runtime.shared.objects_redis import RedisObjects
+from velox.runtime.shared.store import StoreDownError
 
 _SLOTS: Final = 16_384
 KEY: Final = b"k" * 20

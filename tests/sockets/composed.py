@@ -38,9 +38,9 @@ from velox.policy.queue.concurrency import ConcurrencyLimit
 from velox.policy.routes.entries import ANYTHING, KeyRef, RouteEntry, Target, Timeouts, UpstreamEntry
 from velox.policy.routes.match import RouteTable
 from velox.policy.routes.split import MirrorGate
-from velox.runtime.authorities import Authorities
-from velox.runtime.fleet import Fleet, RouteMaker
-from velox.runtime.members import MemberMaker, labels_of, prefix_groups
+from velox.runtime.signing.authorities import Authorities
+from velox.runtime.upstreams.members import MemberMaker, labels_of, prefix_groups
+from velox.runtime.upstreams.upstream_manager import Fleet, RouteMaker
 from velox.runtime.worker import gateway_parts, queue_of
 from velox.settings import Settings, load
 from velox.shm.quota_table import QuotaMemory

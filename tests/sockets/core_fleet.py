@@ -19,7 +19,7 @@ from tests.sockets.core_gateway import FakeClient, request_head
 from velox.gateway.request.exchange import Exchange
 from velox.gateway.upstreams.member import Member
 from velox.heads import Header, WebSocketOffer
-from velox.runtime.members import MemberMaker
+from velox.runtime.upstreams.members import MemberMaker
 from velox.settings import Settings, load
 from velox.types import ANYONE
 

@@ -12,11 +12,11 @@ import time
 from velox.admin import server
 from velox.admin.health import Readiness
 from velox.observe.oplog import operations_logger
-from velox.runtime.child_table import Ended
 from velox.runtime.children import AdminProcess
-from velox.runtime.crashes import CrashReports
-from velox.runtime.listeners import Listeners
-from velox.runtime.watchdog import Watchdog
+from velox.runtime.processes.child_table import Ended
+from velox.runtime.processes.crashes import CrashReports
+from velox.runtime.processes.listeners import Listeners
+from velox.runtime.processes.watchdog import Watchdog
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 

@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S
 from velox.heads import Headers
 from velox.policy.routes.entries import KeyRef, Timeouts, UpstreamEntry
 from velox.providers.authority import Authority, NoCredentialsError
-from velox.runtime.authorities import Authorities
+from velox.runtime.signing.authorities import Authorities
 from velox.types import Secret
 
 _TOKEN = json.dumps({"access_token": "tok", "expires_in": 3600}).encode()

@@ -20,14 +20,14 @@ import pytest
 from tests.e2e.redis_server import RedisServer, redis_server
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
-from velox.runtime.budget_keeper import BudgetKeeper
-from velox.runtime.lease_redis import LeaseRedis
+from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.lease_redis import LeaseRedis
 from velox.shm.budget_table import BudgetMemory
 from velox.shm.leased import Demand
 from velox.shm.leased_budget import LeasedBudget, LeasedBudgetTable
 
 NOON: Final = 1_795_435_200.0
-STEPPED: Final = ("budget_table.py", "leased_budget.py", "budget_keeper.py")
+STEPPED: Final = ("budget_table.py", "leased_budget.py", "leases/budget_manager.py")
 COST: Final = 10
 FITS: Final = 9
 LIMIT: Final = FITS * COST + 5

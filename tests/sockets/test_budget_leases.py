@@ -14,9 +14,9 @@ import pytest
 from tests.e2e.redis_server import RedisServer, redis_server
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
-from velox.runtime.budget_keeper import BudgetKeeper
-from velox.runtime.gateway_name import gateway_name
-from velox.runtime.lease_redis import LeaseRedis, RedisDownError
+from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.lease_redis import LeaseRedis, RedisDownError
+from velox.runtime.ledger.gateway_name import gateway_name
 from velox.shm.budget_table import BudgetMemory, Hold, Lack, SharedBudget
 from velox.shm.leased_budget import LeasedBudget, LeasedBudgetTable
 

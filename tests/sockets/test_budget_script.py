@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.redis_server import RedisServer, redis_server
-from velox.runtime.lease_redis import BUDGET_SCRIPT, BudgetQuery, LeaseRedis
+from velox.runtime.leases.lease_redis import BUDGET_SCRIPT, BudgetQuery, LeaseRedis
 
 LIMIT = 1000
 

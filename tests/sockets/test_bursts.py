@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 from tests.sockets.core_attempts import SILENT, run, status_of, submit, until
 from tests.sockets.core_gateway import LIMITS, FakeClient, ScriptedUpstream, gateway
 from tests.sockets.core_ingress import App, Server, eventually, sweep
-from velox.runtime.listeners import ClientListener, bind_one
+from velox.runtime.processes.listeners import ClientListener, bind_one
 from velox.types import Address
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"

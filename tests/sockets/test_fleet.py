@@ -22,8 +22,8 @@ from velox.heads import WebSocketOffer
 from velox.net.upstream.pool import UpstreamPool
 from velox.observe.oplog import operations_logger
 from velox.policy.balance.candidates import Candidates
-from velox.runtime.fleet import Fleet
-from velox.runtime.members import MemberMaker
+from velox.runtime.upstreams.members import MemberMaker
+from velox.runtime.upstreams.upstream_manager import Fleet
 from velox.settings import Settings
 
 TO_A: Final = ["name: r, to: a"]

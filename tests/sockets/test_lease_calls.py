@@ -13,7 +13,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.limits.lease_wait import NotYetError, wait_for_permits
 from velox.policy.limits.quota import NOT_YET
 from velox.policy.limits.token_bucket import BucketRate
-from velox.runtime.leases import ALIVE, EVERY_ROW, LeaseClient, LeasePipes
+from velox.runtime.leases.lease_client import ALIVE, EVERY_ROW, LeaseClient, LeasePipes
 from velox.settings import load
 from velox.shm.leased import Demand, LeasedQuota, LeasedTable
 from velox.shm.quota_table import QuotaMemory

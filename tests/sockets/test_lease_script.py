@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from tests.e2e.redis_server import FlipProxy, RedisServer, free_port, redis_server
 from tests.e2e.watching import until
 from tests.unit.lease_buckets import Buckets
-from velox.runtime.lease_redis import BucketAnswer, BucketQuery, BudgetQuery, LeaseRedis, RedisDownError, reachable
+from velox.runtime.leases.lease_redis import (
+    BucketAnswer,
+    BucketQuery,
+    BudgetQuery,
+    LeaseRedis,
+    RedisDownError,
+    reachable,
+)
 
 SECOND = 10**9
 MINUTE = 60 * SECOND

@@ -19,7 +19,7 @@ from velox.admin.reload import ReloadAnswer, ReloadAnswers, ReloadPage
 from velox.admin.reload_call import ReloadOutcome, call_reload
 from velox.admin.server import AdminApp, run
 from velox.observe.series import CELLS
-from velox.runtime.process import spawn, wake
+from velox.runtime.processes.process import spawn, wake
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.types import Address, Secret

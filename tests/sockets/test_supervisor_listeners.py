@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.runtime.listeners import BindError, Listeners, bind_one
+from velox.runtime.processes.listeners import BindError, Listeners, bind_one
 from velox.types import Address
 
 LOOPBACK = Address(kind="tcp", host="127.0.0.1", port=0)

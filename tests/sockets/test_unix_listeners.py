@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.runtime.listeners import BindError, Listeners
+from velox.runtime.processes.listeners import BindError, Listeners
 from velox.types import Address, SocketOwner
 
 SOMEBODY = 65_534  # nobody, on every Linux

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from velox.runtime.lease_redis import BucketAnswer, BucketQuery
+from velox.runtime.leases.lease_redis import BucketAnswer, BucketQuery
 
 __all__ = ["Buckets"]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.runtime.credentials import KeyWatch
-from velox.runtime.listeners import Listeners
-from velox.runtime.process import spawn
+from velox.runtime.keys.credentials import KeyWatch
+from velox.runtime.processes.listeners import Listeners
+from velox.runtime.processes.process import spawn
 from velox.runtime.reload import ConfigSource, Reload
 from velox.settings import Settings, load
 from velox.shm.segment import Segment

@@ -14,7 +14,7 @@ import pytest
 
 from velox.accounts.fields import FIELDS
 from velox.cli import main
-from velox.runtime.account_arguments import add_account_arguments
+from velox.runtime.commands.account_arguments import add_account_arguments
 
 PAGE = Path(__file__).parents[2] / "docs/keys.md"
 Run = Callable[..., tuple[int, str, str]]

@@ -19,8 +19,8 @@ from tests.e2e.watching import until
 from velox.policy.budgets.alerts import AlertBook
 from velox.policy.budgets.budget import BudgetWindow, parse_budget, window_at
 from velox.policy.budgets.rules import BudgetLabel, BudgetRule
-from velox.runtime.budget_alerts import AlertWatch
-from velox.runtime.webhook import Webhook, signature
+from velox.runtime.ledger.alerts import AlertWatch
+from velox.runtime.ledger.webhook import Webhook, signature
 from velox.shm.budget_table import AlertCount, BudgetMemory, BudgetTable, SharedBudget
 from velox.types import Secret
 

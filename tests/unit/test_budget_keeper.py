@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
-from velox.runtime.budget_keeper import BudgetKeeper
-from velox.runtime.lease_redis import BudgetQuery, LeaseRedis
+from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.lease_redis import BudgetQuery, LeaseRedis
 from velox.shm.budget_table import BudgetMemory, Hold, SharedBudget
 from velox.shm.leased import Demand
 from velox.shm.leased_budget import BUDGET_ROWS, LeasedBudget, LeasedBudgetTable

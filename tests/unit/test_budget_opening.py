@@ -24,10 +24,10 @@ from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope, spender_of, subjects
-from velox.runtime import budget_opening
-from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, budget_memory, read_spent
-from velox.runtime.ledger_folder import LedgerFolder
-from velox.runtime.stores import record_store
+from velox.runtime.ledger import budget_backfill as budget_opening
+from velox.runtime.ledger.budget_backfill import BudgetOpening, KeyChanges, RuleBook, budget_memory, read_spent
+from velox.runtime.ledger.folder import LedgerFolder
+from velox.runtime.ledger.stores import record_store
 from velox.settings import Settings, load
 from velox.shm.budget_table import BudgetMemory, BudgetTable, rule_digest
 from velox.shm.record_ring import RecordRing

@@ -15,9 +15,9 @@ from velox.ledger.sqlite import SqliteStore
 from velox.ledger.writer import CallWriter
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope
-from velox.runtime.budget_opening import BudgetOpening, restore_spent
-from velox.runtime.budget_snapshot import BudgetSnapshot, SnapshotError, known_rules, learn_rules, read_snapshot
-from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.ledger.budget_backfill import BudgetOpening, restore_spent
+from velox.runtime.ledger.budget_snapshot import BudgetSnapshot, SnapshotError, known_rules, learn_rules, read_snapshot
+from velox.runtime.ledger.folder import LedgerFolder
 from velox.settings import load
 from velox.shm.budget_table import BudgetMemory, BudgetTable, Hold, rule_digest
 from velox.shm.record_ring import RecordRing

@@ -168,7 +168,7 @@ def test_case_09_changed_limit_keeps_what_was_spent_and_another_period_is_anothe
     (raised,) = budgets(1, rule(tokens=150, soft=80), memory)
     assert amounts(raised) == (100, 0) and raised.hold(51, NOON) is None and raised.hold(50, NOON) is not None
     (monthly,) = budgets(1, rule(tokens=100, window="month"), memory)
-    assert amounts(monthly) == (0, 0)  # until the ledger has told (runtime/budget_opening.py)
+    assert amounts(monthly) == (0, 0)  # until the ledger has told (runtime/ledger/budget_backfill.py)
 
 
 def test_base_counts_in_its_window_only() -> None:

@@ -14,7 +14,7 @@ import trustme
 
 from velox.observe.oplog import operations_logger
 from velox.observe.series import CELLS
-from velox.runtime.credentials import Certificates
+from velox.runtime.keys.credentials import Certificates
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 

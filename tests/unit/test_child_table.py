@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from velox.observe.oplog import operations_logger
-from velox.runtime.child_table import Child, ChildTable, Ended
-from velox.runtime.crashes import CrashReports
-from velox.runtime.forks import Forks
-from velox.runtime.listeners import Listeners
-from velox.runtime.watchdog import Watchdog
+from velox.runtime.processes.child_table import Child, ChildTable, Ended
+from velox.runtime.processes.crashes import CrashReports
+from velox.runtime.processes.forks import Forks
+from velox.runtime.processes.listeners import Listeners
+from velox.runtime.processes.watchdog import Watchdog
 
 _WAIT_S = 30.0
 

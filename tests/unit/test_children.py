@@ -17,11 +17,11 @@ from tests.unit.ledger.made import made_call, write
 from velox.ledger.writer import CallWriter
 from velox.observe.oplog import operations_logger
 from velox.observe.series import CELLS
-from velox.runtime.child_table import Child, Ended
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess, reader
-from velox.runtime.ledger_folder import LedgerFolder
-from velox.runtime.listeners import Listeners
-from velox.runtime.process import spawn
+from velox.runtime.ledger.folder import LedgerFolder
+from velox.runtime.processes.child_table import Child, Ended
+from velox.runtime.processes.listeners import Listeners
+from velox.runtime.processes.process import spawn
 from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RingError

@@ -25,7 +25,7 @@ from velox.heads import RequestHead
 from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind, BodyFields
 
 CLOUDS = (bedrock.VENDOR, mantle.VENDOR, vertex.VENDOR, foundry.VENDOR)

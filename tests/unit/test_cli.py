@@ -12,8 +12,8 @@ from velox.build import VERSION
 from velox.cli import main
 from velox.ledger.sqlite import SqliteStore
 from velox.runtime.capacity import shortages
-from velox.runtime.check import check_lines
-from velox.runtime.ledger_folder import folder_problem
+from velox.runtime.commands.check import check_lines
+from velox.runtime.ledger.folder import folder_problem
 from velox.settings import load
 
 

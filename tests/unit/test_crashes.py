@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.runtime.crashes import CrashReports, crash_report
+from velox.runtime.processes.crashes import CrashReports, crash_report
 
 SEGFAULT = b"""Fatal Python error: Segmentation fault
 
@@ -46,7 +46,7 @@ def test_report_has_where_it_stood_and_nothing_that_may_be_a_value() -> None:
 
 FATAL = """
 import ctypes, os
-from velox.runtime.crashes import CrashReports
+from velox.runtime.processes.crashes import CrashReports
 
 def fails_here():
     ctypes.pythonapi.Py_FatalError(b"no more frames")

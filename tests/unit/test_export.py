@@ -16,7 +16,7 @@ from tests.unit.ledger.made import NOON_S, made_call
 from velox.cli import main
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered
-from velox.runtime.export import ExportError, TargetError, export
+from velox.runtime.commands.export import ExportError, TargetError, export
 
 
 def told(_line: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from velox.observe.oplog import operations_logger
-from velox.runtime.forks import Forks
+from velox.runtime.processes.forks import Forks
 
 
 class Machine:

@@ -15,7 +15,7 @@ from tests.unit.outside import FakeOutside, run
 from velox.providers.google import GoogleChain
 from velox.providers.oauth import TokenFile
 from velox.providers.renewal import Fetched, FetchError
-from velox.runtime.google_keys import google_signer
+from velox.runtime.signing.google_keys import google_signer
 
 _NOW = 1_790_000_000.0
 _TOKEN_URL = "POST https://oauth2.googleapis.com/token"

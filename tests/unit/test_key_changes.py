@@ -33,9 +33,9 @@ from velox.errors import VeloxError
 from velox.gateway.auth import Authenticator
 from velox.observe import series
 from velox.outcomes import KeyHolder
-from velox.runtime.key_corrections import KeyCorrections
-from velox.runtime.key_follower import KeyFollower
-from velox.runtime.ledger import KeyWriter
+from velox.runtime.keys.corrections import KeyCorrections
+from velox.runtime.keys.follower import KeyFollower
+from velox.runtime.ledger.ledger_process import KeyWriter
 from velox.shm.change_log import LogReader
 from velox.types import KeyEntry, KeyUpdate
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.test_key_watch import Watched, forked
 from velox.outcomes import KeyHolder
-from velox.runtime.credentials import KeyWatch
-from velox.runtime.key_corrections import KeyCorrections
-from velox.runtime.key_follower import KeyFollower
+from velox.runtime.keys.corrections import KeyCorrections
+from velox.runtime.keys.credentials import KeyWatch
+from velox.runtime.keys.follower import KeyFollower
 from velox.shm.change_log import LogReader
 from velox.types import KeyUpdate
 

@@ -14,8 +14,8 @@ from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.runtime.credentials import KeyWatch
-from velox.runtime.key_opening import open_keys
+from velox.runtime.keys.credentials import KeyWatch
+from velox.runtime.ledger.key_backfill import open_keys
 from velox.settings import load
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus

@@ -15,8 +15,8 @@ from velox.accounts.sqlite import SqliteAccounts
 from velox.gateway.auth import Authenticator
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.runtime.credentials import KeyWatch
-from velox.runtime.key_frames import COME, GONE, MARK, entries_in, gone_in
+from velox.runtime.keys.credentials import KeyWatch
+from velox.runtime.keys.frames import COME, GONE, MARK, entries_in, gone_in
 from velox.settings import load
 from velox.settings.callers.keys import parse_entries, parse_key_file
 from velox.shm.change_log import Frame, LogReader

@@ -13,7 +13,7 @@ from velox.gateway.reply.rate_headers import RateHeaders
 from velox.policy.limits.lease import BACK_AFTER_NS, FRESH_NS, block
 from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE
 from velox.policy.limits.token_bucket import BucketRate
-from velox.runtime.lease_keeper import LeaseRows, RedisTimes
+from velox.runtime.leases.lease_manager import LeaseRows, RedisTimes
 from velox.shm.leased import Demand, Lease, LeasedQuota, LeasedTable, balance_of, pack_rate, unpack_rate
 from velox.shm.quota_table import PROBES, QuotaMemory, QuotaSweeper
 

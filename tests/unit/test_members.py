@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from velox.policy.health.keys import Changes
-from velox.runtime.members import keys_of, labels_of, prefix_groups, upstreams_of
+from velox.runtime.upstreams.members import keys_of, labels_of, prefix_groups, upstreams_of
 from velox.settings import Settings, load
 
 FILE = """upstreams:

@@ -40,7 +40,7 @@ from velox.policy.routes.split import MirrorGate
 from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ANYONE, ApiKind, BodyFields, Endpoint
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'

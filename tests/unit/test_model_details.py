@@ -10,7 +10,7 @@ from velox.protocol.model_list import UNKNOWN_DETAILS, Capabilities
 from velox.providers.capabilities import capabilities_of
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.model_details import describer
+from velox.runtime.upstreams.model_details import describer
 from velox.settings import load
 
 CLAUDES_EFFORTS = ("low", "medium", "high", "xhigh", "max")

@@ -113,7 +113,7 @@ ESCAPES = {
     "a thread": "import threading\ndef f(): raise ValueError(SECRET)\nt = threading.Thread(target=f, name=SECRET)\n"
     "t.start(); t.join()",
     "the end": "raise ValueError(SECRET)",
-    "a child": "from velox.runtime.process import spawn\nimport os\n"
+    "a child": "from velox.runtime.processes.process import spawn\nimport os\n"
     "def work(): raise ValueError(SECRET)\nos.waitpid(spawn(work), 0)",
 }
 

@@ -26,7 +26,7 @@ from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import TargetCall
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind, BodyFields
 
 

@@ -20,7 +20,7 @@ from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind, BodyFields
 
 CODEX = Path(__file__).parent.joinpath("dialects", "codex_request.json").read_bytes()

@@ -24,7 +24,7 @@ from velox.policy.routes.entries import (
     UpstreamEntry,
     asked_model,
 )
-from velox.runtime.explain import read_headers
+from velox.runtime.commands.explain import read_headers
 from velox.settings import Settings, SettingsError, load
 from velox.settings.problems import Problem
 from velox.settings.routing.routes import parse_routes

@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from velox.gateway.answers.answers import AnswersDownError, Changed
-from velox.runtime.shared_answers import AnswerSharing
-from velox.runtime.shared_objects import ObjectSharing
-from velox.runtime.shared_store import StoreDownError
+from velox.runtime.shared.answers import AnswerSharing
+from velox.runtime.shared.objects import ObjectSharing
+from velox.runtime.shared.store import StoreDownError
 
 LOG: Final = logging.getLogger("test")
 OWNER: Final = "a"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.runtime.sign_in import sign_in_lines
+from velox.runtime.signing.sign_in import sign_in_lines
 from velox.settings import Settings, SettingsError, load
 
 _PROFILES = "[work]\naws_access_key_id = AKIDX\naws_secret_access_key = sec/ret\n[sso]\nsso_session = x\n"

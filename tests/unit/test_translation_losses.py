@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velox.cli import main
-from velox.runtime.translation_losses import DIALECTS
+from velox.runtime.commands.translation_losses import DIALECTS
 
 FILE = """upstreams:
   - {provider: anthropic, key: none}

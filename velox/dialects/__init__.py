@@ -33,6 +33,6 @@ What belongs to no dialect:
     as_sent         bodies that go up in the client's own dialect, without translation: what the target refuses or names
                     else. It may know all dialects; none of them knows it.
 
-To add a dialect: write its package, add it to the tables in `velox.runtime.dialects`, and run
+To add a dialect: write its package, add it to the tables in `velox.runtime.upstreams.dialects`, and run
 tests/unit/dialects/test_matrix.py and test_snapshots.py, which take each pair of dialects.
 """

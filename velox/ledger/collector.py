@@ -1,7 +1,7 @@
 """Takes records out of the rings and has them kept: the work of the process `ledger`.
 
 Knows: how far each ring has been read, and what is done about records that can't be. Does not know: files of the store
-(sqlite.py), or when it is its turn (runtime/ledger.py).
+(sqlite.py), or when it is its turn (runtime/ledger/ledger_process.py).
 """
 
 from __future__ import annotations

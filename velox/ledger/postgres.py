@@ -7,7 +7,7 @@ Knows: the tables, and that a batch is kept in one transaction. Does not know: h
     velox_total, velox_tag_total    sums by minute, hour and day
     velox_ring, velox_name          up to which record each ring is safe; names of records
     velox_object, velox_answer      what workers of all gateways know and keep together: made and pruned here alone
-                                    (runtime/objects_postgres.py, runtime/answers_postgres.py)
+                                    (runtime/shared/objects_postgres.py, runtime/shared/answers_postgres.py)
 
 Rings of several gateways have the same names, so each is known by its gateway and its name. Each gateway has sums of
 its own, so none waits for another; who asks gets those of all.

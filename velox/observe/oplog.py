@@ -82,7 +82,7 @@ class _JsonFormatter(logging.Formatter):
             "message": _text(record),
         }
         if record.name == _NAME:
-            # Of a process that died: why, and where it stood, as runtime/crashes.py lets it be said.
+            # Of a process that died: why, and where it stood, as runtime/processes/crashes.py lets it be said.
             line |= {name: vars(record)[name] for name in _MORE if vars(record).get(name)}
         return json.dumps(line).replace("\x7f", "\\u007f")
 

@@ -22,8 +22,8 @@ from velox.admin.api.usage import UsagePages
 from velox.admin.roles import Role
 from velox.ledger.record import recorded_key
 from velox.ledger.store import Store
+from velox.runtime.ledger.stores import account_store, record_store
 from velox.runtime.priced import answer_prices
-from velox.runtime.stores import account_store, record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory
 from velox_migrate.admin.paths import Model, litellm_paths

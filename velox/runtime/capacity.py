@@ -148,7 +148,8 @@ _MIB: Final = 1024 * 1024
 # Interpreter, modules, shared memory: 33 MiB measured, 45 with dialects, clouds, TLS and a ledger; and what the
 # allocator keeps for later.
 _PROCESS: Final = 48 * _MIB
-# A TLS context with the system's authorities: 0.8 MiB measured, of 144 of them. A member has two (runtime/members.py).
+# A TLS context with the system's authorities: 0.8 MiB measured, of 144 of them. A member has two
+# (runtime/upstreams/members.py).
 _AUTHORITIES: Final = 1 * _MIB
 # Heads that were remembered, with their plans and templates (protocol/heads/memory.py, gateway/front/intake.py,
 # forward.py): 27 MiB measured, of 9,000 callers that each send 60 fields of their own to eight upstreams.

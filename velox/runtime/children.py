@@ -29,12 +29,12 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.profiling.remote import collect
 from velox.runtime.admin_tls import AdminCertificate
-from velox.runtime.child_table import Child, Ended
-from velox.runtime.leases import LeasePipes
-from velox.runtime.ledger_folder import LedgerFolder
-from velox.runtime.listeners import Listeners, bind_one
-from velox.runtime.process import pin_to_core, wake
-from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, LEDGER_STUCK_AFTER_S
+from velox.runtime.leases.lease_client import LeasePipes
+from velox.runtime.ledger.folder import LedgerFolder
+from velox.runtime.processes.child_table import Child, Ended
+from velox.runtime.processes.listeners import Listeners, bind_one
+from velox.runtime.processes.process import pin_to_core, wake
+from velox.runtime.processes.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, LEDGER_STUCK_AFTER_S
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.settings.machine import has_own_cores
@@ -115,7 +115,7 @@ class LedgerProcess(Child):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         listeners.close_all()
         # Here, not above: no other process needs it.
-        from velox.runtime.ledger import run_ledger
+        from velox.runtime.ledger.ledger_process import run_ledger
 
         return run_ledger(self._settings, self.folder, self._metrics, self._budgets, self._beat)
 
@@ -187,7 +187,7 @@ class LeaseProcess(Child):
         """Be the keeper."""
         listeners.close_all()
         # Here, not above: no other process needs it, and the package redis is an extra.
-        from velox.runtime.lease_keeper import run_keeper
+        from velox.runtime.leases.lease_manager import run_keeper
 
         return run_keeper(self._settings, self._segment, self._quotas, self.pipes, self._budgets)
 

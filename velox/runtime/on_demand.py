@@ -4,7 +4,7 @@
                   forks, so that the processes share the pages and no request waits for an import; a worker takes them
                   in turns of its loop when a reload brings what it has not had
 
-Whoever makes such a part imports it where it is made: members.py, authorities.py, engine_factory().
+Whoever makes such a part imports it where it is made: upstreams/members.py, signing/authorities.py, engine_factory().
 
 Knows: who needs what. Does not know: what a part does.
 """
@@ -39,10 +39,10 @@ _ADAPTERS: Final = (
     "velox.gateway.answers.kept_answers",
     "velox.gateway.translation.adapter",
     "velox.gateway.websocket.responses_socket",
-    "velox.runtime.dialects",
+    "velox.runtime.upstreams.dialects",
 )
 _FILES: Final = ("velox.ledger.sqlite", "velox.accounts.sqlite")
-_LEDGER: Final = ("velox.runtime.admin_api", "velox.runtime.stores", "zoneinfo")
+_LEDGER: Final = ("velox.runtime.admin_api", "velox.runtime.ledger.stores", "zoneinfo")
 # httpx in pieces, too: a reload brings them between requests.
 _HTTPX: Final = (
     "urllib.request",
@@ -53,7 +53,7 @@ _HTTPX: Final = (
     "httpx",
     "velox.runtime.http_client",
 )
-_AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains", *_HTTPX)
+_AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.signing.chains", *_HTTPX)
 
 
 def has_adapter(entry: UpstreamEntry) -> bool:
@@ -93,11 +93,11 @@ def _modules(settings: Settings) -> Iterable[str]:
     if any(map(signs_in, settings.upstreams)):
         yield from _AUTHORITIES
     if shares_objects(settings):
-        yield "velox.runtime.shared_objects"
+        yield "velox.runtime.shared.objects"
         yield f"velox.runtime.objects_{'postgres' if settings.redis_url is None else 'redis'}"
     if settings.ledger is not None:
         yield from _LEDGER
         if settings.ledger_database is None:
             yield from _FILES
         if settings.alert_webhook is not None:
-            yield from (*_HTTPX, "velox.runtime.webhook")
+            yield from (*_HTTPX, "velox.runtime.ledger.webhook")

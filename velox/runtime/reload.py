@@ -37,9 +37,9 @@ from velox.admin.reload import READING_S, ReloadAnswer, ReloadAnswers
 from velox.observe.oplog import crash_text, operations_logger
 from velox.policy.settled import Settled
 from velox.runtime.configuration import MAX_BYTES, ConfigPieces, ConfigSnapshot, assembled, packed, pieces, unpacked
-from velox.runtime.credentials import CLOCK_NS, KeyWatch
 from velox.runtime.file_state import FileState, file_state
-from velox.runtime.listeners import Listeners
+from velox.runtime.keys.credentials import CLOCK_NS, KeyWatch
+from velox.runtime.processes.listeners import Listeners
 from velox.settings import Settings, SettingsError
 from velox.settings.callers.keys import read_key_file
 from velox.settings.checks.advice import advice

@@ -7,7 +7,7 @@ a client does can reach it and a fork is always safe.
     signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3); so are other processes
-    keys         the file of keys is read again when it changes (credentials.py)
+    keys         the file of keys is read again when it changes (keys/credentials.py)
     reloads      so is the configuration, in a process of its own (reload.py)
     memory       a worker that asks for a successor is stopped when the successor serves (R-MEM-4)
     records      what a dead worker had open is put among them (velox.shm.record_ring)
@@ -38,20 +38,20 @@ from velox.observe.series import CELLS
 from velox.runtime import children
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch, table_size
-from velox.runtime.budget_opening import BudgetOpening, KeyChanges, budget_memory
 from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
-from velox.runtime.child_table import ChildTable, Ended
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
-from velox.runtime.crashes import CrashReports, own_stderr
-from velox.runtime.credentials import Certificates, KeyWatch
-from velox.runtime.forks import Forks
-from velox.runtime.key_opening import open_keys
-from velox.runtime.listeners import BindError, Listeners
-from velox.runtime.members import labels_of, prefix_groups, upstreams_of
-from velox.runtime.object_memory import object_memory
+from velox.runtime.keys.credentials import Certificates, KeyWatch
+from velox.runtime.ledger.budget_backfill import BudgetOpening, KeyChanges, budget_memory
+from velox.runtime.ledger.key_backfill import open_keys
 from velox.runtime.on_demand import importing
+from velox.runtime.processes.child_table import ChildTable, Ended
+from velox.runtime.processes.crashes import CrashReports, own_stderr
+from velox.runtime.processes.forks import Forks
+from velox.runtime.processes.listeners import BindError, Listeners
+from velox.runtime.processes.watchdog import Watchdog
 from velox.runtime.reload import ConfigSource, Reload
-from velox.runtime.watchdog import Watchdog
+from velox.runtime.shared.object_memory import object_memory
+from velox.runtime.upstreams.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.checks.advice import advice

@@ -68,20 +68,20 @@ from velox.protocol.http1.request import Http1Limits
 from velox.protocol.http2.engines import engine_factory
 from velox.protocol.json.body import BodyReader
 from velox.protocol.model_list import ModelDetails
-from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, open_files_limit, share
 from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
-from velox.runtime.credentials import Certificates, KeyWatch
-from velox.runtime.fleet import Fleet
-from velox.runtime.key_corrections import KeyCorrections
-from velox.runtime.key_follower import KeyFollower
-from velox.runtime.leases import BudgetClient, LeaseClient, LeasePipes
-from velox.runtime.listeners import ClientListener
-from velox.runtime.members import MemberMaker, member_upkeep
+from velox.runtime.keys.corrections import KeyCorrections
+from velox.runtime.keys.credentials import Certificates, KeyWatch
+from velox.runtime.keys.follower import KeyFollower
+from velox.runtime.leases.lease_client import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.on_demand import has_adapter, importing, shares_answers, shares_objects
 from velox.runtime.priced import call_prices
-from velox.runtime.process import return_large_blocks, wake
-from velox.runtime.takeover import ListenerTakeover
+from velox.runtime.processes.listeners import ClientListener
+from velox.runtime.processes.process import return_large_blocks, wake
+from velox.runtime.processes.takeover import ListenerTakeover
+from velox.runtime.signing.authorities import Authorities
+from velox.runtime.upstreams.members import MemberMaker, member_upkeep
+from velox.runtime.upstreams.upstream_manager import Fleet
 from velox.settings import Settings
 from velox.shm.answer_ring import AnswerMemory, AnswerRing
 from velox.shm.budget_table import BudgetMemory, BudgetTable
@@ -97,9 +97,9 @@ from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 
 if TYPE_CHECKING:  # loads a library, which most gateways don't need
-    from velox.runtime.postgres_pool import PostgresPool
-    from velox.runtime.shared_answers import AnswerSharing
-    from velox.runtime.shared_objects import ObjectSharing
+    from velox.runtime.shared.answers import AnswerSharing
+    from velox.runtime.shared.objects import ObjectSharing
+    from velox.runtime.shared.postgres_pool import PostgresPool
 
 __all__ = ["Worker", "WorkerContext", "gateway_parts", "queue_of", "run_worker"]
 
@@ -214,7 +214,7 @@ def _describing(settings: Settings) -> Describe:
     def describe(entry: UpstreamEntry, model: str) -> ModelDetails:
         if not made:
             # Here, not above: few gateways are asked for a list.
-            from velox.runtime.model_details import describer
+            from velox.runtime.upstreams.model_details import describer
 
             made.append(describer(settings))
         return made[0](entry, model)
@@ -420,16 +420,16 @@ class Worker:
     def _shared_objects(self) -> ObjectSharing:
         """Return where other gateways know the same objects."""
         if self._objects is None:
-            from velox.runtime.shared_objects import LEAST_S, ObjectSharing, ObjectStore
+            from velox.runtime.shared.objects import LEAST_S, ObjectSharing, ObjectStore
 
             settings = self._settings
             timeout_s = max(settings.redis_timeout_s, LEAST_S)
             if settings.redis_url is not None:
-                from velox.runtime.objects_redis import RedisObjects
+                from velox.runtime.shared.objects_redis import RedisObjects
 
                 store: ObjectStore = RedisObjects(settings.redis_url.reveal(), settings.redis_prefix, timeout_s)
             else:
-                from velox.runtime.objects_postgres import PostgresObjects
+                from velox.runtime.shared.objects_postgres import PostgresObjects
 
                 store = PostgresObjects(self._ledger_database())
             self._objects = ObjectSharing(store, timeout_s, self._loop, self._logger)
@@ -438,7 +438,7 @@ class Worker:
     def _ledger_database(self) -> PostgresPool:
         """Return the connections to the database that several gateways share."""
         if self._database is None:
-            from velox.runtime.postgres_pool import PostgresPool
+            from velox.runtime.shared.postgres_pool import PostgresPool
 
             assert self._settings.ledger_database is not None, "asked for with one only"
             self._database = PostgresPool(self._settings.ledger_database.reveal())
@@ -464,16 +464,16 @@ class Worker:
         settings = self._settings
         if not shares_answers(settings):
             return None
-        from velox.runtime.shared_answers import LEAST_S, AnswerBytes, AnswerSharing
+        from velox.runtime.shared.answers import LEAST_S, AnswerBytes, AnswerSharing
 
         timeout_s = max(settings.redis_timeout_s, LEAST_S)
         if settings.redis_url is not None:
-            from velox.runtime.answers_redis import RedisAnswers
+            from velox.runtime.shared.answers_redis import RedisAnswers
 
             where = settings.redis_url.reveal(), settings.redis_prefix
             store: AnswerBytes = RedisAnswers(*where, settings.kept_for_s, timeout_s)
         else:
-            from velox.runtime.answers_postgres import PostgresAnswers
+            from velox.runtime.shared.answers_postgres import PostgresAnswers
 
             bounds = settings.kept_for_s, settings.kept_database_bytes
             store = PostgresAnswers(self._ledger_database(), *bounds)

@@ -92,7 +92,7 @@ def changes(running: Settings, found: Settings) -> Changes:
 def _keys_can_change(running: Settings, found: Settings) -> bool:
     """True if clients need a key before and after: a reload never turns authentication on or off.
 
-    The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/credentials.py).
+    The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/keys/credentials.py).
     """
     stay = running.managed_keys or any(key.in_file for key in running.api_keys)
     return running.asks_for_keys and bool(_fixed(found.api_keys) or stay)

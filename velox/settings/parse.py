@@ -281,7 +281,8 @@ def addresses(text: str) -> tuple[Address, ...]:
     if len(set(fixed)) != len(fixed):
         raise ValueError("expected each address once")
     for one in fixed:
-        # Of both versions there may be one each: then [::] is bound for its own version alone (runtime/listeners.py).
+        # Of both versions there may be one each: then [::] is bound for its own version alone
+        # (runtime/processes/listeners.py).
         if any(one is not each and one.is_ipv6 == each.is_ipv6 and one.includes(each) for each in fixed):
             raise ValueError(f"expected {one} without others of its port: it stands for all of them")
     return found

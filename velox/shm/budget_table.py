@@ -37,7 +37,7 @@ WINDOWS. A window has a number, which grows. A process that comes with a higher 
 window is settled in that window; when that is over, nowhere. NUMBER is the highest one that anybody came with: a
 process whose clock is behind by some minutes counts in that window, too. Where it is further behind, one of the two
 clocks is or was wrong, and nobody can say which: it goes back to the window of its own time. What its cells had counted
-there is lost then, and read from the ledger as BASE (runtime/budget_opening.py, by `n_came_back`).
+there is lost then, and read from the ledger as BASE (runtime/ledger/budget_backfill.py, by `n_came_back`).
 
 BASE is what was spent before this gateway began to count, or elsewhere: its one writer reads it from the ledger. GRANT
 is how much of the limit this gateway may hold and spend, where several share it; ELSEWHERE is what the others spent and

@@ -1,7 +1,7 @@
 """Quotas that several gateways share: a row of the quota table holds permits that were taken from Redis in advance.
 
 Knows: how a worker takes from a row's lease, what it asks the keeper for, and what it does while Redis can't be asked.
-Does not know: Redis, how a message reaches the keeper, or who waits for an answer (velox.runtime.leases).
+Does not know: Redis, how a message reaches the keeper, or who waits for an answer (velox.runtime.leases.lease_client).
 
     GRANTED    permits that Redis gave for the row, ever; written by the keeper only
     USED       permits that were taken, ever; written by all. GRANTED - USED is the balance; below 0 it is a debt

@@ -1,7 +1,8 @@
 """Budgets that several gateways share: this gateway's part of each is granted by Redis in advance.
 
 Knows: how a worker holds within that part, when the keeper must be asked for more, and what a worker does while Redis
-can't be asked. Does not know: Redis (runtime/budget_keeper.py), or how a request waits (gateway/limits/lease_wait.py).
+can't be asked. Does not know: Redis (runtime/leases/budget_manager.py), or how a request waits
+(gateway/limits/lease_wait.py).
 
 What all gateways are granted is never more than the limit, and a gateway holds within its part. So over all gateways
 no more is held and spent than over the workers of one.
@@ -33,7 +34,7 @@ _MOST_RETRY_S: Final = 60.0
 
 
 class BudgetLink(Protocol):
-    """What a worker knows of Redis (runtime/leases.py)."""
+    """What a worker knows of Redis (runtime/leases/lease_client.py)."""
 
     @property
     def is_up(self) -> bool:

@@ -4,7 +4,7 @@ The file is mapped by all workers, in place of memory that nobody else has: what
 written, and the kernel brings it to the disk. Its head has the key of the hashes that the rows are found by. A file of
 another size (more workers, more rows) is read once, into a new one. One that can't be read is put aside.
 
-Knows: the file. Does not know: rows (object_table.py), or that one gateway alone has the folder (ledger_folder.py).
+Knows: the file. Does not know: rows (object_table.py), or that one gateway alone has the folder (ledger/folder.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 SIDES = sides()

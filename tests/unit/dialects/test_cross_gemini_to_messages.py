@@ -11,7 +11,7 @@ from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import Dialogue
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 ASK = b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'

@@ -13,7 +13,7 @@ from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.tools.open_calls import OpenCalls
 from velox.gateway.translation.translators import Dialogue
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 SIDES = sides()

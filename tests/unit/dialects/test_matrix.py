@@ -30,7 +30,7 @@ from velox.dialects.canonical.model import Call, ClientSide, Event, ModelSide
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.translators import Dialogue
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 pytestmark = pytest.mark.slow

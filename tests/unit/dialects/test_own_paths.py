@@ -13,7 +13,7 @@ from velox.dialects.canonical.own_paths import GENERATE_NAMES, MESSAGES_NAMES, R
 from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 SIDES = sides()

@@ -10,7 +10,7 @@ from tests.recorded import recorded
 from velox.dialects.canonical.losses import BadRequestError, Losses
 from velox.dialects.canonical.model import Call, Message, Request, Role, Text
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 _CALL = Call("x", 1, "m")

@@ -33,7 +33,7 @@ from velox.gateway.translation.translated_reply import TranslatedReply
 from velox.gateway.translation.translators import Dialogue
 from velox.heads import Header, ReplyHead
 from velox.providers.model_facts import ModelFacts
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 _SIDES: Final = sides()

@@ -36,7 +36,7 @@ from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 _CODEX = Path(__file__).with_name("codex_request.json").read_bytes()

@@ -9,7 +9,7 @@ import pytest
 from velox.dialects.canonical.losses import Losses
 from velox.dialects.canonical.model import Answer, Call, Stop, StopReason, ToolUse
 from velox.dialects.streams.events import events_of
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 SIDES = sides()

@@ -14,7 +14,7 @@ from velox.gateway.translation.translators import Dialogue
 from velox.protocol.usage.reader import BodyUsage, StreamUsage
 from velox.protocol.usage.tokens import Bill, TokenUsage, Units
 from velox.providers.model_facts import ModelFacts
-from velox.runtime.dialects import sides
+from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
 SIDES = sides()

@@ -19,7 +19,7 @@ from velox.ledger.collector import Collector
 from velox.ledger.record import Call
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Question, StoreError, Total
-from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.ledger.folder import LedgerFolder
 from velox.shm.record_ring import RecordRing
 
 DAY_S: Final = 86_400

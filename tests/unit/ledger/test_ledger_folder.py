@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.ledger.made import made_call, write
 from velox.ledger.writer import CallWriter
-from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.ledger.folder import LedgerFolder
 from velox.settings import SettingsError, load
 from velox.shm.record_ring import RingError
 

@@ -14,8 +14,8 @@ from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
 from velox.ledger.writer import CallWriter
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.runtime.ledger import LedgerLoop, Pruner
-from velox.runtime.ledger_folder import LedgerFolder
+from velox.runtime.ledger.folder import LedgerFolder
+from velox.runtime.ledger.ledger_process import LedgerLoop, Pruner
 from velox.settings import Settings, load
 from velox.shm.segment import Segment
 

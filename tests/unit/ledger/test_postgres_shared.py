@@ -11,10 +11,10 @@ import pytest
 
 from tests.postgres_server import PostgresServer
 from velox.ledger.postgres import PostgresStore
-from velox.runtime.answers_postgres import PostgresAnswers
-from velox.runtime.objects_postgres import PostgresObjects
-from velox.runtime.postgres_pool import PostgresPool
-from velox.runtime.shared_store import StoreDownError
+from velox.runtime.shared.answers_postgres import PostgresAnswers
+from velox.runtime.shared.objects_postgres import PostgresObjects
+from velox.runtime.shared.postgres_pool import PostgresPool
+from velox.runtime.shared.store import StoreDownError
 
 LAST: Final = (1 << 64) - 1
 KEYS: Final = [bytes([n]) * 20 for n in range(8)]

@@ -16,7 +16,7 @@ from velox.ledger.record import Flag
 from velox.ledger.report import call_rows, lines, total_rows
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, Sums, Total
-from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
+from velox.runtime.commands.usage import ArgumentError, UsageArguments, usage_lines
 from velox.shm.record_ring import RecordRing
 
 NOW = datetime.datetime.fromtimestamp(NOON_S + 1800, datetime.UTC)

@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class SharedObjects(Protocol):
-    """What several gateways know of objects together (runtime/objects_redis.py)."""
+    """What several gateways know of objects together (runtime/shared/objects_redis.py)."""
 
     async def get(self, tags: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return owner and place of those that are known. tags: the numbers of ids."""

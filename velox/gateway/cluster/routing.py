@@ -14,7 +14,8 @@ A stage is a group of members: those of `to` are the first, each fallback is one
 Knows: the order of the stages, which of them have a model, what was tried. Does not know: how a member is chosen in its
 group (group.py), who waits for capacity (capacity.py), or whether there may be another attempt (retries.py).
 
-A configuration is never changed: a reload makes another Routing (runtime/fleet.py). What has begun ends on its own.
+A configuration is never changed: a reload makes another Routing (runtime/upstreams/upstream_manager.py). What has begun
+ends on its own.
 """
 
 from __future__ import annotations

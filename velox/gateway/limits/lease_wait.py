@@ -1,7 +1,7 @@
 """Waiting for permits that another process must be asked for: what a request waits for, and for how long.
 
 Knows: that a quota or a budget may say NOT_YET, and that nobody waits for longer than one bound, however often it is
-said. Does not know: who is asked (velox.runtime.leases), or what a limit is (limiter.py).
+said. Does not know: who is asked (velox.runtime.leases.lease_client), or what a limit is (limiter.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Alerts of budgets: which thresholds are reached, each once in each window, and what an alert says.
 
 Knows: thresholds and what has been told already. Does not know: where budgets are kept, a clock, or who is told
-(runtime/budget_alerts.py).
+(runtime/ledger/alerts.py).
 
 An alert has an id that follows from the budget, the window, the threshold and the limit alone: gateways that share a
 budget each tell of it with the same one, and an alert that is sent again after a crash has it, too.

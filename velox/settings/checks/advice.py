@@ -1,7 +1,7 @@
 """What may be a mistake in settings that can be used: `velox check` warns of it, and the log at a start and a reload.
 
 Knows: where requests would go, and which names keys and models have. Does not know: what can't be used (loading.py),
-prices (runtime/priced.py), or the machine (runtime/check.py).
+prices (runtime/priced.py), or the machine (runtime/commands/check.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The commands of `velox` that are neither `serve` nor the admin API."""

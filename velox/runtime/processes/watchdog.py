@@ -1,0 +1,112 @@
+"""When a child process counts as stuck: it shows no sign of life for too long.
+
+A process that gets no processor is not stuck: on a busy machine a step of a few milliseconds may take seconds. So the
+time in which it was runnable and waited for one does not count; that in which it ran, slept or was stopped does.
+
+Knows: heartbeats, and that a supervisor which stood still itself can't tell. Does not know: what a process does, or who
+starts the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from velox.runtime.processes.cpu_use import CpuUse, cpu_use, starved_s
+
+__all__ = ["ADMIN_STUCK_AFTER_S", "KEEPER_STUCK_AFTER_S", "LEDGER_STUCK_AFTER_S", "Watchdog", "Watched"]
+
+# Its pages take milliseconds, a profile's picture up to a second or two; and probes wait for it.
+ADMIN_STUCK_AFTER_S: Final = 5.0
+# It has no loop: a look-up of Redis' name may take long, and requests go on without it meanwhile.
+KEEPER_STUCK_AFTER_S: Final = 30.0
+# Between two heartbeats it keeps a batch of one ring, which may have calls of several days, or drops what is old: that
+# is several statements and commits. One of PostgreSQL ends after 15 s.
+LEDGER_STUCK_AFTER_S: Final = 60.0
+# What an aborted process gets to say where it stood.
+_ABORT_GRACE_S: Final = 1.0
+# The supervisor looks four times a second. After a longer pause all processes may have stood still, as when a container
+# is paused or a virtual machine is moved: each gets all its time again.
+_PAUSE_S: Final = 2.0
+# A silence that is looked into. All that are well beat more often.
+_SILENT_S: Final = 1.0
+
+
+class Watched(Protocol):
+    """A process. started_s: for one without a heartbeat yet. aborted: it was told to end."""
+
+    pid: int
+    started_s: float
+    aborted: bool
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """Monotonic time of the last one; 0: none yet."""
+
+
+@dataclass(slots=True)
+class _Silence:
+    """Of one process, since its last heartbeat. looked_s: when its use of the processor was read last."""
+
+    looked_s: float
+    use: CpuUse | None
+    starved_s: float = 0.0
+
+
+class Watchdog:
+    """Ends processes that are stuck. kill: os.kill(), or a test's. use: tells a process's use of the processor."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        kill: Callable[[int, int], None] = os.kill,
+        use: Callable[[int], CpuUse | None] = cpu_use,
+    ) -> None:
+        self._logger: Final = logger
+        self._kill: Final = kill
+        self._use: Final = use
+        self._silences: Final[dict[int, _Silence]] = {}  # by pid
+        self._looked_s = -math.inf
+        self._since_s = -math.inf  # when the supervisor had last stood still
+
+    def __repr__(self) -> str:
+        return f"<Watchdog since={self._since_s:.1f}>"
+
+    def look(self, now_s: float) -> None:
+        """Begin a round."""
+        if now_s - self._looked_s > _PAUSE_S:
+            self._since_s = now_s
+        for pid in [pid for pid, silence in self._silences.items() if silence.looked_s < self._looked_s]:
+            del self._silences[pid]  # nobody asks for it any more
+        self._looked_s = now_s
+
+    def check(self, process: Watched, name: str, stuck_after_s: float, now_s: float) -> None:
+        """Abort a process that has not moved for so long, and kill it when that does not help."""
+        silent_s = now_s - max(process.heartbeat_ns / 1e9 or process.started_s, self._since_s)
+        stuck_s = silent_s - self._starved(process.pid, silent_s, now_s)
+        if stuck_s > stuck_after_s and not process.aborted:
+            process.aborted = True
+            self._logger.error("%s has not moved for %g s: aborted", name, stuck_after_s)
+            # SIGABRT: faulthandler says where it stood. SIGCONT: a stopped process takes no other signal.
+            self._kill(process.pid, signal.SIGABRT)
+            self._kill(process.pid, signal.SIGCONT)
+        elif stuck_s > stuck_after_s + _ABORT_GRACE_S:
+            self._kill(process.pid, signal.SIGKILL)
+
+    def _starved(self, pid: int, silent_s: float, now_s: float) -> float:
+        """Return how much of a silence a process has waited for a processor, as far as it was looked into."""
+        if silent_s <= _SILENT_S:
+            self._silences.pop(pid, None)
+            return 0.0
+        use = self._use(pid)
+        silence = self._silences.get(pid)
+        if silence is None:
+            silence = self._silences[pid] = _Silence(now_s, use)
+        silence.starved_s += starved_s(silence.use, use, now_s - silence.looked_s)
+        silence.looked_s, silence.use = now_s, use
+        return silence.starved_s

@@ -1,0 +1,1 @@
+"""What signs requests in at clouds."""

@@ -1,0 +1,1 @@
+"""The upstreams of a worker, made from the settings."""
