@@ -22,21 +22,21 @@ import orjson
 
 from velox.heads import Headers
 from velox_sim import load
-from velox_sim.asked_faults import Dialect, asked_fault
-from velox_sim.chat import ChatWriter, CompletionWriter
-from velox_sim.conversations import Conversation, RealtimeConversation, ResponsesConversation
-from velox_sim.embeddings import EmbeddingWriter
+from velox_sim.apis.asked_faults import Dialect, asked_fault
+from velox_sim.apis.chat import ChatWriter, CompletionWriter
+from velox_sim.apis.conversations import Conversation, RealtimeConversation, ResponsesConversation
+from velox_sim.apis.embeddings import EmbeddingWriter
+from velox_sim.apis.generate import GenerateWriter, WishedGenerate, generate_error, models_page
+from velox_sim.apis.generate_request import LIMIT, PROMPT, read_generate
+from velox_sim.apis.messages import MessageWriter, WishedMessages, message_error
+from velox_sim.apis.responses import ResponseWriter
+from velox_sim.apis.wished_chat import WishedChat
+from velox_sim.apis.wished_responses import WishedResponses
+from velox_sim.apis.wishes import Wish
 from velox_sim.engine import AnswerPlanner, Engine, Outage, PrefixCache
-from velox_sim.generate import GenerateWriter, WishedGenerate, generate_error, models_page
-from velox_sim.generate_request import LIMIT, PROMPT, read_generate
-from velox_sim.messages import MessageWriter, WishedMessages, message_error
 from velox_sim.options import SimOptions
 from velox_sim.request import Fields, ModelRequest, count_prompt_tokens, prompt_text, read_limit, read_request
-from velox_sim.responses import ResponseWriter
 from velox_sim.shapes import Job, RefusalError, Reply, Streamed, Text, TokenStream, Whole
-from velox_sim.wished_chat import WishedChat
-from velox_sim.wished_responses import WishedResponses
-from velox_sim.wishes import Wish
 
 __all__ = ["Simulator"]
 

@@ -17,7 +17,7 @@ import orjson
 from velox.heads import Headers
 from velox.protocol.websocket.frames import BINARY, CLOSE, PING, PONG, TEXT, FrameReader, frame
 from velox.protocol.websocket.handshake import close_frame
-from velox_sim.conversations import Conversation, Event, events_of
+from velox_sim.apis.conversations import Conversation, Event, events_of
 from velox_sim.shapes import Reply, Streamed, TokenStream
 
 __all__ = ["SocketSession"]

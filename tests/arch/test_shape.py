@@ -1,9 +1,10 @@
-"""Rules for every module that is installed, as far as a program can judge. Size is judged by reading."""
+"""Rules for every module that is installed, as far as a program can judge. Sizes of files are judged by reading."""
 
 from __future__ import annotations
 
 import ast
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_what_nothing_bounds_is_found(text: str) -> None:
     tree = ast.parse(text, mode="eval")
 
     assert isinstance(tree.body, ast.Call) and is_unbounded(tree.body)
+
+
+def test_no_folder_has_more_files_than_a_reader_takes_in() -> None:
+    """At most 20 modules in one folder: what has more has several subjects, and becomes packages that name them."""
+    folders = Counter(path.parent.relative_to(ROOT) for path in FILES)
+
+    assert len(folders) > 40 and {folder: n_files for folder, n_files in folders.items() if n_files > 20} == {}
 
 
 def test_tree_names_no_machine() -> None:

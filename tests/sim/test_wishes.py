@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from pydantic import BaseModel, Field
 
 from tests.sim.harness import FAST, with_sdk
-from velox_sim.schema import sample
+from velox_sim.apis.schema import sample
 
 TALK: Final = replace(FAST, tokens=5)
 WEATHER: Final[dict[str, object]] = {

@@ -34,7 +34,7 @@ from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox_sim.message_wishes import message_wish
+from velox_sim.apis.message_wishes import message_wish
 
 _CALL: Final = Call("0123abcd", 1_700_000_000, "m")
 _CLAUDE: Final = ModelFacts(thinking="budget", forced_choice=False, max_tokens_name="max_tokens")

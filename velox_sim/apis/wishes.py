@@ -14,8 +14,8 @@ from typing import Final
 
 import orjson
 
+from velox_sim.apis.schema import sample
 from velox_sim.request import Fields
-from velox_sim.schema import sample
 from velox_sim.shapes import RefusalError
 
 __all__ = [

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import orjson
 
-from velox_sim.chat import ENDS, FINGERPRINT, chat_lead, last_events, usage
+from velox_sim.apis.chat import ENDS, FINGERPRINT, chat_lead, last_events, usage
+from velox_sim.apis.wishes import THOUGHT, THOUGHT_PIECES, Wish, chat_wish, token_logprobs
 from velox_sim.request import Fields
 from velox_sim.shapes import Job, TokenStream
-from velox_sim.wishes import THOUGHT, THOUGHT_PIECES, Wish, chat_wish, token_logprobs
 
 __all__ = ["WishedChat"]
 

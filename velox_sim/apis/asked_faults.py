@@ -15,8 +15,8 @@ from typing import Final
 
 import orjson
 
-from velox_sim.generate import generate_error
-from velox_sim.messages import message_error
+from velox_sim.apis.generate import generate_error
+from velox_sim.apis.messages import message_error
 from velox_sim.shapes import RefusalError, TokenStream
 
 __all__ = ["AskedFault", "Dialect", "asked_fault"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from velox_sim.apis.wishes import ToolCall, Wish, answer_json, call_of, other_calls
 from velox_sim.request import Fields
 from velox_sim.shapes import RefusalError
-from velox_sim.wishes import ToolCall, Wish, answer_json, call_of, other_calls
 
 __all__ = ["message_wish"]
 

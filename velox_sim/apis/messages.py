@@ -13,10 +13,10 @@ from typing import Final
 
 import orjson
 
-from velox_sim.message_wishes import message_wish
+from velox_sim.apis.message_wishes import message_wish
+from velox_sim.apis.wishes import THOUGHT, THOUGHT_PIECES, Wish, signature_of
 from velox_sim.request import Fields
 from velox_sim.shapes import Job, RefusalError, Text, TokenStream
-from velox_sim.wishes import THOUGHT, THOUGHT_PIECES, Wish, signature_of
 
 __all__ = ["MessageWriter", "WishedMessages", "message_error"]
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import orjson
 
-from velox_sim.generate_request import call_signature, generate_wish
+from velox_sim.apis.generate_request import call_signature, generate_wish
+from velox_sim.apis.wishes import Wish
 from velox_sim.request import Fields
 from velox_sim.shapes import Job, RefusalError, Text, TokenStream
-from velox_sim.wishes import Wish
 
 __all__ = ["GenerateWriter", "WishedGenerate", "generate_error", "models_page"]
 

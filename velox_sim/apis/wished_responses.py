@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import orjson
 
+from velox_sim.apis.responses import event, response, status_of, usage_of
+from velox_sim.apis.wishes import THOUGHT, THOUGHT_PIECES, Wish, response_wish, signature_of, token_logprobs
 from velox_sim.request import Fields
-from velox_sim.responses import event, response, status_of, usage_of
 from velox_sim.shapes import Job, TokenStream
-from velox_sim.wishes import THOUGHT, THOUGHT_PIECES, Wish, response_wish, signature_of, token_logprobs
 
 __all__ = ["WishedResponses"]
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import orjson
 
+from velox_sim.apis.wishes import ToolCall, Wish, answer_json, call_of, other_calls
 from velox_sim.request import Fields, ModelRequest, read_fields
 from velox_sim.shapes import RefusalError
-from velox_sim.wishes import ToolCall, Wish, answer_json, call_of, other_calls
 
 __all__ = ["LIMIT", "PROMPT", "call_signature", "generate_wish", "read_generate"]
 
