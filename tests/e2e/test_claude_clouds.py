@@ -105,7 +105,7 @@ def test_tool_runner_goes_on_without_a_thread(
 def test_what_a_cloud_has_not_is_told_with_the_reply(
     velox: VeloxProcess, fakes: dict[str, RecordingUpstream], stream: bool
 ) -> None:
-    """N8, C6 to C8: named alike where the body passes as sent, and where it is put into an envelope."""
+    """N8, C6 to C8: named alike where the body passes as sent, and where it is put into an wire wrapper."""
     body: dict[str, Any] = {
         "max_tokens": 9,
         "stream": stream,

@@ -1,4 +1,4 @@
-"""Counting tokens, and Claude in the envelopes of Vertex and Bedrock: real SDKs and gateway, recorded answers."""
+"""Counting tokens, and Claude in the wire wrappers of Vertex and Bedrock: real SDKs and gateway, recorded answers."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
-from velox.providers.provider import Envelope, Provider
+from velox.providers.provider import Provider, WireWrapper
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import (
     TargetError,
@@ -147,21 +147,21 @@ def test_target_is_where_the_provider_has_the_api(provider: str, client_api: Api
     assert (streamed.api, streamed.target.decode()) == (api, stream or path)
 
 
-def test_envelopes_are_those_of_claude_elsewhere_and_of_dated_azure() -> None:
+def test_wire_wrappers_are_those_of_claude_elsewhere_and_of_dated_azure() -> None:
     """Only requests in the dialect's own form have one."""
 
-    def envelope(provider: str, client_api: ApiKind, model: str, **more: str) -> Envelope:
+    def wrapper(provider: str, client_api: ApiKind, model: str, **more: str) -> WireWrapper:
         call = target_call(PROVIDERS[provider], GIVEN | more, client_api, model)
         assert call is not None
-        return call.envelope
+        return call.wrapper
 
-    assert envelope("vertex", ApiKind.MESSAGES, "claude-opus-5") is Envelope.CLAUDE_VERTEX
-    assert envelope("vertex", ApiKind.COUNT_MESSAGES, "claude-opus-5") is Envelope.CLAUDE_VERTEX_COUNT
-    assert envelope("bedrock", ApiKind.MESSAGES, CLAUDE) is Envelope.CLAUDE_BEDROCK
-    assert envelope("bedrock", ApiKind.CHAT, CLAUDE) is Envelope.NONE
-    assert envelope("azure", ApiKind.CHAT, "gpt", api_version="2024-10-21") is Envelope.AZURE_DATED
-    assert envelope("azure", ApiKind.CHAT, "gpt", api_version="preview") is Envelope.NONE
-    assert envelope("foundry", ApiKind.MESSAGES, "claude-opus-5") is Envelope.NONE
+    assert wrapper("vertex", ApiKind.MESSAGES, "claude-opus-5") is WireWrapper.CLAUDE_VERTEX
+    assert wrapper("vertex", ApiKind.COUNT_MESSAGES, "claude-opus-5") is WireWrapper.CLAUDE_VERTEX_COUNT
+    assert wrapper("bedrock", ApiKind.MESSAGES, CLAUDE) is WireWrapper.CLAUDE_BEDROCK
+    assert wrapper("bedrock", ApiKind.CHAT, CLAUDE) is WireWrapper.NONE
+    assert wrapper("azure", ApiKind.CHAT, "gpt", api_version="2024-10-21") is WireWrapper.AZURE_DATED
+    assert wrapper("azure", ApiKind.CHAT, "gpt", api_version="preview") is WireWrapper.NONE
+    assert wrapper("foundry", ApiKind.MESSAGES, "claude-opus-5") is WireWrapper.NONE
 
 
 def test_version_of_azure_is_in_the_query_and_a_dated_one_in_the_path() -> None:

@@ -17,7 +17,7 @@ DEFERRED = {"tools": [{**TOOL, "defer_loading": True}]}
 
 
 def asked(vendor: Vendor, body: dict[str, Any], *betas: str) -> VendorRequest:
-    """Return a request in the vendor's envelope."""
+    """Return a request in the vendor's wire wrapper."""
     whole = {**ASKED, **body}
     headers = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
     if betas and vendor.row != "bedrock":

@@ -151,7 +151,7 @@ def count_request(api: ApiKind, body: bytes, model: str = "") -> bytes:
 
 
 def invoke_count_request(body: bytes) -> bytes:
-    """Return a body for Bedrock's invoke (claude_envelope.bedrock_body) as a request to count it."""
+    """Return a body for Bedrock's invoke (claude_wrapper.bedrock_body) as a request to count it."""
     if "max_tokens" not in decoded_request(_FIELDS, body):
         body = b'{"max_tokens":%b,%b' % (_MAX_TOKENS, body[body.index(b"{") + 1 :])
     return b'{"input":{"invokeModel":{"body":"%b"}}}' % base64.b64encode(body)

@@ -19,10 +19,10 @@ from velox.dialects.facts.provider_traits import USUAL, ProviderTraits
 from velox.heads import Header
 from velox.types import ApiKind, Endpoint
 
-__all__ = ["CallPath", "Envelope", "Family", "Keyless", "Provider"]
+__all__ = ["CallPath", "Family", "Keyless", "Provider", "WireWrapper"]
 
 
-class Envelope(enum.Enum):
+class WireWrapper(enum.Enum):
     """What is done to a body in a dialect that the upstream has at another place, and to what comes back.
 
     NONE: nothing: `model` and `stream` stand in the body as the dialect has them.
@@ -72,7 +72,7 @@ class CallPath:
     stream: str = ""
     query: tuple[tuple[str, str], ...] = ()
     sse: tuple[tuple[str, str], ...] = ()
-    envelope: Envelope = Envelope.NONE
+    wrapper: WireWrapper = WireWrapper.NONE
     model_from: str = ""
 
 

@@ -17,7 +17,7 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.facts.provider_traits import USUAL, ProviderTraits
 from velox.heads import Header
 from velox.policy.api.rows import is_management
-from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
+from velox.providers.provider import CallPath, Family, Keyless, Provider, WireWrapper
 from velox.types import ApiKind, Endpoint
 
 __all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS", "takes_path"]
@@ -94,10 +94,10 @@ _AZURE_V1: Final = _openai_paths("/openai/v1", responses=True, query=_AZURE_QUER
 _AZURE_COMPACT: Final = {_S.COMPACT: CallPath("/openai/v1/responses/compact", query=_AZURE_QUERY)}
 _AZURE_DATED: Final = {
     _S.CHAT: CallPath(
-        "/openai/deployments/{model}/chat/completions", query=_AZURE_QUERY, envelope=Envelope.AZURE_DATED
+        "/openai/deployments/{model}/chat/completions", query=_AZURE_QUERY, wrapper=WireWrapper.AZURE_DATED
     ),
     _S.EMBEDDINGS: CallPath(
-        "/openai/deployments/{model}/embeddings", query=_AZURE_QUERY, envelope=Envelope.AZURE_DATED
+        "/openai/deployments/{model}/embeddings", query=_AZURE_QUERY, wrapper=WireWrapper.AZURE_DATED
     ),
     _S.RESPONSES: CallPath("/openai/responses", query=_AZURE_QUERY),
 }
@@ -172,11 +172,11 @@ _ANTHROPIC: Final = Provider(
 )
 
 
-def _vectors(path: str, *models: tuple[str, Envelope]) -> tuple[Family, ...]:
+def _vectors(path: str, *models: tuple[str, WireWrapper]) -> tuple[Family, ...]:
     """Return families of models that only embed texts. path: with {call}, where that differs by the form."""
-    calls = {Envelope.PREDICT: "predict", Envelope.CONTENT: "embedContent"}
+    calls = {WireWrapper.PREDICT: "predict", WireWrapper.CONTENT: "embedContent"}
     return tuple(
-        Family({_S.VECTORS: CallPath(path.replace("{call}", calls.get(form, "")), envelope=form)}, None, (pattern,))
+        Family({_S.VECTORS: CallPath(path.replace("{call}", calls.get(form, "")), wrapper=form)}, None, (pattern,))
         for pattern, form in models
     )
 
@@ -201,10 +201,10 @@ _VERTEX_AI: Final = Provider(
                 _S.MESSAGES: CallPath(
                     f"{_VERTEX_CLAUDE}/{{model}}:rawPredict",
                     f"{_VERTEX_CLAUDE}/{{model}}:streamRawPredict",
-                    envelope=Envelope.CLAUDE_VERTEX,
+                    wrapper=WireWrapper.CLAUDE_VERTEX,
                 ),
                 _S.COUNT_MESSAGES: CallPath(
-                    f"{_VERTEX_CLAUDE}/count-tokens:rawPredict", envelope=Envelope.CLAUDE_VERTEX_COUNT
+                    f"{_VERTEX_CLAUDE}/count-tokens:rawPredict", wrapper=WireWrapper.CLAUDE_VERTEX_COUNT
                 ),
             },
             _S.MESSAGES,
@@ -212,10 +212,10 @@ _VERTEX_AI: Final = Provider(
         ),
         *_vectors(
             f"/v1beta1{_VERTEX}/publishers/google/models/{{model}}:{{call}}",
-            ("gemini-embedding-001", Envelope.PREDICT),
-            ("gemini-embedding-*", Envelope.CONTENT),
-            ("text-embedding-*", Envelope.PREDICT),
-            ("text-multilingual-embedding-*", Envelope.PREDICT),
+            ("gemini-embedding-001", WireWrapper.PREDICT),
+            ("gemini-embedding-*", WireWrapper.CONTENT),
+            ("text-embedding-*", WireWrapper.PREDICT),
+            ("text-multilingual-embedding-*", WireWrapper.PREDICT),
         ),
         Family(_generate_paths(f"/v1beta1{_VERTEX}/publishers/google/models"), _S.GENERATE, ("gemini*",)),
         # Models of others, which Vertex serves with OpenAI's API.
@@ -243,12 +243,12 @@ _BEDROCK: Final = Provider(
                 _S.MESSAGES: CallPath(
                     "/model/{model}/invoke",
                     "/model/{model}/invoke-with-response-stream",
-                    envelope=Envelope.CLAUDE_BEDROCK,
+                    wrapper=WireWrapper.CLAUDE_BEDROCK,
                 ),
                 **_BEDROCK_CONVERSE,
                 # Bedrock counts for Claude only, and for no inference profile (`eu.`, an ARN): by the model's own id.
                 _S.COUNT_CONVERSE: CallPath(
-                    "/model/{model}/count-tokens", envelope=Envelope.CLAUDE_BEDROCK, model_from="anthropic.claude"
+                    "/model/{model}/count-tokens", wrapper=WireWrapper.CLAUDE_BEDROCK, model_from="anthropic.claude"
                 ),
             },
             _S.CONVERSE,
@@ -256,9 +256,9 @@ _BEDROCK: Final = Provider(
         ),
         *_vectors(
             "/model/{model}/invoke",
-            ("*amazon.titan-embed-*", Envelope.TITAN),
-            ("*amazon.nova-*-embeddings-*", Envelope.NOVA),
-            ("*cohere.embed-*", Envelope.COHERE),
+            ("*amazon.titan-embed-*", WireWrapper.TITAN),
+            ("*amazon.nova-*-embeddings-*", WireWrapper.NOVA),
+            ("*cohere.embed-*", WireWrapper.COHERE),
         ),
         Family(_BEDROCK_CONVERSE, _S.CONVERSE),
     ),

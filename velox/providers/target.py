@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote_to_bytes
 from velox.heads import Header
 from velox.policy.patterns import matches
 from velox.protocol.google_query import without_system_parameters
-from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
+from velox.providers.provider import CallPath, Family, Keyless, Provider, WireWrapper
 from velox.types import ApiKind
 
 __all__ = [
@@ -67,7 +67,7 @@ class TargetCall:
 
     api: ApiKind
     target: bytes
-    envelope: Envelope = Envelope.NONE
+    wrapper: WireWrapper = WireWrapper.NONE
     headers: tuple[Header, ...] = ()
     fields: tuple[tuple[str, str], ...] = ()
 
@@ -161,7 +161,7 @@ def target_call(
     named = known_as[max(known_as.find(path.model_from), 0) :] if path.model_from else model
     values = {**parameters, "model": _segment(row, named)} if "{model}" in template else parameters
     fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
-    is_as_sent = api is client_api and path.envelope is Envelope.NONE and not crosses
+    is_as_sent = api is client_api and path.wrapper is WireWrapper.NONE and not crosses
     if is_as_sent and query and (row.is_google or api in _GOOGLES):
         query = without_system_parameters(query, b"POST")[0]
     ours = {name.encode() for name, _ in fixed} | (_VERSION if family.native else frozenset())
@@ -169,7 +169,7 @@ def target_call(
     parts += [f"{name}={quote(text, safe='')}".encode("ascii") for name, text in fixed]
     target = template.format_map(values).encode("ascii")
     query = b"?" + b"&".join(parts) if parts else b""
-    return TargetCall(api, target + query, path.envelope, row.headers, _fields(row, model))
+    return TargetCall(api, target + query, path.wrapper, row.headers, _fields(row, model))
 
 
 def _crossing(family: Family, native: Collection[ApiKind], client_api: ApiKind) -> ApiKind | None:

@@ -57,7 +57,7 @@ _AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.signing.chains", *_
 
 
 def has_adapter(entry: UpstreamEntry) -> bool:
-    """Say whether requests may have to be put into another dialect, envelope or path for an upstream."""
+    """Say whether requests may have to be put into another dialect, wire wrapper or path for an upstream."""
     return bool(entry.apis) or any(family.native for family in PROVIDERS[entry.provider].families)
 
 

@@ -10,7 +10,7 @@ from anthropic.types import MessageTokensCount
 from google.genai.types import CountTokensResponse
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.as_sent.claude_envelope import bedrock_body
+from velox.dialects.as_sent.claude_wrapper import bedrock_body
 from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.canonical.model import Call, Image, Media, MediaKind, Message, Request, Role, Text
 from velox.dialects.converse.read_reply import ConverseModel
@@ -64,7 +64,7 @@ def test_messages_are_counted_by_gemini() -> None:
 
 
 def test_messages_are_counted_by_converse() -> None:
-    """The fields that it takes, in its envelope."""
+    """The fields that it takes, in its wire wrapper."""
     found = json.loads(_of_messages(ApiKind.COUNT_CONVERSE).request(_MESSAGES, "nova"))["input"]["converse"]
 
     assert found["messages"] == [{"role": "user", "content": [{"text": "Hi"}]}]

@@ -202,7 +202,7 @@ class RequestIn(Struct, gc=False):
     fallbacks: Raw = NO_RAW
     fallback_credit_token: Raw = NO_RAW
     billing_policy: Raw = NO_RAW
-    # of the envelope: betas and the version are headers elsewhere
+    # of the wire wrapper: betas and the version are headers elsewhere
     anthropic_version: Raw = NO_RAW
     anthropic_beta: Raw = NO_RAW
     betas: Raw = NO_RAW

@@ -20,7 +20,7 @@ from velox.dialects.json_text.text import quoted
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.kept import is_answer
-from velox.dialects.responses.outputs import Envelope, error_value
+from velox.dialects.responses.outputs import ResponseObject, error_value
 
 __all__ = ["BackgroundAnswer", "is_background", "runs_in_background", "with_status"]
 
@@ -67,7 +67,7 @@ class BackgroundAnswer:
         text = bytes(body)
         self._given: Final[dict[str, Raw]] = decoded_request(_FIELDS, text)
         given = decoded_request(_REQUEST, text)
-        self._envelope: Final = Envelope(answer_id, given.model, Call("", now_s), given, text)
+        self._object: Final = ResponseObject(answer_id, given.model, Call("", now_s), given, text)
 
     def __repr__(self) -> str:
         return f"<BackgroundAnswer {self.id}>"
@@ -81,7 +81,7 @@ class BackgroundAnswer:
 
     def begun(self, status: str) -> bytes:
         """Return the answer before it is made: queued, in_progress."""
-        return self._own(_FIELDS.decode(self._envelope.in_progress()), status)
+        return self._own(_FIELDS.decode(self._object.in_progress()), status)
 
     def ended(self, http_status: int, body: bytes) -> bytes:
         """Return the answer from the reply to the request."""
@@ -91,7 +91,7 @@ class BackgroundAnswer:
 
     def failed(self, error: ApiError) -> bytes:
         """Return the answer that came to nothing."""
-        return self._own(_FIELDS.decode(self._envelope.failed(error, b"")), None)
+        return self._own(_FIELDS.decode(self._object.failed(error, b"")), None)
 
     def _own(self, fields: dict[str, Raw], status: str | None) -> bytes:
         fields |= {"id": Raw(quoted(self.id)), "background": _TRUE, "store": _TRUE}

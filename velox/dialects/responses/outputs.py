@@ -35,7 +35,7 @@ from velox.dialects.tools.arguments import custom_input, written_arguments
 __all__ = [
     "COMPLETED",
     "IN_PROGRESS",
-    "Envelope",
+    "ResponseObject",
     "answer_id",
     "call_item",
     "call_prefix",
@@ -198,7 +198,7 @@ def ended_status(stop: Stop) -> bytes:
     return b"incomplete" if stop.reason in (StopReason.LENGTH, StopReason.CONTEXT) else COMPLETED
 
 
-class Envelope:
+class ResponseObject:
     """The answer around its items, with what the client asked for as OpenAI repeats it."""
 
     __slots__ = ("_body", "_head", "_keeper", "_tail", "id")
@@ -222,7 +222,7 @@ class Envelope:
         )
 
     def __repr__(self) -> str:
-        return f"<Envelope {self.id}>"
+        return f"<ResponseObject {self.id}>"
 
     def in_progress(self) -> bytes:
         """Write the answer as it begins."""

@@ -31,7 +31,7 @@ from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.compaction import PREFIX, CompactionWriter, compaction_item, summary_of
 from velox.dialects.responses.outputs import (
     COMPLETED,
-    Envelope,
+    ResponseObject,
     call_item,
     call_prefix,
     ended_status,
@@ -120,8 +120,8 @@ class ResponsesClient:
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             items.append(message_item(self._id("msg_", items), COMPLETED, refusal_part(stop.explanation)))
         reader = self.reader
-        envelope = Envelope(answer.id, answer.model or self._model, self.call, reader.given, reader.body)
-        return envelope.stopped(stop, b",".join(items), answer.usage)
+        response_object = ResponseObject(answer.id, answer.model or self._model, self.call, reader.given, reader.body)
+        return response_object.stopped(stop, b",".join(items), answer.usage)
 
     def _told(self, answer: Answer, items: list[bytes]) -> list[AnswerBlock]:
         """Return the blocks that become items of their own; of a summary none do."""

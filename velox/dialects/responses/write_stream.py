@@ -45,7 +45,7 @@ from velox.dialects.responses import wire
 from velox.dialects.responses.outputs import (
     COMPLETED,
     IN_PROGRESS,
-    Envelope,
+    ResponseObject,
     call_item,
     call_prefix,
     ended_status,
@@ -116,7 +116,7 @@ class EventWriter:
         self._given: Final = given
         self._body: Final = body
         self._tools: Final = tools
-        self._envelope: Envelope | None = None
+        self._object: ResponseObject | None = None
         self._number = 0
         self._in_turn: Final = InTurn()
         self._block: _Block | None = None  # that is open, or has ended and is not told yet
@@ -235,10 +235,10 @@ class EventWriter:
     # -- beginning ------------------------------------------------------------------------------------
 
     def _start(self, theirs: str, model: str) -> list[bytes]:
-        if self._envelope is not None:
+        if self._object is not None:
             return []
-        self._envelope = Envelope(theirs, model or self._model, self._call, self._given, self._body)
-        answer = self._envelope.in_progress()
+        self._object = ResponseObject(theirs, model or self._model, self._call, self._given, self._body)
+        answer = self._object.in_progress()
         return [
             self._event(b"response.created", b'"response":' + answer),
             self._event(b"response.in_progress", b'"response":' + answer),
@@ -397,10 +397,10 @@ class EventWriter:
         return events
 
     def _end(self) -> list[bytes]:
-        envelope = self._envelope
-        assert envelope is not None, "the stream has begun"
+        response_object = self._object
+        assert response_object is not None, "the stream has begun"
         events = self._finish(_END)  # what an upstream opened after its end
-        answer = envelope.stopped(self._stop, self._output(), self._usage)
+        answer = response_object.stopped(self._stop, self._output(), self._usage)
         incomplete = self._stop.reason in (StopReason.LENGTH, StopReason.CONTEXT, StopReason.FILTER)
         name = b"response.incomplete" if incomplete else b"response.completed"
         events.append(self._event(name, b'"response":' + answer))
@@ -408,10 +408,10 @@ class EventWriter:
         return events
 
     def _fail(self, event: Failed) -> list[bytes]:
-        envelope = self._envelope
-        assert envelope is not None, "the stream has begun"
+        response_object = self._object
+        assert response_object is not None, "the stream has begun"
         self._is_over = True
-        answer = envelope.failed(event.error, self._output())
+        answer = response_object.failed(event.error, self._output())
         return [self._event(b"response.failed", b'"response":' + answer)]
 
 

@@ -1,5 +1,5 @@
 """A provider adapter prepares requests for the provider of one upstream: as they came, by another path, in another
-envelope, or in another dialect.
+wrapper, or in another dialect.
 
     ProviderAdapter.target_call()  which API of the provider is asked, and where; None: the request goes up as it came
     ProviderAdapter.prepare()      returns the request to send, and what translates its reply (Prepared)
@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from velox.dialects.as_sent.claude_envelope import (
+from velox.dialects.as_sent.claude_fields import fitted, names_of
+from velox.dialects.as_sent.claude_wrapper import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
     bedrock_body,
@@ -24,7 +25,6 @@ from velox.dialects.as_sent.claude_envelope import (
     without_billing,
     without_scopes,
 )
-from velox.dialects.as_sent.claude_fields import fitted, names_of
 from velox.dialects.as_sent.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
 from velox.dialects.as_sent.known_values import with_known_values
 from velox.dialects.as_sent.tool_schemas import with_fitted_schemas
@@ -52,7 +52,7 @@ from velox.policy.api.rows import is_management
 from velox.policy.routes.entries import HeaderRules
 from velox.protocol.json.edit import Field, instead_of_model, naming_model, with_model
 from velox.protocol.json.value_count import MOST_VALUES, has_over
-from velox.providers.provider import Envelope, Provider
+from velox.providers.provider import Provider, WireWrapper
 from velox.providers.rows import takes_path
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import ApiKind, Endpoint
@@ -69,11 +69,11 @@ _JSON: Final = (b"content-type", b"application/json")
 _EMBEDS_OF_GOOGLE: Final = frozenset({ApiKind.EMBED_CONTENT, ApiKind.EMBED_CONTENTS})
 _EMBEDS: Final = _EMBEDS_OF_GOOGLE | {ApiKind.EMBEDDINGS}
 _FORMS: Final = {
-    Envelope.PREDICT: EmbeddingForm.PREDICT,
-    Envelope.CONTENT: EmbeddingForm.CONTENT,
-    Envelope.TITAN: EmbeddingForm.TITAN,
-    Envelope.NOVA: EmbeddingForm.NOVA,
-    Envelope.COHERE: EmbeddingForm.COHERE,
+    WireWrapper.PREDICT: EmbeddingForm.PREDICT,
+    WireWrapper.CONTENT: EmbeddingForm.CONTENT,
+    WireWrapper.TITAN: EmbeddingForm.TITAN,
+    WireWrapper.NOVA: EmbeddingForm.NOVA,
+    WireWrapper.COHERE: EmbeddingForm.COHERE,
 }
 # The API whose errors each has.
 _ERRORS_OF: Final = {
@@ -88,7 +88,7 @@ _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a que
 _OF_CLAUDE: Final = frozenset({ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
 _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_fields`
-_IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
+_IN_PATH: Final = frozenset({WireWrapper.CLAUDE_VERTEX, WireWrapper.CLAUDE_BEDROCK})
 
 
 class Sides(NamedTuple):
@@ -214,7 +214,7 @@ class ProviderAdapter:
             own = with_fitted_schemas(own, request.client_api, facts, traits)
             if own is not request.body:
                 request = request._replace(body=own)
-        if call.envelope is Envelope.CLAUDE_BEDROCK:
+        if call.wrapper is WireWrapper.CLAUDE_BEDROCK:
             return self._invoke(call, request)
         model, rules = request.model, request.rules
         is_another = model is not None and (request.fields.model != model or request.fields.is_model_in_path)
@@ -225,7 +225,7 @@ class ProviderAdapter:
         ):
             request, rules, left_out = self._for_service(request)
         body = request.body
-        is_renamed = is_another and call.envelope not in _IN_PATH
+        is_renamed = is_another and call.wrapper not in _IN_PATH
         if body and request.client_api in _OF_GOOGLE:
             body = self._for_google(body, request, is_renamed=is_renamed)
         elif is_renamed and body:
@@ -233,9 +233,9 @@ class ProviderAdapter:
         if body and call.fields:
             fields = [(name, value) for name, value in call.fields if name == "model" or Field(name).find(body) < 0]
             body = instead_of_model(body, fields) if fields else body
-        if body and call.envelope is Envelope.CLAUDE_VERTEX:
+        if body and call.wrapper is WireWrapper.CLAUDE_VERTEX:
             body = vertex_body(body)
-        elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
+        elif body and call.wrapper is WireWrapper.CLAUDE_VERTEX_COUNT:
             body = _vertex_count(body, model or "")
         up = request.forwarder.build(
             request.head,
@@ -388,11 +388,11 @@ class ProviderAdapter:
         is_flat = self._row.traits.count_is_flat
         counting = Counting(client, request.client_api, model, call.api, losses, is_flat=is_flat)
         try:
-            if call.envelope is Envelope.CLAUDE_BEDROCK and request.client_api is ApiKind.COUNT_MESSAGES:
+            if call.wrapper is WireWrapper.CLAUDE_BEDROCK and request.client_api is ApiKind.COUNT_MESSAGES:
                 body = invoke_count_request(self._invoked(request, losses))
             else:
                 body = counting.request(request.body or b"", model_name)
-            if call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
+            if call.wrapper is WireWrapper.CLAUDE_VERTEX_COUNT:
                 body = _vertex_count(body, model_name)
         except BadRequestError as exc:
             raise refusal(exc) from exc
@@ -417,7 +417,7 @@ class ProviderAdapter:
         """Have texts embedded by another API than their client's."""
         losses = Losses(strict=request.strict)
         is_google = request.client_api in _EMBEDS_OF_GOOGLE
-        form = _FORMS.get(call.envelope)
+        form = _FORMS.get(call.wrapper)
         errors = ApiKind.CHAT if form is None else _ERRORS_OF[form]
         sides = self._both(request, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, losses)
         google = GoogleEmbeddings(*sides, losses) if is_google else None
@@ -452,9 +452,9 @@ class ProviderAdapter:
         client, model = self._both(request, request.client_api, call.api, losses)
         if request.client_api is not ApiKind.MESSAGES and adds_marks(self._facts_of(request.model or "")):
             model = MarkingModel(model, self._facts_of(request.model or ""))
-        if call.envelope is Envelope.CLAUDE_VERTEX:
+        if call.wrapper is WireWrapper.CLAUDE_VERTEX:
             model = ClaudeOnVertex(model)
-        elif call.envelope is Envelope.CLAUDE_BEDROCK:
+        elif call.wrapper is WireWrapper.CLAUDE_BEDROCK:
             model = ClaudeOnBedrock(model)
         crossing = Dialogue(client, model, losses)
         try:

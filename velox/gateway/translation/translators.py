@@ -1,7 +1,7 @@
 """A request of one dialect to a model of another: the two sides of one attempt, and what is between them.
 
     Dialogue   text is generated
-    Invoked    Claude on Bedrock for a client of Messages: only the envelope differs
+    Invoked    Claude on Bedrock for a client of Messages: only the wrapper differs
     Plain      whatever is answered by one body: counts
 
 Knows: that names and ids which a model's API can't take are put back in the answer. Does not know: which dialects
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from velox.dialects.as_sent.claude_envelope import InvokeStream, bedrock_error
+from velox.dialects.as_sent.claude_wrapper import InvokeStream, bedrock_error
 from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.canonical.model import (
     Answer,

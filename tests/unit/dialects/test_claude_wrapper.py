@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import events_of
-from velox.dialects.as_sent.claude_envelope import (
+from velox.dialects.as_sent.claude_wrapper import (
     ClaudeOnBedrock,
     ClaudeOnVertex,
     InvokeStream,
@@ -225,8 +225,8 @@ def test_pitfall_42_errors_of_bedrock_have_their_meaning() -> None:
     assert (plain.kind, plain.status) == (ErrorKind.INVALID, 400)
 
 
-def test_translated_requests_are_put_into_the_envelope() -> None:
-    """A request of another dialect has the same envelope as one that came in Messages."""
+def test_translated_requests_are_put_into_the_wire_wrapper() -> None:
+    """A request of another dialect has the same wire wrapper as one that came in Messages."""
     request = MessagesClient(Call("1", 1), Losses()).read(
         b'{"model":"m","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
     )

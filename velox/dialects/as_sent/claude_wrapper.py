@@ -1,10 +1,10 @@
-"""Claude on Vertex and Bedrock: Anthropic's Messages in another envelope. Bodies change at their top level only.
+"""Claude on Vertex and Bedrock: Anthropic's Messages in another wire wrapper. Bodies change at their top level only.
 
     Vertex            no `model`, which is in the path; `anthropic_version` in the body
     Bedrock invoke    neither `model` nor `stream`; `anthropic_version`; the header anthropic-beta as a list in the
                       body, without betas that Bedrock refuses. A stream comes in frames, with each event in base64
 
-Knows: what the envelopes want. Does not know: Messages' own fields, paths, signatures of requests.
+Knows: what the wire wrappers want. Does not know: Messages' own fields, paths, signatures of requests.
 """
 
 from __future__ import annotations
