@@ -28,7 +28,7 @@ import orjson
 
 from bench.machine import describe
 from docs.tables import fill
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import Dialogue
@@ -134,9 +134,9 @@ def _events(api: ApiKind, *, is_padded: bool = False) -> tuple[bytes, list[bytes
 
 
 def _dialogue(client: ApiKind, model: ApiKind, *, stream: bool = False) -> Dialogue:
-    losses, made = Losses(), sides()
+    dropped, made = DroppedFields(), sides()
     call = Call("0a1b2c", 1_790_000_000, "m", stream)
-    return Dialogue(made.clients[client](call, losses), made.models[model](ModelFacts(), losses, "x"), losses)
+    return Dialogue(made.clients[client](call, dropped), made.models[model](ModelFacts(), dropped, "x"), dropped)
 
 
 def _crossing(client: ApiKind, model: ApiKind) -> Callable[[], object]:
@@ -144,10 +144,10 @@ def _crossing(client: ApiKind, model: ApiKind) -> Callable[[], object]:
     body, made, facts = _request(client), sides(), ModelFacts()
 
     def cross() -> object:
-        losses = Losses()
+        dropped = DroppedFields()
         call = Call("0a1b2c", 1_790_000_000, "m", True)
-        reader, writer = made.clients[client](call, losses), made.models[model](facts, losses, "x")
-        return Dialogue(reader, writer, losses).request(body, "m")
+        reader, writer = made.clients[client](call, dropped), made.models[model](facts, dropped, "x")
+        return Dialogue(reader, writer, dropped).request(body, "m")
 
     return cross
 

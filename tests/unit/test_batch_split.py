@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.pool_server import Server
 from tests.unit.virtual_time import run
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.errors import Reason
 from velox.gateway.apart import Apart
 from velox.gateway.translation.batch_split import SeveralCalls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import FilterChain, InnerError

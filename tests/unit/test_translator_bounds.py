@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_translation import JSON
-from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import Answer, Event, Stop, StopReason, Text
 from velox.errors import VeloxError
 from velox.gateway.reply.filters import FilterChain
@@ -41,7 +42,7 @@ def test_answer_whose_events_grow_over_a_bound_is_broken() -> None:
     sides = Sides(1000)
 
     with pytest.raises(BrokenReplyError, match="would have over 134217728 bytes"):
-        Dialogue(cast(Any, sides), cast(Any, sides), Losses()).whole_stream(b"{}")
+        Dialogue(cast(Any, sides), cast(Any, sides), DroppedFields()).whole_stream(b"{}")
     assert sides.n_written == 129
 
 

@@ -21,7 +21,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import (
     ApiError,
     Audio,
@@ -250,7 +251,7 @@ class Counting:
     estimate(). is_flat: of COUNT_GENERATE: as in named_count_request().
     """
 
-    __slots__ = ("_client", "_client_api", "_is_flat", "_losses", "_model", "_model_api")
+    __slots__ = ("_client", "_client_api", "_dropped", "_is_flat", "_model", "_model_api")
 
     def __init__(
         self,
@@ -258,7 +259,7 @@ class Counting:
         client_api: ApiKind,
         model: ModelSide,
         model_api: ApiKind,
-        losses: Losses,
+        dropped: DroppedFields,
         *,
         is_flat: bool = False,
     ) -> None:
@@ -266,7 +267,7 @@ class Counting:
         self._client_api: Final = client_api
         self._model: Final = model
         self._model_api: Final = model_api
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._is_flat: Final = is_flat
 
     def __repr__(self) -> str:
@@ -275,7 +276,7 @@ class Counting:
     @property
     def dropped(self) -> tuple[str, ...]:
         """Return the fields of the request that were left out."""
-        return self._losses.dropped
+        return self._dropped.names
 
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to count for. Raises BadRequestError."""

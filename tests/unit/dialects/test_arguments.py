@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import ToolUse
 from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
@@ -56,6 +56,6 @@ def test_arguments_of_an_answer_are_an_object(given: object, arguments: dict[str
     bedrocks = {"output": {"message": {"role": "assistant", "content": [{"toolUse": use}]}}, "stopReason": "tool_use"}
 
     for model, answer in ((MessagesModel, claudes), (ConverseModel, bedrocks)):
-        (block,) = model(UNKNOWN_MODEL, Losses()).answer(json.dumps(answer).encode()).blocks
+        (block,) = model(UNKNOWN_MODEL, DroppedFields()).answer(json.dumps(answer).encode()).blocks
         assert isinstance(block, ToolUse) and json.loads(block.arguments) == arguments
     assert json.loads(read_arguments(json.dumps(given).encode())) == arguments

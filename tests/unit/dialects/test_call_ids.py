@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Answer, Block, Call, Signature, Stop, StopReason, ToolResult, ToolUse
 from velox.dialects.messages.call_ids import given_id, shown_id
 from velox.dialects.messages.write_reply import MessagesClient
@@ -43,7 +43,7 @@ def test_client_gets_an_id_that_claude_takes_and_the_server_its_own(is_stream: b
         ToolUse("call_1", "Bash", b"{}"),
     ]
     answer = Answer("a", "m", blocks, Stop(StopReason.TOOLS))
-    client = MessagesClient(_CALL, Losses())
+    client = MessagesClient(_CALL, DroppedFields())
     writer = client.stream()
     written = b"".join(map(writer.write, events_of(answer))) if is_stream else client.answer(answer)
 
@@ -63,7 +63,7 @@ def test_client_gets_an_id_that_claude_takes_and_the_server_its_own(is_stream: b
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": each, "content": "r"} for each in ids]},
     ]
     body = json.dumps({"model": "m", "max_tokens": 9, "messages": history}).encode()
-    request = MessagesClient(_CALL, Losses()).read(body)
+    request = MessagesClient(_CALL, DroppedFields()).read(body)
 
     assert request.messages[1].blocks == blocks
     assert [block.id for block in request.messages[2].blocks if isinstance(block, ToolResult)] == [theirs, "call_1"]

@@ -13,7 +13,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Answer, Call, End, Failed, Request
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
@@ -62,7 +63,7 @@ def _facts(each: Exchange) -> ModelFacts:
 
 def _client(each: Exchange) -> ChatClient:
     """Return the client of an exchange, which has read its request as far as it can."""
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
     body = {**each.json, "stream_options": {"include_usage": True}}
     for name in _REFUSED:
         body.pop(name, None)
@@ -74,22 +75,22 @@ def _client(each: Exchange) -> ChatClient:
 @pytest.mark.parametrize("each", _ALL, ids=str)
 def test_request_comes_back_as_it_was(each: Exchange) -> None:
     """Read, and written again for the same server: equal but for what is listed."""
-    losses = Losses()
+    dropped = DroppedFields()
     facts = _facts(each)
     try:
-        request = ChatClient(_CALL, losses).read(each.body)
+        request = ChatClient(_CALL, dropped).read(each.body)
     except BadRequestError as exc:
         assert exc.param in _REFUSED
         return
 
-    written = ChatModel(facts, losses, each.provider).write(request, request.model)
+    written = ChatModel(facts, dropped, each.provider).write(request, request.model)
 
     theirs = each.json
     if each.name in _LOST:
         for tool in theirs["tools"]:
             tool["function"]["strict"] = False
     assert _without_defaults(json.loads(written.body), written.ids) == _without_defaults(theirs, {})
-    assert set(losses.dropped) <= {"unknown", "prompt_cache_options", "tools.hosted", *_LOST.get(each.name, ())}
+    assert set(dropped.names) <= {"unknown", "prompt_cache_options", "tools.hosted", *_LOST.get(each.name, ())}
 
 
 def _without_defaults(body: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def test_answer_is_read_and_written_for_the_sdk(each: Exchange) -> None:
     """The SDK's own model takes it, strictly, and it says what the server said."""
     theirs = json.loads(each.reply)
 
-    answer = ChatModel(_facts(each), Losses(), each.provider).answer(each.reply)
+    answer = ChatModel(_facts(each), DroppedFields(), each.provider).answer(each.reply)
     body = _client(each).answer(answer)
 
     ours = ChatCompletion.model_validate_json(body, strict=True)
@@ -213,7 +214,7 @@ def _same(whole: Any) -> Any:
 @pytest.mark.parametrize("each", _WHOLE, ids=str)
 def test_stream_is_what_the_plain_answer_would_be(each: Exchange) -> None:
     """Read, written again, and put together by the SDK."""
-    events = events_of(ChatModel(_facts(each), Losses(), each.provider).stream(), each.reply)
+    events = events_of(ChatModel(_facts(each), DroppedFields(), each.provider).stream(), each.reply)
     client = _client(each)
     writer = client.stream()
 
@@ -230,7 +231,7 @@ def test_stream_says_what_the_server_said(each: Exchange) -> None:
     text = "".join(delta["content"] for delta in deltas if isinstance(delta.get("content"), str))
     usage = next(chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage"))
 
-    answer = assembled(events_of(ChatModel(_facts(each), Losses(), each.provider).stream(), each.reply))
+    answer = assembled(events_of(ChatModel(_facts(each), DroppedFields(), each.provider).stream(), each.reply))
     found = _plain(_client(each), answer)
 
     assert (found["choices"][0]["message"]["content"] or "") == text
@@ -248,7 +249,7 @@ def _last_finish(chunks: list[dict[str, Any]]) -> Any:
 def test_pitfall_45_any_cut_gives_the_same_events(each: Exchange) -> None:
     """Byte by byte, and in pieces of any size."""
     source = random.Random(each.name)
-    model = ChatModel(_facts(each), Losses(), each.provider)
+    model = ChatModel(_facts(each), DroppedFields(), each.provider)
     whole = events_of(model.stream(), each.reply)
 
     for sizes in ([1] * len(each.reply), [source.randint(1, 400) for _ in range(len(each.reply))]):
@@ -259,7 +260,7 @@ def test_pitfall_45_any_cut_gives_the_same_events(each: Exchange) -> None:
 @pytest.mark.parametrize("each", _WHOLE[::4], ids=str)
 def test_pitfall_37_cut_stream_is_no_clean_end(each: Exchange) -> None:
     """Wherever it is cut before the finish reason is whole, there is no End."""
-    model = ChatModel(_facts(each), Losses(), each.provider)
+    model = ChatModel(_facts(each), DroppedFields(), each.provider)
     finish_at = next(
         at
         for word in (b'"stop"', b'"tool_calls"', b'"length"')
@@ -274,7 +275,7 @@ def test_recorded_errors_in_streams_are_failures() -> None:
     """Groq's and OpenRouter's: after reasoning, and after finish reasons."""
     for each in _STREAMS:
         if each.name.endswith(_FAILED):
-            events = events_of(ChatModel(_facts(each), Losses(), each.provider).stream(), each.reply)
+            events = events_of(ChatModel(_facts(each), DroppedFields(), each.provider).stream(), each.reply)
             assert isinstance(events[-1], Failed)
             assert events[-1].error.status == 400
             assert not any(isinstance(event, End) for event in events)
@@ -286,7 +287,7 @@ def test_error_is_read(each: Exchange) -> None:
     """Its message, code and status."""
     theirs = json.loads(each.reply)["error"]
 
-    error = ChatModel(_facts(each), Losses(), each.provider).error(each.status, each.reply)
+    error = ChatModel(_facts(each), DroppedFields(), each.provider).error(each.status, each.reply)
 
     assert (error.status, error.message, error.code) == (each.status, theirs["message"], theirs["code"])
 
@@ -294,4 +295,4 @@ def test_error_is_read(each: Exchange) -> None:
 def test_requests_are_many() -> None:
     """Guards the tests above against recordings that are not found."""
     assert (len(_ALL), len(_ANSWERS), len(_WHOLE)) >= (187, 141, 39)
-    assert isinstance(ChatClient(_CALL, Losses()).read(_ALL[0].body), Request)
+    assert isinstance(ChatClient(_CALL, DroppedFields()).read(_ALL[0].body), Request)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -44,9 +45,9 @@ _HELLO = {"role": "user", "content": "Hello"}
 _MARKS = ModelFacts(renamed=(("prompt_cache_breakpoint", "cache_control"),))
 
 
-def _read(*, losses: Losses | None = None, **fields: Any) -> Request:
+def _read(*, dropped: DroppedFields | None = None, **fields: Any) -> Request:
     body = {"model": "m", "messages": [_HELLO], **fields}
-    return ChatClient(Call("id", 1), losses or Losses()).read(json.dumps(body).encode())
+    return ChatClient(Call("id", 1), dropped or DroppedFields()).read(json.dumps(body).encode())
 
 
 def _refused(**fields: Any) -> str:
@@ -64,8 +65,10 @@ NO_PARAMETERS = {"type": "object", "properties": {}}
 CLOSED = {**NO_PARAMETERS, "additionalProperties": False}
 
 
-def _write(request: Request, facts: ModelFacts = UNKNOWN_MODEL, losses: Losses | None = None) -> tuple[Any, Written]:
-    written = ChatModel(facts, losses or Losses(), "openai").write(request, "up")
+def _write(
+    request: Request, facts: ModelFacts = UNKNOWN_MODEL, dropped: DroppedFields | None = None
+) -> tuple[Any, Written]:
+    written = ChatModel(facts, dropped or DroppedFields(), "openai").write(request, "up")
     return json.loads(written.body), written
 
 
@@ -113,7 +116,7 @@ def _written_message(message: Message, facts: ModelFacts = UNKNOWN_MODEL) -> Any
 def test_pitfall_44_wrong_requests_say_where(body: bytes, param: str) -> None:
     """JSON, types and values: a clear error with the field's path."""
     with pytest.raises(BadRequestError) as caught:
-        ChatClient(Call("id", 1), Losses()).read(body)
+        ChatClient(Call("id", 1), DroppedFields()).read(body)
     assert caught.value.param == param
     assert len(caught.value.message) > 10
 
@@ -127,13 +130,13 @@ def test_pitfall_44_odd_json_is_kept() -> None:
         rb'"tools":[{"type":"function","function":{"name":"f","parameters":{"maximum":12345678901234567890}}}]}'
     )
 
-    request = ChatClient(Call("id", 1), Losses()).read(bytearray(body))
+    request = ChatClient(Call("id", 1), DroppedFields()).read(bytearray(body))
 
     assert request.model == "b"
     assert request.messages[0].blocks == [Text(rb'"\u00e9\/\ud83d\ude00 \ud83d x \\ud83d"')]
     assert request.messages[1].blocks == [ToolUse("c", "f", rb'{"n":12345678901234567890,"s":"\ud800"}')]
     assert request.tools[0].parameters == b'{"maximum":12345678901234567890}'
-    written = ChatModel(UNKNOWN_MODEL, Losses()).write(request, "b").body
+    written = ChatModel(UNKNOWN_MODEL, DroppedFields()).write(request, "b").body
     assert rb'"\u00e9\/\ud83d\ude00 \ud83d x \\ud83d"' in written
     assert json.loads(json.loads(written)["messages"][1]["tool_calls"][0]["function"]["arguments"])["s"] == "\ud800"
 
@@ -158,13 +161,13 @@ def test_audio_output_is_refused() -> None:
 
 def test_what_tunes_an_answer_is_dropped() -> None:
     """And counted, each by its name; on a strict route it is refused."""
-    losses = Losses()
+    dropped = DroppedFields()
 
-    _read(losses=losses, logit_bias={"1": 2}, prediction={}, metadata={"a": "b"}, store=True, min_p=0.5)
+    _read(dropped=dropped, logit_bias={"1": 2}, prediction={}, metadata={"a": "b"}, store=True, min_p=0.5)
 
-    assert set(losses.dropped) == {"logit_bias", "prediction", "metadata", "store", "unknown"}
+    assert set(dropped.names) == {"logit_bias", "prediction", "metadata", "store", "unknown"}
     with pytest.raises(BadRequestError) as caught:
-        _read(losses=Losses(strict=True), min_p=0.5)
+        _read(dropped=DroppedFields(strict=True), min_p=0.5)
     assert caught.value.param == "min_p"
 
 
@@ -279,9 +282,9 @@ def test_pitfall_19_cache_marks_of_all_kinds_are_read() -> None:
     ]
     body, _ = _write(request, _MARKS)
     assert json.dumps(body).count('"cache_control"') == 6
-    losses = Losses()
-    body, _ = _write(request, losses=losses)
-    assert losses.dropped == ("cache",)
+    dropped = DroppedFields()
+    body, _ = _write(request, dropped=dropped)
+    assert dropped.names == ("cache",)
     assert "cache" not in json.dumps(body)
 
 
@@ -310,7 +313,7 @@ def test_pitfall_3_arguments_in_history_are_an_object(given: str, object_: bytes
     call = b'{"id":"c","type":"function","function":{"name":"f","arguments":%b}}' % given.encode()
     body = b'{"model":"m","messages":[{"role":"assistant","tool_calls":[%b]}]}' % call
 
-    request = ChatClient(Call("id", 1), Losses()).read(body)
+    request = ChatClient(Call("id", 1), DroppedFields()).read(body)
 
     assert request.messages[0].blocks == [ToolUse("c", "f", object_)]
 
@@ -352,12 +355,12 @@ def test_reasoning_of_other_gateways_is_read() -> None:
 def test_pitfall_14_signatures_of_others_are_not_sent() -> None:
     """They would be a 400. Reasoning of nobody's goes in the server's own field; where it has none, it is left out."""
     blocks: list[Block] = [Thinking(b'"a"', Signature("anthropic", "S")), Thinking(b'"b"'), Text(b'"c"')]
-    losses = Losses()
+    dropped = DroppedFields()
 
-    body, _ = _write(Request("m", [Message(Role.ASSISTANT, blocks)]), losses=losses)
+    body, _ = _write(Request("m", [Message(Role.ASSISTANT, blocks)]), dropped=dropped)
 
     assert body["messages"] == [{"role": "assistant", "content": "c", "reasoning_content": "b"}]
-    assert losses.dropped == ("reasoning_signature",)
+    assert dropped.names == ("reasoning_signature",)
     assert _written_message(Message(Role.ASSISTANT, blocks), ModelFacts(reasoning_field="")) == {
         "role": "assistant",
         "content": "c",
@@ -394,7 +397,7 @@ def test_own_signatures_come_back_as_they_were() -> None:
     }
     message: dict[str, Any] = reply["choices"][0]["message"]  # type: ignore[assignment]
     message["reasoning_details"][0]["format"] = "anthropic-claude-v1"
-    model = ChatModel(UNKNOWN_MODEL, Losses(), "openrouter")
+    model = ChatModel(UNKNOWN_MODEL, DroppedFields(), "openrouter")
 
     answer = model.answer(json.dumps(reply).encode())
 
@@ -410,9 +413,9 @@ def test_results_are_messages_of_their_own_and_files_move() -> None:
         Text(b'"and"'),
         ToolResult("c2", [picture], is_error=True),
     ]
-    losses = Losses()
+    dropped = DroppedFields()
 
-    body, _ = _write(Request("m", [Message(Role.USER, blocks)]), losses=losses)
+    body, _ = _write(Request("m", [Message(Role.USER, blocks)]), dropped=dropped)
 
     assert body["messages"] == [
         {"role": "tool", "tool_call_id": "c1", "content": "one\ntwo"},
@@ -425,7 +428,7 @@ def test_results_are_messages_of_their_own_and_files_move() -> None:
             ],
         },
     ]
-    assert losses.dropped == ("is_error",)
+    assert dropped.names == ("is_error",)
 
 
 @pytest.mark.parametrize(
@@ -649,12 +652,12 @@ def test_facts_of_a_model_decide_names_and_refusals() -> None:
         stop="x",
         messages=[{**_HELLO, "name": "ann"}],
     )
-    losses = Losses()
+    dropped = DroppedFields()
     facts = ModelFacts(
         max_tokens_name="max_tokens", renamed=(("seed", "random_seed"),), refused=("top_k", "name"), sampling=True
     )
 
-    body, _ = _write(request, facts, losses)
+    body, _ = _write(request, facts, dropped)
 
     assert body == {
         "model": "up",
@@ -665,10 +668,10 @@ def test_facts_of_a_model_decide_names_and_refusals() -> None:
         "stop": ["x"],
         "user": "u",
     }
-    assert losses.dropped == ("name", "top_k")
-    losses = Losses()
-    assert "temperature" not in _write(request, ModelFacts(sampling=False), losses)[0]
-    assert losses.dropped == ("temperature", "top_k")
+    assert dropped.names == ("name", "top_k")
+    dropped = DroppedFields()
+    assert "temperature" not in _write(request, ModelFacts(sampling=False), dropped)[0]
+    assert dropped.names == ("temperature", "top_k")
 
 
 def test_streams_ask_for_the_usage() -> None:
@@ -710,7 +713,7 @@ def test_reasoning_is_switched_where_a_server_has_a_switch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "effort", "dropped"),
+    ("fields", "effort", "lost"),
     [
         ({"reasoning_effort": "low"}, "default", ("reasoning",)),
         ({"reasoning_effort": "none"}, "none", ()),
@@ -720,12 +723,12 @@ def test_reasoning_is_switched_where_a_server_has_a_switch() -> None:
         ({}, None, ()),
     ],
 )
-def test_effort_is_a_switch_for_some(fields: dict[str, Any], effort: str | None, dropped: tuple[str, ...]) -> None:
+def test_effort_is_a_switch_for_some(fields: dict[str, Any], effort: str | None, lost: tuple[str, ...]) -> None:
     """Of Qwen at Groq reasoning is on or off: it takes no other words."""
-    losses = Losses()
-    body, _ = _write(_read(**fields), ModelFacts(thinking="switch"), losses)
+    dropped = DroppedFields()
+    body, _ = _write(_read(**fields), ModelFacts(thinking="switch"), dropped)
 
-    assert (body.get("reasoning_effort"), losses.dropped, "thinking" in body) == (effort, dropped, False)
+    assert (body.get("reasoning_effort"), dropped.names, "thinking" in body) == (effort, lost, False)
 
 
 def test_structured_output_is_written_with_its_schema() -> None:
@@ -734,7 +737,7 @@ def test_structured_output_is_written_with_its_schema() -> None:
     request = Request("m", [Message(Role.SYSTEM, [Text(b'"s"')]), Message(Role.USER, [Text(b'"u"')])])
     request.format = Format(schema, "my name", None, True)
 
-    written = ChatModel(UNKNOWN_MODEL, Losses()).write(request, "m").body
+    written = ChatModel(UNKNOWN_MODEL, DroppedFields()).write(request, "m").body
     told, _ = _write(request, ModelFacts(json_schema=False))
 
     assert b'"schema":' + schema in written
@@ -800,10 +803,10 @@ def test_schema_of_a_tool_that_is_of_no_object_is_refused() -> None:
 
 def test_hosted_tools_are_dropped_and_custom_ones_stand_as_functions() -> None:
     """A custom tool takes a text: a function with one string stands for it."""
-    losses = Losses()
-    request = _read(losses=losses, tools=[{"type": "web_search"}, {"type": "custom", "custom": {"name": "sh"}}])
+    dropped = DroppedFields()
+    request = _read(dropped=dropped, tools=[{"type": "web_search"}, {"type": "custom", "custom": {"name": "sh"}}])
     assert [tool.name for tool in request.tools] == ["sh"]
-    assert losses.dropped == ("tools.hosted",)
+    assert dropped.names == ("tools.hosted",)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.canonical.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
@@ -52,14 +53,14 @@ def _chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **mor
 
 
 def _events(*pieces: bytes) -> list[Event]:
-    return events_of(ChatModel(UNKNOWN_MODEL, Losses(), "row").stream(), b"".join(pieces))
+    return events_of(ChatModel(UNKNOWN_MODEL, DroppedFields(), "row").stream(), b"".join(pieces))
 
 
 _DONE = b"data: [DONE]\n\n"
 
 
 def _client(**fields: Any) -> ChatClient:
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
     client.read(json.dumps({"model": "m", "messages": [], **fields}).encode())
     return client
 
@@ -216,10 +217,10 @@ def test_pitfall_10_signatures_come_back_from_streams_and_answers() -> None:
 
     assert deltas[-4]["tool_calls"][0]["id"] == "c1__thought__G1=="
     assert {name: value for name, value in plain.items() if name != "refusal"} == streamed
-    back = ChatClient(_CALL, Losses()).read(json.dumps({"messages": [streamed]}).encode())
+    back = ChatClient(_CALL, DroppedFields()).read(json.dumps({"messages": [streamed]}).encode())
     assert back.messages[0].blocks == blocks
     del streamed["reasoning_details"]
-    back = ChatClient(_CALL, Losses()).read(json.dumps({"messages": [streamed]}).encode())
+    back = ChatClient(_CALL, DroppedFields()).read(json.dumps({"messages": [streamed]}).encode())
     assert isinstance(back.messages[0].blocks[-1], ToolUse)
     assert back.messages[0].blocks[-1].signature == google
 
@@ -293,7 +294,7 @@ def test_pitfall_05_calls_with_finish_stop_are_tool_calls() -> None:
     answer = assembled(_events(_chunk({"tool_calls": [call]}), _chunk({}, "stop"), _DONE))
     assert answer.stop == Stop(StopReason.TOOLS)
     body = {"choices": [{"finish_reason": "stop", "message": {"tool_calls": [call]}}]}
-    plain = ChatModel(UNKNOWN_MODEL, Losses()).answer(json.dumps(body).encode())
+    plain = ChatModel(UNKNOWN_MODEL, DroppedFields()).answer(json.dumps(body).encode())
     assert plain.stop == Stop(StopReason.TOOLS)
 
 
@@ -446,7 +447,7 @@ def test_pitfall_38_finish_reasons_are_read() -> None:
     }.items():
         assert assembled(_events(_chunk({"content": "a"}, word), _DONE)).stop == stop
     body = {"choices": [{"finish_reason": "stop", "stop_reason": "END", "message": {"content": "a"}}]}
-    answer = ChatModel(UNKNOWN_MODEL, Losses()).answer(json.dumps(body).encode())
+    answer = ChatModel(UNKNOWN_MODEL, DroppedFields()).answer(json.dumps(body).encode())
     assert answer.stop == Stop(StopReason.STOP_STRING, "END")
 
 
@@ -461,7 +462,7 @@ def test_pitfall_38_finish_reasons_are_read() -> None:
 def test_error_in_a_200_is_an_error(body: bytes, status: int) -> None:
     """OpenRouter's."""
     with pytest.raises(ReplyError) as caught:
-        ChatModel(UNKNOWN_MODEL, Losses()).answer(body)
+        ChatModel(UNKNOWN_MODEL, DroppedFields()).answer(body)
     assert caught.value.error.status == status
 
 
@@ -469,7 +470,7 @@ def test_error_in_a_200_is_an_error(body: bytes, status: int) -> None:
 def test_answer_without_a_message_is_broken(body: bytes) -> None:
     """It is not taken for an empty one."""
     with pytest.raises(BrokenReplyError):
-        ChatModel(UNKNOWN_MODEL, Losses()).answer(body)
+        ChatModel(UNKNOWN_MODEL, DroppedFields()).answer(body)
 
 
 @pytest.mark.parametrize(
@@ -489,7 +490,7 @@ def test_answer_without_a_message_is_broken(body: bytes) -> None:
 )  # fmt: skip
 def test_error_bodies_of_any_kind_are_read(status: int, body: bytes, message: str, kind: ErrorKind) -> None:
     """FastAPI's, Google's, Ollama's, HTML, nothing, cut ones."""
-    error = ChatModel(UNKNOWN_MODEL, Losses()).error(status, body, {})
+    error = ChatModel(UNKNOWN_MODEL, DroppedFields()).error(status, body, {})
     assert error.message.startswith(message)
     assert len(error.message) <= 4096
     assert (error.status, error.kind) == (status, kind)
@@ -531,4 +532,4 @@ def test_several_choices_of_a_server_are_one() -> None:
 
 def test_request_is_a_request() -> None:
     """The client's side reads before it writes."""
-    assert isinstance(ChatClient(_CALL, Losses()).read(b'{"messages":[]}'), Request)
+    assert isinstance(ChatClient(_CALL, DroppedFields()).read(b'{"messages":[]}'), Request)

@@ -17,7 +17,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from velox.dialects.as_sent.foreign_history import without_foreign
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call, Citation, ClientSide, ModelSide, Source
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
@@ -173,19 +173,19 @@ def _openai_stream() -> Iterator[Any]:
 
 
 # Each model's API: what asks it, a plain reply, and the same as a stream.
-_MODELS: Final[Mapping[str, tuple[Callable[[Losses], ModelSide], Any, bytes]]] = {
+_MODELS: Final[Mapping[str, tuple[Callable[[DroppedFields], ModelSide], Any, bytes]]] = {
     "messages": (
-        lambda losses: MessagesModel(_FACTS, losses),
+        lambda dropped: MessagesModel(_FACTS, dropped),
         {**_MESSAGE, "content": _CLAUDES_BLOCKS, "stop_reason": "end_turn", "stop_sequence": None},
         _sse(*_claude_stream()),
     ),
     "responses": (
-        lambda losses: ResponsesModel(_FACTS, losses),
+        lambda dropped: ResponsesModel(_FACTS, dropped),
         _reply("completed", _output(_ANNOTATIONS)),
         _sse(*_openai_stream()),
     ),
     "chat": (
-        lambda losses: ChatModel(_FACTS, losses, "openrouter"),
+        lambda dropped: ChatModel(_FACTS, dropped, "openrouter"),
         {
             "id": "c",
             "model": "m",
@@ -204,7 +204,7 @@ _MODELS: Final[Mapping[str, tuple[Callable[[Losses], ModelSide], Any, bytes]]] =
         ),
     ),
     "generate": (
-        lambda losses: GenerateModel(ModelFacts(web_search="googleSearch"), losses),
+        lambda dropped: GenerateModel(ModelFacts(web_search="googleSearch"), dropped),
         _generated([{"text": _TEXT}], finishReason="STOP", groundingMetadata=_GROUNDING),
         _sse(
             _generated([{"text": _TEXT[:9]}]),
@@ -229,28 +229,28 @@ _ASK: Final[Mapping[str, Any]] = {
     "chat": {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "web_search"}]},
     "generate": {"contents": [{"parts": [{"text": "Hi"}]}], "tools": [{"googleSearch": {}}]},
 }
-_CLIENTS: Final[Mapping[str, Callable[[Losses], ClientSide]]] = {
-    "messages": lambda losses: MessagesClient(_CALL, losses),
-    "responses": lambda losses: ResponsesClient(_CALL, losses),
-    "chat": lambda losses: ChatClient(_CALL, losses),
-    "generate": lambda losses: GenerateClient(_CALL, losses),
+_CLIENTS: Final[Mapping[str, Callable[[DroppedFields], ClientSide]]] = {
+    "messages": lambda dropped: MessagesClient(_CALL, dropped),
+    "responses": lambda dropped: ResponsesClient(_CALL, dropped),
+    "chat": lambda dropped: ChatClient(_CALL, dropped),
+    "generate": lambda dropped: GenerateClient(_CALL, dropped),
 }
 _EVENT: Final[TypeAdapter[Any]] = TypeAdapter(RawMessageStreamEvent)
 _RESPONSES_EVENT: Final[TypeAdapter[Any]] = TypeAdapter(ResponseStreamEvent)
 
 
-def _crossed(client: str, model: str, *, stream: bool, n_bytes: int = 0) -> tuple[bytes, Losses]:
+def _crossed(client: str, model: str, *, stream: bool, n_bytes: int = 0) -> tuple[bytes, DroppedFields]:
     """Return what the client gets. n_bytes: of each read of a stream; 0: all at once."""
-    losses = Losses()
+    dropped = DroppedFields()
     make, plain, streamed = _MODELS[model]
-    dialogue = Dialogue(_CLIENTS[client](losses), make(losses), losses)
+    dialogue = Dialogue(_CLIENTS[client](dropped), make(dropped), dropped)
     dialogue.request(json.dumps(_ASK[client]).encode(), "m")
     if not stream:
-        return dialogue.answer(json.dumps(plain).encode()), losses
+        return dialogue.answer(json.dumps(plain).encode()), dropped
     crossing = dialogue.stream()
     size = n_bytes or len(streamed)
     told = b"".join(crossing.feed(streamed[at : at + size], False) for at in range(0, len(streamed), size))
-    return told + crossing.feed(b"", True), losses
+    return told + crossing.feed(b"", True), dropped
 
 
 def _events(body: bytes) -> list[Any]:
@@ -375,7 +375,7 @@ def _read(client: str, body: bytes, *, stream: bool) -> _Read:
 @pytest.mark.parametrize("client", _CLIENTS)
 def test_citations_reach_every_client(client: str, model: str, stream: bool) -> None:
     """What a search found is in the client's own form, as its SDK reads it: words, pages, and the search itself."""
-    body, losses = _crossed(client, model, stream=stream)
+    body, dropped = _crossed(client, model, stream=stream)
 
     read = _read(client, body, stream=stream)
 
@@ -386,9 +386,9 @@ def test_citations_reach_every_client(client: str, model: str, stream: bool) -> 
     else:
         assert read.cited == _CITED
     if client == "chat":
-        assert ("answer.tools.hosted" in losses.dropped) == (model != "chat")
+        assert ("answer.tools.hosted" in dropped.names) == (model != "chat")
     elif model != "chat":
-        assert (read.queries, read.pages, losses.dropped) == ({_QUERY}, {_A, _B}, ())
+        assert (read.queries, read.pages, dropped.names) == ({_QUERY}, {_A, _B}, ())
 
 
 @pytest.mark.parametrize("model", _MODELS)
@@ -409,12 +409,12 @@ def test_blocks_of_other_searches_never_reach_anthropic(model: str) -> None:
         **_ASK["messages"],
         "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer["content"]}],
     }
-    losses = Losses(strict=True)
+    dropped = DroppedFields(strict=True)
 
     sent = json.loads(
         without_foreign(json.dumps(asked).encode(), ApiKind.MESSAGES, _FACTS, PROVIDERS["anthropic"].traits)
     )
-    request = MessagesClient(_CALL, losses).read(json.dumps(asked).encode())
+    request = MessagesClient(_CALL, dropped).read(json.dumps(asked).encode())
 
     blocks = sent["messages"][1]["content"]
     assert "".join(block["text"] for block in blocks) == _TEXT
@@ -432,10 +432,10 @@ def test_search_of_ours_never_reaches_openai() -> None:
     """OpenAI looks for an item under its id: one that was made here is taken out, also of a strict route."""
     answer = json.loads(_crossed("responses", "messages", stream=False)[0])
     body = json.dumps({**_ASK["responses"], "input": answer["output"]}).encode()
-    losses = Losses(strict=True)
+    dropped = DroppedFields(strict=True)
 
     sent = json.loads(without_foreign(body, ApiKind.RESPONSES, _FACTS, PROVIDERS["openai"].traits))
-    ResponsesClient(_CALL, losses).read(body)
+    ResponsesClient(_CALL, dropped).read(body)
 
     assert {item["type"] for item in sent["input"]} == {"message"}
     own = json.dumps({"input": [{**_SEARCH_CALL, "id": "ws_0a1b"}]}).encode()
@@ -444,13 +444,13 @@ def test_search_of_ours_never_reaches_openai() -> None:
 
 def test_pages_of_a_search_are_asked_for() -> None:
     """OpenAI tells the pages of a search only to those that ask for them."""
-    losses = Losses()
-    request = MessagesClient(_CALL, losses).read(json.dumps(_ASK["messages"]).encode())
-    assert json.loads(ResponsesModel(_FACTS, losses, lists_sources=True).write(request, "m").body)["include"] == [
+    dropped = DroppedFields()
+    request = MessagesClient(_CALL, dropped).read(json.dumps(_ASK["messages"]).encode())
+    assert json.loads(ResponsesModel(_FACTS, dropped, lists_sources=True).write(request, "m").body)["include"] == [
         "web_search_call.action.sources"
     ]
-    request = MessagesClient(_CALL, losses).read(json.dumps(_ASK["messages"]).encode())
-    assert "include" not in json.loads(ResponsesModel(_FACTS, losses, "xai").write(request, "m").body)
+    request = MessagesClient(_CALL, dropped).read(json.dumps(_ASK["messages"]).encode())
+    assert "include" not in json.loads(ResponsesModel(_FACTS, dropped, "xai").write(request, "m").body)
 
 
 def test_citations_without_a_page_are_named() -> None:
@@ -460,11 +460,11 @@ def test_citations_without_a_page_are_named() -> None:
         "text": "Hi",
         "citations": [{"type": "char_location", "cited_text": "x", "document_index": 0}],
     }
-    losses = Losses()
-    dialogue = Dialogue(_CLIENTS["responses"](losses), _MODELS["messages"][0](losses), losses)
+    dropped = DroppedFields()
+    dialogue = Dialogue(_CLIENTS["responses"](dropped), _MODELS["messages"][0](dropped), dropped)
     dialogue.request(json.dumps(_ASK["responses"]).encode(), "m")
     dialogue.answer(json.dumps({**_MESSAGE, "content": [text], "stop_reason": "end_turn"}).encode())
-    assert losses.dropped == ("answer.citations",)
+    assert dropped.names == ("answer.citations",)
 
 
 def test_link_is_cited_with_the_words_before_it() -> None:

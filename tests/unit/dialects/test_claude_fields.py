@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.claude_features import ASKED, DROPPED, FETCH, SEARCH, TOOL, example
 from velox.dialects.as_sent.claude_fields import BETAS_OF, fitted, names_of
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
@@ -30,9 +31,9 @@ def sent(
     row: str, body: dict[str, Any], *betas: str, model: str = "anthropic.claude-opus-4-8"
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Return what goes up: the body, the betas, and what is left out."""
-    losses = Losses()
-    found = fitted(json.dumps({**ASKED, **body}).encode(), betas, facts(row, model), losses)
-    return json.loads(found.body), found.betas, losses.dropped
+    dropped = DroppedFields()
+    found = fitted(json.dumps({**ASKED, **body}).encode(), betas, facts(row, model), dropped)
+    return json.loads(found.body), found.betas, dropped.names
 
 
 def tool_of(row: str, field: dict[str, Any], *betas: str) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
@@ -335,7 +336,7 @@ def test_unknown_betas_are_named_at_each_cloud(row: str) -> None:
 
 def test_strict_route_refuses_what_would_come_off() -> None:
     with pytest.raises(BadRequestError):
-        fitted(json.dumps({**ASKED, "speed": "fast"}).encode(), (), facts("vertex"), Losses(strict=True))
+        fitted(json.dumps({**ASKED, "speed": "fast"}).encode(), (), facts("vertex"), DroppedFields(strict=True))
 
 
 @pytest.mark.parametrize(
@@ -354,14 +355,14 @@ def test_strict_route_refuses_what_would_come_off() -> None:
 @pytest.mark.parametrize("row", SERVICES)
 def test_what_can_not_be_read_is_for_the_provider(row: str, body: bytes) -> None:
     """It goes up as it is, or with what could be read made to fit; its provider says what is wrong with it."""
-    fitted(body, (), facts(row), Losses())
+    fitted(body, (), facts(row), DroppedFields())
 
 
 def test_body_without_such_fields_passes_byte_for_byte() -> None:
     body = b'{"model": "m",  "max_tokens":9, "messages":[{"role":"user","content":"x"}],"future":{"a":1.50}}'
 
     for row in SERVICES:
-        assert fitted(body, (), facts(row), Losses()).body is body
+        assert fitted(body, (), facts(row), DroppedFields()).body is body
 
 
 def test_names_of_betas_are_taken_from_all_headers_once() -> None:
@@ -381,12 +382,12 @@ def test_users_add_betas_and_their_fields() -> None:
         ("bedrock",),
     )
     known = facts_of(PROVIDERS["bedrock"], "anthropic.claude-x", [rule])
-    losses = Losses()
+    dropped = DroppedFields()
     given = {**ASKED, "shine": 1, "speed": "fast", "dull": 2, "thinking": {"type": "adaptive"}, "fallbacks": [1]}
-    found = fitted(json.dumps(given).encode(), ("oauth-2025-04-20",), known, losses)
+    found = fitted(json.dumps(given).encode(), ("oauth-2025-04-20",), known, dropped)
 
     assert json.loads(found.body) == {**ASKED, "shine": 1, "speed": "fast", "thinking": {"type": "adaptive"}}
-    assert (found.betas, losses.dropped) == (("shiny-2027-01-01",), ("dull", "fallbacks", "anthropic-beta"))
+    assert (found.betas, dropped.names) == (("shiny-2027-01-01",), ("dull", "fallbacks", "anthropic-beta"))
 
 
 @given(st.sampled_from(SERVICES), st.sets(st.sampled_from(sorted(BETAS_OF))), st.booleans())
@@ -395,13 +396,13 @@ def test_fitting_twice_is_fitting_once(row: str, paths: set[str], has_betas: boo
     body, betas = example(paths)
     known = facts(row)
     try:
-        once = fitted(json.dumps(body).encode(), tuple(betas) if has_betas else (), known, Losses())
+        once = fitted(json.dumps(body).encode(), tuple(betas) if has_betas else (), known, DroppedFields())
     except BadRequestError:
         return
-    losses = Losses()
-    twice = fitted(once.body, once.betas, known, losses)
+    dropped = DroppedFields()
+    twice = fitted(once.body, once.betas, known, dropped)
 
-    assert (json.loads(twice.body), set(twice.betas), losses.dropped) == (json.loads(once.body), set(once.betas), ())
+    assert (json.loads(twice.body), set(twice.betas), dropped.names) == (json.loads(once.body), set(once.betas), ())
 
 
 @pytest.mark.parametrize("row", ["deepseek", "zai", "vllm"])
@@ -457,9 +458,9 @@ def test_marks_come_off_where_the_model_has_no_cache(indent: int | None) -> None
         "tools": [{**TOOL, "input_schema": schema, "cache_control": MARK}],
         "messages": [{"role": "user", "content": [{"type": "text", "text": json.dumps(MARK), "cache_control": MARK}]}],
     }
-    losses = Losses()
+    dropped = DroppedFields()
     known = facts("bedrock", "anthropic.claude-3-haiku-20240307-v1:0")
-    found = fitted(json.dumps(given, indent=indent).encode(), (), known, losses)
+    found = fitted(json.dumps(given, indent=indent).encode(), (), known, dropped)
 
     assert json.loads(found.body) == {
         **ASKED,
@@ -467,7 +468,7 @@ def test_marks_come_off_where_the_model_has_no_cache(indent: int | None) -> None
         "tools": [{**TOOL, "input_schema": schema}],
         "messages": [{"role": "user", "content": [{"type": "text", "text": json.dumps(MARK)}]}],
     }
-    assert losses.dropped == ("cache_control",)
+    assert dropped.names == ("cache_control",)
     assert not facts("bedrock", "anthropic.claude-3-5-sonnet-20240620-v1:0").cache_marks
     assert facts("vertex", "claude-3-haiku@20240307").cache_marks
 
@@ -495,7 +496,7 @@ def test_whatever_a_client_sends_is_json_or_a_refusal(row: str, body: dict[str, 
     """Nothing else is raised, and what goes up can be read."""
     for model in ("anthropic.claude-opus-4-8", "anthropic.claude-3-haiku-20240307-v1:0", "anthropic.claude-haiku-4-5"):
         try:
-            found = fitted(json.dumps(body).encode(), (), facts(row, model), Losses(), is_renamed=is_renamed)
+            found = fitted(json.dumps(body).encode(), (), facts(row, model), DroppedFields(), is_renamed=is_renamed)
         except BadRequestError as exc:
             assert exc.message
         else:
@@ -505,6 +506,6 @@ def test_whatever_a_client_sends_is_json_or_a_refusal(row: str, body: dict[str, 
 def test_number_that_is_no_limit_is_for_the_provider() -> None:
     """Python reads no integer of 5,000 digits."""
     body = b'{"max_tokens":%b,"thinking":{"type":"adaptive"}}' % (b"9" * 5000)
-    found = fitted(body, (), facts("bedrock", "anthropic.claude-haiku-4-5"), Losses(), is_renamed=True)
+    found = fitted(body, (), facts("bedrock", "anthropic.claude-haiku-4-5"), DroppedFields(), is_renamed=True)
 
     assert b"9" * 5000 in found.body

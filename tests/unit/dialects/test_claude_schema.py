@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Format, Message, Request, Role, Text, Tool
 from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.facts.model_facts import ModelFacts
@@ -53,18 +53,18 @@ def test_limits_are_those_of_all_schemas(tools: list[bytes], answer: bytes | Non
 def test_tools_over_a_limit_are_not_strict(side: type[MessagesModel | ConverseModel]) -> None:
     """Then their schemas are their own."""
 
-    def written(n: int, losses: Losses, form: Format | None = None) -> list[dict[str, Any]]:
+    def written(n: int, dropped: DroppedFields, form: Format | None = None) -> list[dict[str, Any]]:
         tools = [Tool(f"f{at}", None, schema, strict=True) for at in range(n)]
         request = Request("m", [Message(Role.USER, [Text(b'"a"')])], max_tokens=9, tools=tools, format=form)
-        body = json.loads(side(_FACTS, losses).write(request, "m").body)
+        body = json.loads(side(_FACTS, dropped).write(request, "m").body)
         return body["tools"] if "tools" in body else [each["toolSpec"] for each in body["toolConfig"]["tools"]]
 
     schema = _schema(_of(1, _NULLABLE))
-    losses = Losses()
-    assert all(tool["strict"] for tool in written(16, losses)) and losses.dropped == ()
+    dropped = DroppedFields()
+    assert all(tool["strict"] for tool in written(16, dropped)) and dropped.names == ()
     for n, form in ((17, None), (16, Format(schema))):
-        losses = Losses()
-        for tool in written(n, losses, form):
+        dropped = DroppedFields()
+        for tool in written(n, dropped, form):
             sent = tool.get("input_schema") or tool["inputSchema"]["json"]
             assert "strict" not in tool and sent == json.loads(schema)
-        assert losses.dropped == ("strict",)
+        assert dropped.names == ("strict",)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from velox.dialects.as_sent.claude_fields import fitted
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 
@@ -21,12 +21,12 @@ RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"
 
 def sent(model: str, is_renamed: bool = True, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields that are other ones, or not there any more, and what was left out."""
-    losses = Losses()
+    dropped = DroppedFields()
     given = {**ASKED, **fields}
     facts = facts_of(PROVIDERS["anthropic"], model)
-    body = json.loads(fitted(json.dumps(given).encode(), (), facts, losses, is_renamed=is_renamed).body)
+    body = json.loads(fitted(json.dumps(given).encode(), (), facts, dropped, is_renamed=is_renamed).body)
     changed = {name: value for name, value in body.items() if given.get(name) != value}
-    return {**changed, **{name: None for name in given if name not in body}}, losses.dropped
+    return {**changed, **{name: None for name in given if name not in body}}, dropped.names
 
 
 @pytest.mark.parametrize(

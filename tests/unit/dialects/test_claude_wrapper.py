@@ -25,7 +25,8 @@ from velox.dialects.as_sent.claude_wrapper import (
     without_billing,
     without_scopes,
 )
-from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import Call, End, ErrorKind, Failed
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
@@ -185,8 +186,8 @@ def test_pitfall_33_frames_become_the_events_of_anthropic(each: Exchange) -> Non
         (name, text.rstrip()) for name, text in expected
     ]
     assert whole.is_between
-    reader = ClaudeOnBedrock(MessagesModel(ModelFacts(), Losses())).stream()
-    assert events_of(reader, framed) == events_of(MessagesModel(ModelFacts(), Losses()).stream(), each.reply)
+    reader = ClaudeOnBedrock(MessagesModel(ModelFacts(), DroppedFields())).stream()
+    assert events_of(reader, framed) == events_of(MessagesModel(ModelFacts(), DroppedFields()).stream(), each.reply)
 
 
 def test_pitfall_33_exception_in_a_stream_is_an_error() -> None:
@@ -203,7 +204,7 @@ def test_pitfall_33_exception_in_a_stream_is_an_error() -> None:
         "error": {"type": "rate_limit_error", "message": "Too many requests"},
     }
     assert stream.feed(start) == b""
-    events = events_of(ClaudeOnBedrock(MessagesModel(ModelFacts(), Losses())).stream(), start + broken)
+    events = events_of(ClaudeOnBedrock(MessagesModel(ModelFacts(), DroppedFields())).stream(), start + broken)
     assert isinstance(events[-1], Failed)
     assert (events[-1].error.kind, events[-1].error.status) == (ErrorKind.RATE_LIMIT, 429)
     assert not any(isinstance(event, End) for event in events)
@@ -227,13 +228,13 @@ def test_pitfall_42_errors_of_bedrock_have_their_meaning() -> None:
 
 def test_translated_requests_are_put_into_the_wire_wrapper() -> None:
     """A request of another dialect has the same wire wrapper as one that came in Messages."""
-    request = MessagesClient(Call("1", 1), Losses()).read(
+    request = MessagesClient(Call("1", 1), DroppedFields()).read(
         b'{"model":"m","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
     )
     expected = {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}
 
-    bedrock = ClaudeOnBedrock(MessagesModel(ModelFacts(), Losses())).write(request, "claude")
-    vertex = ClaudeOnVertex(MessagesModel(ModelFacts(), Losses())).write(request, "claude")
+    bedrock = ClaudeOnBedrock(MessagesModel(ModelFacts(), DroppedFields())).write(request, "claude")
+    vertex = ClaudeOnVertex(MessagesModel(ModelFacts(), DroppedFields())).write(request, "claude")
 
     assert json.loads(bedrock.body) == {**expected, "anthropic_version": "bedrock-2023-05-31"}
     assert json.loads(vertex.body) == {**expected, "anthropic_version": "vertex-2023-10-16", "stream": True}

@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.dialects.test_told_tokens import sse
 from velox.dialects.as_sent.foreign_history import without_foreign
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import Call, ClientSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.facts.model_facts import ModelFacts
@@ -37,9 +38,9 @@ TRIGGER = {"type": "compaction_trigger"}
 SUMMARY = 'They want "green".\nNext: run it.'
 
 
-def crossing(client: Callable[[Call, Losses], ClientSide] = ResponsesClient) -> Dialogue:
-    losses = Losses()
-    return Dialogue(client(Call("vx1", 7), losses), ChatModel(ModelFacts(), losses), losses)
+def crossing(client: Callable[[Call, DroppedFields], ClientSide] = ResponsesClient) -> Dialogue:
+    dropped = DroppedFields()
+    return Dialogue(client(Call("vx1", 7), dropped), ChatModel(ModelFacts(), dropped), dropped)
 
 
 def asked(dialogue: Dialogue, **fields: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
@@ -36,9 +36,9 @@ SAID = [
 
 def answered(client: ApiKind, api: ApiKind, status: int, body: bytes) -> bytes:
     """Return what a client gets for an error of a model of another API."""
-    losses = Losses()
-    model = SIDES.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), losses, "openai-compatible")
-    dialogue = Dialogue(SIDES.clients[client](Call("abc", 1, "m"), losses), model, losses)
+    dropped = DroppedFields()
+    model = SIDES.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), dropped, "openai-compatible")
+    dialogue = Dialogue(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
     return dialogue.error(dialogue.read_error(status, [], body))
 
 

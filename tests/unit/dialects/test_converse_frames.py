@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.converse.frames import Frame, Frames
 
 _STREAMS = recorded("bedrock", "converse-stream")

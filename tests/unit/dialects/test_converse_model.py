@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.converse_shapes import request_faults
 from tests.vendors import converse
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     Audio,
@@ -72,19 +73,19 @@ def system(*blocks: Block | str) -> Message:
 
 
 def written(
-    *messages: Message, facts: ModelFacts = PLAIN, losses: Losses | None = None, **fields: Any
+    *messages: Message, facts: ModelFacts = PLAIN, dropped: DroppedFields | None = None, **fields: Any
 ) -> tuple[Any, Written]:
     """Write a request; return its JSON, in which the service would find no fault."""
     request = Request(model="m", messages=list(messages), **fields)
-    found = ConverseModel(facts, losses or Losses()).write(request, "m")
+    found = ConverseModel(facts, dropped or DroppedFields()).write(request, "m")
     assert request_faults(found.body, is_claude=is_claude(facts)) == []
     return json.loads(found.body), found
 
 
 def dropped(*messages: Message, facts: ModelFacts = PLAIN, **fields: Any) -> tuple[str, ...]:
-    losses = Losses()
-    written(*messages, facts=facts, losses=losses, **fields)
-    return losses.dropped
+    dropped = DroppedFields()
+    written(*messages, facts=facts, dropped=dropped, **fields)
+    return dropped.names
 
 
 def refused(*messages: Message, facts: ModelFacts = PLAIN, **fields: Any) -> BadRequestError:
@@ -208,13 +209,13 @@ def test_recorded_request_is_written_as_it_was(exchange: Exchange) -> None:
     if "anthropic" in exchange.url:
         is_adaptive = b'"adaptive"' in exchange.body
         facts = ADAPTIVE if is_adaptive else CLAUDE
-    losses = Losses()
+    dropped = DroppedFields()
 
-    found = ConverseModel(facts, losses).write(_form(recorded_body), "m")
+    found = ConverseModel(facts, dropped).write(_form(recorded_body), "m")
 
     assert _without_defaults(json.loads(found.body)) == _without_defaults(recorded_body)
     assert request_faults(found.body, is_claude="anthropic" in exchange.url) == []
-    assert losses.dropped == () and found.names == {} and found.ids == {}
+    assert dropped.names == () and found.names == {} and found.ids == {}
 
 
 # -- requests -------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_text_stays_as_it_stood() -> None:
     raw = b'"\\u00fc \\/ \\ud83d\\ude00 \xc3\xbc"'
     request = Request("m", [Message(Role.USER, [Text(raw)])])
 
-    assert raw in ConverseModel(PLAIN, Losses()).write(request, "m").body
+    assert raw in ConverseModel(PLAIN, DroppedFields()).write(request, "m").body
 
 
 def test_system_at_the_start_has_blocks_of_its_own() -> None:
@@ -358,10 +359,10 @@ def test_ids_that_a_server_gave_again_are_made_unique_with_their_results() -> No
 
 def test_pitfall_24_blank_stops_are_left_out() -> None:
     """24: "stop_sequences: each must contain non-whitespace"."""
-    losses = Losses()
-    body, _ = written(user("a"), losses=losses, stop=["", " ", "\n", "END"])
+    dropped = DroppedFields()
+    body, _ = written(user("a"), dropped=dropped, stop=["", " ", "\n", "END"])
 
-    assert body["inferenceConfig"] == {"stopSequences": ["END"]} and losses.dropped == ("stop",)
+    assert body["inferenceConfig"] == {"stopSequences": ["END"]} and dropped.names == ("stop",)
 
 
 def test_pitfall_25_max_tokens_absent_or_not_over_the_budget() -> None:
@@ -377,23 +378,23 @@ def test_pitfall_25_max_tokens_absent_or_not_over_the_budget() -> None:
     body, _ = written(user("a"), facts=CLAUDE, reasoning=Reasoning(budget_tokens=100))
     assert body["additionalModelRequestFields"]["thinking"]["budget_tokens"] == 1024
 
-    losses = Losses()
-    body, _ = written(user("a"), facts=CLAUDE, losses=losses, reasoning=asked, max_tokens=1024)
-    assert "additionalModelRequestFields" not in body and losses.dropped == ("reasoning_effort",)
+    dropped = DroppedFields()
+    body, _ = written(user("a"), facts=CLAUDE, dropped=dropped, reasoning=asked, max_tokens=1024)
+    assert "additionalModelRequestFields" not in body and dropped.names == ("reasoning_effort",)
 
-    losses = Losses()
-    body, _ = written(user("a"), losses=losses, max_tokens=0)
-    assert body["inferenceConfig"] == {"maxTokens": 1} and losses.dropped == ("max_tokens",)
+    dropped = DroppedFields()
+    body, _ = written(user("a"), dropped=dropped, max_tokens=0)
+    assert body["inferenceConfig"] == {"maxTokens": 1} and dropped.names == ("max_tokens",)
 
 
 def test_pitfall_26_sampling_and_budget_where_the_model_refuses_them() -> None:
     """26: newer models answer 400 to temperature, top_p, top_k, and to a budget."""
     facts = ModelFacts(thinking="adaptive", sampling=False)
-    losses = Losses()
+    dropped = DroppedFields()
     body, _ = written(
         user("a"),
         facts=facts,
-        losses=losses,
+        dropped=dropped,
         temperature=0.5,
         top_p=0.5,
         top_k=5,
@@ -405,7 +406,7 @@ def test_pitfall_26_sampling_and_budget_where_the_model_refuses_them() -> None:
         "thinking": {"type": "adaptive"},
         "output_config": {"effort": "medium"},
     }
-    assert losses.dropped == ("temperature", "top_p", "top_k")
+    assert dropped.names == ("temperature", "top_p", "top_k")
 
 
 def test_sampling_fits_the_service_and_thinking() -> None:
@@ -413,25 +414,27 @@ def test_sampling_fits_the_service_and_thinking() -> None:
     assert body["inferenceConfig"] == {"maxTokens": 10, "temperature": 0.5, "topP": 0.25}
     assert body["additionalModelRequestFields"] == {"top_k": 5}
 
-    losses = Losses()
-    body, _ = written(user("a"), losses=losses, temperature=1.7)
-    assert body["inferenceConfig"] == {"temperature": 1.0} and losses.dropped == ("temperature",)
+    dropped = DroppedFields()
+    body, _ = written(user("a"), dropped=dropped, temperature=1.7)
+    assert body["inferenceConfig"] == {"temperature": 1.0} and dropped.names == ("temperature",)
 
-    body, _ = written(user("a"), facts=ModelFacts(sampling=False), losses=Losses(strict=True), temperature=1.0, top_p=1)
+    body, _ = written(
+        user("a"), facts=ModelFacts(sampling=False), dropped=DroppedFields(strict=True), temperature=1.0, top_p=1
+    )
     assert "inferenceConfig" not in body
-    losses = Losses()
-    body, _ = written(user("a"), facts=CLAUDE, losses=losses, temperature=0.5, top_p=0.5)
-    assert body["inferenceConfig"] == {"temperature": 0.5} and losses.dropped == ("top_p",)
+    dropped = DroppedFields()
+    body, _ = written(user("a"), facts=CLAUDE, dropped=dropped, temperature=0.5, top_p=0.5)
+    assert body["inferenceConfig"] == {"temperature": 0.5} and dropped.names == ("top_p",)
     for top_p in (0.5, 1.0):
-        body, _ = written(user("a"), facts=CLAUDE, losses=Losses(strict=True), temperature=1.0, top_p=top_p)
+        body, _ = written(user("a"), facts=CLAUDE, dropped=DroppedFields(strict=True), temperature=1.0, top_p=top_p)
         assert body["inferenceConfig"] == {"topP": top_p}
     body, _ = written(user("a"), temperature=1.0, top_p=0.5)
     assert body["inferenceConfig"] == {"temperature": 1.0, "topP": 0.5}
 
-    losses = Losses()
+    dropped = DroppedFields()
     settings: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 5, "reasoning": Reasoning(enabled=True)}
-    body, _ = written(user("a"), facts=CLAUDE, losses=losses, **settings)
-    assert body["inferenceConfig"] == {"topP": 0.95} and losses.dropped == ("top_k",)
+    body, _ = written(user("a"), facts=CLAUDE, dropped=dropped, **settings)
+    assert body["inferenceConfig"] == {"topP": 0.95} and dropped.names == ("top_k",)
 
 
 @pytest.mark.parametrize(
@@ -457,10 +460,10 @@ def test_sampling_fits_the_service_and_thinking() -> None:
     ],
 )
 def test_reasoning_is_asked_for_as_the_model_takes_it(facts: ModelFacts, asked: Reasoning, fields: Any) -> None:
-    losses = Losses()
-    body, _ = written(user("a"), facts=facts, losses=losses, reasoning=asked)
+    dropped = DroppedFields()
+    body, _ = written(user("a"), facts=facts, dropped=dropped, reasoning=asked)
 
-    assert body.get("additionalModelRequestFields") == fields and losses.dropped == ()
+    assert body.get("additionalModelRequestFields") == fields and dropped.names == ()
 
 
 def test_nova_takes_no_limits_at_its_highest_effort() -> None:
@@ -470,23 +473,23 @@ def test_nova_takes_no_limits_at_its_highest_effort() -> None:
         ("medium", {"maxTokens": 9, "temperature": 1.0, "topP": 0.5, "stopSequences": ["x"]}, ()),
         ("high", {"stopSequences": ["x"]}, ("max_tokens", "temperature", "top_p")),
     ):
-        losses = Losses()
+        dropped = DroppedFields()
         options: dict[str, Any] = {"max_tokens": 9, "temperature": 1.0, "top_p": 0.5, "stop": ["x"]}
-        body, _ = written(user("a"), facts=facts, losses=losses, reasoning=Reasoning(effort=effort), **options)
-        assert body["inferenceConfig"] == taken and losses.dropped == lost
+        body, _ = written(user("a"), facts=facts, dropped=dropped, reasoning=Reasoning(effort=effort), **options)
+        assert body["inferenceConfig"] == taken and dropped.names == lost
 
 
 def test_model_that_always_thinks_is_not_told_to_stop() -> None:
     """Its service answers 400 to that, and to a forced choice."""
     facts, tools = ModelFacts(thinking="always", forced_choice=False), [Tool("f")]
     forced = ToolChoice(Choice.REQUIRED)
-    losses = Losses()
-    body, _ = written(user("a"), facts=facts, losses=losses, tools=tools, tool_choice=forced)
-    assert body["toolConfig"]["toolChoice"] == {"auto": {}} and losses.dropped == ("tool_choice",)
+    dropped = DroppedFields()
+    body, _ = written(user("a"), facts=facts, dropped=dropped, tools=tools, tool_choice=forced)
+    assert body["toolConfig"]["toolChoice"] == {"auto": {}} and dropped.names == ("tool_choice",)
 
-    losses = Losses()
-    body, _ = written(user("a"), facts=facts, losses=losses, reasoning=Reasoning(enabled=False), temperature=0.5)
-    assert "additionalModelRequestFields" not in body and losses.dropped == ("reasoning_effort", "temperature")
+    dropped = DroppedFields()
+    body, _ = written(user("a"), facts=facts, dropped=dropped, reasoning=Reasoning(enabled=False), temperature=0.5)
+    assert "additionalModelRequestFields" not in body and dropped.names == ("reasoning_effort", "temperature")
     body, _ = written(user("a"), facts=facts, reasoning=Reasoning(effort="low"))
     assert body["additionalModelRequestFields"]["output_config"] == {"effort": "low"}
 
@@ -499,11 +502,11 @@ def test_model_that_thinks_between_tools_is_told_so_in_place_of_off() -> None:
         (Reasoning(effort="none"), {"thinking": {"type": "between_tools"}}),
         (Reasoning(effort="max"), {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}),
     ):
-        losses = Losses()
+        dropped = DroppedFields()
         forced = ToolChoice(Choice.REQUIRED)
-        body, _ = written(user("a"), facts=facts, losses=losses, tools=tools, tool_choice=forced, reasoning=asked)
+        body, _ = written(user("a"), facts=facts, dropped=dropped, tools=tools, tool_choice=forced, reasoning=asked)
         assert body.get("additionalModelRequestFields") == fields
-        assert body["toolConfig"]["toolChoice"] == {"auto": {}} and losses.dropped == ("tool_choice",)
+        assert body["toolConfig"]["toolChoice"] == {"auto": {}} and dropped.names == ("tool_choice",)
 
 
 def test_reasoning_is_dropped_where_the_model_has_none() -> None:
@@ -523,15 +526,15 @@ def test_pitfall_14_foreign_and_missing_signatures_are_left_out() -> None:
         Thinking(b'"c"', None),
         "x",
     )
-    losses = Losses()
-    body, _ = written(user("q"), message, user("r"), facts=CLAUDE, losses=losses)
+    dropped = DroppedFields()
+    body, _ = written(user("q"), message, user("r"), facts=CLAUDE, dropped=dropped)
     assert body["messages"][1]["content"] == [
         {"reasoningContent": {"reasoningText": {"text": "a", "signature": "sig"}}},
         {"reasoningContent": {"reasoningText": {"text": "", "signature": "sig"}}},
         {"reasoningContent": {"redactedContent": "cmVk"}},
         {"text": "x"},
     ]
-    assert losses.dropped == ("reasoning_signature",)
+    assert dropped.names == ("reasoning_signature",)
 
     body, _ = written(user("q"), message, user("r"), facts=PLAIN)
     assert body["messages"][1]["content"] == [{"text": "x"}]
@@ -541,9 +544,9 @@ def test_thinking_is_off_where_the_calls_before_were_made_without_it() -> None:
     """After a fallback in the middle of a tool's loop Claude would answer 400."""
     tools, asked = [Tool("f")], Reasoning(effort="high")
     unsigned = (user("q"), assistant(ToolUse("t", "f", b"{}")), user(ToolResult("t", [text("r")])))
-    losses = Losses()
-    body, _ = written(*unsigned, facts=CLAUDE, losses=losses, tools=tools, reasoning=asked)
-    assert "additionalModelRequestFields" not in body and losses.dropped == ("reasoning_effort",)
+    dropped = DroppedFields()
+    body, _ = written(*unsigned, facts=CLAUDE, dropped=dropped, tools=tools, reasoning=asked)
+    assert "additionalModelRequestFields" not in body and dropped.names == ("reasoning_effort",)
 
     signed = Thinking(b'"a"', Signature("anthropic", "sig"))
     body, _ = written(
@@ -575,15 +578,15 @@ def test_pitfall_19_cache_marks_are_the_next_sibling() -> None:
     assert [next(iter(tool)) for tool in tools] == ["toolSpec", "cachePoint", "toolSpec", "cachePoint"]
     assert tools[3] == long_point
 
-    losses = Losses()
-    body, _ = written(user(text("a", mark)), facts=ModelFacts(cache_marks=False), losses=losses)
-    assert body["messages"][0]["content"] == [{"text": "a"}] and losses.dropped == ("cache_control",)
+    dropped = DroppedFields()
+    body, _ = written(user(text("a", mark)), facts=ModelFacts(cache_marks=False), dropped=dropped)
+    assert body["messages"][0]["content"] == [{"text": "a"}] and dropped.names == ("cache_control",)
 
 
 def test_last_four_cache_marks_are_those_that_stay() -> None:
     """C26: "A maximum of 4 blocks with cache_control may be provided": tools come first, the system, then messages."""
     mark, long = CacheMark(), CacheMark("1h")
-    losses = Losses()
+    dropped = DroppedFields()
     body, _ = written(
         system(text("s", mark)),
         user(text("a", mark), text("b", mark)),
@@ -591,12 +594,12 @@ def test_last_four_cache_marks_are_those_that_stay() -> None:
         user(text("d", mark)),
         tools=[Tool("f", cache=long), Tool("g", cache=mark)],
         cache=long,
-        losses=losses,
+        dropped=dropped,
     )
 
     assert "cachePoint" not in json.dumps(body["toolConfig"]) + json.dumps(body["system"])
     assert [json.dumps(message).count("cachePoint") for message in body["messages"]] == [2, 1, 1]
-    assert losses.dropped == ("cache_control",)
+    assert dropped.names == ("cache_control",)
 
     body, _ = written(user(text("a", mark)), tools=[Tool(name, cache=mark) for name in ("f", "g", "h", "i")])
     tools = [next(iter(tool)) for tool in body["toolConfig"]["tools"]]
@@ -609,18 +612,18 @@ def test_cache_marks_are_left_out_where_the_model_refuses_them() -> None:
     mark = CacheMark()
     places = ("tools", "tool_calls", "tool_results")
     facts = ModelFacts(refused=tuple(f"{place}.cache_control" for place in places))
-    losses = Losses()
+    dropped = DroppedFields()
     body, _ = written(
         user(text("a", mark)),
         assistant(ToolUse("t", "f", b"{}", cache=mark)),
         user(ToolResult("t", [text("r", mark)])),
         facts=facts,
-        losses=losses,
+        dropped=dropped,
         tools=[Tool("f", cache=mark)],
         cache=mark,
     )
 
-    assert json.dumps(body).count("cachePoint") == 1 and losses.dropped == ("cache_control",)
+    assert json.dumps(body).count("cachePoint") == 1 and dropped.names == ("cache_control",)
     assert body["messages"][0]["content"][1] == {"cachePoint": {"type": "default"}}
 
 
@@ -734,7 +737,7 @@ def test_sound_is_a_block() -> None:
 def test_tools_and_choices() -> None:
     tools = [Tool("f", b'"does"', b'{"type": "object", "x": 12345678901234567890}', True), Tool("g", b'" "')]
     found = Request("m", [user("a")], tools=tools, tool_choice=ToolChoice(Choice.TOOL, "g"))
-    body = ConverseModel(PLAIN, Losses()).write(found, "m").body
+    body = ConverseModel(PLAIN, DroppedFields()).write(found, "m").body
     assert b'{"type": "object", "x": 12345678901234567890}' in body
     config = json.loads(body)["toolConfig"]
     assert config["tools"][0]["toolSpec"]["strict"] is True
@@ -752,27 +755,27 @@ def test_tools_and_choices() -> None:
 
 def test_choice_of_none_has_no_counterpart() -> None:
     choice, tools = ToolChoice(Choice.NONE), [Tool("f")]
-    body, _ = written(user("a"), tools=tools, tool_choice=choice, losses=Losses(strict=True))
+    body, _ = written(user("a"), tools=tools, tool_choice=choice, dropped=DroppedFields(strict=True))
     assert "toolConfig" not in body
 
     history = (user("a"), assistant(ToolUse("t", "f", b"{}")), user(ToolResult("t", [])))
-    losses = Losses()
-    body, _ = written(*history, tools=tools, tool_choice=choice, losses=losses)
-    assert "toolChoice" not in body["toolConfig"] and losses.dropped == ("tool_choice",)
+    dropped = DroppedFields()
+    body, _ = written(*history, tools=tools, tool_choice=choice, dropped=dropped)
+    assert "toolChoice" not in body["toolConfig"] and dropped.names == ("tool_choice",)
 
 
 def test_forced_choice_is_none_while_it_thinks() -> None:
-    losses = Losses()
+    dropped = DroppedFields()
     body, _ = written(
         user("a"),
         facts=CLAUDE,
-        losses=losses,
+        dropped=dropped,
         tools=[Tool("f")],
         tool_choice=ToolChoice(Choice.REQUIRED),
         reasoning=Reasoning(effort="low"),
     )
 
-    assert body["toolConfig"]["toolChoice"] == {"auto": {}} and losses.dropped == ("tool_choice",)
+    assert body["toolConfig"]["toolChoice"] == {"auto": {}} and dropped.names == ("tool_choice",)
 
 
 def test_tools_of_the_history_are_declared_where_the_request_has_none() -> None:
@@ -830,22 +833,22 @@ def test_schemas_are_fitted_for_claude() -> None:
 )
 def test_strict_is_left_out_where_the_model_refuses_it(facts: ModelFacts) -> None:
     """Agents' SDKs set it on each tool: a 400 to it would be one to each of their requests."""
-    schema, losses = b'{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}', Losses()
-    body, _ = written(user("a"), facts=facts, losses=losses, tools=[Tool("a", None, schema, strict=True)])
+    schema, dropped = b'{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}', DroppedFields()
+    body, _ = written(user("a"), facts=facts, dropped=dropped, tools=[Tool("a", None, schema, strict=True)])
 
     tool = {"name": "a", "inputSchema": {"json": json.loads(schema)}}
-    assert body["toolConfig"]["tools"] == [{"toolSpec": tool}] and losses.dropped == ("strict",)
+    assert body["toolConfig"]["tools"] == [{"toolSpec": tool}] and dropped.names == ("strict",)
 
-    losses = Losses()
-    body, _ = written(user("a"), facts=facts, losses=losses, tools=[Tool("a", None, schema, strict=False)])
-    assert body["toolConfig"]["tools"] == [{"toolSpec": tool}] and losses.dropped == ()
+    dropped = DroppedFields()
+    body, _ = written(user("a"), facts=facts, dropped=dropped, tools=[Tool("a", None, schema, strict=False)])
+    assert body["toolConfig"]["tools"] == [{"toolSpec": tool}] and dropped.names == ()
 
 
 @pytest.mark.parametrize(
     ("facts", "schema"), [(PLAIN, None), (ModelFacts(thinking="none", json_schema=False), b'{"a":1}')]
 )
 def test_json_object_is_a_tool_whose_arguments_are_the_answer(facts: ModelFacts, schema: bytes | None) -> None:
-    model = ConverseModel(facts, Losses())
+    model = ConverseModel(facts, DroppedFields())
     found = model.write(Request("m", [user("a")], format=Format(schema)), "m")
     assert request_faults(found.body) == []
     config = json.loads(found.body)["toolConfig"]
@@ -863,9 +866,9 @@ def test_json_object_is_a_tool_whose_arguments_are_the_answer(facts: ModelFacts,
 
 
 def test_json_object_beside_tools_is_asked_for_in_words() -> None:
-    losses = Losses()
-    body, _ = written(user("a"), losses=losses, tools=[Tool("f")], format=Format())
-    assert "JSON object" in body["system"][-1]["text"] and losses.dropped == ("response_format",)
+    dropped = DroppedFields()
+    body, _ = written(user("a"), dropped=dropped, tools=[Tool("f")], format=Format())
+    assert "JSON object" in body["system"][-1]["text"] and dropped.names == ("response_format",)
 
     facts = ModelFacts(json_schema=False)
     body, _ = written(user("a"), facts=facts, tools=[Tool("f")], format=Format(b'{"type":"object"}'))
@@ -894,7 +897,7 @@ def test_what_has_no_counterpart_is_dropped_and_told() -> None:
         "service_tier",
     )
     with pytest.raises(BadRequestError, match="seed has no counterpart"):
-        written(user("a"), losses=Losses(strict=True), seed=1)
+        written(user("a"), dropped=DroppedFields(strict=True), seed=1)
 
 
 def test_tier_goes_where_the_service_has_it() -> None:
@@ -917,9 +920,9 @@ def test_refusal_in_the_history_is_text() -> None:
 def test_bytes_of_a_request_are_the_same_each_time() -> None:
     """Caches go by them."""
     request = Request("m", [system("s"), user("a")], tools=[Tool("a.b"), Tool("c")], temperature=0.1)
-    first = ConverseModel(PLAIN, Losses()).write(request, "m").body
+    first = ConverseModel(PLAIN, DroppedFields()).write(request, "m").body
 
-    assert first == ConverseModel(PLAIN, Losses()).write(request, "m").body
+    assert first == ConverseModel(PLAIN, DroppedFields()).write(request, "m").body
 
 
 _TEXTS = st.sampled_from([b'"a"', b'""', b'" "', b'"\\u00e4"'])
@@ -952,7 +955,7 @@ def test_any_request_is_refused_or_one_that_the_service_takes(
 ) -> None:
     request = Request("m", messages, tools=[Tool("f")], reasoning=reasoning, tool_choice=choice, format=form)
     try:
-        found = ConverseModel(facts, Losses()).write(request, "m")
+        found = ConverseModel(facts, DroppedFields()).write(request, "m")
     except BadRequestError:
         return
     assert request_faults(found.body, is_claude=facts is not PLAIN) == []
@@ -970,7 +973,7 @@ def _answer(content: list[Any], stop: str = "end_turn", **more: Any) -> bytes:
 
 
 def _read(content: list[Any], stop: str = "end_turn", facts: ModelFacts = CLAUDE, **more: Any) -> Answer:
-    return ConverseModel(facts, Losses()).answer(_answer(content, stop, **more))
+    return ConverseModel(facts, DroppedFields()).answer(_answer(content, stop, **more))
 
 
 _ANSWERS = [each for each in recorded("bedrock", "/converse") if not each.is_stream]
@@ -981,7 +984,7 @@ def test_recorded_answer_is_read(exchange: Exchange) -> None:
     facts = CLAUDE if "anthropic" in exchange.url else PLAIN
     said = json.loads(exchange.reply)
 
-    answer = ConverseModel(facts, Losses()).answer(exchange.reply)
+    answer = ConverseModel(facts, DroppedFields()).answer(exchange.reply)
 
     again = []
     for block in answer.blocks:
@@ -1029,13 +1032,13 @@ def test_pitfall_38_stop_reasons(word: str, stop: Stop) -> None:
 
 
 def test_stop_sequence_is_told_where_it_is_known() -> None:
-    model = ConverseModel(CLAUDE, Losses())
+    model = ConverseModel(CLAUDE, DroppedFields())
     body = model.write(Request("m", [user("a")], stop=["X", "Y"]), "m").body
     assert json.loads(body)["additionalModelResponseFieldPaths"] == ["/stop_sequence"]
     answer = model.answer(_answer([], "stop_sequence", additionalModelResponseFields={"stop_sequence": "Y"}))
     assert answer.stop == Stop(StopReason.STOP_STRING, "Y")
 
-    model = ConverseModel(PLAIN, Losses())
+    model = ConverseModel(PLAIN, DroppedFields())
     model.write(Request("m", [user("a")], stop=["X"]), "m")
     assert model.answer(_answer([], "stop_sequence")).stop == Stop(StopReason.STOP_STRING, "X")
 
@@ -1084,7 +1087,7 @@ def test_usage_has_the_cache_in_its_input() -> None:
 )
 def test_broken_answer_is_told(body: bytes) -> None:
     with pytest.raises(BrokenReplyError):
-        ConverseModel(PLAIN, Losses()).answer(body)
+        ConverseModel(PLAIN, DroppedFields()).answer(body)
 
 
 @given(st.sampled_from(_ANSWERS), st.data())
@@ -1096,7 +1099,7 @@ def test_mutated_answer_raises_nothing_else(exchange: Exchange, data: st.DataObj
             st.sampled_from([b"", b'"', b"{", b"\xff", b"null", b"1"])
         )
     try:
-        ConverseModel(PLAIN, Losses()).answer(bytes(reply))
+        ConverseModel(PLAIN, DroppedFields()).answer(bytes(reply))
     except (BrokenReplyError, ReplyError):
         pass
 
@@ -1125,7 +1128,7 @@ def test_mutated_answer_raises_nothing_else(exchange: Exchange, data: st.DataObj
 )
 def test_pitfall_42_errors_by_their_name(name: str, status: int, kind: ErrorKind, told: int) -> None:
     """42: the name stands in a header, or in the body of what stands before the service."""
-    model = ConverseModel(PLAIN, Losses())
+    model = ConverseModel(PLAIN, DroppedFields())
     for error in (
         model.error(status, b'{"message":"why"}', {"x-amzn-errortype": f"{name}:http://internal.amazon.com/"}),
         model.error(status, b'{"Message":"why","__type":"com.amazon.coral.service#%b"}' % name.encode()),
@@ -1137,7 +1140,7 @@ def test_pitfall_42_errors_by_their_name(name: str, status: int, kind: ErrorKind
     "exchange", [each for each in recorded("bedrock", "", status=None) if each.status >= 400], ids=str
 )
 def test_recorded_error_is_read(exchange: Exchange) -> None:
-    error = ConverseModel(PLAIN, Losses()).error(exchange.status, exchange.reply, exchange.headers)
+    error = ConverseModel(PLAIN, DroppedFields()).error(exchange.status, exchange.reply, exchange.headers)
 
     assert error.kind is ErrorKind.INVALID and error.message == json.loads(exchange.reply)["message"]
 
@@ -1153,11 +1156,11 @@ def test_recorded_error_is_read(exchange: Exchange) -> None:
     ],
 )
 def test_error_may_be_anything(body: bytes, message: str) -> None:
-    error = ConverseModel(PLAIN, Losses()).error(503, body)
+    error = ConverseModel(PLAIN, DroppedFields()).error(503, body)
 
     assert (error.kind, error.status, error.message) == (ErrorKind.UNAVAILABLE, 503, message)
 
 
 @given(st.integers(100, 599), st.binary(max_size=60), st.dictionaries(st.just("x-amzn-errortype"), st.text(max_size=9)))
 def test_error_never_raises(status: int, body: bytes, headers: dict[str, str]) -> None:
-    ConverseModel(PLAIN, Losses()).error(status, body, headers)
+    ConverseModel(PLAIN, DroppedFields()).error(status, body, headers)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Close,
     Delta,
@@ -87,7 +88,7 @@ TAIL = [Finish(Stop(StopReason.END)), Used(Usage(3, 4)), End()]
 
 
 def reader(facts: ModelFacts = CLAUDE) -> StreamReader:
-    return ConverseModel(facts, Losses()).stream()
+    return ConverseModel(facts, DroppedFields()).stream()
 
 
 def events(*frames: bytes) -> list[Event]:
@@ -346,7 +347,7 @@ def test_pitfall_35_unknown_events_and_deltas_are_skipped() -> None:
 
 
 def test_answer_by_a_tool_is_streamed_as_text() -> None:
-    model = ConverseModel(ModelFacts(thinking="none"), Losses())
+    model = ConverseModel(ModelFacts(thinking="none"), DroppedFields())
     model.write(Request("m", [Message(Role.USER, [Text(b'"a"')])], format=Format()), "m")
 
     found = model.stream().feed(

@@ -11,7 +11,8 @@ from google.genai.types import CountTokensResponse
 
 from tests.recorded import Exchange, recorded
 from velox.dialects.as_sent.claude_wrapper import bedrock_body
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import Call, Image, Media, MediaKind, Message, Request, Role, Text
 from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.counting import (
@@ -39,15 +40,15 @@ _MESSAGES = (
 
 
 def _of_messages(model_api: ApiKind, *, is_flat: bool = False) -> Counting:
-    losses = Losses()
+    dropped = DroppedFields()
     models = {
         ApiKind.COUNT_GENERATE: GenerateModel,
         ApiKind.COUNT_CONVERSE: ConverseModel,
         ApiKind.COUNT_MESSAGES: MessagesModel,
     }
-    model = models.get(model_api, MessagesModel)(ModelFacts(), losses)
-    client = MessagesClient(_CALL, losses)
-    return Counting(client, ApiKind.COUNT_MESSAGES, model, model_api, losses, is_flat=is_flat)
+    model = models.get(model_api, MessagesModel)(ModelFacts(), dropped)
+    client = MessagesClient(_CALL, dropped)
+    return Counting(client, ApiKind.COUNT_MESSAGES, model, model_api, dropped, is_flat=is_flat)
 
 
 def test_messages_are_counted_by_gemini() -> None:
@@ -75,13 +76,13 @@ def test_messages_are_counted_by_converse() -> None:
 def test_contents_are_counted_by_claude(is_whole: bool) -> None:
     """Gemini's clients ask with contents, or with a whole request; Anthropic takes nothing that tunes the answer."""
     body = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}], "generationConfig": {"temperature": 0.5}}
-    losses = Losses()
+    dropped = DroppedFields()
     counting = Counting(
-        GenerateClient(_CALL, losses),
+        GenerateClient(_CALL, dropped),
         ApiKind.COUNT_GENERATE,
-        MessagesModel(ModelFacts(), losses),
+        MessagesModel(ModelFacts(), dropped),
         ApiKind.COUNT_MESSAGES,
-        losses,
+        dropped,
     )
 
     found = counting.request(json.dumps({"generateContentRequest": body} if is_whole else body).encode(), "claude")
@@ -133,7 +134,7 @@ def test_bedrock_counts_bodies_for_invoke(each: Exchange) -> None:
 
 def test_bedrock_says_that_it_can_not_count() -> None:
     """By what it has been recorded to say; of a bad request it says another thing."""
-    model = ConverseModel(ModelFacts(), Losses())
+    model = ConverseModel(ModelFacts(), DroppedFields())
     found = {
         each.reply: cannot_count(model.error(each.status, each.reply, each.headers))
         for each in recorded("bedrock", "count-tokens", status=400)

@@ -12,7 +12,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     Call,
@@ -40,13 +41,13 @@ _CALL: Final = Call("0123abcd", 1_700_000_000, "m")
 _CLAUDE: Final = ModelFacts(thinking="budget", forced_choice=False, max_tokens_name="max_tokens")
 _Model = Callable[[], ModelSide]
 _MODELS: Final[dict[str, tuple[_Model, list[Exchange]]]] = {
-    "messages": (lambda: MessagesModel(_CLAUDE, Losses()), recorded("anthropic", "/messages")),
+    "messages": (lambda: MessagesModel(_CLAUDE, DroppedFields()), recorded("anthropic", "/messages")),
     "generate": (
-        lambda: GenerateModel(UNKNOWN_MODEL, Losses()),
+        lambda: GenerateModel(UNKNOWN_MODEL, DroppedFields()),
         [*recorded("gemini", "enerateContent"), *recorded("vertex", "enerateContent")],
     ),
-    "responses": (lambda: ResponsesModel(UNKNOWN_MODEL, Losses()), recorded("openai", "/v1/responses")),
-    "converse": (lambda: ConverseModel(_CLAUDE, Losses()), recorded("bedrock", "/converse")),
+    "responses": (lambda: ResponsesModel(UNKNOWN_MODEL, DroppedFields()), recorded("openai", "/v1/responses")),
+    "converse": (lambda: ConverseModel(_CLAUDE, DroppedFields()), recorded("bedrock", "/converse")),
 }
 _BAD: Final = ("count_tokens", "countTokens", "/compact", "/input_tokens")
 
@@ -61,7 +62,7 @@ def _replies(*, stream: bool) -> list[Any]:
 
 
 def _client() -> ChatClient:
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
     client.read(b'{"model":"m","messages":[],"stream_options":{"include_usage":true}}')
     return client
 
@@ -95,7 +96,7 @@ def _check(answer: Answer, whole: dict[str, Any]) -> None:
     assert [call["function"]["name"] for call in found] == [call.name for call in calls]
     thoughts = [json.loads(block.text) for block in answer.blocks if isinstance(block, Thinking)]
     assert (message.get("reasoning_content") or "") == "\n\n".join(filter(None, thoughts))
-    back = ChatClient(_CALL, Losses()).read(json.dumps({"messages": [message]}).encode()).messages[0].blocks
+    back = ChatClient(_CALL, DroppedFields()).read(json.dumps({"messages": [message]}).encode()).messages[0].blocks
     given = [block.signature for block in answer.blocks if isinstance(block, Thinking)]
     assert [block.signature for block in back if isinstance(block, Thinking)] == given
     assert [block.signature for block in back if isinstance(block, ToolUse)] == [call.signature for call in calls]
@@ -149,9 +150,9 @@ _CHAT: Final = [
 @pytest.mark.parametrize("each", _CHAT, ids=str)
 def test_requests_of_this_dialect_are_written_for_all_models(each: Exchange) -> None:
     """Anthropic's rules are those of the simulator, which knows nothing of the writers."""
-    for model in (lambda: MessagesModel(_CLAUDE, Losses()), *(made for made, _ in _MODELS.values())):
+    for model in (lambda: MessagesModel(_CLAUDE, DroppedFields()), *(made for made, _ in _MODELS.values())):
         try:
-            request = ChatClient(_CALL, Losses()).read(each.body)
+            request = ChatClient(_CALL, DroppedFields()).read(each.body)
             body = json.loads(model().write(request, "m").body)
         except BadRequestError as exc:
             assert exc.param
@@ -160,10 +161,10 @@ def test_requests_of_this_dialect_are_written_for_all_models(each: Exchange) -> 
             message_wish(body, lambda text: "")
 
 
-_OTHERS: Final[tuple[tuple[str, Callable[[Losses], ClientSide], list[Exchange]], ...]] = (
-    ("messages", lambda losses: MessagesClient(_CALL, losses), recorded("anthropic", "/messages")),
-    ("responses", lambda losses: ResponsesClient(_CALL, losses), recorded("openai", "/v1/responses")),
-    ("generate", lambda losses: GenerateClient(_CALL, losses), recorded("gemini", "enerateContent")),
+_OTHERS: Final[tuple[tuple[str, Callable[[DroppedFields], ClientSide], list[Exchange]], ...]] = (
+    ("messages", lambda dropped: MessagesClient(_CALL, dropped), recorded("anthropic", "/messages")),
+    ("responses", lambda dropped: ResponsesClient(_CALL, dropped), recorded("openai", "/v1/responses")),
+    ("generate", lambda dropped: GenerateClient(_CALL, dropped), recorded("gemini", "enerateContent")),
 )
 
 
@@ -177,12 +178,12 @@ _OTHERS: Final[tuple[tuple[str, Callable[[Losses], ClientSide], list[Exchange]],
     ],
 )
 def test_requests_of_other_clients_are_written_in_this_dialect(
-    client: Callable[[Losses], ClientSide], each: Exchange
+    client: Callable[[DroppedFields], ClientSide], each: Exchange
 ) -> None:
     """In the order that OpenAI wants: each call is answered before anything else is said."""
     try:
-        request = client(Losses()).read(each.body)
-        written = ChatModel(UNKNOWN_MODEL, Losses()).write(request, "m")
+        request = client(DroppedFields()).read(each.body)
+        written = ChatModel(UNKNOWN_MODEL, DroppedFields()).write(request, "m")
     except BadRequestError as exc:
         assert exc.message
         return
@@ -197,5 +198,5 @@ def test_requests_of_other_clients_are_written_in_this_dialect(
         assert len(set(waiting)) == len(waiting)
         for call in message.get("tool_calls", []):
             assert isinstance(json.loads(call["function"]["arguments"]), dict)
-    again = ChatClient(_CALL, Losses()).read(written.body)
+    again = ChatClient(_CALL, DroppedFields()).read(written.body)
     assert len(again.tools) == len(request.tools)

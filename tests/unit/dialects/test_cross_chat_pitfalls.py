@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.dialects.assembling import events_of
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, End, Failed, ModelSide
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
@@ -23,20 +24,20 @@ _TOOLS: Final = [{"type": "function", "function": {"name": "f", "description": "
 
 
 def _claude(facts: ModelFacts = _CLAUDE) -> ModelSide:
-    return MessagesModel(facts, Losses())
+    return MessagesModel(facts, DroppedFields())
 
 
 def _gemini() -> ModelSide:
-    return GenerateModel(UNKNOWN_MODEL, Losses())
+    return GenerateModel(UNKNOWN_MODEL, DroppedFields())
 
 
 def _bedrock() -> ModelSide:
-    return ConverseModel(_CLAUDE, Losses())
+    return ConverseModel(_CLAUDE, DroppedFields())
 
 
 def _body(model: ModelSide, **fields: Any) -> Any:
     given = {"model": "m", "messages": [_ASKED], **fields}
-    return json.loads(model.write(ChatClient(_CALL, Losses()).read(json.dumps(given).encode()), "m").body)
+    return json.loads(model.write(ChatClient(_CALL, DroppedFields()).read(json.dumps(given).encode()), "m").body)
 
 
 def _calls(*ids: str) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def test_pitfall_10_signed_thinking_goes_back_to_claude_first() -> None:
         "content": [thinking, {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}],
         "usage": {"input_tokens": 5, "output_tokens": 2},
     }  # fmt: skip
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
     message = json.loads(client.answer(_claude().answer(json.dumps(reply).encode())))["choices"][0]["message"]
 
     body = _body(_claude(), messages=[_ASKED, message, *_results("toolu_1")], tools=_TOOLS)
@@ -94,7 +95,7 @@ def test_pitfall_11_empty_thinking_with_a_signature_is_kept() -> None:
     """It is a valid block, and a 400 without."""
     content = [{"type": "thinking", "thinking": "", "signature": "U0lH"}, {"type": "text", "text": "x"}]
     reply = {"id": "msg_1", "type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
     answer = _claude().answer(json.dumps({**reply, "model": "c", "usage": {}}).encode())
     message = json.loads(client.answer(answer))["choices"][0]["message"]
     assert "reasoning_content" not in message
@@ -108,7 +109,7 @@ def test_pitfall_13_geminis_signature_comes_back_by_the_id_alone() -> None:
         {"functionCall": {"name": "f"}},
     ]
     reply = {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}]}
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
     message = json.loads(client.answer(_gemini().answer(json.dumps(reply).encode())))["choices"][0]["message"]
     del message["reasoning_details"]
     ids = [call["id"] for call in message["tool_calls"]]
@@ -134,7 +135,7 @@ def test_pitfall_17_usage_of_claude_counts_the_cache() -> None:
         "stop_reason": "end_turn",
     }
     answer = _claude().answer(json.dumps({**reply, "usage": usage}).encode())
-    found = json.loads(ChatClient(_CALL, Losses()).answer(answer))["usage"]
+    found = json.loads(ChatClient(_CALL, DroppedFields()).answer(answer))["usage"]
     assert (found["prompt_tokens"], found["completion_tokens"], found["total_tokens"]) == (125, 3, 128)
     assert found["prompt_tokens_details"] == {"cached_tokens": 100, "cache_write_tokens": 20}
 
@@ -173,10 +174,10 @@ def test_pitfall_25_max_tokens_is_there_and_above_the_budget() -> None:
 
 def test_pitfall_26_sampling_is_left_out_where_it_is_refused() -> None:
     """Newer models of Anthropic answer 400 to it; above 1 it is brought down for the others."""
-    losses = Losses()
-    body = _body(MessagesModel(ModelFacts(sampling=False, thinking="adaptive"), losses), temperature=0.5, top_p=0.9)
+    dropped = DroppedFields()
+    body = _body(MessagesModel(ModelFacts(sampling=False, thinking="adaptive"), dropped), temperature=0.5, top_p=0.9)
     assert "temperature" not in body and "top_p" not in body
-    assert set(losses.dropped) == {"temperature", "top_p"}
+    assert set(dropped.names) == {"temperature", "top_p"}
     assert _body(_claude(), temperature=1.7)["temperature"] == 1
 
 
@@ -198,7 +199,7 @@ def test_pitfall_36_error_of_claude_in_a_stream_is_one_here() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
     events = events_of(_claude().stream(), start + error)
     assert isinstance(events[-1], Failed) and not any(isinstance(event, End) for event in events)
-    writer = ChatClient(_CALL, Losses()).stream()
+    writer = ChatClient(_CALL, DroppedFields()).stream()
     data = b"".join(writer.write(event) for event in events)
     assert json.loads(data.rstrip().split(b"data: ")[-1])["error"]["message"] == "busy"
     assert b'finish_reason":"' not in data and b"[DONE]" not in data
@@ -210,6 +211,8 @@ def test_pitfall_38_refusal_of_claude_is_a_content_filter() -> None:
         "id": "m", "type": "message", "role": "assistant", "model": "c", "content": [], "stop_reason": "refusal",
         "stop_details": {"type": "refusal", "category": "x", "explanation": "I can not."}, "usage": {},
     }  # fmt: skip
-    choice = json.loads(ChatClient(_CALL, Losses()).answer(_claude().answer(json.dumps(reply).encode())))["choices"][0]
+    choice = json.loads(ChatClient(_CALL, DroppedFields()).answer(_claude().answer(json.dumps(reply).encode())))[
+        "choices"
+    ][0]
     assert choice["finish_reason"] == "content_filter"
     assert choice["message"]["refusal"] == "I can not."

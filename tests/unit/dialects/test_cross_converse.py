@@ -11,7 +11,8 @@ import pytest
 
 from tests.recorded import recorded
 from tests.unit.dialects.converse_shapes import request_faults
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, ClientSide
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
@@ -37,7 +38,7 @@ _MODELS = ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "us.anthropic.claude-
     ],
 )
 def test_recorded_requests_of_clients_are_written_without_a_fault(
-    make: Callable[[Call, Losses], ClientSide], provider: str, ending: str, n_least: int
+    make: Callable[[Call, DroppedFields], ClientSide], provider: str, ending: str, n_least: int
 ) -> None:
     n_written = 0
     for exchange in recorded(provider, ending, status=None):
@@ -45,8 +46,8 @@ def test_recorded_requests_of_clients_are_written_without_a_fault(
             continue
         for model in _MODELS:
             try:
-                request = make(Call("abc", 1), Losses()).read(exchange.body)
-                body = ConverseModel(facts_of(PROVIDERS["bedrock"], model), Losses()).write(request, model).body
+                request = make(Call("abc", 1), DroppedFields()).read(exchange.body)
+                body = ConverseModel(facts_of(PROVIDERS["bedrock"], model), DroppedFields()).write(request, model).body
             except BadRequestError:
                 continue
             assert request_faults(body, is_claude="claude" in model) == [], exchange.name

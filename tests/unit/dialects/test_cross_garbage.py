@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.dialects.test_matrix import PLAIN
 from tests.unit.dialects.test_matrix_requests import REQUESTS, SIDES
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.gateway.translation.translators import Dialogue
@@ -56,9 +57,9 @@ def changed(draw: st.DrawFn) -> tuple[ApiKind, bytes]:
 
 
 def crossing(client: ApiKind, api: ApiKind, facts: ModelFacts) -> Dialogue:
-    losses = Losses()
+    dropped = DroppedFields()
     call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is ApiKind.GENERATE else "")
-    return Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](facts, losses, "openai"), losses)
+    return Dialogue(SIDES.clients[client](call, dropped), SIDES.models[api](facts, dropped, "openai"), dropped)
 
 
 def crossed(client: ApiKind, api: ApiKind, facts: ModelFacts, body: bytes) -> bytes:

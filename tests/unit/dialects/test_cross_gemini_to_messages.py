@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import Dialogue
@@ -21,9 +21,9 @@ CALLING = [e for e in recorded("gemini", ":streamGenerateContent", stream=True) 
 @pytest.mark.parametrize("exchange", CALLING, ids=str)
 def test_pitfall_04_a_stream_of_gemini_delivers_its_arguments(exchange: Exchange) -> None:
     """Its parts come whole, and a Messages client puts them together from deltas."""
-    losses, made = Losses(), sides()
-    client = made.clients[ApiKind.MESSAGES](Call("0a1b2c", 1_790_000_000, "m", True), losses)
-    crossing = Dialogue(client, made.models[ApiKind.GENERATE](ModelFacts(), losses, "gemini"), losses)
+    dropped, made = DroppedFields(), sides()
+    client = made.clients[ApiKind.MESSAGES](Call("0a1b2c", 1_790_000_000, "m", True), dropped)
+    crossing = Dialogue(client, made.models[ApiKind.GENERATE](ModelFacts(), dropped, "gemini"), dropped)
     crossing.request(ASK, "m")
     text = crossing.stream().feed(exchange.reply, True)
 

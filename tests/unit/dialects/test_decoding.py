@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, ClientSide
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.generate.write_reply import GenerateClient
@@ -27,10 +28,12 @@ _MARK = b"\xef\xbb\xbf"
     ],
 )
 def test_byte_order_mark_before_a_request_is_passed_over(
-    make: Callable[[Call, Losses], ClientSide], body: bytes
+    make: Callable[[Call, DroppedFields], ClientSide], body: bytes
 ) -> None:
     """A translated request is read as one that passes is."""
-    found = [make(Call("abc", 1, "m"), Losses()).read(each) for each in (body, _MARK + body, bytearray(_MARK + body))]
+    found = [
+        make(Call("abc", 1, "m"), DroppedFields()).read(each) for each in (body, _MARK + body, bytearray(_MARK + body))
+    ]
 
     assert found == [found[0]] * 3
 

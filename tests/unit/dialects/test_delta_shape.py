@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.recorded import recorded
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import Delta, Event, StreamReader
 from velox.dialects.chat.read_stream import ChunkReader
 from velox.dialects.messages.read_stream import MessagesReader

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
@@ -26,15 +26,15 @@ MODELS = [
 def told(asked: tuple[str, str, ApiKind], *blocks: dict[str, Any]) -> tuple[list[str], tuple[str, ...]]:
     """Return the texts that the model gets, and what was left out."""
     provider, model, api = asked
-    losses = Losses()
-    client = SIDES.clients[ApiKind.MESSAGES](Call("a", 1, "m"), losses)
-    written = SIDES.models[api](facts_of(PROVIDERS[provider], model), losses, provider)
+    dropped = DroppedFields()
+    client = SIDES.clients[ApiKind.MESSAGES](Call("a", 1, "m"), dropped)
+    written = SIDES.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": [*blocks]}]}
-    sent = json.loads(Dialogue(client, written, losses).request(json.dumps(body).encode(), model))
+    sent = json.loads(Dialogue(client, written, dropped).request(json.dumps(body).encode(), model))
     (message,) = sent.get("messages") or sent.get("contents") or sent["input"]
     parts = message.get("parts") or message["content"]
     parts = [{"text": parts}] if isinstance(parts, str) else parts
-    return [part.get("text", "file") for part in parts], losses.dropped
+    return [part.get("text", "file") for part in parts], dropped.names
 
 
 @pytest.mark.parametrize("asked", MODELS)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Message, Reasoning, Request, Role, Text
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.converse.read_reply import ConverseModel
@@ -29,8 +30,8 @@ from velox.dialects.responses.read_reply import ResponsesModel
 )
 def test_nearest_effort_is_the_next_lower_one_or_the_lowest(taken: tuple[str, ...], expected: tuple[str, ...]) -> None:
     """Reasoning that is asked for is never switched off by it."""
-    assert tuple(taken_effort(each, taken, Losses()) for each in EFFORTS) == expected
-    assert taken_effort("huge", taken, Losses(strict=True)) == "huge"
+    assert tuple(taken_effort(each, taken, DroppedFields()) for each in EFFORTS) == expected
+    assert taken_effort("huge", taken, DroppedFields(strict=True)) == "huge"
 
 
 @pytest.mark.parametrize(
@@ -49,13 +50,13 @@ def test_effort_that_a_model_does_not_have_is_a_loss(
     """Claude 4.6 answers 400 to "xhigh", most servers to all but three."""
     facts = ModelFacts(thinking=thinking, efforts=("low", "medium", "high"))
 
-    def written(effort: str, losses: Losses) -> str:
+    def written(effort: str, dropped: DroppedFields) -> str:
         request = Request("m", [Message(Role.USER, [Text(b'"a"')])], reasoning=Reasoning(effort))
-        return json.dumps(json.loads(side(facts, losses).write(request, "m").body))
+        return json.dumps(json.loads(side(facts, dropped).write(request, "m").body))
 
     for effort, taken in (("minimal", "low"), ("medium", "medium"), ("xhigh", "high")):
-        losses = Losses()
-        assert f'"{taken}"' in written(effort, losses)
-        assert losses.dropped == (() if effort == taken else (field,))
+        dropped = DroppedFields()
+        assert f'"{taken}"' in written(effort, dropped)
+        assert dropped.names == (() if effort == taken else (field,))
     with pytest.raises(BadRequestError):
-        written("max", Losses(strict=True))
+        written("max", DroppedFields(strict=True))

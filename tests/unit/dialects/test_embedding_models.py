@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from openai.types import CreateEmbeddingResponse
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import Call
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
@@ -51,9 +52,9 @@ WRITTEN: dict[EmbeddingForm, Any] = {
 }
 
 
-def crossing(form: EmbeddingForm, losses: Losses | None = None) -> ModelEmbeddings:
-    losses = losses or Losses()
-    return ModelEmbeddings(ChatClient(Call("a", 1), losses), ConverseModel(ModelFacts(), losses), losses, form)
+def crossing(form: EmbeddingForm, dropped: DroppedFields | None = None) -> ModelEmbeddings:
+    dropped = dropped or DroppedFields()
+    return ModelEmbeddings(ChatClient(Call("a", 1), dropped), ConverseModel(ModelFacts(), dropped), dropped, form)
 
 
 def asked(text: Any = "a", **more: Any) -> bytes:
@@ -175,11 +176,11 @@ def test_calls_that_were_answered_are_told_though_others_fail() -> None:
 
 def test_what_is_left_out_is_counted() -> None:
     """And refused where the route is strict."""
-    losses = Losses()
-    crossing(TITAN, losses).requests(asked(user="u", input_type="search_query", other=1), "m")
-    assert losses.dropped == ("user", "input_type", "unknown")
+    dropped = DroppedFields()
+    crossing(TITAN, dropped).requests(asked(user="u", input_type="search_query", other=1), "m")
+    assert dropped.names == ("user", "input_type", "unknown")
     with pytest.raises(BadRequestError):
-        crossing(TITAN, Losses(strict=True)).requests(asked(user="u"), "m")
+        crossing(TITAN, DroppedFields(strict=True)).requests(asked(user="u"), "m")
 
 
 @pytest.mark.parametrize("form", EmbeddingForm)
@@ -208,9 +209,9 @@ def test_number_that_is_too_large_for_base64_is_broken() -> None:
 
 def test_clients_of_gemini_get_their_own_shape() -> None:
     """Their requests go by OpenAI's form to the model's."""
-    losses = Losses()
-    sides = GenerateClient(Call("a", 1, "m"), losses), ConverseModel(ModelFacts(), losses)
-    made = ModelEmbeddings(*sides, losses, COHERE, GoogleEmbeddings(*sides, losses))
+    dropped = DroppedFields()
+    sides = GenerateClient(Call("a", 1, "m"), dropped), ConverseModel(ModelFacts(), dropped)
+    made = ModelEmbeddings(*sides, dropped, COHERE, GoogleEmbeddings(*sides, dropped))
     request = {"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 256}
     bodies = made.requests(json.dumps({"requests": [request]}).encode(), "m")
     assert [json.loads(each) for each in bodies] == [WRITTEN[COHERE]]

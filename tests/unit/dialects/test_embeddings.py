@@ -11,7 +11,8 @@ from openai.types import embedding_create_params
 from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import Call
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings, with_embedding_model
@@ -24,10 +25,10 @@ TWO_SIZES = json.dumps({"requests": [A, {**A, "outputDimensionality": 2}]}).enco
 PARAMS: TypeAdapter[Any] = TypeAdapter(embedding_create_params.EmbeddingCreateParams)
 
 
-def crossing(losses: Losses | None = None) -> GoogleEmbeddings:
-    losses = losses or Losses()
-    client = GenerateClient(Call("0a1b2c", 1, "m"), losses)
-    return GoogleEmbeddings(client, ChatModel(ModelFacts(), losses), losses)
+def crossing(dropped: DroppedFields | None = None) -> GoogleEmbeddings:
+    dropped = dropped or DroppedFields()
+    client = GenerateClient(Call("0a1b2c", 1, "m"), dropped)
+    return GoogleEmbeddings(client, ChatModel(ModelFacts(), dropped), dropped)
 
 
 def ask(*texts: str, **more: Any) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.bedrock_frames import frame
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.converse.frames import Frames
 from velox.dialects.generate.json_items import JsonItems
 from velox.protocol.sse_events import SseEvents

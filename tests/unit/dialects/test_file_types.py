@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, ClientSide, Document, Image, Media, MediaKind, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
@@ -135,12 +136,12 @@ def test_types_of_texts(kind: str) -> None:
 
 def _chat(*parts: Any) -> tuple[ClientSide, bytes]:
     given = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, *parts]}]}
-    return ChatClient(_CALL, Losses()), json.dumps(given).encode()
+    return ChatClient(_CALL, DroppedFields()), json.dumps(given).encode()
 
 
 def _responses(*parts: Any) -> tuple[ClientSide, bytes]:
     given = {"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}, *parts]}]}
-    return ResponsesClient(_CALL, Losses()), json.dumps(given).encode()
+    return ResponsesClient(_CALL, DroppedFields()), json.dumps(given).encode()
 
 
 def _sent(model: ModelSide, client: ClientSide, body: bytes) -> Any:
@@ -148,7 +149,7 @@ def _sent(model: ModelSide, client: ClientSide, body: bytes) -> Any:
 
 
 def _claude() -> ModelSide:
-    return MessagesModel(ModelFacts(thinking="budget"), Losses())
+    return MessagesModel(ModelFacts(thinking="budget"), DroppedFields())
 
 
 def _file(name: str | None, data: str) -> dict[str, Any]:
@@ -183,7 +184,7 @@ _FILES: Final[list[_FileRequest]] = [
 )
 def test_converse_is_told_the_format(request_of: _FileRequest, name: str | None, data: str, form: str) -> None:
     """C12: from a bare base64, or one without a useful type."""
-    body = _sent(ConverseModel(ModelFacts(thinking="budget"), Losses()), *request_of(name, data))
+    body = _sent(ConverseModel(ModelFacts(thinking="budget"), DroppedFields()), *request_of(name, data))
 
     assert body["messages"][0]["content"][1]["document"]["format"] == form
 
@@ -216,14 +217,14 @@ def test_office_files_are_refused_where_they_are_not_read() -> None:
 
 def test_texts_are_parts_of_text_for_chat() -> None:
     """C12: most servers know no files at all, and OpenAI's API takes only PDFs so."""
-    body = _sent(ChatModel(UNKNOWN_MODEL, Losses()), *_responses(_input_file("a.csv", _base64(_CSV))))
+    body = _sent(ChatModel(UNKNOWN_MODEL, DroppedFields()), *_responses(_input_file("a.csv", _base64(_CSV))))
 
     assert body["messages"][0]["content"][1] == {"type": "text", "text": "a.csv\n\na,b\n1,2\n"}
 
 
 def test_texts_are_sent_where_no_files_are_taken() -> None:
     """C12: Perplexity's Responses refuses the part, not what it says."""
-    model = ResponsesModel(facts_of(PROVIDERS["perplexity"], "sonar"), Losses(), "perplexity")
+    model = ResponsesModel(facts_of(PROVIDERS["perplexity"], "sonar"), DroppedFields(), "perplexity")
 
     body = _sent(model, *_chat(_file("a.csv", _base64(_CSV))))
 
@@ -242,18 +243,18 @@ def _pdf_as_picture(kind: str) -> tuple[ClientSide, bytes]:
         "max_tokens": 9,
         "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}],
     }
-    return MessagesClient(_CALL, Losses()), json.dumps(given).encode()
+    return MessagesClient(_CALL, DroppedFields()), json.dumps(given).encode()
 
 
 @pytest.mark.parametrize("client", ["chat", "responses", "messages"])
 def test_pdf_in_the_place_of_a_picture_is_a_file(client: str) -> None:
     """C11: as others take it; its type is said."""
     assert _sent(_claude(), *_pdf_as_picture(client))["messages"][0]["content"][-1]["type"] == "document"
-    converse = ConverseModel(ModelFacts(thinking="budget"), Losses())
+    converse = ConverseModel(ModelFacts(thinking="budget"), DroppedFields())
     assert "document" in json.dumps(_sent(converse, *_pdf_as_picture(client)))
-    gemini = _sent(GenerateModel(UNKNOWN_MODEL, Losses()), *_pdf_as_picture(client))
+    gemini = _sent(GenerateModel(UNKNOWN_MODEL, DroppedFields()), *_pdf_as_picture(client))
     assert gemini["contents"][0]["parts"][-1]["inlineData"]["mimeType"] == "application/pdf"
-    chat = _sent(ChatModel(UNKNOWN_MODEL, Losses()), *_pdf_as_picture(client))
+    chat = _sent(ChatModel(UNKNOWN_MODEL, DroppedFields()), *_pdf_as_picture(client))
     assert chat["messages"][0]["content"][-1]["type"] == "file"
 
 
@@ -269,7 +270,7 @@ def test_text_in_the_place_of_a_picture_is_a_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "model", "asked", "taken", "dropped"),
+    ("provider", "model", "asked", "taken", "is_dropped"),
     [
         ("openai", "gpt-4o", "original", "high", True),
         ("openai", "gpt-4o", "low", "low", False),
@@ -280,27 +281,27 @@ def test_text_in_the_place_of_a_picture_is_a_text() -> None:
     ],
 )
 def test_details_of_pictures_are_those_that_are_taken(
-    provider: str, model: str, asked: str, taken: str | None, dropped: bool
+    provider: str, model: str, asked: str, taken: str | None, is_dropped: bool
 ) -> None:
     """C10: the next lower one of a closed list, in both of OpenAI's APIs; what is none of them is left out."""
     facts = facts_of(PROVIDERS[provider], model)
     given = _responses({"type": "input_image", "image_url": "https://a.example/a.png", "detail": asked})
     for side in (ChatModel, ResponsesModel):
-        losses = Losses()
-        sent = _sent(side(facts, losses, provider), *given)
+        dropped = DroppedFields()
+        sent = _sent(side(facts, dropped, provider), *given)
         part = (sent.get("messages") or sent["input"])[0]["content"][1]
         found = part["image_url"].get("detail") if side is ChatModel else part.get("detail")
-        assert (found, losses.dropped) == (taken, ("detail",) if dropped else ())
+        assert (found, dropped.names) == (taken, ("detail",) if is_dropped else ())
 
 
 def test_detail_is_named_where_it_has_no_counterpart() -> None:
     """C10: also at Gemini, which has none for a part."""
-    losses = Losses()
+    dropped = DroppedFields()
     given = _chat({"type": "image_url", "image_url": {"url": "https://a.example/a.png", "detail": "high"}})
 
-    _sent(GenerateModel(UNKNOWN_MODEL, losses), *given)
+    _sent(GenerateModel(UNKNOWN_MODEL, dropped), *given)
 
-    assert losses.dropped == ("detail",)
+    assert dropped.names == ("detail",)
 
 
 def test_base64_in_lines_and_of_the_other_alphabet_is_read() -> None:
@@ -315,6 +316,6 @@ def test_files_are_refused_where_a_server_knows_none() -> None:
     """K1: Groq's messages have texts and pictures; a text is sent as one."""
     facts = facts_of(PROVIDERS["groq"], "llama-4")
     with pytest.raises(BadRequestError, match="no files"):
-        _sent(ChatModel(facts, Losses(), "groq"), *_chat(_file("a.pdf", _base64(_PDF))))
-    body = _sent(ChatModel(facts, Losses(), "groq"), *_chat(_file("a.txt", _base64(_CSV))))
+        _sent(ChatModel(facts, DroppedFields(), "groq"), *_chat(_file("a.pdf", _base64(_PDF))))
+    body = _sent(ChatModel(facts, DroppedFields(), "groq"), *_chat(_file("a.txt", _base64(_CSV))))
     assert body["messages"][0]["content"][1]["type"] == "text"

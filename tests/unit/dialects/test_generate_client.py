@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from google.genai import errors, types
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
@@ -57,8 +58,8 @@ _CALL = Call("abc123", 1_700_000_000, "claude-x", True)
 _USER = {"role": "user", "parts": [{"text": "Hi"}]}
 
 
-def _read(body: dict[str, Any], losses: Losses | None = None) -> Request:
-    return GenerateClient(_CALL, losses or Losses()).read(json.dumps({"contents": [_USER], **body}).encode())
+def _read(body: dict[str, Any], dropped: DroppedFields | None = None) -> Request:
+    return GenerateClient(_CALL, dropped or DroppedFields()).read(json.dumps({"contents": [_USER], **body}).encode())
 
 
 def _config(**config: Any) -> Request:
@@ -115,9 +116,9 @@ def test_snake_case_is_read_like_camel_case() -> None:
             for name in value
         }
 
-    losses = Losses()
-    assert _read(snake(camel), losses) == _read(camel, losses)
-    assert losses.dropped == ()
+    dropped = DroppedFields()
+    assert _read(snake(camel), dropped) == _read(camel, dropped)
+    assert dropped.names == ()
     request = _read(camel)
     assert request.max_tokens == 5
     assert request.format == Format(b'{"some_key": {"a_b": 1}}')
@@ -187,7 +188,7 @@ def test_results_become_texts(response: object, text: str, is_error: bool) -> No
     request = _read({"contents": contents})
 
     assert request.messages[2].blocks == [ToolResult("c", [Text(text.encode())], "f", is_error)]
-    written = json.loads(GenerateModel(ModelFacts(), Losses()).write(request, "m").body)
+    written = json.loads(GenerateModel(ModelFacts(), DroppedFields()).write(request, "m").body)
     assert written["contents"][2]["parts"][0]["functionResponse"]["response"] == response
 
 
@@ -200,9 +201,9 @@ def test_media() -> None:
         {"fileData": {"fileUri": "https://generativelanguage.googleapis.com/v1beta/files/abc"}},
         {"fileData": {"fileUri": "https://x.example/a.png", "mimeType": "image/png"}, "videoMetadata": {"fps": 1}},
     ]
-    losses = Losses()
+    dropped = DroppedFields()
 
-    blocks = _read({"contents": [{"role": "user", "parts": parts}]}, losses).messages[0].blocks
+    blocks = _read({"contents": [{"role": "user", "parts": parts}]}, dropped).messages[0].blocks
 
     picture, sound, document, file, linked = blocks
     assert isinstance(picture, Image)
@@ -215,7 +216,7 @@ def test_media() -> None:
     assert file.source.kind is MediaKind.ID
     assert isinstance(linked, Image)
     assert linked.source.kind is MediaKind.URL
-    assert losses.dropped == ("video_metadata",)
+    assert dropped.names == ("video_metadata",)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ def test_googles_own_schemas_become_json_schemas() -> None:
 
 def test_fields_that_only_gemini_has_are_dropped_and_said() -> None:
     """Those that tune an answer."""
-    losses = Losses()
+    dropped = DroppedFields()
 
     _read(
         {
@@ -281,10 +282,10 @@ def test_fields_that_only_gemini_has_are_dropped_and_said() -> None:
             "somethingNew": 1,
             "cachedContent": None,
         },
-        losses,
+        dropped,
     )
 
-    assert losses.dropped == ("safety_settings", "labels", "tools.hosted", "media_resolution", "logprobs", "unknown")
+    assert dropped.names == ("safety_settings", "labels", "tools.hosted", "media_resolution", "logprobs", "unknown")
 
 
 @pytest.mark.parametrize(
@@ -333,7 +334,7 @@ def test_what_cannot_be_read_or_must_not_be_dropped_is_refused(body: dict[str, A
 def test_pitfall_44_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     """Invalid UTF-8 too, wherever it stands."""
     with pytest.raises(BadRequestError):
-        GenerateClient(_CALL, Losses()).read(body)
+        GenerateClient(_CALL, DroppedFields()).read(body)
 
 
 def test_pitfall_44_texts_stay_as_they_are() -> None:
@@ -343,7 +344,7 @@ def test_pitfall_44_texts_stay_as_they_are() -> None:
         b'{"role":"model","parts":[{"functionCall":{"name":"f","args":{"n":12345678901234567890}}}]}]}'
     )
 
-    messages = GenerateClient(_CALL, Losses()).read(bytearray(body)).messages
+    messages = GenerateClient(_CALL, DroppedFields()).read(bytearray(body)).messages
 
     assert messages[0].blocks == [Text(b'"\\ud800"')]
     assert messages[1].blocks == [ToolUse("call_1", "f", b'{"n":12345678901234567890}')]
@@ -364,11 +365,13 @@ _ANSWER = Answer("msg_1", "claude-x-1", _BLOCKS, Stop(StopReason.TOOLS), Usage(1
 
 
 def _write(answer: Answer) -> types.GenerateContentResponse:
-    return types.GenerateContentResponse.model_validate(json.loads(GenerateClient(_CALL, Losses()).answer(answer)))
+    return types.GenerateContentResponse.model_validate(
+        json.loads(GenerateClient(_CALL, DroppedFields()).answer(answer))
+    )
 
 
 def _stream(events: list[Event]) -> list[types.GenerateContentResponse]:
-    writer = GenerateClient(_CALL, Losses()).stream()
+    writer = GenerateClient(_CALL, DroppedFields()).stream()
     texts = b"".join([writer.write(event) for event in events]).split(b"\r\n\r\n")
     assert texts.pop() == b""
     return [types.GenerateContentResponse.model_validate(json.loads(text.removeprefix(b"data: "))) for text in texts]
@@ -529,7 +532,7 @@ def test_pitfall_03_and_08_overlapping_calls_come_whole_and_in_their_order() -> 
 
 def test_pitfall_36_and_37_an_error_or_a_cut_is_never_an_end() -> None:
     """An error is an event that the SDK raises; a cut leaves the reason out."""
-    writer = GenerateClient(_CALL, Losses()).stream()
+    writer = GenerateClient(_CALL, DroppedFields()).stream()
     begun: list[Event] = [Start("i", "m"), Open(0, Kind.TEXT), Delta(0, b'"x"'), Close(0), Finish(Stop(StopReason.END))]
     written = b"".join([writer.write(event) for event in begun])
 
@@ -544,7 +547,7 @@ def test_pitfall_36_and_37_an_error_or_a_cut_is_never_an_end() -> None:
 
 def test_errors_in_googles_shape() -> None:
     """With what field was wrong and when to try again."""
-    client = GenerateClient(_CALL, Losses())
+    client = GenerateClient(_CALL, DroppedFields())
 
     bad = json.loads(client.error(ApiError(ErrorKind.INVALID, 400, "m", param="contents[0]")))["error"]
     limited = json.loads(client.error(ApiError(ErrorKind.RATE_LIMIT, 429, "m", retry_after_s=1.5)))["error"]
@@ -559,11 +562,11 @@ def test_errors_in_googles_shape() -> None:
 
 def test_bounds() -> None:
     """Of open blocks and of bytes that wait."""
-    writer = GenerateClient(_CALL, Losses()).stream()
+    writer = GenerateClient(_CALL, DroppedFields()).stream()
     with pytest.raises(BrokenReplyError):
         for n in range(129):
             writer.write(Open(n, Kind.TOOL, "", "f"))
-    writer = GenerateClient(_CALL, Losses()).stream()
+    writer = GenerateClient(_CALL, DroppedFields()).stream()
     writer.write(Open(0, Kind.TOOL, "", "f"))
     with pytest.raises(BrokenReplyError):
         for _ in range(MOST_WAITING_BYTES // 65536 + 1):
@@ -590,8 +593,8 @@ def test_array_has_the_same_items_as_the_events() -> None:
     """It is closed by the end of a whole answer alone."""
     answer = Answer("a", "m", [Text(b'"Hi\\n"'), ToolUse("c", "f", b'{"a":1}')], Stop(StopReason.TOOLS))
     call = Call("0a", 1, "m", stream=True)
-    events = GenerateClient(call, Losses()).stream()
-    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), Losses()).stream()
+    events = GenerateClient(call, DroppedFields()).stream()
+    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), DroppedFields()).stream()
     sent = b"".join(events.write(event) for event in events_of(answer))
     pieces = [array.write(event) for event in events_of(answer)]
 
@@ -603,7 +606,7 @@ def test_array_has_the_same_items_as_the_events() -> None:
 
 def test_array_is_not_closed_after_an_error() -> None:
     """So that nobody takes it for whole."""
-    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), Losses()).stream()
+    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), DroppedFields()).stream()
     events: list[Event] = [Start("a", "m"), Open(0, Kind.TEXT), Delta(0, b'"Hi"')]
     events.append(Failed(ApiError(ErrorKind.UNAVAILABLE, 503, "Busy")))
     text = b"".join(array.write(event) for event in events)

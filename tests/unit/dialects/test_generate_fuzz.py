@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recorded import recorded
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.generate.read_reply import GenerateModel
@@ -21,14 +22,14 @@ _FACTS = (ModelFacts(), ModelFacts(schema_keywords=False, thinking="thinking_bud
 def _request(body: bytes) -> None:
     for facts in _FACTS:
         try:
-            request = GenerateClient(_CALL, Losses()).read(body)
-            GenerateModel(facts, Losses()).write(request, "m")
+            request = GenerateClient(_CALL, DroppedFields()).read(body)
+            GenerateModel(facts, DroppedFields()).write(request, "m")
         except BadRequestError:
             pass
 
 
 def _reply(body: bytes) -> None:
-    model, client = GenerateModel(_FACTS[0], Losses()), GenerateClient(_CALL, Losses())
+    model, client = GenerateModel(_FACTS[0], DroppedFields()), GenerateClient(_CALL, DroppedFields())
     model.error(500, body)
     try:
         client.answer(model.answer(body))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -54,8 +55,8 @@ _LEVEL = ModelFacts(thinking="level")
 _OLD = ModelFacts(thinking="thinking_budget")
 
 
-def _write(request: Request, facts: ModelFacts = _LEVEL, losses: Losses | None = None) -> Any:
-    return json.loads(GenerateModel(facts, losses or Losses()).write(request, "gemini-x").body)
+def _write(request: Request, facts: ModelFacts = _LEVEL, dropped: DroppedFields | None = None) -> Any:
+    return json.loads(GenerateModel(facts, dropped or DroppedFields()).write(request, "gemini-x").body)
 
 
 def _asked(*messages: Message, **fields: Any) -> Request:
@@ -86,7 +87,7 @@ def test_texts_arguments_and_schemas_stay_the_bytes_that_they_were() -> None:
     schema = b'{ "type":"object", "properties":{"b":{"const":12345678901234567890},"a":{}} }'
     text = b'"\\u00fc \\ud800 \xc3\xbc"'
     body = (
-        GenerateModel(_LEVEL, Losses())
+        GenerateModel(_LEVEL, DroppedFields())
         .write(
             _asked(
                 _user(Text(text)),
@@ -192,15 +193,15 @@ def test_pitfall_13_a_lost_signature_is_said_to_be_lost() -> None:
 
 def test_pitfall_14_signatures_of_other_providers_are_left_out() -> None:
     """And counted; thoughts that nobody signed are left out without a word."""
-    losses = Losses()
+    dropped = DroppedFields()
     asked = _asked(
         _user(Text(b'"x"')),
         _said(Thinking(b'"hm"', Signature("anthropic", "x")), Thinking(b'"so"'), Text(b'"yes"')),
         _user(Text(b'"y"')),
     )
 
-    assert _write(asked, losses=losses)["contents"][1]["parts"] == [{"text": "yes"}]
-    assert losses.dropped == ("reasoning_signature",)
+    assert _write(asked, dropped=dropped)["contents"][1]["parts"] == [{"text": "yes"}]
+    assert dropped.names == ("reasoning_signature",)
 
 
 def test_pitfall_21_a_later_system_message_stays_in_place() -> None:
@@ -262,12 +263,12 @@ def test_pitfall_24_to_26_stops_and_sampling() -> None:
         "presencePenalty": 0.5,
         "stopSequences": ["x"],
     }
-    losses = Losses()
-    config = _write(asked, ModelFacts(sampling=False, refused=("seed",)), losses)["generationConfig"]
+    dropped = DroppedFields()
+    config = _write(asked, ModelFacts(sampling=False, refused=("seed",)), dropped)["generationConfig"]
     assert config == {"maxOutputTokens": 5, "presencePenalty": 0.5, "stopSequences": ["x"]}
-    assert losses.dropped == ("temperature", "top_p", "top_k", "seed")
+    assert dropped.names == ("temperature", "top_p", "top_k", "seed")
     with pytest.raises(BadRequestError):
-        _write(asked, ModelFacts(sampling=False), Losses(strict=True))
+        _write(asked, ModelFacts(sampling=False), DroppedFields(strict=True))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +317,7 @@ def test_pitfall_27_media_that_google_cannot_read_are_refused(source: Media) -> 
 def test_pitfall_29_names_that_do_not_fit_are_mapped_everywhere() -> None:
     """In declarations, calls, results and choices; the map restores them."""
     name = "mcp/server tool"
-    written = GenerateModel(_LEVEL, Losses()).write(
+    written = GenerateModel(_LEVEL, DroppedFields()).write(
         _asked(
             _user(Text(b'"x"')),
             _said(_called("c", name)),
@@ -338,7 +339,7 @@ def test_pitfall_29_names_that_do_not_fit_are_mapped_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "facts", "config", "dropped"),
+    ("choice", "facts", "config", "lost"),
     [
         (ToolChoice(Choice.AUTO), _LEVEL, {"mode": "AUTO"}, ()),
         (ToolChoice(Choice.NONE), _LEVEL, {"mode": "NONE"}, ()),
@@ -354,14 +355,14 @@ def test_pitfall_29_names_that_do_not_fit_are_mapped_everywhere() -> None:
         (ToolChoice(Choice.REQUIRED), ModelFacts(forced_choice=False), {"mode": "AUTO"}, ("tool_choice",)),
     ],
 )
-def test_tool_choices(choice: ToolChoice, facts: ModelFacts, config: object, dropped: tuple[str, ...]) -> None:
+def test_tool_choices(choice: ToolChoice, facts: ModelFacts, config: object, lost: tuple[str, ...]) -> None:
     """Each has its mode; one that is forced where the model refuses that is dropped."""
-    losses = Losses()
+    dropped = DroppedFields()
 
-    written = _write(_asked(tools=[Tool("f")], tool_choice=choice), facts, losses)
+    written = _write(_asked(tools=[Tool("f")], tool_choice=choice), facts, dropped)
 
     assert written["toolConfig"]["functionCallingConfig"] == config
-    assert losses.dropped == dropped
+    assert dropped.names == lost
 
 
 @pytest.mark.parametrize(
@@ -417,13 +418,13 @@ def test_answer_in_json_beside_tools_is_asked_for_in_words_of_older_models() -> 
     """They answer 400 to a response mime type with functions; newer ones take both."""
     facts, tools = ModelFacts(thinking="thinking_budget", json_with_tools=False), [Tool("f")]
     schema = b'{"type":"object","properties":{"a":{"type":"string"}}}'
-    losses = Losses()
+    dropped = DroppedFields()
 
-    told = _write(_asked(format=Format(schema), tools=tools), facts, losses)
+    told = _write(_asked(format=Format(schema), tools=tools), facts, dropped)
     alone = _write(_asked(format=Format(schema)), facts)
     newer = _write(_asked(format=Format(schema), tools=tools))
 
-    assert "generationConfig" not in told and losses.dropped == ("response_format",)
+    assert "generationConfig" not in told and dropped.names == ("response_format",)
     assert schema.decode() in told["systemInstruction"]["parts"][0]["text"]
     assert alone["generationConfig"] == newer["generationConfig"]
     assert "systemInstruction" not in alone and "systemInstruction" not in newer
@@ -441,7 +442,7 @@ def test_pitfall_31_the_subset_of_a_tools_schema() -> None:
     schemas = SubsetSchemas()
 
     for _ in range(2):
-        body = GenerateModel(facts, Losses(), schemas).write(_asked(tools=tools), "m").body
+        body = GenerateModel(facts, DroppedFields(), schemas).write(_asked(tools=tools), "m").body
         assert json.loads(body)["tools"][0]["functionDeclarations"] == [
             {"name": "f"},
             {
@@ -456,7 +457,7 @@ def test_pitfall_31_the_subset_of_a_tools_schema() -> None:
 
 def test_fields_without_a_counterpart_are_said() -> None:
     """Marks, keys, users, names, strict tools, tiers."""
-    losses = Losses()
+    dropped = DroppedFields()
     request = _asked(
         Message(Role.USER, [Text(b'"x"', CacheMark("5m"))], "Ada"),
         tools=[Tool("f", strict=True)],
@@ -466,9 +467,9 @@ def test_fields_without_a_counterpart_are_said() -> None:
         tier="scale",
     )
 
-    _write(request, losses=losses)
+    _write(request, dropped=dropped)
 
-    assert set(losses.dropped) == {"cache", "name", "strict", "parallel_tool_calls", "user", "prompt_cache_key", "tier"}
+    assert set(dropped.names) == {"cache", "name", "strict", "parallel_tool_calls", "user", "prompt_cache_key", "tier"}
     assert _write(_asked(tier="default"))["serviceTier"] == "standard"
     assert "serviceTier" not in _write(_asked(tier="auto"))
 
@@ -495,7 +496,7 @@ def _sse(*replies: bytes) -> bytes:
 
 
 def _read(data: bytes, size: int = 0) -> list[Event]:
-    reader = GenerateModel(_LEVEL, Losses()).stream()
+    reader = GenerateModel(_LEVEL, DroppedFields()).stream()
     events: list[Event] = []
     for at in range(0, len(data), size or len(data)):
         events += reader.feed(data[at : at + (size or len(data))])
@@ -503,7 +504,7 @@ def _read(data: bytes, size: int = 0) -> list[Event]:
 
 
 def _stop(body: bytes) -> Stop:
-    return GenerateModel(_LEVEL, Losses()).answer(body).stop
+    return GenerateModel(_LEVEL, DroppedFields()).answer(body).stop
 
 
 def test_pitfall_05_a_call_is_the_reason_for_the_end() -> None:
@@ -557,7 +558,7 @@ def test_a_broken_answer_is_an_error(reason: str) -> None:
     """Never an end: another upstream may be asked."""
     body = _reply(reason=reason)
     with pytest.raises(ReplyError) as caught:
-        GenerateModel(_LEVEL, Losses()).answer(body)
+        GenerateModel(_LEVEL, DroppedFields()).answer(body)
     assert (caught.value.error.kind, caught.value.error.status) == (ErrorKind.API, 502)
 
     events = _read(_sse(_reply({"text": "x"}, reason=None), body))
@@ -724,7 +725,7 @@ def test_bounds() -> None:
 def test_an_answer_that_is_none(body: bytes) -> None:
     """An error of dialects' own."""
     with pytest.raises((BrokenReplyError, ReplyError)):
-        GenerateModel(_LEVEL, Losses()).answer(body)
+        GenerateModel(_LEVEL, DroppedFields()).answer(body)
 
 
 # -- errors -------------------------------------------------------------------------------------------
@@ -747,7 +748,7 @@ def test_an_answer_that_is_none(body: bytes) -> None:
 )
 def test_errors_by_googles_status(status: int, body: dict[str, object], kind: ErrorKind) -> None:
     """Alone, or in an array as the shim of OpenAI's API sends them."""
-    model = GenerateModel(_LEVEL, Losses())
+    model = GenerateModel(_LEVEL, DroppedFields())
     for data in ({"error": body}, [{"error": body}]):
         error = model.error(status, json.dumps(data).encode())
         assert (error.kind, error.status, error.message) == (kind, status, "m")
@@ -757,12 +758,12 @@ def test_errors_say_when_to_try_again_and_that_a_key_is_wrong() -> None:
     """Google says both in details."""
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}]
     body = {"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}}
-    error = GenerateModel(_LEVEL, Losses()).error(429, json.dumps(body).encode())
+    error = GenerateModel(_LEVEL, DroppedFields()).error(429, json.dumps(body).encode())
     assert (error.retry_after_s, error.code) == (34.5, "resource_exhausted")
 
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}]
     body = {"error": {"code": 400, "message": "m", "status": "INVALID_ARGUMENT", "details": details}}
-    assert GenerateModel(_LEVEL, Losses()).error(400, json.dumps(body).encode()).kind is ErrorKind.AUTHENTICATION
+    assert GenerateModel(_LEVEL, DroppedFields()).error(400, json.dumps(body).encode()).kind is ErrorKind.AUTHENTICATION
 
 
 @pytest.mark.parametrize(
@@ -770,7 +771,7 @@ def test_errors_say_when_to_try_again_and_that_a_key_is_wrong() -> None:
 )
 def test_an_error_may_be_anything(body: bytes) -> None:
     """HTML, empty, cut: its status stays, its text is cut."""
-    error = GenerateModel(_LEVEL, Losses()).error(502, body)
+    error = GenerateModel(_LEVEL, DroppedFields()).error(502, body)
 
     assert error.status == 502
     assert error.message

@@ -10,7 +10,8 @@ import pytest
 from google.genai import types
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Call,
     Close,
@@ -50,14 +51,14 @@ def test_there_are_recordings() -> None:
 @pytest.mark.parametrize("exchange", _ALL, ids=str)
 def test_request_read_and_written_says_the_same(exchange: Exchange) -> None:
     """Gemini -> form -> Gemini equals the request, but for what the tables say is dropped or refused."""
-    losses = Losses()
+    dropped = DroppedFields()
     try:
-        request = GenerateClient(_CALL, losses).read(exchange.body)
+        request = GenerateClient(_CALL, dropped).read(exchange.body)
     except BadRequestError as exc:
         assert exc.param in _REFUSED
         return
 
-    written = GenerateModel(_FACTS, losses).write(request, "gemini-test")
+    written = GenerateModel(_FACTS, dropped).write(request, "gemini-test")
 
     assert _as_written(exchange.json) == json.loads(written.body)
     assert written.names == {}
@@ -141,9 +142,11 @@ def _lowered(schema: Any) -> Any:
 def test_answer_is_written_as_the_sdk_reads_it(exchange: Exchange) -> None:
     """The official SDK reads what is written, with the texts, calls and counts of what Google sent."""
     sent = json.loads(exchange.reply)
-    answer = GenerateModel(_FACTS, Losses()).answer(exchange.reply)
+    answer = GenerateModel(_FACTS, DroppedFields()).answer(exchange.reply)
 
-    read = types.GenerateContentResponse.model_validate(json.loads(GenerateClient(_CALL, Losses()).answer(answer)))
+    read = types.GenerateContentResponse.model_validate(
+        json.loads(GenerateClient(_CALL, DroppedFields()).answer(answer))
+    )
 
     assert read.candidates is not None
     assert read.candidates[0].content is not None
@@ -166,7 +169,7 @@ def test_answer_is_written_as_the_sdk_reads_it(exchange: Exchange) -> None:
 
 
 def _events(data: bytes, cuts: list[int]) -> list[Event]:
-    reader = GenerateModel(_FACTS, Losses()).stream()
+    reader = GenerateModel(_FACTS, DroppedFields()).stream()
     events: list[Event] = []
     for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         events += reader.feed(data[begin:end])
@@ -174,7 +177,7 @@ def _events(data: bytes, cuts: list[int]) -> list[Event]:
 
 
 def _written(events: list[Event]) -> bytes:
-    writer = GenerateClient(_CALL, Losses()).stream()
+    writer = GenerateClient(_CALL, DroppedFields()).stream()
     return b"".join([writer.write(event) for event in events])
 
 

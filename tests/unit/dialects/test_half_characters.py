@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, event, stop
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import (
     Answer,
     Call,
@@ -54,11 +55,11 @@ def gemini(part: bytes) -> bytes:
 
 
 def gemini_model() -> GenerateModel:
-    return GenerateModel(ModelFacts(), Losses())
+    return GenerateModel(ModelFacts(), DroppedFields())
 
 
 def converse_model() -> ConverseModel:
-    return ConverseModel(ModelFacts(), Losses())
+    return ConverseModel(ModelFacts(), DroppedFields())
 
 
 def texts(events: list[Event]) -> list[bytes]:
@@ -81,7 +82,7 @@ def seen(stream: bytes) -> str:
 
 
 def streamed(*pieces: bytes, kind: Kind = Kind.TEXT) -> bytes:
-    writer = GenerateClient(CALL, Losses()).stream()
+    writer = GenerateClient(CALL, DroppedFields()).stream()
     events: list[Event] = [Start("", ""), Open(0, kind), *(Delta(0, piece) for piece in pieces), Close(0)]
     return b"".join(writer.write(each) for each in events)
 
@@ -170,7 +171,7 @@ def test_gemini_clients_get_no_half_in_arguments() -> None:
     arguments = b'{"a":"x\\ud83d"}'
     for body in (
         streamed(json.dumps(arguments.decode()).encode(), kind=Kind.TOOL)[6:],
-        GenerateClient(CALL, Losses()).answer(
+        GenerateClient(CALL, DroppedFields()).answer(
             Answer("", "", [ToolUse("i", "f\ud83d", arguments)], Stopped(StopReason.TOOLS))
         ),
     ):
@@ -180,7 +181,7 @@ def test_gemini_clients_get_no_half_in_arguments() -> None:
 
 def test_plain_answers_for_gemini_clients_have_no_half() -> None:
     answer = Answer("", "", [Text(b'"a\\ud83d"'), Thinking(b'"\\ude00"')], Stopped(StopReason.END))
-    client = GenerateClient(CALL, Losses())
+    client = GenerateClient(CALL, DroppedFields())
     writer = client.stream()
 
     reply = types.GenerateContentResponse.model_validate(json.loads(client.answer(answer)))
@@ -199,18 +200,18 @@ def test_signature_with_a_half_comes_to_clients_of_chat() -> None:
     """A server may write what it likes there, and wants it back as it was."""
     detail = b'{"type":"reasoning.encrypted","data":"x\\ud83d","format":"f","id":"rs","index":0}'
     body = b'{"choices":[{"message":{"content":"a","reasoning_details":[%b]},"finish_reason":"stop"}]}' % detail
-    answer = ChatModel(ModelFacts(), Losses()).answer(body)
+    answer = ChatModel(ModelFacts(), DroppedFields()).answer(body)
 
-    written = json.loads(ChatClient(CALL, Losses()).answer(answer))
+    written = json.loads(ChatClient(CALL, DroppedFields()).answer(answer))
 
     assert "x\ud83d" in written["choices"][0]["message"]["reasoning_details"][0]["data"]
 
 
 @pytest.mark.parametrize("model", [ChatModel, GenerateModel, ConverseModel, MessagesModel])
-def test_stop_string_with_a_half_goes_up(model: Callable[[ModelFacts, Losses], ModelSide]) -> None:
+def test_stop_string_with_a_half_goes_up(model: Callable[[ModelFacts, DroppedFields], ModelSide]) -> None:
     request = Request("m", [Message(Role.USER, [Text(b'"a"')])], stop=["x\ud83d"])
 
-    assert b"x\\ud83d" in model(ModelFacts(), Losses()).write(request, "m").body
+    assert b"x\\ud83d" in model(ModelFacts(), DroppedFields()).write(request, "m").body
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_bytes_of_converse_that_are_no_utf8_become_a_mark() -> None:
         b'"usage":{"inputTokens":1,"outputTokens":1,"totalTokens":2}}'
     )
 
-    answer = ChatClient(CALL, Losses()).answer(converse_model().answer(body))
+    answer = ChatClient(CALL, DroppedFields()).answer(converse_model().answer(body))
 
     assert json.loads(answer)["choices"][0]["message"]["content"] == "a\ufffd"
 

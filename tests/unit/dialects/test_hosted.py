@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, ClientSide, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
@@ -31,23 +32,25 @@ def _facts(provider: str, model: str) -> ModelFacts:
     return facts_of(PROVIDERS[provider], model)
 
 
-_MODELS: Final[Mapping[str, Callable[[Losses], ModelSide]]] = {
-    "claude": lambda losses: MessagesModel(_facts("anthropic", "claude-opus-4-8"), losses),
-    "gpt": lambda losses: ResponsesModel(_facts("openai", "gpt-5.2"), losses),
-    "gemini": lambda losses: GenerateModel(_facts("gemini", "gemini-3-pro-preview"), losses),
-    "gpt by chat": lambda losses: ChatModel(_facts("openai", "gpt-4o"), losses),
-    "vllm": lambda losses: ChatModel(_facts("vllm", "qwen3"), losses, "vllm"),
-    "bedrock": lambda losses: ConverseModel(_facts("bedrock", "eu.anthropic.claude-sonnet-4-5"), losses),
-    "mantle": lambda losses: MessagesModel(_facts("bedrock-mantle", "claude-opus-4-8"), losses),
+_MODELS: Final[Mapping[str, Callable[[DroppedFields], ModelSide]]] = {
+    "claude": lambda dropped: MessagesModel(_facts("anthropic", "claude-opus-4-8"), dropped),
+    "gpt": lambda dropped: ResponsesModel(_facts("openai", "gpt-5.2"), dropped),
+    "gemini": lambda dropped: GenerateModel(_facts("gemini", "gemini-3-pro-preview"), dropped),
+    "gpt by chat": lambda dropped: ChatModel(_facts("openai", "gpt-4o"), dropped),
+    "vllm": lambda dropped: ChatModel(_facts("vllm", "qwen3"), dropped, "vllm"),
+    "bedrock": lambda dropped: ConverseModel(_facts("bedrock", "eu.anthropic.claude-sonnet-4-5"), dropped),
+    "mantle": lambda dropped: MessagesModel(_facts("bedrock-mantle", "claude-opus-4-8"), dropped),
 }
 _WITHOUT: Final = ("gpt by chat", "vllm", "bedrock", "mantle")
 _CHAT_CHOICE: Final = {"type": "function", "function": {"name": "f"}}
 
 # Of each client: a request, its search, another tool of the provider's, its function, and how a choice is said.
 _Fields = dict[str, Any]
-_CLIENTS: Final[Mapping[str, tuple[Callable[[Losses], ClientSide], _Fields, Any, Any, Any, Mapping[str, _Fields]]]] = {
+_CLIENTS: Final[
+    Mapping[str, tuple[Callable[[DroppedFields], ClientSide], _Fields, Any, Any, Any, Mapping[str, _Fields]]]
+] = {
     "messages": (
-        lambda losses: MessagesClient(_CALL, losses),
+        lambda dropped: MessagesClient(_CALL, dropped),
         {"model": "m", "max_tokens": 9000, "messages": [{"role": "user", "content": "Hi"}]},
         {"type": "web_search_20250305", "name": "web_search"},
         {"type": "mcp_toolset", "mcp_server_name": "m"},
@@ -58,7 +61,7 @@ _CLIENTS: Final[Mapping[str, tuple[Callable[[Losses], ClientSide], _Fields, Any,
         },
     ),
     "responses": (
-        lambda losses: ResponsesClient(_CALL, losses),
+        lambda dropped: ResponsesClient(_CALL, dropped),
         {"model": "m", "input": "Hi"},
         {"type": "web_search"},
         {"type": "mcp", "server_label": "m", "server_url": "https://m.example"},
@@ -66,7 +69,7 @@ _CLIENTS: Final[Mapping[str, tuple[Callable[[Losses], ClientSide], _Fields, Any,
         {"search": {"tool_choice": {"type": "web_search"}}, "any": {"tool_choice": "required"}},
     ),
     "generate": (
-        lambda losses: GenerateClient(_CALL, losses),
+        lambda dropped: GenerateClient(_CALL, dropped),
         {"contents": [{"parts": [{"text": "Hi"}]}]},
         {"googleSearch": {}},
         {"codeExecution": {}},
@@ -74,7 +77,7 @@ _CLIENTS: Final[Mapping[str, tuple[Callable[[Losses], ClientSide], _Fields, Any,
         {"any": {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}},
     ),
     "chat": (
-        lambda losses: ChatClient(_CALL, losses),
+        lambda dropped: ChatClient(_CALL, dropped),
         {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
         {"type": "web_search"},
         {"type": "image_generation"},
@@ -86,12 +89,12 @@ _CLIENTS: Final[Mapping[str, tuple[Callable[[Losses], ClientSide], _Fields, Any,
 
 def _crossed(client: str, model: str, tools: list[str], choice: str = "") -> tuple[Any, tuple[str, ...]]:
     """Return what goes up, and what is dropped. tools: "search", "other", "function"."""
-    losses = Losses()
+    dropped = DroppedFields()
     make, fields, search, other, function, choices = _CLIENTS[client]
     named = {"search": search, "other": other, "function": function}
     given = {**fields, "tools": [named[tool] for tool in tools], **(choices[choice] if choice else {})}
-    request = make(losses).read(json.dumps(given).encode())
-    return json.loads(_MODELS[model](losses).write(request, "m").body), losses.dropped
+    request = make(dropped).read(json.dumps(given).encode())
+    return json.loads(_MODELS[model](dropped).write(request, "m").body), dropped.names
 
 
 def _is_asked(model: str, body: Any) -> bool:
@@ -210,7 +213,7 @@ def test_named_tool_that_is_not_there_is_refused(client: str, fields: _Fields) -
     """C35: of a computer, of pictures, of MCP, of what OpenAI has kept of the web; and one that was never declared."""
     make, asked, *_ = _CLIENTS[client]
     with pytest.raises(BadRequestError) as caught:
-        make(Losses()).read(json.dumps({**asked, **fields}).encode())
+        make(DroppedFields()).read(json.dumps({**asked, **fields}).encode())
     assert caught.value.param.startswith("tool_choice")
 
 
@@ -220,7 +223,7 @@ def test_allowed_search_is_forced() -> None:
     for mode, forced in (("required", True), ("auto", False)):
         choice = {"type": "allowed_tools", "mode": mode, "tools": [search]}
         given = {**asked, "tools": [search, function], "tool_choice": choice}
-        request = make(Losses()).read(json.dumps(given).encode())
+        request = make(DroppedFields()).read(json.dumps(given).encode())
         assert (request.web_search is not None and request.web_search.is_forced) == forced
 
 
@@ -230,22 +233,22 @@ def test_what_a_search_may_find_is_carried_over() -> None:
     make, asked, search, *_ = _CLIENTS["messages"]
     tool = {**search, "allowed_domains": ["a.example"], "max_uses": 3, "user_location": place}
     body = json.dumps({**asked, "tools": [tool]}).encode()
-    losses = Losses()
+    dropped = DroppedFields()
 
-    sent = json.loads(_MODELS["gpt"](losses).write(make(Losses()).read(body), "m").body)
+    sent = json.loads(_MODELS["gpt"](dropped).write(make(DroppedFields()).read(body), "m").body)
 
     assert sent["tools"] == [
         {"type": "web_search", "filters": {"allowed_domains": ["a.example"]}, "user_location": place}
     ]
-    assert (sent["max_tool_calls"], losses.dropped) == (3, ())
-    losses = Losses()
-    _MODELS["gemini"](losses).write(make(Losses()).read(body), "m")
-    assert losses.dropped == ("web_search.allowed_domains", "web_search.max_uses", "web_search.user_location")
+    assert (sent["max_tool_calls"], dropped.names) == (3, ())
+    dropped = DroppedFields()
+    _MODELS["gemini"](dropped).write(make(DroppedFields()).read(body), "m")
+    assert dropped.names == ("web_search.allowed_domains", "web_search.max_uses", "web_search.user_location")
 
     make, asked, *_ = _CLIENTS["responses"]
     tool = {"type": "web_search", "filters": {"allowed_domains": ["a.example"]}, "user_location": place}
-    request = make(Losses()).read(json.dumps({**asked, "tools": [tool]}).encode())
-    sent = json.loads(_MODELS["claude"](Losses()).write(request, "m").body)
+    request = make(DroppedFields()).read(json.dumps({**asked, "tools": [tool]}).encode())
+    sent = json.loads(_MODELS["claude"](DroppedFields()).write(request, "m").body)
     assert sent["tools"] == [
         {
             "type": "web_search_20250305",
@@ -258,8 +261,8 @@ def test_what_a_search_may_find_is_carried_over() -> None:
 
 def test_answer_of_a_search_is_read() -> None:
     """RC9: what was found is in the text; how, is named as lost."""
-    losses = Losses()
-    model = _MODELS["gpt"](losses)
+    dropped = DroppedFields()
+    model = _MODELS["gpt"](dropped)
     item = {"type": "message", "content": [{"type": "output_text", "text": "Found", "annotations": [{"type": "u"}]}]}
     reply = {"id": "r", "model": "m", "status": "completed", "output": [{"type": "web_search_call", "id": "w"}, item]}
 
@@ -274,5 +277,5 @@ def test_function_of_the_name_cant_stand_beside_anthropics() -> None:
     make, asked, search, _, function, choices = _CLIENTS["responses"]
     given = {**asked, "tools": [search, {**function, "name": "web_search"}], **choices["search"]}
     with pytest.raises(BadRequestError) as caught:
-        _MODELS["claude"](Losses()).write(make(Losses()).read(json.dumps(given).encode()), "m")
+        _MODELS["claude"](DroppedFields()).write(make(DroppedFields()).read(json.dumps(given).encode()), "m")
     assert caught.value.param == "tools"

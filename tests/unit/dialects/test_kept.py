@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.responses.kept import KeptAnswer, Unfolding, input_page, refers, response_ids
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.vendors import openai as openais
 from velox.dialects.as_sent.known_values import with_known_values
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Call,
     ClientSide,
@@ -50,7 +51,7 @@ def _read(client: ClientSide, **fields: Any) -> Request:
 
 
 def _chat(**fields: Any) -> Request:
-    return _read(ChatClient(_CALL, Losses()), **{**_ASKED, **fields})
+    return _read(ChatClient(_CALL, DroppedFields()), **{**_ASKED, **fields})
 
 
 def _body(model: ModelSide, request: Request) -> Any:
@@ -69,7 +70,7 @@ def test_stop_strings_are_counted_for_chat(provider: str, model: str, most: int)
     stops = [f"s{n}" for n in range(most)]
 
     def sent(stop: list[str]) -> Any:
-        return _body(ChatModel(_facts(provider, model), Losses(), provider), _chat(stop=stop))["stop"]
+        return _body(ChatModel(_facts(provider, model), DroppedFields(), provider), _chat(stop=stop))["stop"]
 
     assert sent(stops) == sent([*stops, *stops]) == stops
     with pytest.raises(BadRequestError) as caught:
@@ -79,8 +80,8 @@ def test_stop_strings_are_counted_for_chat(provider: str, model: str, most: int)
 
 def test_stop_strings_are_counted_for_gemini() -> None:
     """W9: five there; the client reads the name of its own field."""
-    model = GenerateModel(_facts("gemini", "gemini-3-pro-preview"), Losses())
-    client = MessagesClient(_CALL, Losses())
+    model = GenerateModel(_facts("gemini", "gemini-3-pro-preview"), DroppedFields())
+    client = MessagesClient(_CALL, DroppedFields())
     request = _read(client, **_ASKED, max_tokens=9, stop_sequences=list("abcdef"))
 
     with pytest.raises(BadRequestError) as caught:
@@ -96,9 +97,9 @@ def test_stop_strings_of_claude_are_not_limited() -> None:
     stops = [f"s{n}" for n in range(40)]
     claude = ModelFacts(thinking="budget")
 
-    assert _body(MessagesModel(claude, Losses()), _chat(stop=stops))["stop_sequences"] == stops
-    assert _body(ConverseModel(claude, Losses()), _chat(stop=stops))["inferenceConfig"]["stopSequences"] == stops
-    assert _body(ChatModel(UNKNOWN_MODEL, Losses()), _chat(stop=stops))["stop"] == stops
+    assert _body(MessagesModel(claude, DroppedFields()), _chat(stop=stops))["stop_sequences"] == stops
+    assert _body(ConverseModel(claude, DroppedFields()), _chat(stop=stops))["inferenceConfig"]["stopSequences"] == stops
+    assert _body(ChatModel(UNKNOWN_MODEL, DroppedFields()), _chat(stop=stops))["stop"] == stops
 
 
 @pytest.mark.parametrize("side", [ChatModel, ResponsesModel])
@@ -107,9 +108,9 @@ def test_tools_are_counted(side: Any) -> None:
     tools = [{"type": "function", "function": {"name": f"f{n}"}} for n in range(129)]
     facts = _facts("openai", "gpt-4o")
 
-    assert len(_body(side(facts, Losses()), _chat(tools=tools[1:]))["tools"]) == 128
+    assert len(_body(side(facts, DroppedFields()), _chat(tools=tools[1:]))["tools"]) == 128
     with pytest.raises(BadRequestError, match="128") as caught:
-        side(facts, Losses()).write(_chat(tools=tools), "m")
+        side(facts, DroppedFields()).write(_chat(tools=tools), "m")
     assert caught.value.param == "tools"
 
 
@@ -127,29 +128,29 @@ def _thought(provider: str, value: str, item_id: str | None) -> Request:
 )
 def test_reasoning_of_responses_does_not_reach_chat(provider: str, model: str) -> None:
     """RS1: the provider is the same, the API has no field for it: none is sent, and it is named."""
-    losses = Losses()
+    dropped = DroppedFields()
 
-    body = _body(ChatModel(_facts(provider, model), losses, provider), _thought(provider, "gAAAAAB", "rs_1"))
+    body = _body(ChatModel(_facts(provider, model), dropped, provider), _thought(provider, "gAAAAAB", "rs_1"))
 
     assert "reasoning_details" not in json.dumps(body)
     assert provider == "bedrock-mantle" or not list(openais.problems("/v1/chat/completions", body))
-    assert losses.dropped == ("reasoning_signature",)
+    assert dropped.names == ("reasoning_signature",)
 
 
 def test_reasoning_of_chat_goes_back_to_chat_alone() -> None:
     """RS1: of a provider that has both APIs; its value says in which it was made."""
     facts, request = _facts("openrouter", "m"), _thought("openrouter", "anthropic-claude-v1:U0lH", None)
-    assert _body(ChatModel(facts, Losses(), "openrouter"), request)["messages"][1]["reasoning_details"]
+    assert _body(ChatModel(facts, DroppedFields(), "openrouter"), request)["messages"][1]["reasoning_details"]
 
-    losses = Losses()
-    body = _body(ResponsesModel(facts, losses, "openrouter"), request)
+    dropped = DroppedFields()
+    body = _body(ResponsesModel(facts, dropped, "openrouter"), request)
 
-    assert "U0lH" not in json.dumps(body) and losses.dropped == ("reasoning_signature",)
+    assert "U0lH" not in json.dumps(body) and dropped.names == ("reasoning_signature",)
 
 
 def test_reasoning_goes_to_responses_without_its_id() -> None:
     """RS2: with an id and `store: false` OpenAI wants the item that followed; the value alone is taken."""
-    body = _body(ResponsesModel(_facts("openai", "gpt-5.2"), Losses()), _thought("openai", "gAAAAAB", "rs_1"))
+    body = _body(ResponsesModel(_facts("openai", "gpt-5.2"), DroppedFields()), _thought("openai", "gAAAAAB", "rs_1"))
 
     assert body["store"] is False and not list(openais.problems("/v1/responses", body))
     (item,) = [item for item in body["input"] if item["type"] == "reasoning"]
@@ -174,7 +175,7 @@ def test_geminis_tools_may_be_an_object(name: str) -> None:
     """RS7: Google takes the only item of a list in its place."""
     declaration = {"name": "f", "parametersJsonSchema": {"type": "object"}}
     for tools in ({name: [declaration]}, {name: declaration}, [{name: declaration}]):
-        request = _read(GenerateClient(_CALL, Losses()), contents=[{"parts": [{"text": "Hi"}]}], tools=tools)
+        request = _read(GenerateClient(_CALL, DroppedFields()), contents=[{"parts": [{"text": "Hi"}]}], tools=tools)
         assert [tool.name for tool in request.tools] == ["f"]
 
 
@@ -185,9 +186,9 @@ def test_geminis_tools_may_be_an_object(name: str) -> None:
 def test_tiers_of_groq_are_those_of_openai(given: str, openai: str, groq: str) -> None:
     """RS10: each is asked in its own words."""
     asked = _chat(service_tier=given)
-    assert _body(ResponsesModel(_facts("openai", "gpt-5.2"), Losses()), asked)["service_tier"] == openai
-    assert _body(ChatModel(_facts("groq", "llama-4"), Losses(), "groq"), asked)["service_tier"] == groq
-    of_responses = _read(ResponsesClient(_CALL, Losses()), model="m", input="Hi", service_tier=given)
+    assert _body(ResponsesModel(_facts("openai", "gpt-5.2"), DroppedFields()), asked)["service_tier"] == openai
+    assert _body(ChatModel(_facts("groq", "llama-4"), DroppedFields(), "groq"), asked)["service_tier"] == groq
+    of_responses = _read(ResponsesClient(_CALL, DroppedFields()), model="m", input="Hi", service_tier=given)
     assert of_responses.tier == openai
 
 
@@ -206,13 +207,13 @@ def test_tools_without_a_type_are_functions() -> None:
 def test_body_of_the_other_api_is_told_its_path() -> None:
     """C37: Cursor's users read which path the request belongs to."""
     with pytest.raises(BadRequestError, match="/v1/responses") as caught:
-        _read(ChatClient(_CALL, Losses()), model="m", input="Hi")
+        _read(ChatClient(_CALL, DroppedFields()), model="m", input="Hi")
     assert caught.value.param == "messages"
     with pytest.raises(BadRequestError, match="/v1/chat/completions") as caught:
-        _read(ResponsesClient(_CALL, Losses()), **_ASKED)
+        _read(ResponsesClient(_CALL, DroppedFields()), **_ASKED)
     assert caught.value.param == "input"
     with pytest.raises(BadRequestError, match="messages"):
-        _read(ChatClient(_CALL, Losses()), model="m")
+        _read(ChatClient(_CALL, DroppedFields()), model="m")
 
 
 def test_modalities_say_what_can_be_carried_over() -> None:
@@ -223,7 +224,7 @@ def test_modalities_say_what_can_be_carried_over() -> None:
     assert caught.value.param == "modalities"
     with pytest.raises(BadRequestError, match="Velox carries only text"):
         config = {"responseModalities": ["IMAGE"]}
-        _read(GenerateClient(_CALL, Losses()), contents=[{"parts": [{"text": "a"}]}], generationConfig=config)
+        _read(GenerateClient(_CALL, DroppedFields()), contents=[{"parts": [{"text": "a"}]}], generationConfig=config)
 
 
 # -- functions, before there were tools -----------------------------------------------------------------------
@@ -239,11 +240,11 @@ _OLD_HISTORY: Final = [
 @pytest.mark.parametrize(
     "model",
     [
-        lambda: MessagesModel(ModelFacts(thinking="budget"), Losses()),
-        lambda: ConverseModel(ModelFacts(thinking="budget"), Losses()),
-        lambda: GenerateModel(UNKNOWN_MODEL, Losses()),
-        lambda: ResponsesModel(UNKNOWN_MODEL, Losses()),
-        lambda: ChatModel(UNKNOWN_MODEL, Losses()),
+        lambda: MessagesModel(ModelFacts(thinking="budget"), DroppedFields()),
+        lambda: ConverseModel(ModelFacts(thinking="budget"), DroppedFields()),
+        lambda: GenerateModel(UNKNOWN_MODEL, DroppedFields()),
+        lambda: ResponsesModel(UNKNOWN_MODEL, DroppedFields()),
+        lambda: ChatModel(UNKNOWN_MODEL, DroppedFields()),
     ],
 )
 def test_functions_are_tools_for_every_model(model: Any) -> None:
@@ -264,7 +265,7 @@ def test_function_call_is_a_choice(word: Any, kind: str) -> None:
 
 
 def _claude_call(client: ChatClient) -> Any:
-    model = MessagesModel(ModelFacts(thinking="budget"), Losses())
+    model = MessagesModel(ModelFacts(thinking="budget"), DroppedFields())
     model.write(client.read(json.dumps({**_ASKED, **_FUNCTIONS}).encode()), "m")
     use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
     said = {"id": "msg_1", "type": "message", "role": "assistant", "model": "c", "stop_reason": "tool_use"}
@@ -273,7 +274,7 @@ def _claude_call(client: ChatClient) -> Any:
 
 def test_client_of_functions_gets_a_function_call() -> None:
     """RS10: plain, as its SDK reads it."""
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
 
     choice = json.loads(client.answer(_claude_call(client)))["choices"][0]
 
@@ -283,7 +284,7 @@ def test_client_of_functions_gets_a_function_call() -> None:
 
 def test_client_of_functions_gets_a_function_call_in_chunks() -> None:
     """RS10: streamed, too."""
-    client = ChatClient(_CALL, Losses())
+    client = ChatClient(_CALL, DroppedFields())
     answer = _claude_call(client)
     writer = client.stream()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.dialects.assembling import assembled
 from tests.unit.dialects.assembling import events_of as read_events
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, delta, event, stop
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call, Image, Message, Request, Role, Text
 from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.translated_reply import TranslatedReply
@@ -146,8 +146,8 @@ STREAMS = [
 ]
 
 
-def model(api: ApiKind, losses: Losses | None = None) -> Any:
-    made = SIDES.models[api](facts_of(PROVIDERS["openai"], "m"), losses or Losses(), "openai")
+def model(api: ApiKind, dropped: DroppedFields | None = None) -> Any:
+    made = SIDES.models[api](facts_of(PROVIDERS["openai"], "m"), dropped or DroppedFields(), "openai")
     made.write(Request("m", [Message(Role.USER, [Text(b'"a"')])]), "m")
     return made
 
@@ -203,9 +203,9 @@ def test_stream_names_it(api: ApiKind, stream: bytes, field: str) -> None:
 
 def replied(*, is_stream: bool, body: bytes, counted: list[None]) -> tuple[TranslatedReply, bytes]:
     """Give an answer of Gemini's to a client of Chat Completions, whose route is strict."""
-    losses = Losses(strict=True, on_lost=lambda: counted.append(None))
-    client, asked = SIDES.clients[ApiKind.CHAT](CALL, losses), model(ApiKind.GENERATE, losses)
-    dialogue = Dialogue(client, asked, losses)
+    dropped = DroppedFields(strict=True, on_lost=lambda: counted.append(None))
+    client, asked = SIDES.clients[ApiKind.CHAT](CALL, dropped), model(ApiKind.GENERATE, dropped)
+    dialogue = Dialogue(client, asked, dropped)
     dialogue.request(b'{"model":"m","messages":[{"role":"user","content":"a"}]}', "m")
     reply = TranslatedReply(dialogue, lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False)
     kind = b"text/event-stream" if is_stream else b"application/json"

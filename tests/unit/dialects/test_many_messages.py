@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.tools.open_calls import OpenCalls
@@ -111,11 +111,14 @@ def test_time_grows_with_the_size_alone(client: ApiKind, body: dict[str, Any]) -
     """A request of a megabyte takes a fifth of a second, and took several seconds."""
     text = json.dumps(body).encode()
     for api in SIDES.models:
-        losses = Losses()
-        sides_of_it = SIDES.clients[client](Call("vx1", 1, "m"), losses), SIDES.models[api](UNKNOWN_MODEL, losses, "x")
+        dropped = DroppedFields()
+        sides_of_it = (
+            SIDES.clients[client](Call("vx1", 1, "m"), dropped),
+            SIDES.models[api](UNKNOWN_MODEL, dropped, "x"),
+        )
         started = time.process_time()
 
-        Dialogue(*sides_of_it, losses).request(text, "m")
+        Dialogue(*sides_of_it, dropped).request(text, "m")
         assert time.process_time() - started < 0.6 * len(text) / 1e6 + 0.2
 
 
@@ -131,8 +134,8 @@ def test_calls_of_one_id_are_taken_in_their_order() -> None:
 
 def test_results_of_two_calls_with_one_id_both_go_to_gemini() -> None:
     body = chat(["c", "c"])
-    client = SIDES.clients[ApiKind.CHAT](Call("vx1", 1, "m"), Losses())
-    model = SIDES.models[ApiKind.GENERATE](UNKNOWN_MODEL, Losses(), "gemini")
+    client = SIDES.clients[ApiKind.CHAT](Call("vx1", 1, "m"), DroppedFields())
+    model = SIDES.models[ApiKind.GENERATE](UNKNOWN_MODEL, DroppedFields(), "gemini")
 
     written = json.loads(model.write(client.read(json.dumps(body).encode()), "m").body)
     assert len(written["contents"][2]["parts"]) == 2

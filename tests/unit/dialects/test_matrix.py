@@ -25,7 +25,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.canonical.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import Call, ClientSide, Event, ModelSide
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.streams.events import answer_of, events_of
@@ -91,9 +92,9 @@ ERRORS = [
 
 def dialogue(client: ApiKind, api: ApiKind, provider: str, *, stream: bool = False) -> Dialogue:
     """Return a crossing whose request has been written."""
-    losses = Losses()
-    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), losses)
-    crossing = Dialogue(made, SIDES.models[api](ModelFacts(), losses, provider), losses)
+    dropped = DroppedFields()
+    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), dropped)
+    crossing = Dialogue(made, SIDES.models[api](ModelFacts(), dropped, provider), dropped)
     asked = ASKS[client]
     if stream and client is not ApiKind.GENERATE:
         asked = {**asked, "stream": True}
@@ -104,11 +105,11 @@ def dialogue(client: ApiKind, api: ApiKind, provider: str, *, stream: bool = Fal
 
 
 def model_side(api: ApiKind, provider: str) -> ModelSide:
-    return SIDES.models[api](ModelFacts(), Losses(), provider)
+    return SIDES.models[api](ModelFacts(), DroppedFields(), provider)
 
 
 def client_side(client: ApiKind) -> ClientSide:
-    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", True), Losses())
+    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", True), DroppedFields())
     asked = ASKS[client] if client is ApiKind.GENERATE else {**ASKS[client], "stream": True}
     made.read(json.dumps(asked).encode())
     return made

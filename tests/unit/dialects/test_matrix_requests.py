@@ -19,7 +19,8 @@ from openai.types.chat import completion_create_params
 from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import Dialogue
@@ -104,10 +105,10 @@ CHECKS = {
 @pytest.mark.parametrize(("client", "exchange"), REQUESTS, ids=str)
 def test_request_is_one_of_the_api(client: ApiKind, exchange: Exchange, api: ApiKind) -> None:
     """Or it is refused with the field that can't be said."""
-    losses = Losses()
+    dropped = DroppedFields()
     model = exchange.path.rpartition("/models/")[2].partition(":")[0] if client is ApiKind.GENERATE else ""
     call = Call("0a1b2c", 1_790_000_000, model, "stream" in exchange.path)
-    crossing = Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](FACTS, losses, "openai"), losses)
+    crossing = Dialogue(SIDES.clients[client](call, dropped), SIDES.models[api](FACTS, dropped, "openai"), dropped)
     try:
         body = crossing.request(exchange.body, "the-model")
     except BadRequestError as exc:

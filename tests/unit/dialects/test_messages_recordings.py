@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import Answer, Call, End, ErrorKind, StreamReader, Text
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
@@ -99,15 +100,15 @@ def _blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("each", _ALL, ids=str)
 def test_request_comes_back_as_it_was(each: Exchange) -> None:
     """Read, and written again: equal but for what is listed."""
-    losses = Losses()
+    dropped = DroppedFields()
     try:
-        request = MessagesClient(_CALL, losses).read(each.body)
+        request = MessagesClient(_CALL, dropped).read(each.body)
     except BadRequestError as exc:
         assert b"container" in each.body
         assert "container" in str(exc)
         return
 
-    written = MessagesModel(_facts(each), losses).write(request, request.model)
+    written = MessagesModel(_facts(each), dropped).write(request, request.model)
 
     found, expected = json.loads(written.body), _normal(each.json)
     found.pop("stream", None)
@@ -122,9 +123,9 @@ def test_request_comes_back_as_it_was(each: Exchange) -> None:
 @pytest.mark.parametrize("each", _ANSWERS, ids=str)
 def test_answer_comes_back_as_it_was(each: Exchange) -> None:
     """Read, written, and validated by Anthropic's own types."""
-    answer = MessagesModel(ModelFacts(), Losses()).answer(each.reply)
+    answer = MessagesModel(ModelFacts(), DroppedFields()).answer(each.reply)
 
-    found = json.loads(MessagesClient(_CALL, Losses()).answer(answer))
+    found = json.loads(MessagesClient(_CALL, DroppedFields()).answer(answer))
 
     message = Message.model_validate(found)
     expected = json.loads(each.reply)
@@ -161,14 +162,14 @@ def _sdk_message(data: bytes, *, is_strict: bool = False) -> dict[str, Any]:
 
 
 def _written(events: list[Any]) -> bytes:
-    writer = MessagesClient(_CALL, Losses()).stream()
+    writer = MessagesClient(_CALL, DroppedFields()).stream()
     return b"".join(writer.write(event) for event in events)
 
 
 @pytest.mark.parametrize("each", _STREAMS, ids=str)
 def test_stream_comes_back_as_it_was(each: Exchange) -> None:
     """The SDK puts together the same from the stream that came and from the one that was written."""
-    events = events_of(MessagesModel(ModelFacts(), Losses()).stream(), each.reply)
+    events = events_of(MessagesModel(ModelFacts(), DroppedFields()).stream(), each.reply)
 
     found, expected = _sdk_message(_written(events), is_strict=True), _sdk_message(each.reply)
 
@@ -180,7 +181,7 @@ def test_stream_comes_back_as_it_was(each: Exchange) -> None:
         assert found[name] == expected[name]
     for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
         assert found["usage"][name] == expected["usage"][name]
-    plain = json.loads(MessagesClient(_CALL, Losses()).answer(assembled(events)))
+    plain = json.loads(MessagesClient(_CALL, DroppedFields()).answer(assembled(events)))
     own = [block for block in plain["content"] if block["type"] in _KINDS]
     assert [_said(block) for block in own] == [_said(block) for block in content]
 
@@ -227,7 +228,7 @@ def test_pitfall_37_a_cut_stream_has_no_end(each: Exchange) -> None:
 
 
 def _reader() -> StreamReader:
-    return MessagesModel(ModelFacts(), Losses()).stream()
+    return MessagesModel(ModelFacts(), DroppedFields()).stream()
 
 
 @pytest.mark.more
@@ -251,17 +252,17 @@ def test_pitfall_44_mutated_bodies_raise_nothing_else(each: Exchange, draw: st.D
 
 
 def _try_all(data: bytes) -> None:
-    losses = Losses()
-    model = MessagesModel(ModelFacts(thinking="budget"), losses)
+    dropped = DroppedFields()
+    model = MessagesModel(ModelFacts(thinking="budget"), dropped)
     try:
-        request = MessagesClient(_CALL, losses).read(data)
+        request = MessagesClient(_CALL, dropped).read(data)
         json.loads(model.write(request, "m").body)
     except BadRequestError:
         pass
     try:
         answer = model.answer(data)
         assert isinstance(answer, Answer)
-        json.loads(MessagesClient(_CALL, losses).answer(answer))
+        json.loads(MessagesClient(_CALL, dropped).answer(answer))
     except (BrokenReplyError, ReplyError):
         pass
     try:
@@ -273,7 +274,7 @@ def _try_all(data: bytes) -> None:
 
 def test_error_of_each_shape_is_read() -> None:
     """Anthropic's, and those of the platforms that run Claude."""
-    model = MessagesModel(ModelFacts(), Losses())
+    model = MessagesModel(ModelFacts(), DroppedFields())
 
     overloaded = model.error(529, b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}')
     google = model.error(429, b'{"error":{"code":429,"message":"slow down","status":"RESOURCE_EXHAUSTED"}}')
@@ -294,9 +295,9 @@ def test_pitfall_44_lone_surrogates_and_long_numbers_pass() -> None:
         b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a\\ud83d"}],'
         b'"tools":[{"name":"t","input_schema":{"type":"object","maximum":12345678901234567890}}]}'
     )
-    request = MessagesClient(_CALL, Losses()).read(body)
+    request = MessagesClient(_CALL, DroppedFields()).read(body)
 
-    written = MessagesModel(ModelFacts(), Losses()).write(request, "m").body
+    written = MessagesModel(ModelFacts(), DroppedFields()).write(request, "m").body
 
     assert b'"a\\ud83d"' in written
     assert b"12345678901234567890" in written
@@ -306,6 +307,6 @@ def test_pitfall_44_lone_surrogates_and_long_numbers_pass() -> None:
 def test_pitfall_44_invalid_utf8_is_refused() -> None:
     """Everywhere, also in what is not decoded."""
     with pytest.raises(BadRequestError, match="UTF-8"):
-        MessagesClient(_CALL, Losses()).read(
+        MessagesClient(_CALL, DroppedFields()).read(
             b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"\xff"}]}'
         )

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     CacheMark,
     Call,
@@ -64,16 +65,18 @@ def _result(call_id: str, text: str = "done", **fields: Any) -> ToolResult:
     return ToolResult(call_id, [_text(text)], **fields)
 
 
-def _write(request: Request, losses: Losses | None = None, **facts: Any) -> Any:
-    return json.loads(MessagesModel(ModelFacts(**facts), losses or Losses()).write(request, "claude").body)
+def _write(request: Request, dropped: DroppedFields | None = None, **facts: Any) -> Any:
+    return json.loads(MessagesModel(ModelFacts(**facts), dropped or DroppedFields()).write(request, "claude").body)
 
 
-def _said(*messages: Message, losses: Losses | None = None, **facts: Any) -> Any:
-    return _write(Request("m", list(messages)), losses, **facts)["messages"]
+def _said(*messages: Message, dropped: DroppedFields | None = None, **facts: Any) -> Any:
+    return _write(Request("m", list(messages)), dropped, **facts)["messages"]
 
 
-def _read(body: dict[str, Any], losses: Losses | None = None) -> Request:
-    return MessagesClient(_CALL, losses or Losses()).read(json.dumps({"model": "m", "max_tokens": 9, **body}).encode())
+def _read(body: dict[str, Any], dropped: DroppedFields | None = None) -> Request:
+    return MessagesClient(_CALL, dropped or DroppedFields()).read(
+        json.dumps({"model": "m", "max_tokens": 9, **body}).encode()
+    )
 
 
 # -- turns -----------------------------------------------------------------------------------------
@@ -145,28 +148,28 @@ def test_pitfall_11_thinking_without_text_keeps_its_signature() -> None:
 
 def test_pitfall_14_signatures_of_others_are_dropped() -> None:
     """They would be a 400; so would reasoning that nobody signed."""
-    losses = Losses()
+    dropped = DroppedFields()
     call = ToolUse("a", "look", b"{}", Signature("google", "x"))
 
     found = _said(
         _user("hi"),
         _assistant(Thinking(b'"hm"', Signature("openai", "x", "rs_1")), Thinking(b'"hm"'), call),
         _user(_result("a")),
-        losses=losses,
+        dropped=dropped,
     )
 
     assert [block["type"] for block in found[1]["content"]] == ["tool_use"]
-    assert losses.dropped == ("reasoning_signature",)
+    assert dropped.names == ("reasoning_signature",)
 
 
 def test_pitfall_14_loop_of_another_provider_goes_on_without_a_budget() -> None:
     """With one, the API wants the reasoning before the last calls, which another provider signed."""
-    losses = Losses()
+    dropped = DroppedFields()
     messages = [_user("hi"), _assistant(Thinking(b'"hm"', Signature("openai", "x")), _call("a")), _user(_result("a"))]
     request = Request("m", messages, reasoning=Reasoning("high"), max_tokens=9000)
 
-    assert "thinking" not in _write(request, losses, thinking="budget")
-    assert "reasoning" in losses.dropped
+    assert "thinking" not in _write(request, dropped, thinking="budget")
+    assert "reasoning" in dropped.names
     assert _write(request, thinking="adaptive")["thinking"] == {"type": "adaptive"}
     signed = [_user("hi"), _assistant(Thinking(b'"hm"', _OWN), _call("a")), _user(_result("a"))]
     request = Request("m", signed, reasoning=Reasoning("high"), max_tokens=9000)
@@ -206,13 +209,13 @@ def test_pitfall_19_cache_marks_stay_where_they_are() -> None:
 
 def test_pitfall_19_no_more_than_four_cache_marks() -> None:
     """The last ones reach furthest."""
-    losses = Losses()
+    dropped = DroppedFields()
     mark = CacheMark()
 
-    found = _said(_user(*(_text(str(n), mark) for n in range(6))), losses=losses)[0]["content"]
+    found = _said(_user(*(_text(str(n), mark) for n in range(6))), dropped=dropped)[0]["content"]
 
     assert [block["text"] for block in found if "cache_control" in block] == ["2", "3", "4", "5"]
-    assert losses.dropped == ("cache_control",)
+    assert dropped.names == ("cache_control",)
     assert "cache_control" not in json.dumps(_said(_user(_text("a", mark)), cache_marks=False))
 
 
@@ -346,17 +349,17 @@ def test_prefill_is_refused_where_the_model_has_none() -> None:
 # -- options ---------------------------------------------------------------------------------------
 
 
-def _options(losses: Losses | None = None, /, *, facts: dict[str, Any] | None = None, **fields: Any) -> Any:
-    found = _write(Request("m", [_user("hi")], **fields), losses, **(facts or {}))
+def _options(dropped: DroppedFields | None = None, /, *, facts: dict[str, Any] | None = None, **fields: Any) -> Any:
+    found = _write(Request("m", [_user("hi")], **fields), dropped, **(facts or {}))
     return {name: value for name, value in found.items() if name not in ("messages", "model")}
 
 
 def test_pitfall_24_blank_stops_are_dropped() -> None:
     """The API refuses them."""
-    losses = Losses()
+    dropped = DroppedFields()
 
-    assert _options(losses, stop=["END", " ", ""])["stop_sequences"] == ["END"]
-    assert losses.dropped == ("stop",)
+    assert _options(dropped, stop=["END", " ", ""])["stop_sequences"] == ["END"]
+    assert dropped.names == ("stop",)
     assert "stop_sequences" not in _options(stop=["\n"])
 
 
@@ -366,14 +369,14 @@ def test_pitfall_24_blank_stops_are_dropped() -> None:
 )
 def test_pitfall_25_budget_stays_below_max_tokens(max_tokens: int | None, budget: int | None) -> None:
     """1024 at least; where there is no room, the model does not reason."""
-    losses = Losses()
+    dropped = DroppedFields()
     facts = {"thinking": "budget", "max_output": 64_000}
 
-    found = _options(losses, facts=facts, reasoning=Reasoning("high"), max_tokens=max_tokens)
+    found = _options(dropped, facts=facts, reasoning=Reasoning("high"), max_tokens=max_tokens)
 
     assert found["max_tokens"] == (64_000 if max_tokens is None else max_tokens)
     assert found.get("thinking", {}).get("budget_tokens") == budget
-    assert losses.dropped == (() if budget else ("reasoning",))
+    assert dropped.names == (() if budget else ("reasoning",))
 
 
 def test_pitfall_25_max_tokens_is_always_there() -> None:
@@ -384,11 +387,11 @@ def test_pitfall_25_max_tokens_is_always_there() -> None:
 
 def test_pitfall_26_newer_models_get_neither_sampling_nor_a_budget() -> None:
     """Both would be a 400."""
-    losses = Losses()
+    dropped = DroppedFields()
     facts = {"thinking": "adaptive", "sampling": False}
 
     found = _options(
-        losses, facts=facts, temperature=0.3, top_p=0.9, top_k=5, reasoning=Reasoning(budget_tokens=20_000)
+        dropped, facts=facts, temperature=0.3, top_p=0.9, top_k=5, reasoning=Reasoning(budget_tokens=20_000)
     )
 
     assert found == {
@@ -396,10 +399,10 @@ def test_pitfall_26_newer_models_get_neither_sampling_nor_a_budget() -> None:
         "thinking": {"type": "adaptive"},
         "output_config": {"effort": "high"},
     }
-    assert losses.dropped == ("temperature", "top_p", "top_k")
-    neutral = Losses()
+    assert dropped.names == ("temperature", "top_p", "top_k")
+    neutral = DroppedFields()
     assert "temperature" not in _options(neutral, facts=facts, temperature=1.0, top_p=1.0)
-    assert neutral.dropped == ()
+    assert neutral.names == ()
 
 
 def test_fields_that_a_server_refuses_are_left_out_and_counted() -> None:
@@ -413,35 +416,35 @@ def test_fields_that_a_server_refuses_are_left_out_and_counted() -> None:
         "reasoning": Reasoning("low"),
     }
     refused = ("temperature", "top_k", "stop", "metadata", "service_tier", "thinking")
-    losses = Losses()
+    dropped = DroppedFields()
     facts = {"refused": refused, "thinking": "adaptive"}
 
-    found = _options(losses, facts=facts, **wanted)
+    found = _options(dropped, facts=facts, **wanted)
 
     assert found == {"max_tokens": 4096, "output_config": {"effort": "low"}}
-    assert set(losses.dropped) == {"temperature", "top_k", "stop", "user", "tier", "reasoning"}
+    assert set(dropped.names) == {"temperature", "top_k", "stop", "user", "tier", "reasoning"}
     assert _options(facts={"renamed": (("top_k", "k"),)}, top_k=3)["k"] == 3
 
 
 def test_sampling_of_older_models() -> None:
     """Up to 1, one of the two, and neither beside reasoning."""
-    losses = Losses()
+    dropped = DroppedFields()
 
-    assert _options(losses, temperature=1.7)["temperature"] == 1.0
-    assert losses.dropped == ("temperature",)
+    assert _options(dropped, temperature=1.7)["temperature"] == 1.0
+    assert dropped.names == ("temperature",)
     assert _options(temperature=0.25, top_k=3) == {"max_tokens": 4096, "temperature": 0.25, "top_k": 3}
-    both = Losses()
+    both = DroppedFields()
     assert "top_p" not in _options(both, temperature=0.25, top_p=0.5)
-    assert both.dropped == ("top_p",)
-    default = Losses()
+    assert both.names == ("top_p",)
+    default = DroppedFields()
     assert _options(default, temperature=1, top_p=0.5) == {"max_tokens": 4096, "top_p": 0.5}
     assert _options(default, temperature=1, top_p=1) == {"max_tokens": 4096, "temperature": 1.0}
-    assert default.dropped == ()
-    thinking = Losses()
+    assert default.names == ()
+    thinking = DroppedFields()
     facts = {"thinking": "budget", "max_output": 8000}
     found = _options(thinking, facts=facts, temperature=0.5, top_p=0.5, top_k=1, reasoning=Reasoning("low"))
     assert not {"temperature", "top_p", "top_k"} & set(found)
-    assert thinking.dropped == ("temperature", "top_p", "top_k")
+    assert thinking.names == ("temperature", "top_p", "top_k")
     found = _options(facts=facts, top_p=0.96, reasoning=Reasoning("low"))
     assert found["top_p"] == 0.96
 
@@ -478,33 +481,33 @@ def test_reasoning_is_asked_for_as_the_model_wants(reasoning: Reasoning, way: st
 
 def test_what_has_no_counterpart_is_dropped() -> None:
     """Each is named; what says nothing is not."""
-    losses = Losses()
+    dropped = DroppedFields()
 
     found = _options(
-        losses, seed=1, presence_penalty=0.5, frequency_penalty=0.5, tier="flex", cache_key="k", user="u" * 300
+        dropped, seed=1, presence_penalty=0.5, frequency_penalty=0.5, tier="flex", cache_key="k", user="u" * 300
     )
 
     assert found == {"max_tokens": 4096}
-    assert set(losses.dropped) == {"seed", "presence_penalty", "frequency_penalty", "tier", "prompt_cache_key", "user"}
-    silent = Losses()
+    assert set(dropped.names) == {"seed", "presence_penalty", "frequency_penalty", "tier", "prompt_cache_key", "user"}
+    silent = DroppedFields()
     assert _options(silent, presence_penalty=0.0, tier="default", user="u", stream=True) == {
         "max_tokens": 4096,
         "service_tier": "standard_only",
         "metadata": {"user_id": "u"},
         "stream": True,
     }
-    assert silent.dropped == ()
+    assert silent.names == ()
     with pytest.raises(BadRequestError):
-        _options(Losses(strict=True), seed=1)
+        _options(DroppedFields(strict=True), seed=1)
 
 
 # -- tools -----------------------------------------------------------------------------------------
 
 
-def _choice(choice: ToolChoice | None, losses: Losses | None = None, /, **fields: Any) -> Any:
+def _choice(choice: ToolChoice | None, dropped: DroppedFields | None = None, /, **fields: Any) -> Any:
     facts = fields.pop("facts", {})
     request = Request("m", [_user("hi")], tools=[_TOOL, Tool("other")], tool_choice=choice, **fields)
-    return _write(request, losses, **facts).get("tool_choice")
+    return _write(request, dropped, **facts).get("tool_choice")
 
 
 def test_tool_choice_is_written() -> None:
@@ -544,13 +547,13 @@ def test_allowed_tools_are_the_only_ones_that_are_sent() -> None:
 )
 def test_forced_choice_is_auto_while_the_model_reasons(facts: dict[str, Any], effort: str) -> None:
     """A budget and a forced choice are a 400, and so it is for models that always reason."""
-    losses = Losses()
+    dropped = DroppedFields()
     reasoning = Reasoning(effort) if effort else None
 
-    found = _choice(ToolChoice(Choice.REQUIRED), losses, facts={**facts, "forced_choice": False}, reasoning=reasoning)
+    found = _choice(ToolChoice(Choice.REQUIRED), dropped, facts={**facts, "forced_choice": False}, reasoning=reasoning)
 
     assert found == {"type": "auto"}
-    assert losses.dropped == ("tool_choice",)
+    assert dropped.names == ("tool_choice",)
 
 
 def test_history_with_calls_declares_its_tools() -> None:
@@ -571,7 +574,7 @@ def test_pitfall_29_names_that_do_not_fit_are_mapped() -> None:
         tool_choice=ToolChoice(Choice.TOOL, dotted),
     )
 
-    written = MessagesModel(ModelFacts(), Losses()).write(request, "claude")
+    written = MessagesModel(ModelFacts(), DroppedFields()).write(request, "claude")
 
     found = json.loads(written.body)
     names = [tool["name"] for tool in found["tools"]]
@@ -616,7 +619,9 @@ def test_schema_that_fits_is_not_changed() -> None:
     """Not in its bytes either."""
     schema = b'{ "type":"object","properties":{}, "additionalProperties":false }'
 
-    written = MessagesModel(ModelFacts(), Losses()).write(Request("m", [_user("hi")], format=Format(schema)), "claude")
+    written = MessagesModel(ModelFacts(), DroppedFields()).write(
+        Request("m", [_user("hi")], format=Format(schema)), "claude"
+    )
 
     assert schema in written.body
 
@@ -625,17 +630,17 @@ def test_schema_of_a_strict_tool_is_fitted() -> None:
     """The API refuses the same keywords there. Other tools may have them; models without schemas get no `strict`."""
     schema = b'{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}'
     tools = [Tool("a", None, schema, strict=True), Tool("b", None, schema)]
-    losses = Losses()
+    dropped = DroppedFields()
 
     strict, usual = _write(Request("m", [_user("hi")], tools=tools))["tools"]
-    older = _write(Request("m", [_user("hi")], tools=tools), losses, json_schema=False)["tools"]
+    older = _write(Request("m", [_user("hi")], tools=tools), dropped, json_schema=False)["tools"]
 
     n = {"type": "integer", "description": "{minimum: 1}"}
     assert strict["input_schema"] == {"type": "object", "properties": {"n": n}, "additionalProperties": False}
     assert strict["strict"] is True
     assert [tool["input_schema"] for tool in (usual, *older)] == [json.loads(schema)] * 3
     assert "strict" not in older[0]
-    assert losses.dropped == ("strict",)
+    assert dropped.names == ("strict",)
 
 
 def test_schema_of_a_strict_tool_that_is_too_deep_is_refused_by_its_place() -> None:
@@ -651,7 +656,7 @@ def test_schema_of_a_strict_tool_that_is_too_deep_is_refused_by_its_place() -> N
 @pytest.mark.parametrize("form", [Format(), Format(b'{"type":"object","properties":{"a":{}}}')])
 def test_older_models_answer_in_json_through_a_tool(form: Format) -> None:
     """Its input is the text of the answer, plain and streamed."""
-    model = MessagesModel(ModelFacts(json_schema=False), Losses())
+    model = MessagesModel(ModelFacts(json_schema=False), DroppedFields())
 
     found = json.loads(model.write(Request("m", [_user("hi")], format=form), "claude").body)
 
@@ -748,7 +753,7 @@ def test_refusals_in_a_history_are_texts() -> None:
 
 def test_claude_code_request_is_read() -> None:
     """As it sends them: system blocks with marks, tools, metadata, reasoning, betas' fields."""
-    losses = Losses()
+    dropped = DroppedFields()
     request = _read(
         {
             "system": [
@@ -769,7 +774,7 @@ def test_claude_code_request_is_read() -> None:
             "betas": ["claude-code-20250219"],
             "stream": True,
         },
-        losses,
+        dropped,
     )
 
     assert request.messages[0].role is Role.SYSTEM
@@ -780,7 +785,7 @@ def test_claude_code_request_is_read() -> None:
     assert [tool.name for tool in request.tools] == ["Bash"]
     assert request.reasoning == Reasoning("medium", enabled=True)
     assert (request.user, request.stream, request.max_tokens) == ("user_1", True, 9)
-    assert losses.dropped == ("context_management", "server_tools")
+    assert dropped.names == ("context_management", "server_tools")
 
 
 def test_thinking_between_tools_is_read_as_off() -> None:
@@ -807,12 +812,12 @@ def test_thinking_between_tools_is_read_as_off() -> None:
 )
 def test_tools_that_the_client_runs_are_functions(kind: str, name: str, arguments: str) -> None:
     """Their schemas are Anthropic's, and no field of the request. A choice of one stays."""
-    losses = Losses(strict=True)
+    dropped = DroppedFields(strict=True)
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
     tools = [{"type": kind, "name": name, "cache_control": {"type": "ephemeral"}, "max_characters": 10_000}]
     choice = {"type": "tool", "name": name}
 
-    request = MessagesClient(_CALL, losses).read(json.dumps({**body, "tools": tools, "tool_choice": choice}).encode())
+    request = MessagesClient(_CALL, dropped).read(json.dumps({**body, "tools": tools, "tool_choice": choice}).encode())
 
     (tool,) = request.tools
     schema = json.loads(tool.parameters or b"")
@@ -825,12 +830,12 @@ def test_note_of_claude_code_for_anthropic_is_no_part_of_the_prompt() -> None:
     """It is another one in each request, and comes first: no cache would find what follows again."""
     note = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=36ee5;"}
     you = {"type": "text", "text": "You are Claude Code"}
-    losses = Losses()
+    dropped = DroppedFields()
 
-    request = _read({"system": [note, you], "messages": [{"role": "user", "content": "a"}]}, losses)
+    request = _read({"system": [note, you], "messages": [{"role": "user", "content": "a"}]}, dropped)
     assert request.messages[0].blocks == [Text(b'"You are Claude Code"')]
     assert _read({"system": [note], "messages": [{"role": "user", "content": "a"}]}).messages[0].role is Role.USER
-    assert losses.dropped == ()
+    assert dropped.names == ()
 
 
 def test_blocks_of_fallbacks_and_listings_refuse_no_conversation() -> None:
@@ -845,17 +850,17 @@ def test_blocks_of_fallbacks_and_listings_refuse_no_conversation() -> None:
         {"role": "assistant", "content": [hop, {"type": "text", "text": "b"}]},
         {"role": "user", "content": "c"},
     ]
-    losses = Losses()
+    dropped = DroppedFields()
 
-    request = _read({"model": "m", "messages": messages}, losses)
+    request = _read({"model": "m", "messages": messages}, dropped)
     assert request.messages[1].blocks == [Text(b'"b"')]
-    assert losses.dropped == ()
+    assert dropped.names == ()
 
     messages += [{"role": "assistant", "content": [listing, call]}, {"role": "user", "content": [result]}]
-    request = _read({"model": "m", "messages": messages}, losses)
+    request = _read({"model": "m", "messages": messages}, dropped)
     assert request.messages[3].blocks == [ToolUse("t", "click", b"{}")]
     assert request.messages[4].blocks == [ToolResult("t", [Text(b'"ok"')])]
-    assert losses.dropped == ("server_tools",)
+    assert dropped.names == ("server_tools",)
 
 
 def test_thinking_between_tools_is_off() -> None:
@@ -867,7 +872,7 @@ def test_thinking_between_tools_is_off() -> None:
 
 def test_server_tools_and_their_blocks_are_dropped() -> None:
     """Anthropic runs them."""
-    losses = Losses()
+    dropped = DroppedFields()
     request = _read(
         {
             "messages": [
@@ -884,21 +889,21 @@ def test_server_tools_and_their_blocks_are_dropped() -> None:
             ],
             "tools": [{"type": "code_execution_20250825", "name": "code_execution"}],
         },
-        losses,
+        dropped,
     )
 
     assert [type(block) for block in request.messages[1].blocks] == [Text]
     assert (request.tools, request.tool_choice) == ([], None)
-    assert losses.dropped == ("server_tools",)
+    assert dropped.names == ("server_tools",)
 
 
 def test_unknown_fields_are_dropped_and_counted() -> None:
-    """Of whatever name: the list of losses is closed."""
-    losses = Losses()
+    """Of whatever name: the list of dropped fields is closed."""
+    dropped = DroppedFields()
 
-    _read({"messages": [{"role": "user", "content": "hi", "new": 1}], "brand_new": {"a": 1}}, losses)
+    _read({"messages": [{"role": "user", "content": "hi", "new": 1}], "brand_new": {"a": 1}}, dropped)
 
-    assert losses.dropped == ("unknown",)
+    assert dropped.names == ("unknown",)
 
 
 def _one(block: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
@@ -412,7 +413,7 @@ def test_pitfall_13_signature_of_a_call_goes_before_it() -> None:
     assert (found[0]["thinking"], found[0]["signature"]) == ("", bound)
     assert found[3]["signature"] == tagged(google)
     body = {"model": "m", "messages": [{"role": "assistant", "content": found}]}
-    blocks = MessagesClient(_CALL, Losses()).read(json.dumps(body).encode()).messages[0].blocks
+    blocks = MessagesClient(_CALL, DroppedFields()).read(json.dumps(body).encode()).messages[0].blocks
     assert blocks == [
         ToolUse("call_1", "t", b"{}", google),
         Text(b'"a"'),
@@ -441,9 +442,9 @@ def test_pitfall_12_signature_of_openai_keeps_its_item() -> None:
 
     streamed = _content(_write(*events))
 
-    assert streamed == json.loads(MessagesClient(_CALL, Losses()).answer(plain))["content"]
+    assert streamed == json.loads(MessagesClient(_CALL, DroppedFields()).answer(plain))["content"]
     body = {"model": "m", "messages": [{"role": "assistant", "content": streamed}]}
-    blocks = MessagesClient(_CALL, Losses()).read(json.dumps(body).encode()).messages[0].blocks
+    blocks = MessagesClient(_CALL, DroppedFields()).read(json.dumps(body).encode()).messages[0].blocks
     assert blocks == plain.blocks
 
 
@@ -466,14 +467,14 @@ def test_pitfall_38_refusal_and_filter_are_refusals() -> None:
     assert delta["stop_reason"] == "refusal"
     assert delta["stop_details"] == {"type": "refusal", "category": None, "explanation": "Why."}
     plain = Answer("", "", [Refusal(b'"No."')], Stop(StopReason.END))
-    assert json.loads(MessagesClient(_CALL, Losses()).answer(plain))["stop_reason"] == "refusal"
+    assert json.loads(MessagesClient(_CALL, DroppedFields()).answer(plain))["stop_reason"] == "refusal"
 
 
 def test_ids_are_made_where_there_are_none() -> None:
     """Of the answer and of calls; never another dialect's id of an answer."""
     found = _write(Start("chatcmpl-1", ""), Open(0, Kind.TOOL, "", "t"), Close(0), _END, End())
     plain = json.loads(
-        MessagesClient(_CALL, Losses()).answer(Answer("", "m", [ToolUse("", "t", b"")], Stop(StopReason.END)))
+        MessagesClient(_CALL, DroppedFields()).answer(Answer("", "m", [ToolUse("", "t", b"")], Stop(StopReason.END)))
     )
 
     assert found[0]["message"]["id"] == plain["id"] == "msg_0123abcd"
@@ -486,9 +487,9 @@ def test_ids_are_made_where_there_are_none() -> None:
 @pytest.mark.parametrize("kind", list(ErrorKind))
 def test_errors_have_anthropics_shape(kind: ErrorKind) -> None:
     """With a type of its list, which is read as the same kind."""
-    body = MessagesClient(_CALL, Losses()).error(ApiError(kind, kind.value, 'a "b"'))
+    body = MessagesClient(_CALL, DroppedFields()).error(ApiError(kind, kind.value, 'a "b"'))
 
-    found = MessagesModel(ModelFacts(), Losses()).error(kind.value, body)
+    found = MessagesModel(ModelFacts(), DroppedFields()).error(kind.value, body)
 
     assert json.loads(body)["type"] == "error"
     assert found.message == 'a "b"'

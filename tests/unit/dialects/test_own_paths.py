@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, MESSAGES_NAMES, RESPONSES_NAMES, own_path
 from velox.gateway.translation.translators import Dialogue
@@ -51,11 +52,11 @@ def request(api: ApiKind, *, image: bool = False, stop: bool = False, system: bo
 def refused(client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str, Any]) -> str:
     """Return the path of the field that is refused."""
     provider, model, api = asked
-    losses = Losses()
-    client = SIDES.clients[client_api](Call("a", 1, "m"), losses)
-    written = SIDES.models[api](facts_of(PROVIDERS[provider], model), losses, provider)
+    dropped = DroppedFields()
+    client = SIDES.clients[client_api](Call("a", 1, "m"), dropped)
+    written = SIDES.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     with pytest.raises(BadRequestError) as raised:
-        Dialogue(client, written, losses).request(json.dumps(body).encode(), model)
+        Dialogue(client, written, dropped).request(json.dumps(body).encode(), model)
     return raised.value.param
 
 

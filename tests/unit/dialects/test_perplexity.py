@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.dialects.assembling import assembled, events_of
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Call,
     Document,
@@ -37,20 +38,20 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"t
 PICTURE = Image(Media(MediaKind.URL, "https://a.example/a.png"), "high")
 
 
-def model_side(model: str = SONAR, losses: Losses | None = None) -> ResponsesModel:
-    return ResponsesModel(facts_of(PROVIDERS["perplexity"], model), losses or Losses(), "perplexity")
+def model_side(model: str = SONAR, dropped: DroppedFields | None = None) -> ResponsesModel:
+    return ResponsesModel(facts_of(PROVIDERS["perplexity"], model), dropped or DroppedFields(), "perplexity")
 
 
-def asked(model: str = SONAR, losses: Losses | None = None, **fields: Any) -> Any:
+def asked(model: str = SONAR, dropped: DroppedFields | None = None, **fields: Any) -> Any:
     """Return what Perplexity is asked for a client of Chat Completions."""
-    found = losses or Losses()
+    found = dropped or DroppedFields()
     body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], **fields}
     request = ChatClient(Call("abc", 7), found).read(json.dumps(body).encode())
     return json.loads(model_side(model, found).write(request, model).body)
 
 
-def written(*messages: Message, model: str = SONAR, losses: Losses | None = None) -> Any:
-    return json.loads(model_side(model, losses).write(Request(model, list(messages)), model).body)["input"]
+def written(*messages: Message, model: str = SONAR, dropped: DroppedFields | None = None) -> Any:
+    return json.loads(model_side(model, dropped).write(Request(model, list(messages)), model).body)["input"]
 
 
 # -- requests ---------------------------------------------------------------------------------------
@@ -58,10 +59,10 @@ def written(*messages: Message, model: str = SONAR, losses: Losses | None = None
 
 def test_fields_that_it_does_not_know_are_left_out() -> None:
     """It answers 400 to each: "unknown field"."""
-    losses = Losses()
+    dropped = DroppedFields()
     body = asked(
         "openai/gpt-6",
-        losses,
+        dropped,
         user="u",
         service_tier="flex",
         prompt_cache_key="k",
@@ -85,19 +86,19 @@ def test_fields_that_it_does_not_know_are_left_out() -> None:
         "reasoning": {"effort": "minimal"},
         "store": False,
     }
-    assert set(losses.dropped) == {"user", "service_tier", "prompt_cache_key", "verbosity", "reasoning"}
+    assert set(dropped.names) == {"user", "service_tier", "prompt_cache_key", "verbosity", "reasoning"}
 
 
 def test_sonar_does_not_reason_and_summaries_are_not_asked_for() -> None:
     wanted = Reasoning(effort="high", summary="auto")
 
-    def fields(model: str, losses: Losses) -> Any:
-        return json.loads(model_side(model, losses).write(Request(model, [], reasoning=wanted), model).body)
+    def fields(model: str, dropped: DroppedFields) -> Any:
+        return json.loads(model_side(model, dropped).write(Request(model, [], reasoning=wanted), model).body)
 
     for model, sent in ((SONAR, None), ("google/gemini-3-pro", {"effort": "high"}), ("preset/low", {"effort": "high"})):
-        losses = Losses()
-        assert fields(model, losses).get("reasoning") == sent
-        assert losses.dropped == ("reasoning",)
+        dropped = DroppedFields()
+        assert fields(model, dropped).get("reasoning") == sent
+        assert dropped.names == ("reasoning",)
 
 
 def test_format_stands_where_chat_has_it() -> None:
@@ -131,12 +132,12 @@ def test_models_of_anthropic_need_a_token_limit(model: str, max_tokens: int | No
 def test_texts_of_one_message_are_one_text() -> None:
     """It has no part for what the assistant said, and results of tools are strings."""
     result = ToolResult("c1", [Text(b'"a"'), PICTURE, Text(b'"b"')])
-    losses = Losses()
+    dropped = DroppedFields()
     items = written(
         Message(Role.USER, [Text(b'"a"'), Text(b'"b"')]),
         Message(Role.ASSISTANT, [Text(b'"c"'), Text(b'"d"'), ToolUse("c1", "weather", b"{}")]),
         Message(Role.USER, [result, ToolResult("c2", [PICTURE]), Text(b'"e"')]),
-        losses=losses,
+        dropped=dropped,
     )
 
     assert [item.get("content", item.get("output")) for item in items] == [
@@ -151,7 +152,7 @@ def test_texts_of_one_message_are_one_text() -> None:
             {"type": "input_text", "text": "e"},
         ],
     ]
-    assert losses.dropped == ("detail",)
+    assert dropped.names == ("detail",)
 
 
 def test_files_are_refused() -> None:
@@ -267,10 +268,10 @@ def test_call_of_the_clients_tool_comes_whole_and_its_signature_goes_back() -> N
     assert answer.blocks == whole.blocks == [call]
     assert answer.stop.reason is whole.stop.reason is StopReason.TOOLS
     assert written(Message(Role.ASSISTANT, [call]))[0]["thought_signature"] == "c2ln"
-    losses = Losses()
+    dropped = DroppedFields()
     foreign = ToolUse("c", "weather", b"{}", Signature("openai", "thought_signature:c2ln"))
-    assert "thought_signature" not in written(Message(Role.ASSISTANT, [foreign]), losses=losses)[0]
-    assert losses.dropped == ("reasoning_signature",)
+    assert "thought_signature" not in written(Message(Role.ASSISTANT, [foreign]), dropped=dropped)[0]
+    assert dropped.names == ("reasoning_signature",)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import Call, ClientSide, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
@@ -46,9 +47,9 @@ def _sse(*events: Any) -> bytes:
     return b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events)
 
 
-_MODELS: Final[dict[str, tuple[Callable[[Losses], ModelSide], Any, bytes, Any]]] = {
+_MODELS: Final[dict[str, tuple[Callable[[DroppedFields], ModelSide], Any, bytes, Any]]] = {
     "gemini": (
-        lambda losses: GenerateModel(ModelFacts(), losses),
+        lambda dropped: GenerateModel(ModelFacts(), dropped),
         _generated({"text": "Here"}, _PART, _PART),
         _sse(
             {**_generated({"text": "Here"}), "candidates": [{"content": {"parts": [{"text": "Here"}]}}]},
@@ -57,7 +58,7 @@ _MODELS: Final[dict[str, tuple[Callable[[Losses], ModelSide], Any, bytes, Any]]]
         _generated(_PART),
     ),
     "gpt": (
-        lambda losses: ResponsesModel(ModelFacts(thinking="none"), losses),
+        lambda dropped: ResponsesModel(ModelFacts(thinking="none"), dropped),
         _response(_said("Here"), _ITEM, _ITEM),
         _sse(
             {"type": "response.created", "response": _response()},
@@ -71,16 +72,16 @@ _MODELS: Final[dict[str, tuple[Callable[[Losses], ModelSide], Any, bytes, Any]]]
     ),
 }
 _HI: Final = [{"role": "user", "content": "Hi"}]
-_OTHERS: Final[dict[str, tuple[Callable[[Losses], ClientSide], Any]]] = {
-    "messages": (lambda losses: MessagesClient(_CALL, losses), {"model": "m", "max_tokens": 99, "messages": _HI}),
-    "responses": (lambda losses: ResponsesClient(_CALL, losses), {"model": "m", "input": "Hi"}),
-    "generate": (lambda losses: GenerateClient(_CALL, losses), {"contents": [{"parts": [{"text": "Hi"}]}]}),
+_OTHERS: Final[dict[str, tuple[Callable[[DroppedFields], ClientSide], Any]]] = {
+    "messages": (lambda dropped: MessagesClient(_CALL, dropped), {"model": "m", "max_tokens": 99, "messages": _HI}),
+    "responses": (lambda dropped: ResponsesClient(_CALL, dropped), {"model": "m", "input": "Hi"}),
+    "generate": (lambda dropped: GenerateClient(_CALL, dropped), {"contents": [{"parts": [{"text": "Hi"}]}]}),
 }
 
 
-def _dialogue(model: str, losses: Losses, client: str = "chat") -> Dialogue:
+def _dialogue(model: str, dropped: DroppedFields, client: str = "chat") -> Dialogue:
     make, body = _OTHERS.get(client, (lambda each: ChatClient(_CALL, each), {"model": "m", "messages": _HI}))
-    dialogue = Dialogue(make(losses), _MODELS[model][0](losses), losses)
+    dialogue = Dialogue(make(dropped), _MODELS[model][0](dropped), dropped)
     dialogue.request(json.dumps(body).encode(), "m")
     return dialogue
 
@@ -88,11 +89,11 @@ def _dialogue(model: str, losses: Losses, client: str = "chat") -> Dialogue:
 @pytest.mark.parametrize("model", _MODELS)
 def test_pictures_come_to_clients_of_chat(model: str) -> None:
     """As OpenRouter writes them, and OpenAI's SDK keeps them as fields that it does not know."""
-    losses = Losses()
-    body = _dialogue(model, losses).answer(json.dumps(_MODELS[model][1]).encode())
+    dropped = DroppedFields()
+    body = _dialogue(model, dropped).answer(json.dumps(_MODELS[model][1]).encode())
 
     message: Any = ChatCompletion.model_validate_json(body).choices[0].message
-    assert (message.content, losses.dropped) == ("Here", ())
+    assert (message.content, dropped.names) == ("Here", ())
     assert [(each["image_url"]["url"], each["index"]) for each in message.images] == [(_URL, 0), (_URL, 1)]
 
 
@@ -100,8 +101,8 @@ def test_pictures_come_to_clients_of_chat(model: str) -> None:
 @pytest.mark.parametrize("model", _MODELS)
 def test_pictures_come_in_streams(model: str, n_bytes: int) -> None:
     """Each in a chunk of its own, however the stream is cut."""
-    losses = Losses()
-    crossing, streamed = _dialogue(model, losses).stream(), _MODELS[model][2]
+    dropped = DroppedFields()
+    crossing, streamed = _dialogue(model, dropped).stream(), _MODELS[model][2]
     told = b"".join(crossing.feed(streamed[at : at + n_bytes], False) for at in range(0, len(streamed), n_bytes))
     told += crossing.feed(b"", True)
 
@@ -109,13 +110,13 @@ def test_pictures_come_in_streams(model: str, n_bytes: int) -> None:
     deltas: list[Any] = [ChatCompletionChunk.model_validate_json(line).choices[0].delta for line in lines]
     assert "".join(delta.content or "" for delta in deltas) == "Here"
     urls = [each["image_url"]["url"] for delta in deltas for each in getattr(delta, "images", ())]
-    assert (urls, losses.dropped, crossing.is_whole) == ([_URL, _URL], (), True)
+    assert (urls, dropped.names, crossing.is_whole) == ([_URL, _URL], (), True)
 
 
 @pytest.mark.parametrize("model", _MODELS)
 def test_picture_alone_is_an_answer_of_chat(model: str) -> None:
     """It says something there."""
-    body = _dialogue(model, Losses()).answer(json.dumps(_MODELS[model][3]).encode())
+    body = _dialogue(model, DroppedFields()).answer(json.dumps(_MODELS[model][3]).encode())
     assert len(json.loads(body)["choices"][0]["message"]["images"]) == 1
 
 
@@ -123,31 +124,31 @@ def test_picture_alone_is_an_answer_of_chat(model: str) -> None:
 @pytest.mark.parametrize("model", _MODELS)
 def test_picture_without_a_place_is_named(model: str, client: str) -> None:
     """Where nothing else is said, an answer without it would be an empty one."""
-    losses = Losses()
-    _dialogue(model, losses, client).answer(json.dumps(_MODELS[model][1]).encode())
-    assert losses.dropped == ("answer.image",)
+    dropped = DroppedFields()
+    _dialogue(model, dropped, client).answer(json.dumps(_MODELS[model][1]).encode())
+    assert dropped.names == ("answer.image",)
     with pytest.raises(BrokenReplyError, match="image alone"):
-        _dialogue(model, Losses(), client).answer(json.dumps(_MODELS[model][3]).encode())
+        _dialogue(model, DroppedFields(), client).answer(json.dumps(_MODELS[model][3]).encode())
 
-    losses = Losses()
-    crossing = _dialogue(model, losses, client).stream()
+    dropped = DroppedFields()
+    crossing = _dialogue(model, dropped, client).stream()
     crossing.feed(_MODELS[model][2], True)
-    assert crossing.is_whole and losses.dropped == ("answer.image",)
+    assert crossing.is_whole and dropped.names == ("answer.image",)
 
 
 def test_pictures_are_asked_for() -> None:
     """Gemini makes them where the client wants them; no other API does in an answer."""
     body = json.dumps({"model": "m", "messages": _HI, "modalities": ["image", "text"]}).encode()
-    losses = Losses()
-    sent = json.loads(GenerateModel(ModelFacts(), losses).write(ChatClient(_CALL, losses).read(body), "m").body)
+    dropped = DroppedFields()
+    sent = json.loads(GenerateModel(ModelFacts(), dropped).write(ChatClient(_CALL, dropped).read(body), "m").body)
     assert sent["generationConfig"]["responseModalities"] == ["TEXT", "IMAGE"]
     for model in (
-        MessagesModel(ModelFacts(), losses),
-        ResponsesModel(ModelFacts(), losses),
-        ChatModel(ModelFacts(), losses, "vllm"),
+        MessagesModel(ModelFacts(), dropped),
+        ResponsesModel(ModelFacts(), dropped),
+        ChatModel(ModelFacts(), dropped, "vllm"),
     ):
         with pytest.raises(BadRequestError) as caught:
-            model.write(ChatClient(_CALL, losses).read(body), "m")
+            model.write(ChatClient(_CALL, dropped).read(body), "m")
         assert caught.value.param == "modalities"
 
 
@@ -157,12 +158,12 @@ def test_pictures_of_earlier_answers_go_back_to_gemini_and_are_named_elsewhere()
     made = {"role": "assistant", "content": None, "images": images}
     body = json.dumps({"model": "m", "messages": [*_HI, made, *_HI]}).encode()
 
-    losses = Losses()
-    sent = json.loads(GenerateModel(ModelFacts(), losses).write(ChatClient(_CALL, losses).read(body), "m").body)
-    assert (sent["contents"][1], losses.dropped) == ({"role": "model", "parts": [_PART]}, ())
+    dropped = DroppedFields()
+    sent = json.loads(GenerateModel(ModelFacts(), dropped).write(ChatClient(_CALL, dropped).read(body), "m").body)
+    assert (sent["contents"][1], dropped.names) == ({"role": "model", "parts": [_PART]}, ())
 
     for make in (MessagesModel, ResponsesModel, ChatModel):
-        losses = Losses()
-        model: Any = make(ModelFacts(), losses, "vllm") if make is ChatModel else make(ModelFacts(), losses)
-        written = model.write(ChatClient(_CALL, losses).read(body), "m").body
-        assert losses.dropped[:1] == ("media",) and b"image" not in written and b"(a picture)" in written
+        dropped = DroppedFields()
+        model: Any = make(ModelFacts(), dropped, "vllm") if make is ChatModel else make(ModelFacts(), dropped)
+        written = model.write(ChatClient(_CALL, dropped).read(body), "m").body
+        assert dropped.names[:1] == ("media",) and b"image" not in written and b"(a picture)" in written

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.recorded import recorded
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, Message, Request, Role, Text
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.runtime.upstreams.dialects import sides
@@ -30,18 +31,18 @@ _TURNS = (
 
 
 def _read(api: ApiKind, body: bytes) -> Request:
-    return sides().clients[api](_CALL, Losses()).read(body)
+    return sides().clients[api](_CALL, DroppedFields()).read(body)
 
 
 def _written(read: Callable[[], Request], api: ApiKind, *, is_plain: bool) -> object:
     """Return what is sent and lost, or why nothing is."""
-    losses = Losses()
+    dropped = DroppedFields()
     try:
         request = read()
         if not is_plain:
             for message in request.messages:
                 message.plain = None
-        return sides().models[api](ModelFacts(), losses, "x").write(request, "m"), losses.dropped
+        return sides().models[api](ModelFacts(), dropped, "x").write(request, "m"), dropped.names
     except BadRequestError as exc:
         return exc.message, exc.param
 

@@ -25,7 +25,8 @@ from tests.unit.dialects.said import (
     sse,
     streamed,
 )
-from velox.dialects.canonical.losses import BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import Call
 from velox.dialects.chat.read_stream import ChunkReader
 from velox.gateway.reply.filters import FilterChain
@@ -58,9 +59,9 @@ _ASKED: Final[dict[ApiKind, dict[str, Any]]] = {
 
 
 def _dialogue(client: ApiKind, api: ApiKind) -> Dialogue:
-    losses = Losses()
-    model = _SIDES.models[api](ModelFacts(), losses, "openai")
-    made = Dialogue(_SIDES.clients[client](Call("abc", 1, "m"), losses), model, losses)
+    dropped = DroppedFields()
+    model = _SIDES.models[api](ModelFacts(), dropped, "openai")
+    made = Dialogue(_SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
     asked = dict(_ASKED[client])
     if client is not ApiKind.GENERATE:
         asked |= {"model": "m", "stream": True}

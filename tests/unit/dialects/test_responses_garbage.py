@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.recorded import recorded
 from tests.unit.dialects.assembling import events_of
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.responses.read_reply import ResponsesModel
@@ -65,8 +66,8 @@ def test_requests(body: bytes) -> None:
     """What is read is written, too."""
     for facts in (UNKNOWN_MODEL, ModelFacts(json_schema=False, call_ids="mistral", text_parts=False)):
         try:
-            request = ResponsesClient(_CALL, Losses()).read(body)
-            written = ResponsesModel(facts, Losses()).write(request, "m")
+            request = ResponsesClient(_CALL, DroppedFields()).read(body)
+            written = ResponsesModel(facts, DroppedFields()).write(request, "m")
         except BadRequestError as exc:
             assert exc.message
         else:
@@ -82,8 +83,8 @@ def test_requests(body: bytes) -> None:
 @settings(max_examples=400, deadline=None)
 def test_answers_and_errors(body: bytes) -> None:
     """An error's body is always read; what is an answer is written, too."""
-    model = ResponsesModel(UNKNOWN_MODEL, Losses())
-    client = ResponsesClient(_CALL, Losses())
+    model = ResponsesModel(UNKNOWN_MODEL, DroppedFields())
+    client = ResponsesClient(_CALL, DroppedFields())
     json.loads(client.error(model.error(500, body)))
     try:
         answer = model.answer(body)
@@ -96,12 +97,12 @@ def test_answers_and_errors(body: bytes) -> None:
 @settings(max_examples=400, deadline=None)
 def test_streams(data: bytes, sizes: list[int]) -> None:
     """What comes out is always whole events of JSON; no cut changes whether a stream can be read."""
-    model = ResponsesModel(UNKNOWN_MODEL, Losses())
+    model = ResponsesModel(UNKNOWN_MODEL, DroppedFields())
     try:
         events = events_of(model.stream(), data)
     except BrokenReplyError:
         events = []
-    writer = ResponsesClient(_CALL, Losses()).stream()
+    writer = ResponsesClient(_CALL, DroppedFields()).stream()
     for line in b"".join(writer.write(event) for event in events).split(b"\n\n"):
         if line:
             json.loads(line.partition(b"\ndata: ")[2])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Block,
     CacheMark,
@@ -42,13 +43,13 @@ from velox.types import ApiKind
 _CODEX = Path(__file__).with_name("codex_request.json").read_bytes()
 
 
-def _read(losses: Losses | None = None, **fields: Any) -> Request:
+def _read(dropped: DroppedFields | None = None, **fields: Any) -> Request:
     body = json.dumps({"model": "m", "input": "Hi", **fields}).encode()
-    return ResponsesClient(Call("abc", 7), losses or Losses()).read(body)
+    return ResponsesClient(Call("abc", 7), dropped or DroppedFields()).read(body)
 
 
-def _written(request: Request, facts: ModelFacts = UNKNOWN_MODEL, losses: Losses | None = None) -> Any:
-    return json.loads(ResponsesModel(facts, losses or Losses()).write(request, "gpt").body)
+def _written(request: Request, facts: ModelFacts = UNKNOWN_MODEL, dropped: DroppedFields | None = None) -> Any:
+    return json.loads(ResponsesModel(facts, dropped or DroppedFields()).write(request, "gpt").body)
 
 
 # -- Codex ------------------------------------------------------------------------------------------
@@ -56,8 +57,8 @@ def _written(request: Request, facts: ModelFacts = UNKNOWN_MODEL, losses: Losses
 
 def test_pitfall_40_codex_tools_become_functions_and_hosted_ones_are_dropped() -> None:
     """Refusing a tool that Codex sends by default would refuse every request."""
-    losses = Losses()
-    request = ResponsesClient(Call("abc", 7), losses).read(_CODEX)
+    dropped = DroppedFields()
+    request = ResponsesClient(Call("abc", 7), dropped).read(_CODEX)
 
     names = [tool.name for tool in request.tools]
     assert names == [
@@ -70,7 +71,7 @@ def test_pitfall_40_codex_tools_become_functions_and_hosted_ones_are_dropped() -
         "mcp__calendar__create_event",
     ]
     assert b"start: begin_patch hunk+ end_patch" in (request.tools[2].description or b"")
-    assert set(losses.dropped) == {
+    assert set(dropped.names) == {
         "tools.hosted",
         "input.hosted",
         "client_metadata",
@@ -89,12 +90,12 @@ def test_input_changes_the_configuration() -> None:
         {"type": "configuration_update", "text": {"format": schema}},
         said,
     ]
-    losses = Losses()
+    dropped = DroppedFields()
 
-    request = _read(losses, input=items, reasoning={"effort": "high", "summary": "auto"}, text={"verbosity": "low"})
+    request = _read(dropped, input=items, reasoning={"effort": "high", "summary": "auto"}, text={"verbosity": "low"})
     assert request.reasoning == Reasoning("low", summary="auto")
     assert request.format == Format(b'{"type": "object"}', "n")
-    assert (request.verbosity, len(request.messages), losses.dropped) == ("low", 2, ())
+    assert (request.verbosity, len(request.messages), dropped.names) == ("low", 2, ())
 
     back = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
     assert _read(input=[said, back], text={"format": schema}).format is None
@@ -105,7 +106,7 @@ def test_input_changes_the_configuration() -> None:
 
 def test_codex_history_is_one_message_a_turn() -> None:
     """What the assistant thought, said and called is one message; so are the results of parallel calls."""
-    request = ResponsesClient(Call("abc", 7), Losses()).read(_CODEX)
+    request = ResponsesClient(Call("abc", 7), DroppedFields()).read(_CODEX)
 
     roles = [message.role.value for message in request.messages]
     assert roles[:5] == ["system", "system", "user", "user", "user"]
@@ -124,8 +125,8 @@ def test_codex_history_is_one_message_a_turn() -> None:
 
 def test_codex_history_is_legal_chat() -> None:
     """Every message with calls is followed by the results of all of them."""
-    request = ResponsesClient(Call("abc", 7), Losses()).read(_CODEX)
-    messages = json.loads(ChatModel(UNKNOWN_MODEL, Losses()).write(request, "m").body)["messages"]
+    request = ResponsesClient(Call("abc", 7), DroppedFields()).read(_CODEX)
+    messages = json.loads(ChatModel(UNKNOWN_MODEL, DroppedFields()).write(request, "m").body)["messages"]
 
     waiting: set[str] = set()
     for message in messages:
@@ -156,12 +157,12 @@ def test_pitfall_12_encrypted_content_is_kept() -> None:
 
 def test_pitfall_14_signatures_of_others_are_dropped() -> None:
     """A fallback to another provider leaves them out, and says so."""
-    losses = Losses()
+    dropped = DroppedFields()
     blocks: list[Any] = [Thinking(b'"a"', Signature("anthropic", "x")), Text(b'"b"')]
-    written = _written(Request("m", [Message(Role.ASSISTANT, blocks)]), losses=losses)
+    written = _written(Request("m", [Message(Role.ASSISTANT, blocks)]), dropped=dropped)
 
     assert written["input"] == [{"type": "message", "role": "assistant", "content": "b"}]
-    assert losses.dropped == ("reasoning_signature",)
+    assert dropped.names == ("reasoning_signature",)
 
 
 def test_reasoning_that_led_to_nothing_is_left_out() -> None:
@@ -197,22 +198,22 @@ def test_refused_fields_are_named(field: str, value: Any) -> None:
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation", "prompt", "metadata", "background"])
 def test_null_fields_are_absent(field: str) -> None:
     """The SDK sends null for what is not set."""
-    losses = Losses()
-    _read(losses, **{field: None})
-    assert losses.dropped == ()
+    dropped = DroppedFields()
+    _read(dropped, **{field: None})
+    assert dropped.names == ()
 
 
 def test_drops_are_counted() -> None:
     """What tunes an answer is left out, and said."""
-    losses = Losses()
-    _read(losses, store=True, truncation="auto", metadata={"a": "b"}, max_tool_calls=3, anything=1)
-    assert set(losses.dropped) == {"store", "truncation", "metadata", "max_tool_calls", "unknown"}
+    dropped = DroppedFields()
+    _read(dropped, store=True, truncation="auto", metadata={"a": "b"}, max_tool_calls=3, anything=1)
+    assert set(dropped.names) == {"store", "truncation", "metadata", "max_tool_calls", "unknown"}
 
 
 def test_strict_routes_refuse_a_hosted_tool() -> None:
     """The path of the tool is in the error."""
     with pytest.raises(BadRequestError) as caught:
-        _read(Losses(strict=True), tools=[{"type": "code_interpreter"}])
+        _read(DroppedFields(strict=True), tools=[{"type": "code_interpreter"}])
     assert caught.value.param == "tools[0]"
 
 
@@ -250,7 +251,7 @@ def test_bad_input_is_refused_with_its_path(fields: dict[str, Any], param: str) 
 def test_pitfall_44_bodies_that_are_no_requests(body: bytes) -> None:
     """They are refused, never a crash."""
     with pytest.raises(BadRequestError):
-        ResponsesClient(Call("abc", 7), Losses()).read(body)
+        ResponsesClient(Call("abc", 7), DroppedFields()).read(body)
 
 
 def test_pitfall_44_surrogates_duplicates_and_large_integers_are_kept() -> None:
@@ -259,7 +260,7 @@ def test_pitfall_44_surrogates_duplicates_and_large_integers_are_kept() -> None:
         b'{"model":"a","model":"m","input":[{"role":"user","content":"\\ud83d x"},{"type":"function_call",'
         b'"call_id":"c","name":"f","arguments":"{\\"n\\":12345678901234567890}"}]}'
     )
-    request = ResponsesClient(Call("abc", 7), Losses()).read(body)
+    request = ResponsesClient(Call("abc", 7), DroppedFields()).read(body)
 
     assert request.model == "m"
     assert request.messages[0].blocks == [Text(b'"\\ud83d x"')]
@@ -341,31 +342,31 @@ def test_round_trip_of_parts() -> None:
 def test_verbosity_goes_up_where_a_model_takes_it(api: ApiKind, verbosity: bool) -> None:
     """From both of OpenAI's APIs to both; elsewhere it is counted."""
     said = [
-        ResponsesClient(Call("abc", 7), Losses()).read(b'{"model":"m","input":"Hi","text":{"verbosity":"low"}}'),
-        ChatClient(Call("abc", 7), Losses()).read(
+        ResponsesClient(Call("abc", 7), DroppedFields()).read(b'{"model":"m","input":"Hi","text":{"verbosity":"low"}}'),
+        ChatClient(Call("abc", 7), DroppedFields()).read(
             b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"verbosity":"low"}'
         ),
     ]
     for request in said:
-        losses = Losses()
-        model = sides().models[api](ModelFacts(verbosity=verbosity), losses, "openai")
+        dropped = DroppedFields()
+        model = sides().models[api](ModelFacts(verbosity=verbosity), dropped, "openai")
 
         body = json.loads(model.write(request, "m").body)
 
         found = body.get("verbosity") or body.get("text", {}).get("verbosity")
         is_taken = verbosity and api in (ApiKind.CHAT, ApiKind.RESPONSES)
-        assert (found, losses.dropped) == (("low", ()) if is_taken else (None, ("verbosity",)))
+        assert (found, dropped.names) == (("low", ()) if is_taken else (None, ("verbosity",)))
 
 
 def test_mark_on_a_text_of_the_assistant_is_counted() -> None:
     """OpenAI has marks on what comes in only."""
     facts = ModelFacts(renamed=(("prompt_cache_breakpoint", "prompt_cache_breakpoint"),))
-    losses = Losses()
+    dropped = DroppedFields()
     blocks: list[Block] = [Text(b'"a"', CacheMark())]
 
-    body = ResponsesModel(facts, losses).write(Request("m", [Message(Role.ASSISTANT, blocks)]), "m").body
+    body = ResponsesModel(facts, dropped).write(Request("m", [Message(Role.ASSISTANT, blocks)]), "m").body
 
-    assert b"prompt_cache_breakpoint" not in body and losses.dropped == ("cache",)
+    assert b"prompt_cache_breakpoint" not in body and dropped.names == ("cache",)
 
 
 def test_tool_choices() -> None:
@@ -413,7 +414,7 @@ def test_pitfall_29_names_that_do_not_fit_are_mapped_and_said() -> None:
         Message(Role.ASSISTANT, [ToolUse("i" * 70, name, b"{}")]),
         Message(Role.USER, [ToolResult("i" * 70, [Text(b'"r"')])]),
     ]
-    written = ResponsesModel(UNKNOWN_MODEL, Losses()).write(Request("m", messages, tools=[Tool(name)]), "gpt")
+    written = ResponsesModel(UNKNOWN_MODEL, DroppedFields()).write(Request("m", messages, tools=[Tool(name)]), "gpt")
     body = json.loads(written.body)
 
     fitted = body["tools"][0]["name"]
@@ -441,12 +442,12 @@ def test_calls_without_ids_get_some() -> None:
 
 def test_few_tokens_are_raised() -> None:
     """Fewer than 16 are a 400 at OpenAI."""
-    losses = Losses()
+    dropped = DroppedFields()
     request = Request("m", [Message(Role.USER, [Text(b'"a"')])], max_tokens=1, reasoning=Reasoning(budget_tokens=5000))
-    written = _written(request, losses=losses)
+    written = _written(request, dropped=dropped)
     assert written["max_output_tokens"] == 16
     assert written["reasoning"] == {"effort": "medium"}
-    assert losses.dropped == ("max_tokens",)
+    assert dropped.names == ("max_tokens",)
 
 
 @pytest.mark.parametrize("model", [ResponsesModel, ChatModel])
@@ -454,7 +455,7 @@ def test_long_user_ids_are_hashed(model: type[ResponsesModel | ChatModel]) -> No
     """OpenAI refuses more than 64 characters; Claude Code's have about 150. The same user stays the same."""
     for length, is_same in ((64, True), (65, False)):
         request = Request("m", [Message(Role.USER, [Text(b'"a"')])], user="u" * length, cache_key="k" * length)
-        written = json.loads(model(UNKNOWN_MODEL, Losses()).write(request, "gpt").body)
+        written = json.loads(model(UNKNOWN_MODEL, DroppedFields()).write(request, "gpt").body)
         assert len(written["user"]) == len(written["prompt_cache_key"]) == 64
         assert (written["user"] == request.user) is is_same
         assert (written["prompt_cache_key"] == request.cache_key) is is_same
@@ -462,10 +463,10 @@ def test_long_user_ids_are_hashed(model: type[ResponsesModel | ChatModel]) -> No
 
 def test_models_that_do_not_sample_or_reason() -> None:
     """What they refuse is dropped."""
-    losses = Losses()
+    dropped = DroppedFields()
     request = _read(temperature=0.1, reasoning={"effort": "low"})
-    written = _written(request, ModelFacts(sampling=False, thinking="none"), losses)
+    written = _written(request, ModelFacts(sampling=False, thinking="none"), dropped)
     assert "temperature" not in written
     assert "reasoning" not in written
     assert "include" not in written
-    assert losses.dropped == ("temperature", "reasoning")
+    assert dropped.names == ("temperature", "reasoning")

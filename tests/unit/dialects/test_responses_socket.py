@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
@@ -30,7 +31,7 @@ def _message(**fields: Any) -> bytes:
 
 
 def _answered(socket: SocketMessages, asked: Asked, number: int, text: bytes = b'"Hello"') -> list[dict[str, Any]]:
-    client = ResponsesClient(Call(f"a{number}", 7), Losses())
+    client = ResponsesClient(Call(f"a{number}", 7), DroppedFields())
     client.read(asked.body)
     writer = client.events()
     found: list[bytes] = []
@@ -44,11 +45,11 @@ def test_message_is_a_streamed_request() -> None:
     """What only a WebSocket has is left out; the rest is as it came."""
     asked = SocketMessages().asked(_message(instructions="Be kind.", stream_id="s"))
 
-    request = ResponsesClient(Call("a", 7), losses := Losses()).read(asked.body)
+    request = ResponsesClient(Call("a", 7), dropped := DroppedFields()).read(asked.body)
     assert request.stream
     assert [message.role for message in request.messages] == [Role.SYSTEM, Role.USER]
     assert request.messages[1] == Message(Role.USER, [Text(b'"Hi"')])
-    assert losses.dropped == ()
+    assert dropped.names == ()
 
 
 def test_next_message_goes_on_with_the_answer() -> None:
@@ -58,7 +59,7 @@ def test_next_message_goes_on_with_the_answer() -> None:
     output = [{"type": "function_call_output", "call_id": "c", "output": "r"}]
     asked = socket.asked(_message(input=output, previous_response_id=events[-1]["response"]["id"]))
 
-    request = ResponsesClient(Call("a", 7), Losses()).read(asked.body)
+    request = ResponsesClient(Call("a", 7), DroppedFields()).read(asked.body)
     assert [message.role for message in request.messages] == [Role.USER, Role.ASSISTANT, Role.USER]
     assert events[-1]["type"] == "response.completed"
 
@@ -114,7 +115,7 @@ def test_prepared_conversation_has_an_answer_without_output() -> None:
     socket = SocketMessages()
     asked = socket.asked(_message(generate=False))
     assert not asked.generate
-    client = ResponsesClient(Call("w", 7), Losses())
+    client = ResponsesClient(Call("w", 7), DroppedFields())
     client.read(asked.body)
     events = [json.loads(each) for each in socket.messages(asked, prepared(client.events()))]
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
@@ -61,7 +62,7 @@ _USAGE = Usage(10, 20, 3, 1, None, 5)
 
 
 def _client(body: bytes = b'{"model":"m","input":"Hi","stream":true}') -> ResponsesClient:
-    client = ResponsesClient(Call("abc", 1_790_000_000), Losses())
+    client = ResponsesClient(Call("abc", 1_790_000_000), DroppedFields())
     client.read(body)
     return client
 
@@ -205,7 +206,7 @@ def test_pitfalls_10_11_13_signatures_come_back_with_the_history(blocks: list[Bl
         output = _written(told(answer))[-1]["response"]["output"]
     else:
         output = json.loads(_client().answer(answer))["output"]
-    request = ResponsesClient(Call("b", 1), Losses()).read(json.dumps({"model": "m", "input": output}).encode())
+    request = ResponsesClient(Call("b", 1), DroppedFields()).read(json.dumps({"model": "m", "input": output}).encode())
 
     said = [block for message in request.messages for block in message.blocks]
     assert [block for block in said if not (isinstance(block, Text) and block.text == b'""' and stream)] == [
@@ -391,7 +392,7 @@ def test_request_of_many_lines_does_not_break_an_event(end: bytes) -> None:
 
 
 def _reader() -> Any:
-    return ResponsesModel(UNKNOWN_MODEL, Losses()).stream()
+    return ResponsesModel(UNKNOWN_MODEL, DroppedFields()).stream()
 
 
 @pytest.mark.parametrize("exchange", _STREAMS, ids=str)
@@ -403,7 +404,7 @@ def test_recorded_stream_is_its_own_answer(exchange: Exchange) -> None:
         for line in reversed(exchange.reply.replace(b"\r\n", b"\n").split(b"\n"))
         if line.startswith(b"data: {")
     )
-    whole = ResponsesModel(UNKNOWN_MODEL, Losses()).answer(json.dumps(last).encode())
+    whole = ResponsesModel(UNKNOWN_MODEL, DroppedFields()).answer(json.dumps(last).encode())
 
     assert [type(block) for block in answer.blocks] == [type(block) for block in whole.blocks]
     for one, other in zip(answer.blocks, whole.blocks, strict=True):
@@ -432,14 +433,14 @@ def test_pitfall_45_cuts_change_nothing_and_never_end(exchange: Exchange) -> Non
 @pytest.mark.parametrize("exchange", _PLAIN, ids=str)
 def test_recorded_request_round_trip(exchange: Exchange) -> None:
     """Read and written back, messages, calls and results are the same, but for what only OpenAI has."""
-    losses = Losses()
+    dropped = DroppedFields()
     asked = exchange.json
     try:
-        request = ResponsesClient(Call("abc", 7), losses).read(exchange.body)
+        request = ResponsesClient(Call("abc", 7), dropped).read(exchange.body)
     except BadRequestError:
         assert any(word in exchange.body for word in _ONLY_OPENAI)
         return
-    body = json.loads(ResponsesModel(UNKNOWN_MODEL, losses).write(request, asked["model"]).body)
+    body = json.loads(ResponsesModel(UNKNOWN_MODEL, dropped).write(request, asked["model"]).body)
 
     assert body["model"] == asked["model"]
     assert _plain_items(body) == _plain_items(asked)
@@ -580,14 +581,14 @@ def test_too_many_open_items_are_refused() -> None:
 def test_failed_answer_is_an_error(status: str) -> None:
     """Inside a 200."""
     with pytest.raises(ReplyError):
-        ResponsesModel(UNKNOWN_MODEL, Losses()).answer(json.dumps({"status": status, "output": []}).encode())
+        ResponsesModel(UNKNOWN_MODEL, DroppedFields()).answer(json.dumps({"status": status, "output": []}).encode())
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{}", b'{"status":"queued","output":[]}', b"<html>"])
 def test_what_is_no_answer_is_broken(body: bytes) -> None:
     """A clear error, never an empty answer."""
     with pytest.raises(BrokenReplyError):
-        ResponsesModel(UNKNOWN_MODEL, Losses()).answer(body)
+        ResponsesModel(UNKNOWN_MODEL, DroppedFields()).answer(body)
 
 
 def test_usage_and_signs_are_told() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.dialects.snapshot_stories import ANSWERS, ERRORS, REQUESTS, STREAMS, TARGETS, Target
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import Dialogue
 from velox.providers.model_facts import facts_of
@@ -44,10 +44,10 @@ def crossing(client: ApiKind, target: Target, *, stream: bool) -> tuple[Dialogue
         asked["stream"] = True
     if stream and client is ApiKind.CHAT:
         asked["stream_options"] = {"include_usage": True}
-    losses = Losses()
+    dropped = DroppedFields()
     facts = partial(facts_of, PROVIDERS[target.provider])(target.model)
-    reads = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, target.model, stream), losses)
-    made = Dialogue(reads, SIDES.models[target.api](facts, losses, target.provider), losses)
+    reads = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, target.model, stream), dropped)
+    made = Dialogue(reads, SIDES.models[target.api](facts, dropped, target.provider), dropped)
     return made, made.request(json.dumps(asked).encode(), target.model)
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.names import FittedNames
 from velox.protocol.sse_events import SseEvents
 

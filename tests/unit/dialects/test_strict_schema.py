@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
@@ -59,51 +60,51 @@ for _ in range(300):
     ],
 )
 def test_schema_is_strict_if_its_objects_say_all_that_they_have(schema: Any, is_taken: bool) -> None:
-    losses = Losses()
+    dropped = DroppedFields()
 
     sent = json.dumps(schema).encode()
-    assert taken_strict(sent, True, losses, "tools") == (sent, is_taken)
+    assert taken_strict(sent, True, dropped, "tools") == (sent, is_taken)
 
-    assert losses.dropped == (() if is_taken else ("strict",))
+    assert dropped.names == (() if is_taken else ("strict",))
 
 
 @pytest.mark.parametrize("strict", [None, False])
 def test_what_is_not_strict_stays_so(strict: bool | None) -> None:
-    losses = Losses()
+    dropped = DroppedFields()
 
     sent = json.dumps(_OPTIONAL).encode()
-    assert taken_strict(sent, strict, losses, "tools") == (sent, strict)
+    assert taken_strict(sent, strict, dropped, "tools") == (sent, strict)
 
-    assert losses.dropped == ()
+    assert dropped.names == ()
 
 
 @pytest.mark.parametrize("schema", [b'{"type":"object"', b'{"type":"object","description":"\\ud83d"}'])
 def test_schema_that_can_not_be_read_is_not_strict(schema: bytes) -> None:
-    assert taken_strict(schema, True, Losses(), "tools") == (schema, False)
+    assert taken_strict(schema, True, DroppedFields(), "tools") == (schema, False)
 
 
 def test_large_schema_is_read_too() -> None:
     properties = {f"property_{n}": _TEXT for n in range(2500)}
     sent = json.dumps(_object(list(properties), **properties)).encode()
 
-    assert taken_strict(sent, True, Losses(), "tools") == (sent, True)
+    assert taken_strict(sent, True, DroppedFields(), "tools") == (sent, True)
 
 
 def test_words_beside_a_reference_go_around_it() -> None:
     """OpenAI refuses any keyword beside `$ref`. Pydantic describes a nested model so."""
     described = {"$ref": "#/$defs/s", "description": "d", "title": "t"}
     around = {"anyOf": [{"$ref": "#/$defs/s"}], "description": "d", "title": "t"}
-    losses = Losses()
+    dropped = DroppedFields()
 
     def schema(each: dict[str, Any]) -> dict[str, Any]:
         inside = {"anyOf": [{"type": "array", "items": each}, each]}
         return {**_object(["a", "b"], a=inside, b=_TEXT), "$defs": {"s": _object(["c"], c=each)}}
 
-    found, strict = taken_strict(json.dumps(schema(described)).encode(), True, losses, "tools")
-    assert json.loads(found) == schema(around) and strict is True and losses.dropped == ()
+    found, strict = taken_strict(json.dumps(schema(described)).encode(), True, dropped, "tools")
+    assert json.loads(found) == schema(around) and strict is True and dropped.names == ()
 
     sent = json.dumps(schema({**described, "minLength": 1})).encode()
-    assert taken_strict(sent, True, losses, "tools") == (sent, False) and losses.dropped == ("strict",)
+    assert taken_strict(sent, True, dropped, "tools") == (sent, False) and dropped.names == ("strict",)
 
 
 @pytest.mark.parametrize("api", [ChatModel, ResponsesModel])
@@ -119,20 +120,20 @@ def test_schemas_of_anthropics_clients_are_asked_for_as_openai_takes_them(
         "output_config": {"format": {"type": "json_schema", "schema": schema}},
         "tools": [{"name": "f", "input_schema": schema, "strict": True}],
     }
-    losses = Losses()
-    request = MessagesClient(Call("abc", 1), losses).read(json.dumps(body).encode())
+    dropped = DroppedFields()
+    request = MessagesClient(Call("abc", 1), dropped).read(json.dumps(body).encode())
 
-    found = json.loads(api(UNKNOWN_MODEL, losses).write(request, "gpt").body)
+    found = json.loads(api(UNKNOWN_MODEL, dropped).write(request, "gpt").body)
 
     form = found["response_format"]["json_schema"] if api is ChatModel else found["text"]["format"]
     tool = found["tools"][0]["function"] if api is ChatModel else found["tools"][0]
     assert (form["schema"], form["strict"]) == (schema, strict)
     assert (tool["parameters"], tool["strict"]) == (schema, strict)
-    assert losses.dropped == (() if strict else ("strict",))
+    assert dropped.names == (() if strict else ("strict",))
 
 
 def test_strict_route_refuses_what_would_not_be_strict() -> None:
     with pytest.raises(BadRequestError) as caught:
-        taken_strict(json.dumps(_OPTIONAL).encode(), True, Losses(strict=True), "response_format")
+        taken_strict(json.dumps(_OPTIONAL).encode(), True, DroppedFields(strict=True), "response_format")
 
     assert caught.value.param == "response_format"

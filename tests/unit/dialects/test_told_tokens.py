@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.dialects.test_converse_stream import event
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import Dialogue
 from velox.protocol.usage.reader import BodyUsage, StreamUsage
@@ -252,9 +252,9 @@ STREAMS: list[tuple[ApiKind, bytes, TokenUsage]] = [
 
 
 def dialogue(client: ApiKind, api: ApiKind) -> Dialogue:
-    losses = Losses()
-    model = SIDES.models[api](ModelFacts(), losses, "openai")
-    return Dialogue(SIDES.clients[client](Call("abc", 1, "m"), losses), model, losses)
+    dropped = DroppedFields()
+    model = SIDES.models[api](ModelFacts(), dropped, "openai")
+    return Dialogue(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.vendors import schemas
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, ClientSide, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
@@ -44,37 +45,37 @@ def _facts(provider: str, model: str) -> ModelFacts:
 _Target = tuple[Callable[[], ModelSide], Callable[[Any], Any], Callable[[Any], str | None]]
 _TARGETS: Final[Mapping[str, _Target]] = {
     "anthropic": (
-        lambda: MessagesModel(_facts("anthropic", "claude-opus-5"), Losses()),
+        lambda: MessagesModel(_facts("anthropic", "claude-opus-5"), DroppedFields()),
         lambda body: body["tools"][0]["input_schema"],
         schemas.claude_problem,
     ),
     "vertex": (
-        lambda: MessagesModel(_facts("vertex", "claude-sonnet-4-5"), Losses()),
+        lambda: MessagesModel(_facts("vertex", "claude-sonnet-4-5"), DroppedFields()),
         lambda body: body["tools"][0]["input_schema"],
         schemas.claude_problem,
     ),
     "bedrock": (
-        lambda: ConverseModel(_facts("bedrock", "eu.anthropic.claude-sonnet-4-5"), Losses()),
+        lambda: ConverseModel(_facts("bedrock", "eu.anthropic.claude-sonnet-4-5"), DroppedFields()),
         lambda body: body["toolConfig"]["tools"][0]["toolSpec"]["inputSchema"]["json"],
         schemas.claude_problem,
     ),
     "openai": (
-        lambda: ChatModel(_facts("openai", "gpt-4o"), Losses()),
+        lambda: ChatModel(_facts("openai", "gpt-4o"), DroppedFields()),
         lambda body: body["tools"][0]["function"]["parameters"],
         schemas.openai_problem,
     ),
     "openai responses": (
-        lambda: ResponsesModel(_facts("openai", "gpt-5.2"), Losses()),
+        lambda: ResponsesModel(_facts("openai", "gpt-5.2"), DroppedFields()),
         lambda body: body["tools"][0]["parameters"],
         schemas.openai_problem,
     ),
     "openrouter": (
-        lambda: ChatModel(_facts("openrouter", "anthropic/claude-sonnet-4.5"), Losses(), "openrouter"),
+        lambda: ChatModel(_facts("openrouter", "anthropic/claude-sonnet-4.5"), DroppedFields(), "openrouter"),
         lambda body: body["tools"][0]["function"]["parameters"],
         schemas.claude_problem,
     ),
     "gemini": (
-        lambda: GenerateModel(_facts("gemini", "gemini-3-pro-preview"), Losses()),
+        lambda: GenerateModel(_facts("gemini", "gemini-3-pro-preview"), DroppedFields()),
         lambda body: body["tools"][0]["functionDeclarations"][0]["parametersJsonSchema"],
         schemas.google_problem,
     ),
@@ -92,7 +93,7 @@ def _chat(schema: Any, **fields: Any) -> bytes:
 def _crossed(target: str, body: bytes, client: ClientSide | None = None) -> tuple[Dialogue, Any]:
     """Return the crossing of a request, and what goes up."""
     make, _, _ = _TARGETS[target]
-    dialogue = Dialogue(client or ChatClient(_CALL, Losses()), make(), Losses())
+    dialogue = Dialogue(client or ChatClient(_CALL, DroppedFields()), make(), DroppedFields())
     return dialogue, json.loads(dialogue.request(body, "m"))
 
 
@@ -209,7 +210,7 @@ def test_calls_of_the_history_have_the_names_that_the_model_knows() -> None:
 
 _CLIENTS: Final[Mapping[str, tuple[Callable[[], ClientSide], Callable[[Any], dict[str, Any]]]]] = {
     "responses": (
-        lambda: ResponsesClient(_CALL, Losses()),
+        lambda: ResponsesClient(_CALL, DroppedFields()),
         lambda schema: {
             "model": "m",
             "input": "Hi",
@@ -217,7 +218,7 @@ _CLIENTS: Final[Mapping[str, tuple[Callable[[], ClientSide], Callable[[Any], dic
         },
     ),
     "messages": (
-        lambda: MessagesClient(_CALL, Losses()),
+        lambda: MessagesClient(_CALL, DroppedFields()),
         lambda schema: {
             "model": "m",
             "max_tokens": 9,
@@ -226,7 +227,7 @@ _CLIENTS: Final[Mapping[str, tuple[Callable[[], ClientSide], Callable[[Any], dic
         },
     ),
     "generate": (
-        lambda: GenerateClient(_CALL, Losses()),
+        lambda: GenerateClient(_CALL, DroppedFields()),
         lambda schema: {
             "contents": [{"parts": [{"text": "Hi"}]}],
             "tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": schema}]}],
@@ -400,7 +401,7 @@ def test_schema_that_fits_stays_as_it_stood() -> None:
     text = '{"type": "object",  "properties": {"b": {"type":"string"}, "a": {"minimum": 1.0}}, "required":["b"]}'
     body = _chat({"x": 1}).replace(b'{"x": 1}', text.encode())
     for target, (make, _, _) in _TARGETS.items():
-        dialogue = Dialogue(ChatClient(_CALL, Losses()), make(), Losses())
+        dialogue = Dialogue(ChatClient(_CALL, DroppedFields()), make(), DroppedFields())
         assert text.encode() in dialogue.request(body, "m"), target
 
 
@@ -532,7 +533,7 @@ def test_name_that_does_not_end_is_held_within_bounds() -> None:
 def test_unknown_facts_change_no_tool() -> None:
     """A server that nobody knows gets the schema in the current draft, and all else of it as it was."""
     schema = {"anyOf": [{"properties": {"$a": {}}}], "type": "object", "properties": {"b": {"type": "any"}}}
-    dialogue = Dialogue(ChatClient(_CALL, Losses()), ChatModel(UNKNOWN_MODEL, Losses()), Losses())
+    dialogue = Dialogue(ChatClient(_CALL, DroppedFields()), ChatModel(UNKNOWN_MODEL, DroppedFields()), DroppedFields())
 
     sent = json.loads(dialogue.request(_chat(schema), "m"))
 
@@ -548,7 +549,7 @@ def test_values_that_nest_deeply_are_no_faults_of_ours(target: str, depth: int, 
     schema = f'{{"type":"object","properties":{{"$top":{{"type":"any","default":{deep}}}}}}}'
     tool = {"type": "function", "function": {"name": _NAME, "strict": strict, "parameters": {"x": 1}}}
     body = _chat({}, tools=[tool]).replace(b'{"x": 1}', schema.encode())
-    dialogue = Dialogue(ChatClient(_CALL, Losses()), _TARGETS[target][0](), Losses())
+    dialogue = Dialogue(ChatClient(_CALL, DroppedFields()), _TARGETS[target][0](), DroppedFields())
     try:
         assert deep.encode() in dialogue.request(body, "m").replace(b" ", b"")
     except BadRequestError as exc:

@@ -26,7 +26,8 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.as_sent.claude_thinking import MOST_DIGITS, fit_thinking
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.facts.model_facts import BY, REFUSED, TAKEN, ModelFacts
 from velox.dialects.facts.output_limit import taken_max_tokens
 from velox.dialects.json_text.text import is_blank, quoted
@@ -126,7 +127,12 @@ def names_of(headers: Iterable[str]) -> tuple[str, ...]:
 
 
 def fitted(
-    body: bytes | bytearray, given: tuple[str, ...], facts: ModelFacts, losses: Losses, *, is_renamed: bool = False
+    body: bytes | bytearray,
+    given: tuple[str, ...],
+    facts: ModelFacts,
+    dropped: DroppedFields,
+    *,
+    is_renamed: bool = False,
 ) -> Fitted:
     """Return what goes up. given: the client's betas. What can't be read goes up as it is.
 
@@ -137,13 +143,13 @@ def fitted(
     try:
         fields: _Fields = _FIELDS.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return Fitted(body, service.betas(losses))
+        return Fitted(body, service.betas(dropped))
     try:
-        is_changed = is_renamed and fit_thinking(fields, facts, losses)
-        is_changed |= _Fit(fields, service, facts, losses).fit()
+        is_changed = is_renamed and fit_thinking(fields, facts, dropped)
+        is_changed |= _Fit(fields, service, facts, dropped).fit()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         is_changed = False  # a field of another type than it should have: its provider says so
-    return Fitted(object_of(fields) if is_changed else body, service.betas(losses))
+    return Fitted(object_of(fields) if is_changed else body, service.betas(dropped))
 
 
 class _Service:
@@ -192,7 +198,7 @@ class _Service:
             kind = kind.rpartition("_")[0]
         return ""
 
-    def betas(self, losses: Losses) -> tuple[str, ...]:
+    def betas(self, dropped: DroppedFields) -> tuple[str, ...]:
         """Return those that go up. Raises BadRequestError: one does not, and the route is strict."""
         sent: dict[str, None] = {}
         is_lost = False
@@ -207,18 +213,18 @@ class _Service:
             elif not of or not self._lost.isdisjoint(of):
                 is_lost = True
         if is_lost:
-            losses.drop("anthropic-beta")
+            dropped.drop("anthropic-beta")
         return (*sent, *(name for name in self._added if name not in sent))
 
 
 class _Fit:
     """One body."""
 
-    def __init__(self, fields: _Fields, service: _Service, facts: ModelFacts, losses: Losses) -> None:
+    def __init__(self, fields: _Fields, service: _Service, facts: ModelFacts, dropped: DroppedFields) -> None:
         self._fields: Final = fields
         self._service: Final = service
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
 
     def fit(self) -> bool:
         """Change the fields; return whether any is another one now."""
@@ -247,7 +253,7 @@ class _Fit:
         """Name a field as a loss, unless it has a beta in its place. Raises BadRequestError: the route is strict."""
         if not self._service.is_by_beta(path):
             self._service.lose(path)
-            self._losses.drop(name, param)
+            self._dropped.drop(name, param)
 
     def _top(self) -> bool:
         fields, is_changed = self._fields, False
@@ -392,7 +398,7 @@ class _Fit:
         raw = bytes(self._fields.get("max_tokens", _NO_RAW))
         if not self._facts.most_output or not raw.isdigit() or len(raw) > MOST_DIGITS:
             return False
-        taken = taken_max_tokens(int(raw), self._facts, self._losses)
+        taken = taken_max_tokens(int(raw), self._facts, self._dropped)
         if taken is None or taken == int(raw):
             return False
         self._fields["max_tokens"] = Raw(b"%d" % taken)
@@ -409,7 +415,7 @@ class _Fit:
                 self._fields[name] = Raw(_without_marks(raw))
                 is_changed = True
         if is_changed:
-            self._losses.drop("cache_control")
+            self._dropped.drop("cache_control")
         return is_changed
 
     # -- messages -------------------------------------------------------------------------------------
@@ -541,7 +547,7 @@ class _Fit:
             if kind == "text":
                 words.append(bytes(raw))
             else:
-                self._losses.drop("defer_loading", "messages")  # tools that come and go: the model has all of them
+                self._dropped.drop("defer_loading", "messages")  # tools that come and go: the model has all of them
         return words
 
 

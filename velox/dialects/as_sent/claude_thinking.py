@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Reasoning
 from velox.dialects.facts.efforts import budget_of
 from velox.dialects.facts.model_facts import ALWAYS_THINKING, ModelFacts
@@ -37,9 +37,9 @@ _LEAST_ANSWER: Final = 1024
 _THINKING: Final = (b'"thinking"', b'"redacted_thinking"')
 
 
-def fit_thinking(fields: _Fields, facts: ModelFacts, losses: Losses) -> bool:
+def fit_thinking(fields: _Fields, facts: ModelFacts, dropped: DroppedFields) -> bool:
     """Change the fields of a request to what the model takes; return whether any is another one now."""
-    is_changed = _fit_sampling(fields, facts, losses)
+    is_changed = _fit_sampling(fields, facts, dropped)
     raw = bytes(fields.get("thinking", _NO_RAW))
     if raw[:1] != b"{":
         return is_changed
@@ -51,7 +51,7 @@ def fit_thinking(fields: _Fields, facts: ModelFacts, losses: Losses) -> bool:
     if made is None:
         del fields["thinking"]
         if kind != "disabled" or facts.thinking in ALWAYS_THINKING:
-            losses.drop("thinking")
+            dropped.drop("thinking")
     else:
         fields["thinking"] = Raw(msgspec.json.encode(made))
     return True
@@ -121,11 +121,11 @@ def _is_forced(fields: _Fields) -> bool:
     return b'"any"' in choice or b'"tool"' in choice
 
 
-def _fit_sampling(fields: _Fields, facts: ModelFacts, losses: Losses) -> bool:
+def _fit_sampling(fields: _Fields, facts: ModelFacts, dropped: DroppedFields) -> bool:
     if facts.sampling:
         return False
     found = [name for name in _SAMPLING if name in fields]
     for name in found:
         if bytes(fields.pop(name)) not in _USUAL:
-            losses.drop(name)
+            dropped.drop(name)
     return bool(found)

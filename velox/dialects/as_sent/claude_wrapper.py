@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.as_sent.claude_fields import object_of
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.facts.provider_traits import ProviderTraits
 from velox.dialects.json_text.text import is_blank, joined, quoted, raw_text

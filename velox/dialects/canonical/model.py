@@ -627,7 +627,7 @@ class StreamReader(Protocol):
         """Bytes that came of an event which is not whole yet."""
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take what came, cut anywhere. Raises BrokenReplyError: it can't be read, or is over a bound (losses.py)."""
+        """Take what came, cut anywhere. Raises BrokenReplyError: it can't be read, or is over a bound (errors.py)."""
 
     def end(self) -> list[Event]:
         """Nothing more comes: return what that says. No End among it: the stream was cut."""
@@ -641,14 +641,14 @@ class StreamWriter(Protocol):
 
 
 class ClientSide(Protocol):
-    """One request of a client in its dialect, and what it gets back. Made for one attempt, by (call, losses)."""
+    """One request of a client in its dialect, and what it gets back. Made for one attempt."""
 
     @property
     def takes_pictures(self) -> bool:
         """True where an answer may have them."""
 
     def read(self, body: bytes | bytearray) -> Request:
-        """Read the request. Raises BadRequestError (losses.py)."""
+        """Read the request. Raises BadRequestError (errors.py)."""
 
     def own_path(self, path: str) -> str:
         """Return a writer's path of a field of the request that was read, as the client calls it (own_paths.py)."""
@@ -694,13 +694,13 @@ class Written(msgspec.Struct, gc=False):
 
 
 class ModelSide(Protocol):
-    """One attempt at a model's API, made by (facts, losses).
+    """One attempt at a model's API, made by (facts, dropped fields).
 
     An upstream's signatures are tagged with its own provider; a writer leaves out those of others.
     """
 
     def write(self, request: Request, model: str) -> Written:
-        """Write the request. Raises BadRequestError for what can't be said and must not be left out (losses.py)."""
+        """Write the request. Raises BadRequestError for what can't be said and must not be left out (errors.py)."""
 
     def answer(self, body: bytes) -> Answer:
         """Read a plain answer of status 2xx. Raises BrokenReplyError; or ReplyError, for an error in a 200."""

@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -78,9 +79,9 @@ _SCHEMA_NOTE: Final = "Answer with a JSON object and nothing else. It must fit t
 class ChatModel:
     """One attempt at a model; see ModelSide. provider: the name of its row, whose signatures only it takes back."""
 
-    def __init__(self, facts: ModelFacts, losses: Losses, provider: str = "openai") -> None:
+    def __init__(self, facts: ModelFacts, dropped: DroppedFields, provider: str = "openai") -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._provider: Final = provider
         self._renamed: Final = dict(facts.renamed)
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
@@ -93,12 +94,12 @@ class ChatModel:
 
     def write(self, request: Request, model: str) -> Written:
         """See ModelSide."""
-        facts, losses = self._facts, self._losses
-        without_pictures(request, self._losses)
+        facts, dropped = self._facts, self._dropped
+        without_pictures(request, self._dropped)
         keys = fit_tools(request, facts.schemas_refuse)
         if request.web_search is not None:
-            taken_search(request, None, losses)
-        messages = MessageWriter(facts, losses, self._provider, self._names)
+            taken_search(request, None, dropped)
+        messages = MessageWriter(facts, dropped, self._provider, self._names)
         wanted = request.format
         note = None if wanted is None or wanted.schema is None or facts.json_schema else _note(wanted.schema)
         fields: list[bytes] = [
@@ -119,12 +120,12 @@ class ChatModel:
                 self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
             if request.parallel_tools is not None:
                 self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
-        self._add_number(fields, facts.max_tokens_name, taken_max_tokens(request.max_tokens, facts, losses))
+        self._add_number(fields, facts.max_tokens_name, taken_max_tokens(request.max_tokens, facts, dropped))
         self._sampling(fields, request)
         if request.stop:
             self._add(fields, "stop", b"[%b]" % b",".join(map(quoted, taken_stops(request.stop, facts))))
         if wanted is not None:
-            self._add(fields, "response_format", _OBJECT if note is not None else _format(wanted, losses))
+            self._add(fields, "response_format", _OBJECT if note is not None else _format(wanted, dropped))
         if request.reasoning is not None:
             self._reasoning(fields, request.reasoning)
         if request.user is not None:
@@ -138,14 +139,14 @@ class ChatModel:
             if facts.verbosity:
                 self._add(fields, "verbosity", quoted(request.verbosity))
             else:
-                losses.drop("verbosity")
+                dropped.drop("verbosity")
         fields += [messages.cache_control(request.cache), b"}"]
         return Written(b"".join(fields), self._names.originals, messages.ids, keys)
 
     def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
         """Add a field as it is called there, if the model takes it."""
         if name in self._facts.refused:
-            self._losses.drop(name)
+            self._dropped.drop(name)
             return
         fields.append(b',"%b":%b' % (self._renamed.get(name, name).encode(), value))
 
@@ -160,7 +161,7 @@ class ChatModel:
             ("top_k", request.top_k),
         ):
             if value is not None and not self._facts.sampling:
-                self._losses.drop(name)
+                self._dropped.drop(name)
             else:
                 self._add_number(fields, name, value)
         self._add_number(fields, "seed", request.seed)
@@ -170,13 +171,13 @@ class ChatModel:
     def _reasoning(self, fields: list[bytes], reasoning: Reasoning) -> None:
         if self._facts.thinking == "none":
             if reasoning.enabled is not False and reasoning.effort != "none":
-                self._losses.drop("reasoning")
+                self._dropped.drop("reasoning")
             return
         effort = reasoning.effort
         if self._facts.thinking == "switch":
             is_on = effort_of(reasoning) != "none"
             if is_on and effort is not None:
-                self._losses.drop("reasoning", problem="the effort of reasoning can't be chosen for this model")
+                self._dropped.drop("reasoning", problem="the effort of reasoning can't be chosen for this model")
             self._add(fields, "reasoning_effort", b'"default"' if is_on else b'"none"')
             return
         if effort is None and (reasoning.budget_tokens is not None or reasoning.enabled is False):
@@ -186,9 +187,9 @@ class ChatModel:
             self._add(fields, "thinking", b'{"type":"disabled"}' if is_off else b'{"type":"enabled"}')
         elif is_off:
             # Many models reason as they like, and refuse the effort "none".
-            self._losses.drop("reasoning")
+            self._dropped.drop("reasoning")
         if effort is not None and not is_off:
-            self._add(fields, "reasoning_effort", quoted(taken_effort(effort, self._facts.efforts, self._losses)))
+            self._add(fields, "reasoning_effort", quoted(taken_effort(effort, self._facts.efforts, self._dropped)))
 
     def _sent(self, request: Request) -> list[Tool]:
         """Return the tools: where the choice is among some, and the API has no way to say so, those alone."""
@@ -202,7 +203,7 @@ class ChatModel:
 
     def _tool(self, tool: Tool, messages: MessageWriter) -> bytes:
         description = b"" if tool.description is None else b',"description":' + tool.description
-        schema, strict = taken_strict(listed_schema(tool.parameters), tool.strict, self._losses, "tools")
+        schema, strict = taken_strict(listed_schema(tool.parameters), tool.strict, self._dropped, "tools")
         name = self._names.fit(tool.name)
         self._tools.add(name)
         return b'{"type":"function","function":{"name":%b%b,"parameters":%b%b}%b}' % (
@@ -304,13 +305,13 @@ class ChatModel:
         return read_error(status, body)
 
 
-def _format(wanted: Format, losses: Losses) -> bytes:
+def _format(wanted: Format, dropped: DroppedFields) -> bytes:
     """Write a format that is not plain text."""
     if wanted.schema is None:
         return _OBJECT
     name = _FORMAT_NAME_OTHER.sub("_", (wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME])
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    schema, strict = taken_strict(wanted.schema, wanted.strict, losses, "response_format")
+    schema, strict = taken_strict(wanted.schema, wanted.strict, dropped, "response_format")
     form = b'{"type":"json_schema","json_schema":{"name":%b%b,"schema":%b%b}}'
     return form % (quoted(name), description, schema, strict_field(strict))
 

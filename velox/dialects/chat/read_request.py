@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import astuple
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -106,8 +107,8 @@ class RequestReader:
     is_old: it has `functions`, as Chat Completions had before tools, and so has its answer.
     """
 
-    def __init__(self, losses: Losses) -> None:
-        self._losses: Final = losses
+    def __init__(self, dropped: DroppedFields) -> None:
+        self._dropped: Final = dropped
         self._hosted: HostedTools | None = None  # few requests have any
         self.custom: Final[set[str]] = set()
         self._has_made_pictures = False  # a message of the assistant has some
@@ -135,7 +136,7 @@ class RequestReader:
         if has_rare:
             self._drop_rare(given)
         if given.store:
-            self._losses.drop("store")
+            self._dropped.drop("store")
         if given.stream_options is not None:
             self.include_usage = given.stream_options.include_usage is True
         max_tokens = given.max_completion_tokens
@@ -184,7 +185,7 @@ class RequestReader:
             raise
         for name in decoded_request(_FIELDS, text):
             if name not in wire.RequestBody.__struct_fields__:
-                self._losses.drop("unknown", name)
+                self._dropped.drop("unknown", name)
         return given
 
     def _refuse_rare(self, given: wire.RequestBody) -> None:
@@ -207,7 +208,7 @@ class RequestReader:
     def _drop_rare(self, given: wire.RequestBody) -> None:
         for name in _DROPPED:
             if is_given(getattr(given, name)):
-                self._losses.drop(name)
+                self._dropped.drop(name)
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -377,7 +378,7 @@ class RequestReader:
 
     def _hosted_tools(self) -> HostedTools:
         if self._hosted is None:
-            self._hosted = HostedTools(self._losses, "tools.hosted")
+            self._hosted = HostedTools(self._dropped, "tools.hosted")
         return self._hosted
 
     def _read_old(self, given: wire.RequestBody, request: Request) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     ApiError,
     Cite,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.canonical.losses import SEARCHES, Losses
+from velox.dialects.canonical.dropped_fields import SEARCHES, DroppedFields
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -50,10 +50,10 @@ _TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast
 class ChatClient:
     """One request of a client, and what it gets back; see ClientSide."""
 
-    def __init__(self, call: Call, losses: Losses) -> None:
+    def __init__(self, call: Call, dropped: DroppedFields) -> None:
         self._call: Final = call
-        self._losses: Final = losses
-        self._reader: Final = RequestReader(losses)
+        self._dropped: Final = dropped
+        self._reader: Final = RequestReader(dropped)
         self._model = call.model
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class ChatClient:
             self._call,
             self._model,
             self._reader.custom,
-            self._losses,
+            self._dropped,
             include_usage=self._reader.include_usage,
             is_old=self._reader.is_old,
         )
@@ -132,7 +132,7 @@ class ChatClient:
     def _annotations(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
         """Write the pages that the texts name; searches themselves have no place here."""
         if any(isinstance(block, Search) for block in blocks):
-            self._losses.lose(SEARCHES)
+            self._dropped.lose(SEARCHES)
         cited = [
             annotation(each, span)
             for block, spans in zip(blocks, spans_of(blocks), strict=True)

@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -60,9 +61,9 @@ _PICTURES_FOLLOW: Final = b'"The files of this result are in the next message."'
 class MessageWriter:
     """Writes the messages of one request. ids: those of calls that are others there -> as the client has them."""
 
-    def __init__(self, facts: ModelFacts, losses: Losses, provider: str, names: FittedNames) -> None:
+    def __init__(self, facts: ModelFacts, dropped: DroppedFields, provider: str, names: FittedNames) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._provider: Final = provider
         self._names: Final = names
         self._mark_name: Final = dict(facts.renamed).get("prompt_cache_breakpoint") if facts.cache_marks else None
@@ -118,7 +119,7 @@ class MessageWriter:
         name = b""
         if message.name is not None:
             if "name" in self._facts.refused:
-                self._losses.drop("name", f"messages[{n}].name")
+                self._dropped.drop("name", f"messages[{n}].name")
             else:
                 name = b',"name":' + quoted(message.name)
         return b'{"role":"%b","content":%b%b}' % (role, self._content(blocks, n), name)
@@ -162,14 +163,14 @@ class MessageWriter:
             url = source.value
         else:
             raise BadRequestError("the model of this route takes pictures as base64 data or http(s) URLs", path)
-        taken = taken_detail(image.detail, self._facts, self._losses, path)
+        taken = taken_detail(image.detail, self._facts, self._dropped, path)
         detail = b"" if taken is None else b',"detail":' + quoted(taken)
         form = b'{"type":"image_url","image_url":{"url":%b%b}%b}'
         return form % (quoted(url), detail, self._marks(image.cache))
 
     def _document(self, document: Document, path: str) -> bytes:
         if document.citations:
-            self._losses.drop("citations", path)
+            self._dropped.drop("citations", path)
         source, mark = document.source, self._marks(document.cache)
         if source.kind is MediaKind.TEXT:
             return b'{"type":"text","text":%b%b}' % (document_text(document), mark)
@@ -189,7 +190,7 @@ class MessageWriter:
     def _result(self, result: ToolResult, moved: list[Block]) -> bytes:
         """Write the result of a tool: text only; files move to the message that follows."""
         if result.is_error:
-            self._losses.drop("is_error")
+            self._dropped.drop("is_error")
         call_id = quoted(self._result_id(result))
         parts = result.parts
         if len(parts) == 1 and type(parts[0]) is Text and parts[0].cache is None and result.cache is None:
@@ -221,13 +222,13 @@ class MessageWriter:
                 if block.cache is not None:
                     mark = self._marks(block.cache) or mark
                 if block.signature is not None:
-                    self._losses.drop("reasoning_signature")
+                    self._dropped.drop("reasoning_signature")
             elif isinstance(block, Thinking):
                 self._thinking(block, thoughts, details)
             elif isinstance(block, Refusal):
                 refusals.append(block.text)
             else:
-                self._losses.drop("media")
+                self._dropped.drop("media")
         content = self._assistant_content(texts, thoughts, mark, has_calls=bool(calls or refusals))
         fields = [b'{"role":"assistant","content":', content]
         if refusals:
@@ -261,16 +262,16 @@ class MessageWriter:
         signature = block.signature
         if signature is None:
             if not self._facts.reasoning_field:
-                self._losses.drop("reasoning")
+                self._dropped.drop("reasoning")
             elif block.text != EMPTY:
                 thoughts.append(block.text)
             return
         if signature.provider != self._provider:
-            self._losses.drop("reasoning_signature")
+            self._dropped.drop("reasoning_signature")
             return
         form, colon, value = signature.value.partition(":")
         if not colon or not self._facts.reasoning_field:
-            self._losses.drop("reasoning_signature")  # of the provider's Responses, or of a model that takes none here
+            self._dropped.drop("reasoning_signature")  # of the provider's Responses, or of a model that takes none here
             return
         own_id = b"" if signature.item_id is None else b',"id":' + quoted(signature.item_id)
         if block.is_redacted:
@@ -293,7 +294,7 @@ class MessageWriter:
     def _extra(self, signature: Signature) -> bytes:
         form, _, value = signature.value.partition(":")
         if signature.provider != self._provider or form != EXTRA_CONTENT:
-            self._losses.drop("reasoning_signature")
+            self._dropped.drop("reasoning_signature")
             return b""
         return b',"extra_content":{"google":{"thought_signature":%b}}' % quoted(value)
 
@@ -310,7 +311,7 @@ class MessageWriter:
         if mark is None:
             return b""
         if self._mark_name is None:
-            self._losses.drop("cache")
+            self._dropped.drop("cache")
             return b""
         if self._mark_name == "cache_control":
             ttl = b"" if mark.ttl is None else b',"ttl":' + quoted(mark.ttl)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from velox.dialects.canonical.losses import SEARCHES, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import SEARCHES, DroppedFields
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Call,
     Cite,
@@ -114,12 +115,12 @@ class ChunkWriter:
         call: Call,
         model: str,
         custom: Collection[str],
-        losses: Losses,
+        dropped: DroppedFields,
         *,
         include_usage: bool,
         is_old: bool = False,
     ) -> None:
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._is_old: Final = is_old
         self._call: Final = call
         self._model: Final = model
@@ -170,7 +171,7 @@ class ChunkWriter:
                 self._n_pictures += 1
                 return self._begun() + self._opened() + self._chunk(b'{"images":[%b]}' % written)
             case Searched():
-                self._losses.lose(SEARCHES)
+                self._dropped.lose(SEARCHES)
             case Close():
                 return self._close(event.n)
             case Finish():

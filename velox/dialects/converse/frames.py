@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.protocol.json.value_count import MOST_VALUES, has_over
 
 __all__ = ["Frame", "Frames"]

@@ -9,7 +9,7 @@ import base64
 import re
 from typing import Final
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Audio, Document, Image, Media, MediaKind
 from velox.dialects.json_text.text import quoted
 from velox.dialects.media.file_types import is_text

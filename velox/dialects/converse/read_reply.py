@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.endings import settled
-from velox.dialects.canonical.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -43,9 +44,9 @@ _BEDROCK: Final = "bedrock"
 class ConverseModel:
     """The model side of one attempt."""
 
-    def __init__(self, facts: ModelFacts, losses: Losses) -> None:
+    def __init__(self, facts: ModelFacts, dropped: DroppedFields) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._provider: Final = ANTHROPIC if is_claude(facts) else _BEDROCK
         # Known once the request is written.
         self._unwrapped: str | None = None
@@ -56,11 +57,11 @@ class ConverseModel:
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. model: stands in the path. Raises BadRequestError."""
-        without_pictures(request, self._losses)
+        without_pictures(request, self._dropped)
         keys = fit_tools(request, self._facts.schemas_refuse)
         if request.web_search is not None:
-            taken_search(request, None, self._losses)
-        writer = RequestWriter(request, self._facts, self._losses)
+            taken_search(request, None, self._dropped)
+        writer = RequestWriter(request, self._facts, self._dropped)
         body = writer.write()
         self._unwrapped = writer.unwrapped
         self._stops = request.stop
@@ -84,9 +85,9 @@ class ConverseModel:
             has_calls=any(isinstance(block, ToolUse) for block in blocks),
         )
         names = (lost(content) for content in found.output.message.content)
-        losses = tuple(dict.fromkeys(name for name in names if name is not None))
+        dropped = tuple(dict.fromkeys(name for name in names if name is not None))
         tier = found.service_tier.type if found.service_tier is not None else None
-        return Answer("", "", blocks, stop, usage_of(found.usage, tier), tier, losses)
+        return Answer("", "", blocks, stop, usage_of(found.usage, tier), tier, dropped)
 
     def stream(self) -> ConverseStream:
         """Return what reads a streamed answer."""

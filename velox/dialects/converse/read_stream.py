@@ -15,7 +15,7 @@ import binascii
 from typing import Final
 
 from velox.dialects.canonical.endings import settled
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Close,
     Delta,

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind, JsonText, Stop, StopReason, Usage
 from velox.dialects.converse.wire import ERROR, MORE_FIELDS, BlockBegin, Content, TokenUsage
 

@@ -20,7 +20,8 @@ from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -123,10 +124,10 @@ class _Turn(msgspec.Struct, gc=False):
 class RequestWriter:
     """Writes one request. facts: of the model. After write(): names, ids, unwrapped."""
 
-    def __init__(self, request: Request, facts: ModelFacts, losses: Losses) -> None:
+    def __init__(self, request: Request, facts: ModelFacts, dropped: DroppedFields) -> None:
         self._request: Final = request
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._is_claude: Final = is_claude(facts)
         self.names: Final = FittedNames(_NAME, _MOST_NAME)
         self.ids: Final = FittedNames(_ID, _MOST_NAME)
@@ -139,25 +140,25 @@ class RequestWriter:
         # Calls of the last turn that have no result yet: id as written, and name; by the client's ids, made to fit.
         self._open: Final = OpenCalls[tuple[str, str]]()
         self._n_marks = 0
-        self._max_tokens: Final = taken_max_tokens(request.max_tokens, facts, losses)
+        self._max_tokens: Final = taken_max_tokens(request.max_tokens, facts, dropped)
 
     def write(self) -> bytes:
         """Return the request. Raises BadRequestError."""
-        request, losses = self._request, self._losses
+        request, dropped = self._request, self._dropped
         if request.seed is not None:
-            losses.drop("seed")
+            dropped.drop("seed")
         if request.presence_penalty:
-            losses.drop("presence_penalty")
+            dropped.drop("presence_penalty")
         if request.frequency_penalty:
-            losses.drop("frequency_penalty")
+            dropped.drop("frequency_penalty")
         if request.user is not None:
-            losses.drop("user")
+            dropped.drop("user")
         if request.cache_key is not None:
-            losses.drop("prompt_cache_key")
+            dropped.drop("prompt_cache_key")
         if request.verbosity is not None:
-            losses.drop("verbosity")
+            dropped.drop("verbosity")
         if request.parallel_tools is False:
-            losses.drop("parallel_tool_calls")
+            dropped.drop("parallel_tool_calls")
         self._messages()
         self._check_end()
         more, is_thinking = self._reasoning()
@@ -183,7 +184,7 @@ class RequestWriter:
         if request.tier is not None and request.tier != "auto":
             tier = _TIERS.get(request.tier)
             if tier is None:
-                losses.drop("service_tier")
+                dropped.drop("service_tier")
             else:
                 fields.append(b'"serviceTier":{"type":"' + tier + b'"}')
         return b"{" + b",".join(fields) + b"}"
@@ -191,18 +192,18 @@ class RequestWriter:
     # -- settings ---------------------------------------------------------------------------------------
 
     def _limits(self, more: list[bytes], *, is_thinking: bool) -> list[bytes]:
-        request, losses, refused = self._request, self._losses, self._facts.refused
+        request, dropped, refused = self._request, self._dropped, self._facts.refused
         fields: list[bytes] = []
         most, temperature, top_p = self._max_tokens, request.temperature, request.top_p
         if _NOVA_EFFORT % b'"high"' in more:
             # Nova refuses all three then.
             for name, value in (("max_tokens", most), ("temperature", temperature), ("top_p", top_p)):
                 if value is not None:
-                    losses.drop(name)
+                    dropped.drop(name)
             most = temperature = top_p = None
         if most is not None:
             if most < 1:
-                losses.drop("max_tokens")  # to warm a cache: the least there is
+                dropped.drop("max_tokens")  # to warm a cache: the least there is
             fields.append(b'"maxTokens":%d' % max(most, 1))
         is_taken = self._facts.sampling
         # Claude refuses these while it thinks, but for a high top_p, and newer ones both in one request. 1 is what they
@@ -212,27 +213,27 @@ class RequestWriter:
         if temperature is not None:
             if not is_taken or bars or "temperature" in refused:
                 if has_temperature:
-                    losses.drop("temperature")
+                    dropped.drop("temperature")
             elif has_temperature or top_p is None or not self._is_claude:
                 if temperature > 1.0:
-                    losses.drop("temperature")
+                    dropped.drop("temperature")
                 fields.append(b'"temperature":' + msgspec.json.encode(min(temperature, 1.0)))
         if top_p is not None:
             is_second = self._is_claude and has_temperature
             if not is_taken or is_second or "top_p" in refused or (bars and top_p < _LEAST_TOP_P):
                 if top_p != 1.0:
-                    losses.drop("top_p")
+                    dropped.drop("top_p")
             else:
                 fields.append(b'"topP":' + msgspec.json.encode(top_p))
         if request.top_k is not None:
             if not is_taken or bars or "top_k" in refused:
-                losses.drop("top_k")
+                dropped.drop("top_k")
             else:
                 more.append(b'"top_k":%d' % request.top_k)
         if request.stop:
             stops = [] if "stop" in refused else [stop for stop in request.stop if stop.strip()]
             if len(stops) < len(request.stop):
-                losses.drop("stop")
+                dropped.drop("stop")
             if stops:
                 taken = taken_stops(stops, self._facts)
                 fields.append(b'"stopSequences":[' + b",".join(map(quoted, taken)) + b"]")
@@ -246,7 +247,7 @@ class RequestWriter:
         is_off = asked.enabled is False or asked.effort == "none" or asked.budget_tokens == 0
         match self._facts.thinking:
             case "always" if is_off:
-                self._losses.drop("reasoning_effort")
+                self._dropped.drop("reasoning_effort")
                 return [], True
             case "between_tools" if is_off:
                 return [b'"thinking":{"type":"between_tools"}'], True
@@ -262,17 +263,17 @@ class RequestWriter:
                 field = _NOVA_EFFORT
             case _:
                 if not is_off:
-                    self._losses.drop("reasoning_effort")
+                    self._dropped.drop("reasoning_effort")
                 return [], False
         if is_off:
             return [], False
         if asked.effort is None:
-            self._losses.drop("reasoning_effort")
+            self._dropped.drop("reasoning_effort")
             return [], False
         return [field % self._effort(asked.effort)], True
 
     def _effort(self, effort: str) -> bytes:
-        return quoted(taken_effort(effort, self._facts.efforts, self._losses, "reasoning_effort"))
+        return quoted(taken_effort(effort, self._facts.efforts, self._dropped, "reasoning_effort"))
 
     def _adaptive(self, asked: Reasoning, *, is_off: bool) -> tuple[list[bytes], bool]:
         if is_off:
@@ -292,7 +293,7 @@ class RequestWriter:
         budget = asked.budget_tokens or _BUDGETS.get(asked.effort or "medium", _BUDGETS["medium"])
         most = self._max_tokens
         if (most is not None and most <= _LEAST_BUDGET) or self._lacks_thinking():
-            self._losses.drop("reasoning_effort")
+            self._dropped.drop("reasoning_effort")
             return [], False
         budget = max(budget, _LEAST_BUDGET)
         if most is not None:
@@ -319,7 +320,7 @@ class RequestWriter:
                 inside += b',"description":' + wanted.description
             return b'"textFormat":{"type":"json_schema","structure":{"jsonSchema":{%b}}}' % inside, b""
         if self._request.tools or self._used or (is_thinking and not self._facts.forced_choice):
-            self._losses.drop("response_format")
+            self._dropped.drop("response_format")
             self._system.append(b'{"text":%b}' % json_note(wanted.schema))
             return b"", b""
         self.unwrapped = FORMAT_TOOL
@@ -346,7 +347,7 @@ class RequestWriter:
             description = None if tool.description is None or is_blank(tool.description) else tool.description
             schema, strict = tool.parameters, tool.strict
             if strict and not takes_strict:
-                self._losses.drop("strict", "tools")
+                self._dropped.drop("strict", "tools")
                 strict = False
             elif strict and self._is_claude:
                 schema = fitted_schema(object_schema(schema), "tools")
@@ -363,11 +364,11 @@ class RequestWriter:
         if choice is None:
             return inside
         if choice.choice is Choice.NONE:
-            self._losses.drop("tool_choice")
+            self._dropped.drop("tool_choice")
             return inside
         is_forced = choice.choice is not Choice.AUTO
         if is_forced and ("tool_choice" in self._facts.refused or (is_thinking and not self._facts.forced_choice)):
-            self._losses.drop("tool_choice")
+            self._dropped.drop("tool_choice")
             is_forced = False
         if not is_forced:
             return inside + b',"toolChoice":{"auto":{}}'
@@ -390,7 +391,7 @@ class RequestWriter:
         turn: _Turn | None = None
         for n, message in enumerate(self._request.messages):
             if message.name is not None:
-                self._losses.drop("name")
+                self._dropped.drop("name")
             if message.role is _SYSTEM and is_leading:
                 self._lead(message)
                 continue
@@ -442,7 +443,7 @@ class RequestWriter:
                 if block.cache is not None and self._system:
                     self._system += self._mark(block.cache)
             else:
-                self._losses.drop("system")
+                self._dropped.drop("system")
 
     def _add(self, turn: _Turn, block: Block, place: _Place) -> None:
         # The usual ones by isinstance(): half the time of a match.
@@ -465,7 +466,7 @@ class RequestWriter:
                 self._add_thinking(turn, block)
             case Image():
                 if block.detail not in (None, "auto"):
-                    self._losses.drop("detail")
+                    self._dropped.drop("detail")
                 turn.add(image_block(block, _path(place)))
                 self._mark_part(turn, block.cache)
             case Document():
@@ -481,7 +482,7 @@ class RequestWriter:
 
     def _add_text(self, turn: _Turn, block: Text) -> None:
         if block.citations is not None:
-            self._losses.drop("citations")
+            self._dropped.drop("citations")
         if not is_blank(block.text):
             turn.has_text = True
             turn.add(b'{"text":' + block.text + b"}")
@@ -537,7 +538,7 @@ class RequestWriter:
         signature = block.signature
         is_usable = signature is not None and signature.provider == ANTHROPIC and self._is_claude
         if signature is None or not is_usable or (block.is_redacted and not _is_base64(signature.value)):
-            self._losses.drop("reasoning_signature")
+            self._dropped.drop("reasoning_signature")
         elif block.is_redacted:
             turn.add(_REASONING + b'{"redactedContent":%b}}' % quoted(signature.value))
         else:
@@ -549,7 +550,7 @@ class RequestWriter:
     def _mark(self, cache: CacheMark, place: str = "") -> list[bytes]:
         """Return the mark. place: a kind of block behind which some models refuse it."""
         if not self._facts.cache_marks or (place and f"{place}.cache_control" in self._facts.refused):
-            self._losses.drop("cache_control")
+            self._dropped.drop("cache_control")
             return []
         self._n_marks += 1
         ttl = b"" if cache.ttl is None else b',"ttl":' + quoted(cache.ttl)
@@ -565,7 +566,7 @@ class RequestWriter:
         n_over = self._n_marks - _MOST_MARKS
         if n_over <= 0:
             return
-        self._losses.drop("cache_control")
+        self._dropped.drop("cache_control")
         self._n_marks = _MOST_MARKS
         turns = [part for turn in self._turns for part in (turn.results, turn.parts)]
         for place in (tools, self._system, *turns):

@@ -17,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import ApiError, ClientSide, JsonText, ModelSide
 from velox.dialects.json_text.decoding import checked_text, decoded_reply, decoded_request
 from velox.dialects.json_text.text import joined, quoted, raw_text
@@ -98,12 +99,12 @@ def _members(fields: dict[str, msgspec.Raw]) -> list[bytes]:
 class GoogleEmbeddings:
     """The crossing of one request. client, model: read and write errors."""
 
-    __slots__ = ("_client", "_is_batch", "_losses", "_model", "_n_texts", "_tokens")
+    __slots__ = ("_client", "_dropped", "_is_batch", "_model", "_n_texts", "_tokens")
 
-    def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
+    def __init__(self, client: ClientSide, model: ModelSide, dropped: DroppedFields) -> None:
         self._client: Final = client
         self._model: Final = model
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._is_batch = False
         self._n_texts = 0
         self._tokens: int | None = None
@@ -114,7 +115,7 @@ class GoogleEmbeddings:
     @property
     def dropped(self) -> tuple[str, ...]:
         """Return the fields of the request that were left out."""
-        return self._losses.dropped
+        return self._dropped.names
 
     @property
     def tokens(self) -> TokenUsage:
@@ -146,7 +147,7 @@ class GoogleEmbeddings:
             raise BadRequestError(message, f"{place}content.parts")
         for name, value in (("task_type", ask.task_type), ("title", ask.title), ("auto_truncate", ask.auto_truncate)):
             if value is not None:
-                self._losses.drop(name, f"{place}{name}")
+                self._dropped.drop(name, f"{place}{name}")
         return texts[0] if len(texts) == 1 else joined(texts, b"")
 
     def answer(self, body: bytes) -> bytes:

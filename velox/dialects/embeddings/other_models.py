@@ -27,7 +27,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import ApiError, ClientSide, JsonText, ModelSide
 from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings
 from velox.dialects.json_text.decoding import checked_text, decoded_reply, decoded_request, is_given
@@ -132,7 +133,7 @@ class ModelEmbeddings:
     """The crossing of one request. client, model: read and write errors. google: the request is one of Gemini's."""
 
     __slots__ = (
-        *("_calls", "_client", "_counts", "_form", "_google", "_headers", "_is_base64", "_is_shortened", "_losses"),
+        *("_calls", "_client", "_counts", "_form", "_google", "_headers", "_is_base64", "_is_shortened", "_dropped"),
         *("_model", "_n_texts", "_name", "_tokens"),
     )
 
@@ -140,14 +141,14 @@ class ModelEmbeddings:
         self,
         client: ClientSide,
         model: ModelSide,
-        losses: Losses,
+        dropped: DroppedFields,
         form: EmbeddingForm,
         google: GoogleEmbeddings | None = None,
     ) -> None:
         self._google: Final = google
         self._client: Final = client
         self._model: Final = model
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._form: Final = form
         self._is_base64 = False
         self._is_shortened = False
@@ -164,7 +165,7 @@ class ModelEmbeddings:
     @property
     def dropped(self) -> tuple[str, ...]:
         """Return the fields of the request that were left out."""
-        return self._losses.dropped
+        return self._dropped.names
 
     @property
     def tokens(self) -> TokenUsage:
@@ -187,11 +188,11 @@ class ModelEmbeddings:
         self._name = model
         self._is_shortened = ask.dimensions is not None and self._google is None and self._form in _OF_GOOGLE
         if ask.user is not None:
-            self._losses.drop("user")
+            self._dropped.drop("user")
         if ask.input_type is not None and self._form is not EmbeddingForm.COHERE:
-            self._losses.drop("input_type")
+            self._dropped.drop("input_type")
         if not decoded_request(_NAMES, text).keys() <= _KNOWN:
-            self._losses.drop("unknown")
+            self._dropped.drop("unknown")
         most = self._form.value[1]
         groups = [texts[at : at + most] for at in range(0, len(texts), most)]
         self._calls = [[] for _ in groups]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Tool
 from velox.dialects.facts.model_facts import ModelFacts
 

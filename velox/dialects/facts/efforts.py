@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Reasoning
 
 __all__ = ["EFFORTS", "budget_of", "effort_of", "taken_effort"]
@@ -50,7 +50,7 @@ def effort_of(reasoning: Reasoning) -> str:
     return "medium" if budget <= _MEDIUM_UP_TO else "high"
 
 
-def taken_effort(effort: str, taken: tuple[str, ...], losses: Losses, field: str = "reasoning") -> str:
+def taken_effort(effort: str, taken: tuple[str, ...], dropped: DroppedFields, field: str = "reasoning") -> str:
     """Return the effort as a model takes it: itself, the next lower one, or the lowest. Another one is a loss.
 
     taken: those that the model takes. field: the loss's name. Reasoning that was asked for is not switched off, and a
@@ -59,6 +59,6 @@ def taken_effort(effort: str, taken: tuple[str, ...], losses: Losses, field: str
     known = [each for each in EFFORTS[1:] if each in taken]
     if effort in taken or effort not in EFFORTS or not known:
         return effort
-    losses.drop(field, problem=f"the effort of reasoning may be {', '.join(known)} for this model")
+    dropped.drop(field, problem=f"the effort of reasoning may be {', '.join(known)} for this model")
     lower = [each for each in known if EFFORTS.index(each) < EFFORTS.index(effort)]
     return lower[-1] if lower else known[0]

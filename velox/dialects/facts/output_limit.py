@@ -7,17 +7,17 @@ Does not know: any dialect or model.
 
 from __future__ import annotations
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.facts.model_facts import ModelFacts
 
 __all__ = ["taken_max_tokens", "usual_max_tokens"]
 
 
-def taken_max_tokens(asked: int | None, facts: ModelFacts, losses: Losses) -> int | None:
+def taken_max_tokens(asked: int | None, facts: ModelFacts, dropped: DroppedFields) -> int | None:
     """Return the limit that was asked for, or the model's own, which is a loss; None: none was."""
     if asked is None or not facts.most_output or asked <= facts.most_output:
         return asked
-    losses.drop("max_tokens", problem=f"max_tokens may be {facts.most_output} at most for this model")
+    dropped.drop("max_tokens", problem=f"max_tokens may be {facts.most_output} at most for this model")
     return facts.most_output
 
 

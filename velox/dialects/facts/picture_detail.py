@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.facts.model_facts import ModelFacts
 
 __all__ = ["taken_detail"]
@@ -18,7 +18,7 @@ _DETAILS: Final = ("low", "high", "original")
 _FIELD: Final = "detail"
 
 
-def taken_detail(asked: str | None, facts: ModelFacts, losses: Losses, path: str) -> str | None:
+def taken_detail(asked: str | None, facts: ModelFacts, dropped: DroppedFields, path: str) -> str | None:
     """Return the detail as a model takes it: itself, or the next lower one, which is a loss; None: not said.
 
     path: of the picture.
@@ -26,8 +26,10 @@ def taken_detail(asked: str | None, facts: ModelFacts, losses: Losses, path: str
     if asked is None or (asked in facts.image_details and _FIELD not in facts.refused):
         return asked
     if _FIELD in facts.refused or asked not in _DETAILS:
-        losses.drop(_FIELD, path)
+        dropped.drop(_FIELD, path)
         return None
     lower = [each for each in _DETAILS[: _DETAILS.index(asked)] if each in facts.image_details]
-    losses.drop(_FIELD, path, problem=f"the detail of a picture may be {', '.join(facts.image_details)} for this model")
+    dropped.drop(
+        _FIELD, path, problem=f"the detail of a picture may be {', '.join(facts.image_details)} for this model"
+    )
     return lower[-1] if lower else None

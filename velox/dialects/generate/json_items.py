@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.protocol.json.value_count import MOST_VALUES, has_over
 from velox.protocol.json.value_end import ValueEnd
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import JsonValue
 from velox.dialects.generate.wire import PartialArg
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES

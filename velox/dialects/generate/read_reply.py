@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import Losses, ReplyError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -57,11 +58,11 @@ _BAD_GATEWAY: Final = 502
 class GenerateModel:
     """One attempt at a Gemini model. schemas: what remembers rewritten schemas, where the caller keeps one."""
 
-    __slots__ = ("_facts", "_losses", "_schemas", "_searches")
+    __slots__ = ("_dropped", "_facts", "_schemas", "_searches")
 
-    def __init__(self, facts: ModelFacts, losses: Losses, schemas: SubsetSchemas | None = None) -> None:
+    def __init__(self, facts: ModelFacts, dropped: DroppedFields, schemas: SubsetSchemas | None = None) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._schemas: Final = schemas
         self._searches = False
 
@@ -70,7 +71,7 @@ class GenerateModel:
         schemas = self._schemas if self._schemas is not None else SubsetSchemas()
         keys = fit_tools(request, self._facts.schemas_refuse)
         self._searches = request.web_search is not None
-        written = RequestWriter(self._facts, self._losses, schemas).write(request)
+        written = RequestWriter(self._facts, self._dropped, schemas).write(request)
         written.keys = keys
         return written
 

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -130,10 +131,10 @@ def camel(name: str) -> str:
 class RequestReader:
     """Reads one request. model, stream: of its path."""
 
-    __slots__ = ("_grown", "_hosted", "_losses", "_n_calls", "_open", "_pieces")
+    __slots__ = ("_dropped", "_grown", "_hosted", "_n_calls", "_open", "_pieces")
 
-    def __init__(self, losses: Losses) -> None:
-        self._losses: Final = losses
+    def __init__(self, dropped: DroppedFields) -> None:
+        self._dropped: Final = dropped
         self._hosted: HostedTools | None = None
         self._n_calls = 0
         self._open: Final = OpenCalls[str]()  # ids of calls without a response
@@ -171,7 +172,7 @@ class RequestReader:
             elif name in _REFUSED:
                 raise BadRequestError(f"{name} has no counterpart at this model's provider; leave it out", name)
             elif name != "model":
-                self._losses.drop(_DROPPED.get(name, "unknown"), name)
+                self._dropped.drop(_DROPPED.get(name, "unknown"), name)
         if self._hosted is not None:
             self._hosted.settle(request, _MODE)
         if is_absent(fields.get("contents", Raw())):
@@ -264,9 +265,9 @@ class RequestReader:
         else:
             self._lost_part(part, path)
         if part.video_metadata or part.video_metadata_:
-            self._losses.drop("video_metadata", path)
+            self._dropped.drop("video_metadata", path)
         if part.media_resolution or part.media_resolution_:
-            self._losses.drop("media_resolution", path)
+            self._dropped.drop("media_resolution", path)
 
     def _lost_part(self, part: Part, path: str) -> None:
         """Drop what tools that Google ran itself have said."""
@@ -277,10 +278,10 @@ class RequestReader:
             (part.tool_response or part.tool_response_, "tool_response"),
         ):
             if raw:
-                self._losses.drop(name, path)
+                self._dropped.drop(name, path)
                 return
         if _signature(part) is None:
-            self._losses.drop("unknown", path)
+            self._dropped.drop("unknown", path)
 
     def _call(self, call: FunctionCall, signature: Signature | None, path: str) -> ToolUse:
         if not call.name:
@@ -303,7 +304,7 @@ class RequestReader:
             if isinstance(block, Image | Document):
                 parts.append(block)
             else:
-                self._losses.drop("unknown" if block is None else "audio", place)
+                self._dropped.drop("unknown" if block is None else "audio", place)
         return ToolResult(self._call_id(response), parts, response.name, is_error)
 
     def _call_id(self, response: FunctionResponse) -> str:
@@ -323,7 +324,7 @@ class RequestReader:
                     declarations = decoded_request(_DECLARATIONS, _as_list(value), place) or ()
                     tools += [_tool(found, f"{place}[{at}]") for at, found in enumerate(declarations)]
                 elif not is_absent(value):
-                    self._hosted = self._hosted or HostedTools(self._losses, "tools.hosted")
+                    self._hosted = self._hosted or HostedTools(self._dropped, "tools.hosted")
                     if name == _SEARCH:
                         self._hosted.add_search(WebSearch(), f"tools[{n}].{name}")
                     else:
@@ -354,7 +355,7 @@ class RequestReader:
             path = f"generationConfig.{name}"
             if name in _REFUSED_CONFIG:
                 raise BadRequestError(f"{name} has no counterpart at this model's provider; leave it out", path)
-            self._losses.drop(_DROPPED_CONFIG.get(name, "unknown"), path)
+            self._dropped.drop(_DROPPED_CONFIG.get(name, "unknown"), path)
         text = bytes(raw) if names.keys() == fields.keys() else msgspec.json.encode(names)
         config = decoded_request(_CONFIG, text, "generationConfig")
         request.max_tokens = config.max_output_tokens
@@ -386,7 +387,7 @@ class RequestReader:
         if name not in ("unspecified", ""):
             request.tier = _TIERS.get(name)
             if request.tier is None:
-                self._losses.drop("tier", "serviceTier")
+                self._dropped.drop("tier", "serviceTier")
 
 
 def _as_list(raw: Raw) -> Raw:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from velox.dialects.canonical.endings import settled
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     ApiError,
     Cite,

@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from velox.dialects.canonical.dropped_fields import lost_media
 from velox.dialects.canonical.endings import settled
-from velox.dialects.canonical.losses import BrokenReplyError, lost_media
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     ApiError,
     ErrorKind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Answer, ApiError, Call, Refusal, Request, Search, Text, ToolUse
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, own_path
 from velox.dialects.generate.answers import EMPTY_PART, ending, error_body, part, usage_metadata
@@ -25,15 +25,15 @@ __all__ = ["GenerateClient"]
 class GenerateClient:
     """One request of a client."""
 
-    __slots__ = ("_call", "_losses")
+    __slots__ = ("_call", "_dropped")
 
-    def __init__(self, call: Call, losses: Losses) -> None:
+    def __init__(self, call: Call, dropped: DroppedFields) -> None:
         self._call: Final = call
-        self._losses: Final = losses
+        self._dropped: Final = dropped
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
-        return RequestReader(self._losses).read(body, self._call.model, self._call.stream)
+        return RequestReader(self._dropped).read(body, self._call.model, self._call.stream)
 
     @property
     def takes_pictures(self) -> bool:

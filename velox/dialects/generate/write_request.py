@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -98,11 +99,11 @@ _SAME_TYPES: Final = {"image/jpg": "image/jpeg"}
 class RequestWriter:
     """Writes one request. schemas: what remembers rewritten schemas."""
 
-    __slots__ = ("_facts", "_inlining", "_losses", "_names", "_schemas", "_step", "_tools")
+    __slots__ = ("_dropped", "_facts", "_inlining", "_names", "_schemas", "_step", "_tools")
 
-    def __init__(self, facts: ModelFacts, losses: Losses, schemas: SubsetSchemas) -> None:
+    def __init__(self, facts: ModelFacts, dropped: DroppedFields, schemas: SubsetSchemas) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._schemas: Final = schemas
         self._inlining: Final = Inlining()
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
@@ -120,7 +121,7 @@ class RequestWriter:
         system = [part for each in request.messages[:n_system] for part in self._parts(each.blocks)]
         form = request.format
         if form is not None and request.tools and not self._facts.json_with_tools:
-            self._losses.drop("response_format")
+            self._dropped.drop("response_format")
             system.append(b'{"text":' + json_note(form.schema) + b"}")
             form = None
         if system:
@@ -160,7 +161,7 @@ class RequestWriter:
                 merged = None
                 turns.append((is_model, message.blocks, message.plain))
             if message.name is not None:
-                self._losses.drop("name", "messages")
+                self._dropped.drop("name", "messages")
         for is_model, blocks, plain in turns:
             if plain is not None and not self._step:
                 yield (_MODEL_TEXT if is_model else _USER_TEXT) % plain
@@ -218,7 +219,7 @@ class RequestWriter:
         if signature is None:
             return b""
         if signature.provider != GOOGLE:
-            self._losses.drop("reasoning_signature")
+            self._dropped.drop("reasoning_signature")
             return b""
         return b',"thoughtSignature":' + quoted(signature.value)
 
@@ -281,7 +282,7 @@ class RequestWriter:
             elif isinstance(block, Image):
                 self._lost_mark(block.cache is not None)
                 if block.detail not in (None, "auto"):
-                    self._losses.drop("detail", "messages")
+                    self._dropped.drop("detail", "messages")
                 parts.append(self._media(block.source, "image/jpeg"))
             elif isinstance(block, Audio):
                 parts.append(self._media(block.source, f"audio/{block.format or 'wav'}"))
@@ -292,7 +293,7 @@ class RequestWriter:
 
     def _document(self, block: Document) -> list[bytes]:
         if block.citations:
-            self._losses.drop("citations", "messages")
+            self._dropped.drop("citations", "messages")
         if block.source.kind is MediaKind.TEXT:
             return [b'{"text":' + document_text(block) + b"}"]
         parts = []
@@ -324,14 +325,14 @@ class RequestWriter:
 
     def _lost_mark(self, is_marked: bool) -> None:
         if is_marked:
-            self._losses.drop("cache")
+            self._dropped.drop("cache")
 
     # -- tools -------------------------------------------------------------------------------------
 
     def _declaration(self, tool: Tool) -> bytes:
         self._lost_mark(tool.cache is not None)
         if tool.strict:
-            self._losses.drop("strict", "tools")
+            self._dropped.drop("strict", "tools")
         written = b'{"name":' + quoted(self._names.fit(tool.name))
         if tool.description is not None:
             written += b',"description":' + tool.description
@@ -344,11 +345,11 @@ class RequestWriter:
 
     def _search(self, request: Request) -> list[bytes]:
         """Write a search of the web, which can't be forced, and can't stand beside functions."""
-        search = taken_search(request, None if request.tools else self._facts, self._losses)
+        search = taken_search(request, None if request.tools else self._facts, self._dropped)
         if search is None:
             return []
         if search.is_forced:
-            self._losses.drop("tool_choice", problem="a search of the web can't be forced at this model")
+            self._dropped.drop("tool_choice", problem="a search of the web can't be forced at this model")
         for name, value in (
             ("allowed_domains", search.allowed_domains),
             ("blocked_domains", search.blocked_domains),
@@ -356,7 +357,7 @@ class RequestWriter:
             ("user_location", search.location),
         ):
             if value:
-                self._losses.drop(f"web_search.{name}", "tools")
+                self._dropped.drop(f"web_search.{name}", "tools")
         return [b'"tools":[{"%b":{}}]' % self._facts.web_search.encode()]
 
     def _subset(self, schema: JsonValue, param: str) -> JsonValue | None:
@@ -367,7 +368,7 @@ class RequestWriter:
 
     def _tool_config(self, request: Request) -> list[bytes]:
         if request.parallel_tools is False and request.tools:
-            self._losses.drop("parallel_tool_calls")
+            self._dropped.drop("parallel_tool_calls")
         choice = request.tool_choice
         if choice is None or not request.tools:
             return []
@@ -379,7 +380,7 @@ class RequestWriter:
             mode = b"ANY"
         else:
             if choice.choice is not Choice.AUTO:
-                self._losses.drop("tool_choice")
+                self._dropped.drop("tool_choice")
             mode = b"VALIDATED" if allowed else b"AUTO"  # AUTO takes no names
         names = b",".join([quoted(self._names.fit(name)) for name in allowed])
         only = b',"allowedFunctionNames":[' + names + b"]" if names else b""
@@ -390,7 +391,7 @@ class RequestWriter:
     def _config(self, request: Request, form: Format | None) -> Iterator[bytes]:
         if request.wants_pictures:
             yield b'"responseModalities":["TEXT","IMAGE"]'
-        most = taken_max_tokens(request.max_tokens, self._facts, self._losses)
+        most = taken_max_tokens(request.max_tokens, self._facts, self._dropped)
         if most is not None:
             yield b'"maxOutputTokens":%d' % most
         for name, field, is_sampling in _NUMBERS:
@@ -398,7 +399,7 @@ class RequestWriter:
             if number is None:
                 continue
             if name in self._facts.refused or (is_sampling and not self._facts.sampling):
-                self._losses.drop(name)
+                self._dropped.drop(name)
             else:
                 yield b'"%b":%b' % (field, repr(number).encode())
         if request.stop and (stops := taken_stops([each for each in request.stop if each], self._facts)):
@@ -415,7 +416,7 @@ class RequestWriter:
         if form.schema is None:
             return
         if not self._facts.json_schema:
-            self._losses.drop("response_format")
+            self._dropped.drop("response_format")
         elif self._facts.schema_keywords:
             yield b'"responseJsonSchema":' + form.schema
         else:
@@ -429,7 +430,7 @@ class RequestWriter:
         effort = "none" if reasoning.enabled is False else reasoning.effort
         if kind == "none":
             if effort != "none":
-                self._losses.drop("reasoning")
+                self._dropped.drop("reasoning")
             return b""
         is_off = effort == "none" or reasoning.budget_tokens == 0
         shown = b'"includeThoughts":' + (b"false" if is_off or reasoning.summary == "omitted" else b"true")
@@ -443,7 +444,7 @@ class RequestWriter:
         if effort == "none" or reasoning.budget_tokens == 0:
             if "thinking_budget.0" not in self._facts.refused:
                 return 0
-            self._losses.drop("reasoning")
+            self._dropped.drop("reasoning")
             return _LEAST_BUDGET
         if reasoning.budget_tokens is not None:
             return min(max(reasoning.budget_tokens, _LEAST_BUDGET), _MOST_BUDGET)
@@ -454,7 +455,7 @@ class RequestWriter:
     def _level(self, reasoning: Reasoning, effort: str | None) -> str | None:
         """Return the level. A model that does not know it takes the next one that it knows."""
         if effort == "none" or reasoning.budget_tokens == 0:
-            self._losses.drop("reasoning")  # these models always think
+            self._dropped.drop("reasoning")  # these models always think
         elif reasoning.budget_tokens is not None:
             budget = reasoning.budget_tokens
             effort = "low" if budget <= _BUDGETS["low"] else "medium" if budget <= _BUDGETS["medium"] else "high"
@@ -476,14 +477,14 @@ class RequestWriter:
             ("verbosity", request.verbosity),
         ):
             if value is not None:
-                self._losses.drop(name)
+                self._dropped.drop(name)
         self._lost_mark(request.cache is not None)
         if request.tier is None or request.tier == "auto":
             return []
         tier = _TIERS.get(request.tier)
         if tier is None or "tier" in self._facts.refused:
             if request.tier != "default":
-                self._losses.drop("tier")
+                self._dropped.drop("tier")
             return []
         return [b'"serviceTier":' + tier]
 

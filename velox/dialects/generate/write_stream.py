@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Call,
     Cite,

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.protocol.reply_body import BOM
 from velox.protocol.usage.tokens import Bill, bill_of
 

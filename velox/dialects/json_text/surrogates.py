@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.json_text.decoding import decoded_reply, reply_text
 
 __all__ = ["keeping_surrogates", "masked", "reply_keeping_surrogates", "unmasked", "without_half", "without_halves"]

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.endings import settled
-from velox.dialects.canonical.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -59,18 +60,18 @@ _MOST_ERROR_CHARS: Final = 4096
 class MessagesModel:
     """One attempt."""
 
-    __slots__ = ("_facts", "_json_tool", "_losses")
+    __slots__ = ("_dropped", "_facts", "_json_tool")
 
-    def __init__(self, facts: ModelFacts, losses: Losses) -> None:
+    def __init__(self, facts: ModelFacts, dropped: DroppedFields) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._json_tool: str | None = None
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
-        without_pictures(request, self._losses)
+        without_pictures(request, self._dropped)
         keys = fit_tools(request, self._facts.schemas_refuse)
-        writer = RequestWriter(self._facts, self._losses, request)
+        writer = RequestWriter(self._facts, self._dropped, request)
         written = writer.write(model)
         written.keys = keys
         self._json_tool = writer.json_tool
@@ -104,8 +105,8 @@ class MessagesModel:
         usage, tier = Usage(), None
         if found.usage is not None:
             usage, tier = usage_of(found.usage), tier_of(found.usage.service_tier)
-        losses = tuple(dict.fromkeys(name for each in found.content if (name := lost(each)) is not None))
-        return Answer(found.id, found.model, blocks, stop, usage, tier, losses)
+        dropped = tuple(dict.fromkeys(name for each in found.content if (name := lost(each)) is not None))
+        return Answer(found.id, found.model, blocks, stop, usage, tier, dropped)
 
     def _block(self, block: BlockOut) -> AnswerBlock | None:
         """Read one block; None: it has no counterpart, as those of tools that Anthropic runs."""

@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Block,
     Choice,
@@ -94,23 +95,23 @@ _SERVER_TOOLS: Final = frozenset({"server_tool_use", "mcp_tool_use", "mcp_tool_l
 _GOOGLE: Final = "google"
 
 
-def read_request(body: bytes | bytearray, losses: Losses) -> Request:
+def read_request(body: bytes | bytearray, dropped: DroppedFields) -> Request:
     """Read a request to generate, or one to count, which has no max_tokens. Raises BadRequestError."""
-    return keeping_surrogates(lambda text: _request(text, losses), checked_text(body))
+    return keeping_surrogates(lambda text: _request(text, dropped), checked_text(body))
 
 
-def _request(body: bytes, losses: Losses) -> Request:
-    found = _decoded(body, losses)
+def _request(body: bytes, dropped: DroppedFields) -> Request:
+    found = _decoded(body, dropped)
     if _RARE(found) != _NO_RARE:
-        _check_rare(found, losses)
-    messages = _messages(found, losses)
-    tools, hosted = _tools(found.tools or [], losses)
+        _check_rare(found, dropped)
+    messages = _messages(found, dropped)
+    tools, hosted = _tools(found.tools or [], dropped)
     choice, is_parallel = _choice(found.tool_choice, tools, found.tools or [], hosted)
     tier = None
     if found.service_tier is not None:
         tier = _TIERS.get(found.service_tier)
         if tier is None:
-            losses.drop("tier", "service_tier")
+            dropped.drop("tier", "service_tier")
     request = Request(
         found.model,
         messages,
@@ -124,7 +125,7 @@ def _request(body: bytes, losses: Losses) -> Request:
         top_k=found.top_k,
         stop=found.stop_sequences or [],
         format=_format(found),
-        reasoning=_reasoning(found, losses),
+        reasoning=_reasoning(found, dropped),
         user=found.metadata.user_id if found.metadata is not None else None,
         tier=tier,
         cache=found.cache_control,
@@ -134,7 +135,7 @@ def _request(body: bytes, losses: Losses) -> Request:
     return request
 
 
-def _check_rare(found: RequestIn, losses: Losses) -> None:
+def _check_rare(found: RequestIn, dropped: DroppedFields) -> None:
     for name in _REFUSED:
         value = getattr(found, name)
         refusal = needed(name) if value and bytes(value) not in _EMPTY else None
@@ -143,16 +144,16 @@ def _check_rare(found: RequestIn, losses: Losses) -> None:
     for name in _DROPPED:
         value = getattr(found, name)
         if value and bytes(value) not in _EMPTY:
-            losses.drop(name)
+            dropped.drop(name)
 
 
-def _decoded(body: bytes, losses: Losses) -> RequestIn:
+def _decoded(body: bytes, dropped: DroppedFields) -> RequestIn:
     try:
         return STRICT_REQUEST.decode(body)
     except (msgspec.DecodeError, RecursionError):
         pass  # also where only a field is not known
     found = decoded_request(REQUEST, body)
-    losses.drop("unknown")
+    dropped.drop("unknown")
     return found
 
 
@@ -178,13 +179,13 @@ def _needed(value: _T | None, name: str) -> _T:
 # -- messages -----------------------------------------------------------------------------------------
 
 
-def _messages(found: RequestIn, losses: Losses) -> list[Message]:
+def _messages(found: RequestIn, dropped: DroppedFields) -> list[Message]:
     messages: list[Message] = []
     system = b"" + found.system
     if system[:1] == b'"':
         messages.append(Message(Role.SYSTEM, [Text(system)], None, None if is_blank(system) else system))
     elif system not in _NOTHING:
-        blocks = _blocks_of(found.system, "system", losses)
+        blocks = _blocks_of(found.system, "system", dropped)
         blocks = [block for block in blocks if not (isinstance(block, Text) and block.text.startswith(BILLING))]
         if blocks:
             messages.append(Message(Role.SYSTEM, blocks))
@@ -197,21 +198,21 @@ def _messages(found: RequestIn, losses: Losses) -> list[Message]:
             if text[:1] == b'"':
                 messages.append(Message(role, [Text(text)], None, None if is_blank(text) else text))
             else:
-                messages.append(Message(role, _blocks_of(message.content, "content", losses)))
+                messages.append(Message(role, _blocks_of(message.content, "content", dropped)))
         except BadRequestError as exc:
             raise _within(exc, f"messages[{at}]") from None
     return messages
 
 
-def _blocks_of(raw: Raw, name: str, losses: Losses) -> list[Block]:
+def _blocks_of(raw: Raw, name: str, dropped: DroppedFields) -> list[Block]:
     """Read a list of blocks. name: of the field."""
     try:
-        return _blocks(raw, losses)
+        return _blocks(raw, dropped)
     except BadRequestError as exc:
         raise _within(exc, name) from None
 
 
-def _blocks(raw: Raw, losses: Losses) -> list[Block]:
+def _blocks(raw: Raw, dropped: DroppedFields) -> list[Block]:
     blocks: list[Block] = []
     signed: dict[str, Signature] = {}  # calls, by their ids
     found = decoded_request(BLOCKS, raw)
@@ -226,11 +227,11 @@ def _blocks(raw: Raw, losses: Losses) -> list[Block]:
             elif kind == "tool_use":
                 blocks.append(_tool_use(each))
             elif kind == "tool_result":
-                blocks.append(_tool_result(each, losses))
+                blocks.append(_tool_result(each, dropped))
             elif kind in ("thinking", "redacted_thinking"):
                 _add_thinking(each, blocks, signed)
             else:
-                _add_other(each, blocks, losses)
+                _add_other(each, blocks, dropped)
         except BadRequestError as exc:
             raise _within(exc, f"[{at}]") from None
     for block in blocks if signed else ():
@@ -272,13 +273,13 @@ def _tool_use(block: BlockIn) -> ToolUse:
     return ToolUse(given_id(block.id), block.name, arguments, None, block.cache_control)
 
 
-def _tool_result(block: BlockIn, losses: Losses) -> ToolResult:
+def _tool_result(block: BlockIn, dropped: DroppedFields) -> ToolResult:
     text = bytes(block.content)
     parts: list[Text | Image | Document] = []
     if text[:1] == b'"':
         parts.append(Text(text))
     elif text not in _NOTHING:
-        for found in _blocks_of(block.content, "content", losses):
+        for found in _blocks_of(block.content, "content", dropped):
             if not isinstance(found, Text | Image | Document):
                 raise BadRequestError("a tool's result has texts, images and documents only", "content")
             parts.append(found)
@@ -290,15 +291,15 @@ def _tool_result(block: BlockIn, losses: Losses) -> ToolResult:
     )
 
 
-def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
+def _add_other(block: BlockIn, blocks: list[Block], dropped: DroppedFields) -> None:
     match block.type:
         case "image":
-            blocks.append(pictured(_media(block.source, losses), cache=block.cache_control))
+            blocks.append(pictured(_media(block.source, dropped), cache=block.cache_control))
         case "document":
-            blocks.append(_document(block, losses))
+            blocks.append(_document(block, dropped))
         case "search_result":
             # What a client's own search found: its texts say the same to every model.
-            found = _blocks_of(block.content, "content", losses)
+            found = _blocks_of(block.content, "content", dropped)
             if block.cache_control is not None and found and isinstance(found[-1], Text):
                 found[-1].cache = block.cache_control
             told = [quoted(block.title)] if block.title else []
@@ -310,12 +311,12 @@ def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
             # A client's own search among its tools, all of which the model has: the name says which was found.
             blocks.append(Text(quoted(_needed(block.tool_name or block.name, "tool_name"))))
         case "tool_addition" | "tool_removal":
-            losses.drop("defer_loading", "type")  # the model has all of the tools all the time
+            dropped.drop("defer_loading", "type")  # the model has all of the tools all the time
         case "container_upload":
             raise BadRequestError("a file in a container of Anthropic's can't be read elsewhere", "type")
         case kind if kind.endswith("_tool_result") or kind in _SERVER_TOOLS:
             if not (block.id or block.tool_use_id or "").startswith(OWN_SEARCH):  # else no model has ever read it
-                losses.drop(_OF_SERVER_TOOLS, "type")
+                dropped.drop(_OF_SERVER_TOOLS, "type")
         case "fallback":
             pass  # it says which model spoke from here on, and no model reads it
         case "compaction":
@@ -324,15 +325,15 @@ def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
             raise BadRequestError("blocks of this type can't be sent to the model of this route", "type")
 
 
-def _media(raw: Raw, losses: Losses) -> Media:
+def _media(raw: Raw, dropped: DroppedFields) -> Media:
     """Read the field `source`."""
     try:
-        return _source(decoded_request(SOURCE, raw), losses)
+        return _source(decoded_request(SOURCE, raw), dropped)
     except BadRequestError as exc:
         raise _within(exc, "source") from None
 
 
-def _source(found: SourceIn, losses: Losses) -> Media:
+def _source(found: SourceIn, dropped: DroppedFields) -> Media:
     match found.type:
         case "base64":
             return Media(MediaKind.DATA, _needed(found.data, "data"), found.media_type)
@@ -343,29 +344,29 @@ def _source(found: SourceIn, losses: Losses) -> Media:
         case "text":
             return Media(MediaKind.TEXT, _needed(found.data, "data"), found.media_type)
         case "content":
-            return Media(MediaKind.TEXT, _joined(found.content, losses), "text/plain")
+            return Media(MediaKind.TEXT, _joined(found.content, dropped), "text/plain")
         case _:
             raise BadRequestError("the type must be base64, url, file, text or content", "type")
 
 
-def _joined(raw: Raw, losses: Losses) -> str:
+def _joined(raw: Raw, dropped: DroppedFields) -> str:
     """Return the texts of a document that is made of blocks."""
     if bytes(raw)[:1] == b'"':
         return decoded_request(STRING, raw, "content")
     texts = []
-    for block in _blocks_of(raw, "content", losses):
+    for block in _blocks_of(raw, "content", dropped):
         if not isinstance(block, Text):
             raise BadRequestError("a document that has images can't be sent to the model of this route", "content")
         texts.append(block.text)
     return decoded(joined(texts))
 
 
-def _document(block: BlockIn, losses: Losses) -> Document:
+def _document(block: BlockIn, dropped: DroppedFields) -> Document:
     context, citations = bytes(block.context), None
     if bytes(block.citations) not in _NOTHING:
         citations = decoded_request(CITATIONS, block.citations, "citations").enabled
     return Document(
-        typed(_media(block.source, losses), block.title),
+        typed(_media(block.source, dropped), block.title),
         block.title,
         context if context[:1] == b'"' else None,
         citations,
@@ -376,7 +377,7 @@ def _document(block: BlockIn, losses: Losses) -> Document:
 # -- tools --------------------------------------------------------------------------------------------
 
 
-def _tools(found: list[ToolIn], losses: Losses) -> tuple[list[Tool], HostedTools | None]:
+def _tools(found: list[ToolIn], dropped: DroppedFields) -> tuple[list[Tool], HostedTools | None]:
     """Return the client's own tools, and those that Anthropic runs; None: there are none."""
     tools: list[Tool] = []
     hosted: HostedTools | None = None
@@ -385,7 +386,7 @@ def _tools(found: list[ToolIn], losses: Losses) -> tuple[list[Tool], HostedTools
         if tool.type not in (None, "custom"):
             known = client_tool(tool.type)
             if known is None:
-                hosted = hosted or HostedTools(losses, _OF_SERVER_TOOLS)
+                hosted = hosted or HostedTools(dropped, _OF_SERVER_TOOLS)
                 if tool.type.startswith(_WEB_SEARCH):
                     hosted.add_search(_search(tool), f"tools[{at}]")
                 else:
@@ -397,9 +398,9 @@ def _tools(found: list[ToolIn], losses: Losses) -> tuple[list[Tool], HostedTools
         if schema[:1] != b"{":
             raise BadRequestError("a tool's schema must be an object", f"tools[{at}].input_schema")
         if tool.defer_loading:
-            losses.drop("defer_loading", f"tools[{at}]")
+            dropped.drop("defer_loading", f"tools[{at}]")
         if tool.input_examples and bytes(tool.input_examples) not in _EMPTY:
-            losses.drop("input_examples", f"tools[{at}]")
+            dropped.drop("input_examples", f"tools[{at}]")
         text = description if description[:1] == b'"' else None
         tools.append(Tool(tool.name, text, schema, tool.strict, tool.cache_control))
     return tools, hosted
@@ -453,11 +454,11 @@ def _format(found: RequestIn) -> Format | None:
     return Format(bytes(form.schema), strict=True)
 
 
-def _reasoning(found: RequestIn, losses: Losses) -> Reasoning | None:
+def _reasoning(found: RequestIn, dropped: DroppedFields) -> Reasoning | None:
     config, thinking = found.output_config, found.thinking
     effort = config.effort if config is not None else None
     if config is not None and bytes(config.task_budget) not in _EMPTY:
-        losses.drop("task_budget", "output_config.task_budget")
+        dropped.drop("task_budget", "output_config.task_budget")
     if thinking is None:
         return Reasoning(effort) if effort is not None else None
     match thinking.type:

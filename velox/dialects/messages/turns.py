@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Block,
     CacheMark,
@@ -64,12 +65,12 @@ def system_texts(messages: list[Message]) -> tuple[list[Text], list[Message]]:
     return texts, []
 
 
-def turns_of(messages: list[Message], losses: Losses) -> list[Turn]:
+def turns_of(messages: list[Message], dropped: DroppedFields) -> list[Turn]:
     """Return the turns. Raises BadRequestError: a call has no result, or a result no call."""
     turns: list[Turn] = []
     for message in messages:
         if message.name is not None:
-            losses.drop("name", "messages")
+            dropped.drop("name", "messages")
         is_user = message.role is not _ASSISTANT
         is_more = bool(turns) and turns[-1].is_user is is_user
         if message.plain is not None and not is_more:
@@ -87,7 +88,7 @@ def turns_of(messages: list[Message], losses: Losses) -> list[Turn]:
             elif type(block) is Text and block.signature is None and not is_blank(block.text):
                 blocks.append(block)
             else:
-                _add(blocks, block, losses)
+                _add(blocks, block, dropped)
         if not is_more and (blocks or turn.results):
             turns.append(turn)
     if turns and not turns[0].is_user:
@@ -96,12 +97,12 @@ def turns_of(messages: list[Message], losses: Losses) -> list[Turn]:
     return turns
 
 
-def _add(to: list[Block], block: Block, losses: Losses) -> None:
+def _add(to: list[Block], block: Block, dropped: DroppedFields) -> None:
     """Add a block if it can be sent. A mark on what can't goes to the block before."""
     match block:
         case Text(text):
             if block.signature is not None:
-                losses.drop("reasoning_signature", "messages")
+                dropped.drop("reasoning_signature", "messages")
             if not is_blank(text):
                 to.append(block)
             elif block.cache is not None and to:
@@ -110,7 +111,7 @@ def _add(to: list[Block], block: Block, losses: Losses) -> None:
             if block.signature is not None and block.signature.provider == PROVIDER:
                 to.append(block)
             else:
-                losses.drop("reasoning_signature", "messages")
+                dropped.drop("reasoning_signature", "messages")
         case Refusal(text):
             if not is_blank(text):
                 to.append(Text(text))

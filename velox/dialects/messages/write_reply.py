@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -53,18 +53,18 @@ _LISTED: Final = msgspec.json.Decoder(_Listed)
 class MessagesClient:
     """One request."""
 
-    __slots__ = ("_body", "_call", "_losses", "_model", "_n_read")
+    __slots__ = ("_body", "_call", "_dropped", "_model", "_n_read")
 
-    def __init__(self, call: Call, losses: Losses) -> None:
+    def __init__(self, call: Call, dropped: DroppedFields) -> None:
         self._call: Final = call
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._model = call.model
         self._body: bytes | bytearray = b""
         self._n_read = 0  # messages of the request, with those of `system`
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
-        request = read_request(body, self._losses)
+        request = read_request(body, self._dropped)
         self._model = request.model
         self._body, self._n_read = body, len(request.messages)
         return request

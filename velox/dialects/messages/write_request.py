@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -85,10 +86,10 @@ class RequestWriter:
     """Of one request. json_tool: after write(), the tool by which the model gives an answer in JSON; None: in text."""
 
     __slots__ = (
+        "_dropped",
         "_facts",
         "_ids",
         "_ids_written",
-        "_losses",
         "_marks",
         "_names",
         "_names_written",
@@ -97,9 +98,9 @@ class RequestWriter:
         "json_tool",
     )
 
-    def __init__(self, facts: ModelFacts, losses: Losses, request: Request) -> None:
+    def __init__(self, facts: ModelFacts, dropped: DroppedFields, request: Request) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._request: Final = request
         self._out: Final[list[bytes]] = []
         self._marks: Final[list[int]] = []  # where they are in `_out`
@@ -113,7 +114,7 @@ class RequestWriter:
         """Write it. Raises BadRequestError."""
         request, out = self._request, self._out
         system, rest = system_texts(request.messages)
-        turns = turns_of(rest, self._losses)
+        turns = turns_of(rest, self._dropped)
         if not turns and system:
             # A conversation needs a message: the last instruction is it.
             turns = [Turn(is_user=True, blocks=[system.pop()])]
@@ -126,7 +127,7 @@ class RequestWriter:
         if whole is not None and ("cache_control", REFUSED) in self._facts.beta_fields:
             mark_last(turns[-1], whole)
             whole = None
-        asked = taken_max_tokens(request.max_tokens, self._facts, self._losses)
+        asked = taken_max_tokens(request.max_tokens, self._facts, self._dropped)
         max_tokens = asked if asked is not None else usual_max_tokens(self._facts)
         out.append(b'{"model":%b,"max_tokens":%d' % (quoted(model), max_tokens))
         is_reasoning = self._write_options(max_tokens, turns)
@@ -139,14 +140,14 @@ class RequestWriter:
         out.append(b',"stream":true}' if request.stream else b"}")
         for at in self._marks[:-_MOST_MARKS]:
             out[at] = b""
-            self._losses.drop("cache_control")
+            self._dropped.drop("cache_control")
         return Written(b"".join(out), self._names.originals, self._ids.originals)
 
     # -- options --------------------------------------------------------------------------------------
 
     def _write_options(self, max_tokens: int, turns: list[Turn]) -> bool:
         """Write what is no part of the prompt; return whether the model reasons."""
-        request, losses = self._request, self._losses
+        request, dropped = self._request, self._dropped
         config: list[bytes] = []
         schema = self._schema()
         is_reasoning = False
@@ -161,7 +162,7 @@ class RequestWriter:
         self._write_sampling(is_reasoning=is_reasoning)
         stops = [stop for stop in request.stop if stop.strip()]
         if len(stops) < len(request.stop):
-            losses.drop("stop")
+            dropped.drop("stop")
         if stops:
             taken = taken_stops(stops, self._facts)
             self._option("stop_sequences", b"[" + b",".join(map(quoted, taken)) + b"]", "stop")
@@ -169,23 +170,23 @@ class RequestWriter:
             if len(request.user) <= _MOST_USER:
                 self._option("metadata", b'{"user_id":' + quoted(request.user) + b"}", "user")
             else:
-                losses.drop("user")
+                dropped.drop("user")
         if request.tier is not None:
             if request.tier in _TIERS:
                 self._option("service_tier", b'"' + _TIERS[request.tier] + b'"', "tier")
             else:
-                losses.drop("tier")
+                dropped.drop("tier")
         if request.cache_key is not None:
-            losses.drop("prompt_cache_key")
+            dropped.drop("prompt_cache_key")
         if request.verbosity is not None:
-            losses.drop("verbosity")
+            dropped.drop("verbosity")
         return is_reasoning
 
     def _option(self, name: str, value: bytes, lost: str = "") -> bool:
         """Write a field as it is called there; return whether the model takes it. lost: its name as a loss."""
         facts = self._facts
         if name in facts.refused or lost in facts.refused:
-            self._losses.drop(lost or name)
+            self._dropped.drop(lost or name)
             return False
         if facts.renamed:
             name = dict(facts.renamed).get(name, name)
@@ -198,7 +199,7 @@ class RequestWriter:
         if form is None:
             return None
         if form.description is not None:
-            self._losses.drop("response_format.description")
+            self._dropped.drop("response_format.description")
         if form.schema is not None and self._facts.json_schema:
             return fitted_schema(form.schema)
         names = {tool.name for tool in self._request.tools}
@@ -208,17 +209,17 @@ class RequestWriter:
         return None
 
     def _write_reasoning(self, max_tokens: int, turns: list[Turn], config: list[bytes]) -> bool:
-        reasoning, losses = self._request.reasoning, self._losses
+        reasoning, dropped = self._request.reasoning, self._dropped
         assert reasoning is not None, "the caller checks it"
         way = self._facts.thinking
         effort = effort_of(reasoning)
         if way == "none":
             if effort != "none":
-                losses.drop("reasoning")
+                dropped.drop("reasoning")
             return False
         if effort == "none":
             if way == "always":
-                losses.drop("reasoning")
+                dropped.drop("reasoning")
                 return True
             if way == "between_tools":
                 self._option("thinking", b'{"type":"between_tools"}', "reasoning")
@@ -226,7 +227,7 @@ class RequestWriter:
             self._option("thinking", b'{"type":"disabled"}', "reasoning")
             return False
         if self._is_json_forced and way not in ALWAYS_THINKING:
-            losses.drop("reasoning")
+            dropped.drop("reasoning")
             return False
         display = b""
         if reasoning.summary is not None:
@@ -234,17 +235,17 @@ class RequestWriter:
         if way == "adaptive" or way in ALWAYS_THINKING:
             is_taken = self._option("thinking", b'{"type":"adaptive"' + display + b"}", "reasoning")
             if reasoning.effort is not None or reasoning.budget_tokens is not None:
-                config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, losses)))
+                config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, dropped)))
             return is_taken or way != "adaptive"
         budget = self._budget(budget_of(reasoning), max_tokens, turns)
         if budget is None:
-            losses.drop("reasoning")
+            dropped.drop("reasoning")
             return False
         if not self._option("thinking", b'{"type":"enabled","budget_tokens":%d%b}' % (budget, display), "reasoning"):
             return False
         if way != "budget":
             # Others that speak the dialect: they take no budget.
-            config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, losses)))
+            config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, dropped)))
         return True
 
     def _budget(self, budget: int, max_tokens: int, turns: list[Turn]) -> int | None:
@@ -261,22 +262,22 @@ class RequestWriter:
         return self.json_tool is not None and not self._facts.forced_choice
 
     def _write_sampling(self, *, is_reasoning: bool) -> None:
-        request, losses = self._request, self._losses
+        request, dropped = self._request, self._dropped
         if request.seed is not None:
-            losses.drop("seed")
+            dropped.drop("seed")
         if request.presence_penalty:
-            losses.drop("presence_penalty")
+            dropped.drop("presence_penalty")
         if request.frequency_penalty:
-            losses.drop("frequency_penalty")
+            dropped.drop("frequency_penalty")
         temperature, top_p, top_k = request.temperature, request.top_p, request.top_k
         is_taken = self._facts.sampling
         # 1 is what both are anyway. A model that takes both in one request is an old one: only one is written.
         if temperature is not None and temperature != 1:
             if not is_taken or is_reasoning:
-                losses.drop("temperature")
+                dropped.drop("temperature")
             else:
                 if temperature > 1:
-                    losses.drop("temperature")
+                    dropped.drop("temperature")
                 self._option("temperature", msgspec.json.encode(min(temperature, 1.0)))
         elif temperature == 1 and is_taken and top_p in (None, 1):
             self._option("temperature", b"1.0")
@@ -286,12 +287,12 @@ class RequestWriter:
                 or (is_reasoning and top_p < _TOP_P_WITH_THINKING)
                 or (temperature is not None and temperature != 1)
             ):
-                losses.drop("top_p")
+                dropped.drop("top_p")
             else:
                 self._option("top_p", msgspec.json.encode(top_p))
         if top_k is not None:
             if not is_taken or is_reasoning:
-                losses.drop("top_k")
+                dropped.drop("top_k")
             else:
                 self._option("top_k", b"%d" % top_k)
 
@@ -303,7 +304,7 @@ class RequestWriter:
         tools = request.tools
         if choice.allowed:
             tools = [tool for tool in tools if tool.name in choice.allowed]
-        search = None if request.web_search is None else taken_search(request, self._facts, self._losses)
+        search = None if request.web_search is None else taken_search(request, self._facts, self._dropped)
         if search is not None and any(self._names.fit(tool.name) == _SEARCH for tool in tools):
             raise BadRequestError(f"a tool of the name {_SEARCH} can't stand beside Anthropic's own", "tools")
         if not tools and self.json_tool is None and search is None:
@@ -356,7 +357,7 @@ class RequestWriter:
         else:
             out.append(schema)
             if tool.strict:
-                self._losses.drop("strict", "tools")
+                self._dropped.drop("strict", "tools")
         if tool.cache is not None:
             self._mark(tool.cache)
         out.append(b"}")
@@ -403,7 +404,7 @@ class RequestWriter:
             is_only = not n_tools or kind is _NONE
             kind, name = (_TOOL, self.json_tool) if is_only else (_REQUIRED, None)
         if kind in (_REQUIRED, _TOOL) and is_reasoning and not self._facts.forced_choice:
-            self._losses.drop("tool_choice" if self.json_tool is None else "response_format")
+            self._dropped.drop("tool_choice" if self.json_tool is None else "response_format")
             kind = _AUTO
         is_single = self._request.parallel_tools is False and kind is not _NONE
         if kind is _AUTO and not is_single and self._request.tool_choice is None:
@@ -417,7 +418,7 @@ class RequestWriter:
     def _mark(self, cache: CacheMark) -> None:
         """Write a cache mark as the next field."""
         if not self._facts.cache_marks:
-            self._losses.drop("cache_control")
+            self._dropped.drop("cache_control")
             return
         self._marks.append(len(self._out))
         self._out.append(_TTLS.get(cache.ttl or "", _MARK))
@@ -485,7 +486,7 @@ class RequestWriter:
 
     def _write_tool_use(self, block: ToolUse) -> None:
         if has_foreign(block.signature):
-            self._losses.drop("reasoning_signature", "messages")
+            self._dropped.drop("reasoning_signature", "messages")
         self._out.append(
             b'{"type":"tool_use","id":%b,"name":%b,"input":%b'
             % (self._id(block.id), self._name(block.name), block.arguments or b"{}")
@@ -536,7 +537,7 @@ class RequestWriter:
 
     def _write_image(self, block: Image) -> None:
         if block.detail not in (None, "auto"):
-            self._losses.drop("detail", "messages")
+            self._dropped.drop("detail", "messages")
         self._check_url(block.source)
         self._out.append(b'{"type":"image","source":')
         self._out.append(_image_source(block.source))

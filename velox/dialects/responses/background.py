@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import ApiError, Call
 from velox.dialects.json_text.decoding import decoded_request
 from velox.dialects.json_text.text import quoted

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Answer, Call
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import quoted
@@ -37,8 +37,8 @@ _MESSAGE: Final = b'"message"'
 class CompactClient(ResponsesClient):
     """One request, and what its client gets back; see ClientSide."""
 
-    def __init__(self, call: Call, losses: Losses) -> None:
-        super().__init__(call, losses, compacts=True)
+    def __init__(self, call: Call, dropped: DroppedFields) -> None:
+        super().__init__(call, dropped, compacts=True)
 
     def answer(self, answer: Answer) -> bytes:
         """See ClientSide. Raises BrokenReplyError: the model wrote no summary."""

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.kept import KeptAnswer, name_of, page_of, removed, with_id
 

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import BadRequestError, UnknownPreviousError
+from velox.dialects.canonical.errors import BadRequestError, UnknownPreviousError
 from velox.dialects.json_text.decoding import is_given
 from velox.dialects.json_text.text import quoted
 

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
@@ -72,10 +73,10 @@ class ResponsesModel:
     """
 
     def __init__(
-        self, facts: ModelFacts, losses: Losses, provider: str = "openai", *, lists_sources: bool = False
+        self, facts: ModelFacts, dropped: DroppedFields, provider: str = "openai", *, lists_sources: bool = False
     ) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._provider: Final = provider
         self._lists_sources: Final = lists_sources
         self._is_format_outside: Final = ("text.format", "response_format") in facts.renamed
@@ -93,9 +94,9 @@ class ResponsesModel:
         if request.stop:
             message = "the model of this route takes no stop strings; leave them out"
             raise BadRequestError(message, "stop")
-        without_pictures(request, self._losses)
+        without_pictures(request, self._dropped)
         keys = fit_tools(request, self._facts.schemas_refuse)
-        items = ItemWriter(self._facts, self._losses, self._provider, self._names, self._ids)
+        items = ItemWriter(self._facts, self._dropped, self._provider, self._names, self._ids)
         instructions, written = items.write(request.messages)
         wanted = request.format
         if wanted is not None and wanted.schema is None and "json_object" in self._facts.refused:
@@ -107,7 +108,7 @@ class ResponsesModel:
         fields += [b',"input":[', written, b"]"]
         if request.stream:
             fields.append(b',"stream":true')
-        search = None if request.web_search is None else taken_search(request, self._facts, self._losses)
+        search = None if request.web_search is None else taken_search(request, self._facts, self._dropped)
         if request.tools or search is not None:
             tools = [self._tool(tool) for tool in checked_tools(self._sent(request), self._facts)]
             if search is not None:
@@ -137,7 +138,7 @@ class ResponsesModel:
         if request.cache_key is not None:
             self._add(fields, "prompt_cache_key", quoted(short_key(request.cache_key)))
         if request.cache is not None:
-            self._losses.drop("cache")
+            self._dropped.drop("cache")
         if "store" not in self._facts.refused:
             fields.append(b',"store":false')
         fields.append(b"}")
@@ -145,21 +146,21 @@ class ResponsesModel:
 
     def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
         if name in self._facts.refused:
-            self._losses.drop(name)
+            self._dropped.drop(name)
         else:
             fields.append(b',"%b":%b' % (name.encode(), value))
 
     def _text(self, fields: list[bytes], wanted: Format | None, verbosity: str | None) -> None:
         parts = []
         if wanted is not None and self._is_format_outside:
-            fields += [b',"response_format":', _chat_format(wanted, self._losses)]
+            fields += [b',"response_format":', _chat_format(wanted, self._dropped)]
         elif wanted is not None:
-            parts.append(b'"format":' + _format(wanted, self._losses))
+            parts.append(b'"format":' + _format(wanted, self._dropped))
         if verbosity is not None:
             if self._facts.verbosity:
                 parts.append(b'"verbosity":' + quoted(verbosity))
             else:
-                self._losses.drop("verbosity")
+                self._dropped.drop("verbosity")
         if parts:
             self._add(fields, "text", b"{%b}" % b",".join(parts))
 
@@ -167,16 +168,16 @@ class ResponsesModel:
         asked = request.max_tokens
         if asked is None and self._facts.needs_max_tokens:
             asked = self._facts.max_output
-        most = taken_max_tokens(asked, self._facts, self._losses)
+        most = taken_max_tokens(asked, self._facts, self._dropped)
         if most is not None:
             if most < _LEAST_TOKENS:
-                self._losses.drop("max_tokens")
+                self._dropped.drop("max_tokens")
             self._add(fields, "max_output_tokens", b"%d" % max(most, _LEAST_TOKENS))
         for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
             if value is not None and self._facts.sampling:
                 self._add(fields, name, msgspec.json.encode(value))
             elif value is not None:
-                self._losses.drop(name)
+                self._dropped.drop(name)
         for name, other in (
             ("top_k", request.top_k),
             ("seed", request.seed),
@@ -184,12 +185,12 @@ class ResponsesModel:
             ("frequency_penalty", request.frequency_penalty),
         ):
             if other is not None:
-                self._losses.drop(name)
+                self._dropped.drop(name)
 
     def _reasoning(self, fields: list[bytes], reasoning: Reasoning | None) -> None:
         if self._facts.thinking == "none":
             if reasoning is not None and reasoning.enabled is not False and reasoning.effort != "none":
-                self._losses.drop("reasoning")
+                self._dropped.drop("reasoning")
             return
         if reasoning is None:
             return
@@ -198,12 +199,12 @@ class ResponsesModel:
             effort = next(word for least, word in _EFFORTS if reasoning.budget_tokens >= least)
         if effort is None and reasoning.enabled is False:
             # Many models reason as they like, and refuse the effort "none".
-            self._losses.drop("reasoning")
+            self._dropped.drop("reasoning")
         if effort is not None:
-            effort = taken_effort(effort, self._facts.efforts, self._losses)
+            effort = taken_effort(effort, self._facts.efforts, self._dropped)
         summary = _SUMMARIES.get(reasoning.summary or "")
         if summary is not None and "reasoning.summary" in self._facts.refused:
-            self._losses.drop("reasoning")
+            self._dropped.drop("reasoning")
             summary = None
         values = [
             b'"%b":%b' % (name, quoted(value))
@@ -225,10 +226,10 @@ class ResponsesModel:
 
     def _tool(self, tool: Tool) -> bytes:
         if tool.cache is not None:
-            self._losses.drop("cache")
+            self._dropped.drop("cache")
         description = b"" if tool.description is None else b',"description":' + tool.description
         # Absent means true here, which refuses many schemas, and false in other dialects.
-        schema, strict = taken_strict(listed_schema(tool.parameters), tool.strict, self._losses, "tools")
+        schema, strict = taken_strict(listed_schema(tool.parameters), tool.strict, self._dropped, "tools")
         return b'{"type":"function","name":%b%b,"parameters":%b,"strict":%b}' % (
             quoted(self._names.fit(tool.name)),
             description,
@@ -243,7 +244,7 @@ class ResponsesModel:
         if search.location is not None:
             fields += [b',"user_location":', search.location]
         if search.blocked_domains:
-            self._losses.drop("web_search.blocked_domains", "tools")
+            self._dropped.drop("web_search.blocked_domains", "tools")
         return b"".join([*fields, b"}"])
 
     def _tool_choice(self, choice: ToolChoice) -> bytes:
@@ -273,19 +274,19 @@ class ResponsesModel:
         return read_error(status, body)
 
 
-def _format(wanted: Format, losses: Losses) -> bytes:
-    return _OBJECT if wanted.schema is None else b'{"type":"json_schema",%b}' % _schema(wanted, wanted.schema, losses)
+def _format(wanted: Format, dropped: DroppedFields) -> bytes:
+    return _OBJECT if wanted.schema is None else b'{"type":"json_schema",%b}' % _schema(wanted, wanted.schema, dropped)
 
 
-def _chat_format(wanted: Format, losses: Losses) -> bytes:
+def _chat_format(wanted: Format, dropped: DroppedFields) -> bytes:
     """Write a format as Chat Completions has it."""
     if wanted.schema is None:
         return _OBJECT
-    return b'{"type":"json_schema","json_schema":{%b}}' % _schema(wanted, wanted.schema, losses)
+    return b'{"type":"json_schema","json_schema":{%b}}' % _schema(wanted, wanted.schema, dropped)
 
 
-def _schema(wanted: Format, given: JsonValue, losses: Losses) -> bytes:
+def _schema(wanted: Format, given: JsonValue, dropped: DroppedFields) -> bytes:
     name = _OTHER.sub("_", (wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME])
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    schema, strict = taken_strict(given, wanted.strict, losses, "response_format")
+    schema, strict = taken_strict(given, wanted.strict, dropped, "response_format")
     return b'"name":%b%b,"schema":%b%b' % (quoted(name), description, schema, strict_field(strict))

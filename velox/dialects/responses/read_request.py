@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import BadRequestError, Losses, UnknownPreviousError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, UnknownPreviousError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -126,11 +127,11 @@ class RequestReader:
     compacts: the answer is to be a summary of the conversation (compaction.py). keeps: answers are kept here.
     """
 
-    def __init__(self, losses: Losses, *, compacts: bool = False, keeps: bool = False) -> None:
+    def __init__(self, dropped: DroppedFields, *, compacts: bool = False, keeps: bool = False) -> None:
         self.compacts = compacts
         self._keeps: Final = keeps
-        self._losses: Final = losses
-        self.tools: Final = ClientTools(losses)
+        self._dropped: Final = dropped
+        self.tools: Final = ClientTools(dropped)
         self.given = wire.RequestBody()
         self.body = b"{}"
         self._messages: list[Message] = []
@@ -194,7 +195,7 @@ class RequestReader:
         given = decoded_request(_LENIENT, text)
         for name in decoded_request(_FIELDS, text):
             if name not in wire.RequestBody.__struct_fields__:
-                self._losses.drop("unknown", name)
+                self._dropped.drop("unknown", name)
         return given
 
     def _refuse(self, given: wire.RequestBody) -> None:
@@ -213,13 +214,13 @@ class RequestReader:
         for name in _DROPPED:
             raw = getattr(given, name)
             if raw is not wire.ABSENT and is_given(raw) and not (name == "metadata" and self._is_kept(given)):
-                self._losses.drop(name)
+                self._dropped.drop(name)
         if given.store and not self._is_kept(given):
-            self._losses.drop("store")
+            self._dropped.drop("store")
         if given.truncation not in (None, "disabled"):
-            self._losses.drop("truncation")
+            self._dropped.drop("truncation")
         if given.include is not None and any(each not in (_ENCRYPTED, SOURCES) for each in given.include):
-            self._losses.drop("include")
+            self._dropped.drop("include")
 
     def _is_kept(self, given: wire.RequestBody) -> bool:
         return self._keeps and given.store is not False
@@ -324,7 +325,7 @@ class RequestReader:
                     message = f"an item of type {kind!r} can't be put into the API of this route's model; leave it out"
                     raise BadRequestError(message, f"{path}.type")
                 if not (kind == SEARCH_CALL and (item.id or "").startswith(OWN_SEARCH)):  # else no model has read it
-                    self._losses.drop("input.hosted", path)
+                    self._dropped.drop("input.hosted", path)
 
     def _found_tools(self, item: wire.InputItem, path: str) -> None:
         """Read tools that came to be known within the conversation."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     ApiError,
     Cite,

@@ -19,7 +19,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from velox.dialects.canonical.losses import BadRequestError, Losses, UnknownPreviousError
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, UnknownPreviousError
 from velox.dialects.canonical.model import ApiError, Call, End, ErrorKind, Finish, Start, Stop, StopReason, Usage, Used
 from velox.dialects.json_text.decoding import checked_text, decoded_request, is_given
 from velox.dialects.openai_errors import error_json
@@ -244,12 +245,12 @@ def is_last(event_type: str) -> bool:
 def check_prepared(asked: Asked) -> None:
     """Look whether a request that is not to be answered could be. Raises BadRequestError."""
     _check_size(asked.body)  # of the whole conversation
-    ResponsesClient(Call("", 0, "", True), Losses()).read(asked.body)
+    ResponsesClient(Call("", 0, "", True), DroppedFields()).read(asked.body)
 
 
 def prepared_messages(messages: SocketMessages, asked: Asked, call: Call) -> list[bytes]:
     """Return the messages for a request that is not to be answered, and keep its conversation."""
-    return messages.messages(asked, prepared(ResponsesClient(call, Losses()).events()))
+    return messages.messages(asked, prepared(ResponsesClient(call, DroppedFields()).events()))
 
 
 def prepared(events: Events) -> list[bytes]:

@@ -19,7 +19,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import JsonText, JsonValue, Tool, WebSearch
 from velox.dialects.json_text.decoding import is_given
 from velox.dialects.json_text.text import joined, quoted, raw_text
@@ -87,11 +88,11 @@ class Origin(msgspec.Struct, frozen=True):
 class ClientTools:
     """The tools of one request."""
 
-    __slots__ = ("_functions", "_losses", "_named", "_origins", "_plain", "_taken", "hosted", "tools")
+    __slots__ = ("_dropped", "_functions", "_named", "_origins", "_plain", "_taken", "hosted", "tools")
 
-    def __init__(self, losses: Losses) -> None:
-        self._losses: Final = losses
-        self.hosted: Final = HostedTools(losses, "tools.hosted")
+    def __init__(self, dropped: DroppedFields) -> None:
+        self._dropped: Final = dropped
+        self.hosted: Final = HostedTools(dropped, "tools.hosted")
         self.tools: Final[list[Tool]] = []
         self._origins: Final[dict[str, Origin]] = {}  # of those that are more than a function without a namespace
         self._plain: Final[set[str]] = set()  # functions that stand for themselves
@@ -164,7 +165,7 @@ class ClientTools:
                 self._add(ToolKind.CUSTOM, tool, namespace, path, _custom_description(tool), CUSTOM_SCHEMA)
             case "namespace" if namespace is None and tool.name:
                 if is_given(tool.description):
-                    self._losses.drop("tools.namespace.description", f"{path}.description")
+                    self._dropped.drop("tools.namespace.description", f"{path}.description")
                 for n, each in enumerate(tool.tools or ()):
                     self._declare(each, tool.name, f"{path}.tools[{n}]")
             case "namespace":

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.canonical.endings import settled
-from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,

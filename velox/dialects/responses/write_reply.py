@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -52,10 +52,10 @@ __all__ = ["ResponsesClient"]
 class ResponsesClient:
     """One request of a client, and what it gets back; see ClientSide."""
 
-    def __init__(self, call: Call, losses: Losses, *, compacts: bool = False) -> None:
+    def __init__(self, call: Call, dropped: DroppedFields, *, compacts: bool = False) -> None:
         """compacts: see RequestReader."""
         self.call: Final = call
-        self.reader: Final = RequestReader(losses, compacts=compacts, keeps=call.keeper is not None)
+        self.reader: Final = RequestReader(dropped, compacts=compacts, keeps=call.keeper is not None)
         self._model = call.model
 
     def __repr__(self) -> str:

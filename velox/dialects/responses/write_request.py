@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -47,9 +48,11 @@ _ROLES: Final = {Role.SYSTEM: b"system", Role.USER: b"user", Role.ASSISTANT: b"a
 class ItemWriter:
     """Writes the items of one request."""
 
-    def __init__(self, facts: ModelFacts, losses: Losses, provider: str, names: FittedNames, ids: FittedNames) -> None:
+    def __init__(
+        self, facts: ModelFacts, dropped: DroppedFields, provider: str, names: FittedNames, ids: FittedNames
+    ) -> None:
         self._facts: Final = facts
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._provider: Final = provider
         self._names: Final = names
         self._ids: Final = ids
@@ -64,13 +67,13 @@ class ItemWriter:
         for n, message in enumerate(messages):
             blocks = message.blocks
             if message.name is not None:
-                self._losses.drop("name", f"messages[{n}].name")
+                self._dropped.drop("name", f"messages[{n}].name")
             only = blocks[0] if len(blocks) == 1 else None
             if type(only) is not Text or message.role is Role.ASSISTANT or (only.cache is not None and self._has_marks):
                 self._message(message, f"messages[{n}]", written)
                 continue
             if only.cache is not None:
-                self._losses.drop("cache")
+                self._dropped.drop("cache")
             if n == 0 and message.role is Role.SYSTEM and len(messages) > 1:
                 instructions = only.text
             else:
@@ -105,7 +108,7 @@ class ItemWriter:
         end = len(blocks)
         while end and isinstance(blocks[end - 1], Thinking):
             end -= 1
-        self._losses.drop("reasoning_signature")
+        self._dropped.drop("reasoning_signature")
         return blocks[:end]
 
     def _said(self, role: Role, blocks: list[Block], path: str, written: list[bytes]) -> None:
@@ -114,7 +117,7 @@ class ItemWriter:
             return
         if role is Role.ASSISTANT:
             if any(isinstance(block, Text) and block.signature is not None for block in blocks):
-                self._losses.drop("reasoning_signature")
+                self._dropped.drop("reasoning_signature")
             blocks[:] = [block for block in blocks if not isinstance(block, Text) or block.text != EMPTY]
         if not blocks:
             return
@@ -141,14 +144,14 @@ class ItemWriter:
         match block:
             case Text() if role is Role.ASSISTANT:
                 if block.cache is not None:
-                    self._losses.drop("cache")
+                    self._dropped.drop("cache")
                 return b'{"type":"output_text","text":%b}' % block.text
             case Text():
                 return b'{"type":"input_text","text":%b%b}' % (block.text, self._marks(block.cache))
             case Refusal():
                 return b'{"type":"refusal","refusal":%b}' % block.text
             case Image():
-                taken = taken_detail(block.detail, self._facts, self._losses, path)
+                taken = taken_detail(block.detail, self._facts, self._dropped, path)
                 detail = b"" if taken is None else b',"detail":' + quoted(taken)
                 form = b'{"type":"input_image","image_url":%b%b%b}'
                 return form % (quoted(_image_url(block.source, path)), detail, self._marks(block.cache))
@@ -160,7 +163,7 @@ class ItemWriter:
 
     def _document(self, document: Document, path: str) -> bytes:
         if document.citations:
-            self._losses.drop("citations", path)
+            self._dropped.drop("citations", path)
         context = document.context
         before = b"" if context is None or is_blank(context) else b'{"type":"input_text","text":%b},' % context
         source, mark = document.source, self._marks(document.cache)
@@ -185,7 +188,7 @@ class ItemWriter:
         if mark is None:
             return b""
         if not self._has_marks:
-            self._losses.drop("cache")
+            self._dropped.drop("cache")
             return b""
         ttl = b',"ttl":' + quoted(_LIFETIMES[mark.ttl]) if mark.ttl in _LIFETIMES else b""
         return b',"prompt_cache_breakpoint":{"mode":"explicit"%b}' % ttl
@@ -196,7 +199,7 @@ class ItemWriter:
         signature = block.signature
         is_own = signature is not None and signature.provider == self._provider and ":" not in signature.value
         if signature is None or not is_own or block.is_redacted:
-            self._losses.drop("reasoning_signature")  # a value with a colon is of the provider's Chat Completions
+            self._dropped.drop("reasoning_signature")  # a value with a colon is of the provider's Chat Completions
             return
         # Without its id: with it and `store: false` OpenAI wants the very item that followed, "provided without its
         # required following item" (openai/openai-node#1567, vercel/ai#12687). Codex keeps none, either.
@@ -209,9 +212,9 @@ class ItemWriter:
         if signature is not None and signature.provider == self._provider and signature.value.startswith(THOUGHT):
             thought = b',"thought_signature":' + quoted(signature.value.removeprefix(THOUGHT))
         elif signature is not None:
-            self._losses.drop("reasoning_signature")
+            self._dropped.drop("reasoning_signature")
         if call.cache is not None:
-            self._losses.drop("cache")
+            self._dropped.drop("cache")
         return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (
             quoted(self._call_id(call)),
             quoted(self._names.fit(call.name)),
@@ -222,9 +225,9 @@ class ItemWriter:
     def _result(self, result: ToolResult, path: str, moved: list[Block]) -> bytes:
         """Write the result of a tool. moved: files that go into the next message, where results are texts."""
         if result.is_error:
-            self._losses.drop("is_error")
+            self._dropped.drop("is_error")
         if result.cache is not None:
-            self._losses.drop("cache")
+            self._dropped.drop("cache")
         parts = result.parts
         only = parts[0] if len(parts) == 1 else None
         if not parts:

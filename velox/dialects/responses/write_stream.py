@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Call,
     Cite,

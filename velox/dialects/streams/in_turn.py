@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import Cite, Close, Delta, Open, Sign
 
 __all__ = ["MOST_WAITING_BYTES", "BlockEvent", "InTurn"]

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import JsonValue
 
 __all__ = ["are_strict_taken", "fitted_schema"]

@@ -5,7 +5,7 @@
 
 A reader tells what it finds; settle() decides once all is read. A search that must be called, or that is the only tool,
 is asked of the model's provider, where that has one. One that must be called and is not there is a 400: an answer from
-memory would pass for what was found. Others are left out, which is told (Losses): agents declare them beside their own.
+memory would pass for what was found. Others are left out and named: agents declare them beside their own.
 
 Knows: which requests need such a tool. Does not know: how a dialect writes one.
 """
@@ -16,7 +16,8 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Block, Choice, Image, Request, Role, Text, WebSearch
 from velox.dialects.facts.model_facts import ModelFacts
 
@@ -33,10 +34,10 @@ _NO_SEARCH: Final = (
 class HostedTools:
     """Those of one request, as its reader finds them. lost: the name of their loss, in the client's dialect."""
 
-    __slots__ = ("_is_search_named", "_losses", "_n_others", "_named", "_search", "_search_param", "lost")
+    __slots__ = ("_dropped", "_is_search_named", "_n_others", "_named", "_search", "_search_param", "lost")
 
-    def __init__(self, losses: Losses, lost: str) -> None:
-        self._losses: Final = losses
+    def __init__(self, dropped: DroppedFields, lost: str) -> None:
+        self._dropped: Final = dropped
         self.lost: Final = lost
         self._search: WebSearch | None = None
         self._search_param = ""
@@ -60,7 +61,7 @@ class HostedTools:
     def add_other(self, param: str) -> None:
         """Note another tool, which is left out. Raises BadRequestError: the route is strict."""
         self._n_others += 1
-        self._losses.drop(self.lost, param)
+        self._dropped.drop(self.lost, param)
 
     def must_call(self, name: str, *, is_search: bool) -> None:
         """Note that the model must call one of them. name: as the client has it."""
@@ -84,18 +85,18 @@ class HostedTools:
             if not request.tools:
                 request.web_search = search
             else:
-                self._losses.drop(self.lost, self._search_param)
+                self._dropped.drop(self.lost, self._search_param)
         if not request.tools and (search is not None or self._n_others):
             request.tool_choice = None
 
 
-def without_pictures(request: Request, losses: Losses) -> None:
+def without_pictures(request: Request, dropped: DroppedFields) -> None:
     """Take the pictures out of earlier answers: the API of the model makes none, and takes none of the assistant's.
 
     Raises BadRequestError where the answer is to have some, or the route is strict.
     """
     if request.has_made_pictures:
-        losses.drop("media", "messages")
+        dropped.drop("media", "messages")
         for said in request.messages:
             if said.role is Role.ASSISTANT and any(isinstance(block, Image) for block in said.blocks):
                 left: list[Block] = [block for block in said.blocks if not isinstance(block, Image)]
@@ -105,7 +106,7 @@ def without_pictures(request: Request, losses: Losses) -> None:
         raise BadRequestError(message, "modalities")
 
 
-def taken_search(request: Request, facts: ModelFacts | None, losses: Losses) -> WebSearch | None:
+def taken_search(request: Request, facts: ModelFacts | None, dropped: DroppedFields) -> WebSearch | None:
     """Return the search that is asked of the model's provider; None: there is none, or it has none.
 
     facts: None where the API has no way to ask for it. Raises BadRequestError.
@@ -115,5 +116,5 @@ def taken_search(request: Request, facts: ModelFacts | None, losses: Losses) -> 
         return search
     if search.is_forced:
         raise BadRequestError(_NO_SEARCH, "tool_choice")
-    losses.drop(search.lost, "tools")
+    dropped.drop(search.lost, "tools")
     return None

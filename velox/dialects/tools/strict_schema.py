@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import JsonValue
 
 __all__ = ["strict_field", "taken_strict"]
@@ -33,7 +33,9 @@ _REFUSED: Final = frozenset(
 _ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples"})
 
 
-def taken_strict(schema: JsonValue, strict: bool | None, losses: Losses, param: str) -> tuple[JsonValue, bool | None]:
+def taken_strict(
+    schema: JsonValue, strict: bool | None, dropped: DroppedFields, param: str
+) -> tuple[JsonValue, bool | None]:
     """Return the schema and what `strict` is for it: what was asked for, or False where that would be refused.
 
     param: where it stands. Raises BadRequestError where the route is strict.
@@ -43,7 +45,7 @@ def taken_strict(schema: JsonValue, strict: bool | None, losses: Losses, param: 
     taken = _taken_anew(schema) if len(schema) > _LONGEST_REMEMBERED else _taken(schema)
     if taken is not None:
         return taken, True
-    losses.drop("strict", param)
+    dropped.drop("strict", param)
     return schema, False
 
 

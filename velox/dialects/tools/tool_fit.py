@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 import orjson
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import JsonValue, Request, Tool, ToolUse
 from velox.dialects.canonical.names import FittedNames
 from velox.dialects.json_text.text import is_blank, joined, quoted

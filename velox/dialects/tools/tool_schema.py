@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import JsonValue
 from velox.dialects.json_text.surrogates import keeping_surrogates
 

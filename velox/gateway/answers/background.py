@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from velox.dialects.canonical.losses import BadRequestError
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses.background import BackgroundAnswer

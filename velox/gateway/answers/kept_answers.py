@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.background import is_background, with_status

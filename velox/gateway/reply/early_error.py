@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.openai_errors import api_error, error_json
 from velox.errors import Reason
 from velox.gateway.reply.error_body import JSON, OF_THE_BODY, ErrorRedaction

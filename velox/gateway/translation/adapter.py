@@ -30,7 +30,8 @@ from velox.dialects.as_sent.known_values import with_known_values
 from velox.dialects.as_sent.tool_schemas import with_fitted_schemas
 from velox.dialects.as_sent.types_taken import takes_types
 from velox.dialects.cache_marks import MarkingModel, adds_marks
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
 from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings, with_embedding_model
@@ -94,8 +95,8 @@ _IN_PATH: Final = frozenset({WireWrapper.CLAUDE_VERTEX, WireWrapper.CLAUDE_BEDRO
 class Sides(NamedTuple):
     """The dialects: what reads clients' requests, and what writes for models, by their APIs."""
 
-    clients: Mapping[ApiKind, Callable[[Call, Losses], ClientSide]]
-    models: Mapping[ApiKind, Callable[[ModelFacts, Losses, str], ModelSide]]
+    clients: Mapping[ApiKind, Callable[[Call, DroppedFields], ClientSide]]
+    models: Mapping[ApiKind, Callable[[ModelFacts, DroppedFields, str], ModelSide]]
 
 
 class ProviderAdapter:
@@ -287,10 +288,10 @@ class ProviderAdapter:
         What a route or an upstream sets as betas is sent as it says.
         """
         facts, rules = self._facts_of(request.model or ""), request.rules
-        given, losses = self._betas_of(request), Losses(strict=request.strict)
+        given, dropped = self._betas_of(request), DroppedFields(strict=request.strict)
         is_renamed = request.model != request.fields.model
         try:
-            body, betas = fitted(request.body or b"", given, facts, losses, is_renamed=is_renamed)
+            body, betas = fitted(request.body or b"", given, facts, dropped, is_renamed=is_renamed)
         except BadRequestError as exc:
             raise refusal(exc) from exc
         request = request._replace(body=body)
@@ -299,11 +300,11 @@ class ProviderAdapter:
             betas = tuple(beta for beta in betas if beta not in uncounted)
         is_same = betas == given and (bool(given) or request.head.header(_BETA) is None)
         if is_same or _BETA in rules.names or request.forwarder.sets(_BETA):
-            return request, rules, losses.dropped
+            return request, rules, dropped.names
         if not betas:
-            return request, HeaderRules(rules.set, (*rules.remove, _BETA)), losses.dropped
+            return request, HeaderRules(rules.set, (*rules.remove, _BETA)), dropped.names
         named = (_BETA, ",".join(betas).encode("latin-1"))
-        return request, HeaderRules((*rules.set, named), rules.remove), losses.dropped
+        return request, HeaderRules((*rules.set, named), rules.remove), dropped.names
 
     def _betas_of(self, request: ClientRequest) -> tuple[str, ...]:
         return names_of(value.decode("latin-1") for name, value in request.head.headers if name == _BETA)
@@ -322,25 +323,25 @@ class ProviderAdapter:
 
     def _invoke(self, call: TargetCall, request: ClientRequest) -> Prepared:
         """Ask Claude on Bedrock for a client of Messages."""
-        losses = Losses(strict=request.strict)
+        dropped = DroppedFields(strict=request.strict)
         try:
-            body = self._invoked(request, losses)
+            body = self._invoked(request, dropped)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        client, model = self._both(request, ApiKind.MESSAGES, ApiKind.MESSAGES, losses)
-        brings_back = _translation(
-            Invoked(client, model, losses.dropped), request._replace(on_tokens=None), self._heads
-        )
+        client, model = self._both(request, ApiKind.MESSAGES, ApiKind.MESSAGES, dropped)
+        brings_back = _translation(Invoked(client, model, dropped.names), request._replace(on_tokens=None), self._heads)
         return Prepared(_built(call, request, body), brings_back)
 
-    def _invoked(self, request: ClientRequest, losses: Losses) -> bytes:
+    def _invoked(self, request: ClientRequest, dropped: DroppedFields) -> bytes:
         """Return the body of a client of Messages as Bedrock's invoke wants it. Raises BadRequestError."""
         facts = self._facts_of(request.model or "")
         is_renamed = request.model != request.fields.model
-        return bedrock_body(*fitted(request.body or b"", self._betas_of(request), facts, losses, is_renamed=is_renamed))
+        return bedrock_body(
+            *fitted(request.body or b"", self._betas_of(request), facts, dropped, is_renamed=is_renamed)
+        )
 
     def _both(
-        self, request: ClientRequest, client_api: ApiKind, model_api: ApiKind, losses: Losses
+        self, request: ClientRequest, client_api: ApiKind, model_api: ApiKind, dropped: DroppedFields
     ) -> tuple[ClientSide, ModelSide]:
         """Return what reads the client, and what writes for the model. Raises VeloxError: there are none."""
         client, model = self._sides.clients.get(client_api), self._sides.models.get(model_api)
@@ -355,7 +356,7 @@ class ProviderAdapter:
             _wants_array(request),
             request.keeper,
         )
-        return client(told, losses), model(self._facts_of(request.model), losses, self._row.name)
+        return client(told, dropped), model(self._facts_of(request.model), dropped, self._row.name)
 
     def _facts_of(self, model: str) -> ModelFacts:
         """Return what is known of a model, for which all rules are gone through: kept, as a client repeats names."""
@@ -369,10 +370,10 @@ class ProviderAdapter:
     def estimate(self, request: ClientRequest) -> AnsweredHere:
         """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
         _check_size(request)
-        losses = Losses()
-        client, model = self._both(request, COUNTED_BY[request.client_api], ApiKind.CHAT, losses)
+        dropped = DroppedFields()
+        client, model = self._both(request, COUNTED_BY[request.client_api], ApiKind.CHAT, dropped)
         try:
-            body = Counting(client, request.client_api, model, ApiKind.CHAT, losses).estimate(request.body or b"")
+            body = Counting(client, request.client_api, model, ApiKind.CHAT, dropped).estimate(request.body or b"")
         except BadRequestError as exc:
             raise refusal(exc) from exc
         return AnsweredHere([_JSON], body, [ESTIMATED])
@@ -383,20 +384,20 @@ class ProviderAdapter:
         until_s = self._uncounted.get(model_name) or self._uncounted.find(model_name)
         if until_s is not None and request.now_s < until_s:
             return self.estimate(request)
-        losses = Losses(strict=request.strict)
-        client, model = self._both(request, COUNTED_BY[request.client_api], _COUNTED_AT[call.api], losses)
+        dropped = DroppedFields(strict=request.strict)
+        client, model = self._both(request, COUNTED_BY[request.client_api], _COUNTED_AT[call.api], dropped)
         is_flat = self._row.traits.count_is_flat
-        counting = Counting(client, request.client_api, model, call.api, losses, is_flat=is_flat)
+        counting = Counting(client, request.client_api, model, call.api, dropped, is_flat=is_flat)
         try:
             if call.wrapper is WireWrapper.CLAUDE_BEDROCK and request.client_api is ApiKind.COUNT_MESSAGES:
-                body = invoke_count_request(self._invoked(request, losses))
+                body = invoke_count_request(self._invoked(request, dropped))
             else:
                 body = counting.request(request.body or b"", model_name)
             if call.wrapper is WireWrapper.CLAUDE_VERTEX_COUNT:
                 body = _vertex_count(body, model_name)
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        request.on_translated(request.client_api, call.api, len(losses.dropped))
+        request.on_translated(request.client_api, call.api, len(dropped.names))
         instead = partial(self._estimate_instead, counting, request) if call.api is ApiKind.COUNT_CONVERSE else None
         brings_back = _translation(Plain(counting), request._replace(on_tokens=None), self._heads, instead=instead)
         return Prepared(_built(call, request, body), brings_back)
@@ -415,13 +416,13 @@ class ProviderAdapter:
 
     def _embed(self, call: TargetCall, request: ClientRequest) -> Prepared:
         """Have texts embedded by another API than their client's."""
-        losses = Losses(strict=request.strict)
+        dropped = DroppedFields(strict=request.strict)
         is_google = request.client_api in _EMBEDS_OF_GOOGLE
         form = _FORMS.get(call.wrapper)
         errors = ApiKind.CHAT if form is None else _ERRORS_OF[form]
-        sides = self._both(request, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, losses)
-        google = GoogleEmbeddings(*sides, losses) if is_google else None
-        made = google if form is None else ModelEmbeddings(*sides, losses, form, google)
+        sides = self._both(request, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, dropped)
+        google = GoogleEmbeddings(*sides, dropped) if is_google else None
+        made = google if form is None else ModelEmbeddings(*sides, dropped, form, google)
         assert made is not None, "OpenAI's requests to OpenAI's API need no crossing"
         build = partial(_built, call, request)
         asked_body, model = request.body or b"", request.model or ""
@@ -432,7 +433,7 @@ class ProviderAdapter:
                 bodies, on_head = [made.request(asked_body, model)], None
         except BadRequestError as exc:
             raise refusal(exc) from exc
-        request.on_translated(request.client_api, call.api, len(losses.dropped))
+        request.on_translated(request.client_api, call.api, len(dropped.names))
         n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
         brings_back = _translation(Plain(made, lambda: made.tokens, n_held), request, self._heads, on_head)
         first = build(bodies[0])
@@ -448,22 +449,22 @@ class ProviderAdapter:
             return self._count(call, request)
         if request.client_api in _EMBEDS:
             return self._embed(call, request)
-        losses = Losses(strict=request.strict, on_lost=partial(request.on_lost, request.client_api, call.api))
-        client, model = self._both(request, request.client_api, call.api, losses)
+        dropped = DroppedFields(strict=request.strict, on_lost=partial(request.on_lost, request.client_api, call.api))
+        client, model = self._both(request, request.client_api, call.api, dropped)
         if request.client_api is not ApiKind.MESSAGES and adds_marks(self._facts_of(request.model or "")):
             model = MarkingModel(model, self._facts_of(request.model or ""))
         if call.wrapper is WireWrapper.CLAUDE_VERTEX:
             model = ClaudeOnVertex(model)
         elif call.wrapper is WireWrapper.CLAUDE_BEDROCK:
             model = ClaudeOnBedrock(model)
-        crossing = Dialogue(client, model, losses)
+        crossing = Dialogue(client, model, dropped)
         try:
             body = crossing.request(request.body or b"", request.model or "")
         except BadRequestError as exc:
             raise refusal(exc) from exc
         if call.fields:
             body = bytes(instead_of_model(body, call.fields))
-        request.on_translated(request.client_api, call.api, len(losses.dropped))
+        request.on_translated(request.client_api, call.api, len(dropped.names))
         return Prepared(_built(call, request, body), _translation(crossing, request, self._heads))
 
 

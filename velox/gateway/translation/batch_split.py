@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from velox.dialects.canonical.losses import BrokenReplyError
+from velox.dialects.canonical.errors import BrokenReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart, is_large
 from velox.gateway.aside import CalledMember, ask

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from velox.dialects.canonical.losses import BadRequestError, UnknownPreviousError
+from velox.dialects.canonical.errors import BadRequestError, UnknownPreviousError
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
-from velox.dialects.canonical.losses import BrokenReplyError, ReplyError
+from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.dialects.openai_errors import error_json
 from velox.errors import Reason, VeloxError

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 import msgspec
 
 from velox.dialects.as_sent.claude_wrapper import InvokeStream, bedrock_error
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
@@ -77,13 +78,13 @@ _MOST_NUMBERS: Final = 8_000_000
 class Dialogue:
     """The crossing of one attempt that generates text."""
 
-    __slots__ = ("_answered", "_client", "_losses", "_model", "_searches", "_stream", "_usage", "_written")
+    __slots__ = ("_answered", "_client", "_dropped", "_model", "_searches", "_stream", "_usage", "_written")
     most_values: Final = MOST_VALUES
 
-    def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
+    def __init__(self, client: ClientSide, model: ModelSide, dropped: DroppedFields) -> None:
         self._client: Final = client
         self._model: Final = model
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._written = _NOTHING
         self._searches = False  # the request asks for a search of the web
         self._stream: _DialogueStream | None = None
@@ -96,7 +97,7 @@ class Dialogue:
     @property
     def dropped(self) -> tuple[str, ...]:
         """Return the fields of the request that were left out, and what the answer has lost so far."""
-        return self._losses.dropped
+        return self._dropped.names
 
     @property
     def tokens(self) -> TokenUsage:
@@ -138,7 +139,7 @@ class Dialogue:
         """Return what translates a stream."""
         cited = CitedTexts() if self._searches else None
         reader, writer, pictures = self._model.stream(), self._client.stream(), self._client.takes_pictures
-        self._stream = _DialogueStream(reader, writer, self._written, self._losses, cited, takes_pictures=pictures)
+        self._stream = _DialogueStream(reader, writer, self._written, self._dropped, cited, takes_pictures=pictures)
         return self._stream
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
@@ -169,9 +170,9 @@ class Dialogue:
             answer.lost = tuple(dict.fromkeys((*answer.lost, _PICTURE)))
             answer.blocks = [block for block in answer.blocks if not isinstance(block, Image)]
         for field in answer.lost:
-            self._losses.lose(field)
+            self._dropped.lose(field)
         if answer.stop.unknown is not None:
-            self._losses.lose(_STOP)
+            self._dropped.lose(_STOP)
         self._usage, self._answered = answer.usage, answer.model
         if answer.lost and not any(map(_says, answer.blocks)):
             _check_media(answer.lost, answer.stop)
@@ -224,7 +225,7 @@ class _DialogueStream:
     """One stream."""
 
     __slots__ = (
-        *("_calls", "_cited", "_has_said", "_keys", "_losses", "_lost", "_reader", "_writer", "_written"),
+        *("_calls", "_cited", "_has_said", "_keys", "_dropped", "_lost", "_reader", "_writer", "_written"),
         "_takes_pictures",
         *("failed", "has_begun", "is_whole", "model", "usage"),
     )
@@ -234,14 +235,14 @@ class _DialogueStream:
         reader: StreamReader,
         writer: StreamWriter,
         written: Written,
-        losses: Losses,
+        dropped: DroppedFields,
         cited: CitedTexts | None = None,
         *,
         takes_pictures: bool = False,
     ) -> None:
         self._takes_pictures: Final = takes_pictures
         self._cited: Final = cited
-        self._losses: Final = losses
+        self._dropped: Final = dropped
         self._reader: Final = reader
         self._writer: Final = writer
         self._written: Final = written
@@ -315,12 +316,12 @@ class _DialogueStream:
                 if self._lost and not self._has_said:
                     _check_media(self._lost, event.stop)
                 if event.stop.unknown is not None:
-                    self._losses.lose(_STOP)
+                    self._dropped.lose(_STOP)
             elif isinstance(event, Pictured) and self._takes_pictures:
                 self._has_said = True
             elif isinstance(event, Lost | Pictured):
                 field = event.field if isinstance(event, Lost) else _PICTURE
-                self._losses.lose(field)
+                self._dropped.lose(field)
                 if not self._has_said and field not in self._lost:
                     self._lost.append(field)
                 continue

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol, cast
 
-from velox.dialects.canonical.losses import BadRequestError, BrokenReplyError
+from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import ApiError, Call
 from velox.dialects.openai_errors import kind_of, read_error
 from velox.dialects.responses.socket import (

@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from velox.dialects.as_sent.claude_fields import fitted
-from velox.dialects.canonical.losses import BadRequestError, Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
+from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.adapter import Sides
@@ -260,13 +261,13 @@ def loss_lines(settings: Settings, route: RouteEntry, dialect: str) -> list[str]
 def sent_losses(facts: ModelFacts) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yield the same for a request in Messages that goes up as sent, to a service that is not Anthropic's."""
     for name, fields in {**_MESSAGES, **_OF_ANTHROPIC}.items():
-        losses = Losses()
+        dropped = DroppedFields()
         try:
-            fitted(msgspec.json.encode({**_USUAL[ApiKind.MESSAGES], **fields}), (), facts, losses)
+            fitted(msgspec.json.encode({**_USUAL[ApiKind.MESSAGES], **fields}), (), facts, dropped)
         except BadRequestError as exc:
             yield name, (), exc.message
             continue
-        yield name, losses.dropped, ""
+        yield name, dropped.names, ""
 
 
 def _of_target(
@@ -306,23 +307,28 @@ def field_losses(
     """
     provider, facts, model = of
     for name, fields in _FIELDS[client_api].items():
-        losses = Losses()
+        dropped = DroppedFields()
         body = msgspec.json.encode({**_USUAL[client_api], **fields})
         try:
-            _cross(known, client_api, api, provider, (facts, losses, model), body)
+            _cross(known, client_api, api, provider, (facts, dropped, model), body)
         except BadRequestError as exc:
             yield name, (), exc.message
         else:
-            yield name, losses.dropped, ""
+            yield name, dropped.names, ""
 
 
 def _cross(
-    known: Sides, client_api: ApiKind, api: ApiKind, provider: str, of: tuple[ModelFacts, Losses, str], body: bytes
+    known: Sides,
+    client_api: ApiKind,
+    api: ApiKind,
+    provider: str,
+    of: tuple[ModelFacts, DroppedFields, str],
+    body: bytes,
 ) -> None:
     """Translate one request. Raises BadRequestError."""
-    facts, losses, model = of
-    request = known.clients[client_api](Call("a", 0, model, keeper=_Keeper()), losses).read(body)
-    known.models[api](facts, losses, provider).write(request, model)
+    facts, dropped, model = of
+    request = known.clients[client_api](Call("a", 0, model, keeper=_Keeper()), dropped).read(body)
+    known.models[api](facts, dropped, provider).write(request, model)
 
 
 def _model(route: RouteEntry, target: Target) -> str:

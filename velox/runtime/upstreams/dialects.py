@@ -7,8 +7,9 @@ upstreams have one (on_demand.py).
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
-from velox.dialects.canonical.losses import Losses
+from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
@@ -29,6 +30,8 @@ from velox.types import ApiKind
 
 __all__ = ["adapter_of", "sides"]
 
+_LISTING_SOURCES: Final = frozenset(row.name for row in PROVIDERS.values() if row.traits.openai_responses)
+
 
 def sides() -> Sides:
     """Return the dialects that clients and models may speak, for one upstream: it keeps the schemas that it rewrote."""
@@ -44,15 +47,15 @@ def sides() -> Sides:
         models={
             ApiKind.CHAT: ChatModel,
             ApiKind.RESPONSES: _responses,
-            ApiKind.MESSAGES: lambda facts, losses, _: MessagesModel(facts, losses),
-            ApiKind.CONVERSE: lambda facts, losses, _: ConverseModel(facts, losses),
-            ApiKind.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
+            ApiKind.MESSAGES: lambda facts, dropped, _: MessagesModel(facts, dropped),
+            ApiKind.CONVERSE: lambda facts, dropped, _: ConverseModel(facts, dropped),
+            ApiKind.GENERATE: lambda facts, dropped, _: GenerateModel(facts, dropped, schemas),
         },
     )
 
 
-def _responses(facts: ModelFacts, losses: Losses, provider: str) -> ResponsesModel:
-    return ResponsesModel(facts, losses, provider, lists_sources=PROVIDERS[provider].traits.openai_responses)
+def _responses(facts: ModelFacts, dropped: DroppedFields, provider: str) -> ResponsesModel:
+    return ResponsesModel(facts, dropped, provider, lists_sources=provider in _LISTING_SOURCES)
 
 
 def adapter_of(entry: UpstreamEntry) -> ProviderAdapter:
