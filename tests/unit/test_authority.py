@@ -15,7 +15,6 @@ from velox.providers.authority import (
     BearerAuthority,
     NoCredentialsError,
     SigV4Authority,
-    StaticHeader,
 )
 from velox.providers.sigv4 import AwsCredentials, Signer
 
@@ -49,14 +48,6 @@ class _Held(Generic[T]):
 
 def _fields(authority: Authority) -> Headers:
     return authority.headers(b"POST", b"h", b"/model/a%3Ab/converse", _SENT, b"{}", now_s=NOW)
-
-
-def test_static_header_is_the_same_for_each_request() -> None:
-    authority = StaticHeader(b"api-key", b"secret")
-
-    assert _fields(authority) == [(b"api-key", b"secret")]
-    assert authority.problem is None and "secret" not in repr(authority)
-    asyncio.run(authority.run())
 
 
 def test_bearer_is_the_token_of_now() -> None:
@@ -100,7 +91,6 @@ def test_without_credentials_the_reason_is_raised_and_the_problem_told(is_aws: b
 def test_proof_is_what_goes_up_and_no_reply_may_show() -> None:
     bearer, aws = BearerAuthority(_Held("one")), _Held(AwsCredentials("A", "s", "token"))
 
-    assert StaticHeader(b"api-key", b"k").proof(0.0) == NO_PROOF
     assert bearer.proof(0.0) == (b"one", 3)
     assert SigV4Authority(aws, "us-east-1", "bedrock").proof(0.0) == (b"token", 3)
     aws.value = AwsCredentials("A", "s")
@@ -190,4 +180,3 @@ def test_a_token_is_refused_by_401(status: int, is_renewed: bool) -> None:
     source = _Held("one")
     assert BearerAuthority(source).refused(3, status, [], NOW) is None
     assert source.refused == ([3] if is_renewed else [])
-    assert StaticHeader(b"api-key", b"k").refused(0, status, [], NOW) is None

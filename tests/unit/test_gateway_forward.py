@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.fixed_source import FixedSource
 from tests.unit.test_gateway_routes import head
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import Headers
 from velox.net.upstream.interface import PlainFields
 from velox.protocol.head_template import HeadTemplate
 from velox.providers.authority import BearerAuthority
-from velox.providers.renewal import FixedSource
 from velox.providers.rows import OPENAI, PROVIDERS
 from velox.types import BodyFields
 

@@ -13,7 +13,6 @@ from google.auth import crypt, jwt
 
 from tests.unit.outside import FakeOutside, run
 from velox.providers.google import GoogleChain
-from velox.providers.oauth import TokenFile
 from velox.providers.renewal import Fetched, FetchError
 from velox.runtime.signing.google_keys import google_signer
 
@@ -201,17 +200,3 @@ def test_answer_without_a_usable_token_is_told() -> None:
     ):
         assert "token" in _reason(FakeOutside({_METADATA: given}))
     assert _fetch(FakeOutside({_METADATA: (200, {"access_token": "t"})})) == Fetched("t", None, 300.0)
-
-
-def test_token_of_a_file_is_read_again() -> None:
-    outside = FakeOutside({}, {"/token": "abc\n"})
-    fetch = TokenFile("/token", outside)
-
-    assert run(fetch()) == Fetched("abc", None, 30.0)
-    for content, said in ((None, "missing"), (b"\n", "empty"), (b"a b", "none that a header can carry")):
-        if content is None:
-            outside.files.clear()
-        else:
-            outside.files["/token"] = content
-        with pytest.raises(FetchError, match=said):
-            run(fetch())

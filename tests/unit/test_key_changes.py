@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from tests.unit.accounts.entries import entries_in_force
 from tests.unit.test_gateway_routes import head
 from tests.unit.test_key_watch import Managed, forked
-from velox.accounts.force import entries_in_force
 from velox.accounts.key_lines import gone_line, key_line
 from velox.accounts.model import Digest, Key
 from velox.accounts.service import Accounts, AccountsError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.providers.authority import NoCredentialsError
-from velox.providers.renewal import Fetched, FetchError, FixedSource, Renewal, RenewedSource, Reply, one_line
+from velox.providers.renewal import Fetched, FetchError, Renewal, RenewedSource, Reply, one_line
 
 _NOW = 1_790_000_000.0
 
@@ -153,9 +153,6 @@ def test_source_ends_where_nothing_is_renewed() -> None:
     asyncio.run(source.run())
 
     assert world.fetched_s == [0.0] and source.current(_NOW) == "a"
-    fixed = FixedSource("b")
-    asyncio.run(fixed.run())
-    assert fixed.current(_NOW) == "b" and fixed.problem is None
 
 
 def test_secrets_are_in_no_repr() -> None:
@@ -164,7 +161,7 @@ def test_secrets_are_in_no_repr() -> None:
     asyncio.run(source.fetch())
 
     assert source.current(_NOW) == "secret"
-    for each in (source, Fetched("secret"), Reply(200, b"secret"), FixedSource("secret")):
+    for each in (source, Fetched("secret"), Reply(200, b"secret")):
         assert "secret" not in repr(each)
 
 

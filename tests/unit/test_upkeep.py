@@ -11,6 +11,7 @@ import pytest
 
 from tests.sockets.composed import Counted, Stand, member_of, upstream_of
 from tests.unit import virtual_time
+from tests.unit.fixed_source import FixedSource
 from tests.unit.pool_server import Server
 from velox.errors import Reason, VeloxError
 from velox.gateway.translation.forward import Forwarder
@@ -22,7 +23,6 @@ from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes.entries import ProbeEntry
 from velox.providers.authority import BearerAuthority
-from velox.providers.renewal import FixedSource
 from velox.providers.rows import PROVIDERS
 
 VLLM: Final = b"vllm:num_requests_running 7\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.9\n"

@@ -6,50 +6,23 @@ Knows: how a key, its team and its user go together. Does not know: where they a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
-import msgspec
-
-from velox.accounts.model import Digest, Key, Kind, Team, User
+from velox.accounts.model import Digest, Key, Team, User
 from velox.policy.api.table import ALL_ENDPOINTS, GROUPS, Group
 from velox.policy.patterns import covers
 from velox.policy.spellings import MOST_TAGS
 from velox.types import NO_RATES, KeyEntry, KeyTerms
 
-__all__ = ["caller_id", "caller_id_of", "covers_endpoint", "entries_in_force", "entry_of", "is_over"]
-
-T = TypeVar("T")
+__all__ = ["caller_id", "caller_id_of", "covers_endpoint", "entry_of", "is_over"]
 
 _ID_BYTES: Final = 8
-
-
-def entries_in_force(
-    documents: Mapping[Kind, Sequence[bytes]], digests: Iterable[Digest], now_s: float
-) -> tuple[KeyEntry, ...]:
-    """Return an entry for each digest that holds now."""
-    keys = {each.id: each for each in _decoded(documents["key"], Key)}
-    teams = {each.id: each for each in _decoded(documents["team"], Team)}
-    users = {each.id: each for each in _decoded(documents["user"], User)}
-    entries = []
-    for digest in digests:
-        key = keys.get(digest.key)
-        if key is None or is_over(digest, now_s):
-            continue
-        entry = entry_of(digest, key, teams.get(key.team), users.get(key.user))
-        if entry is not None and (entry.expires_s is None or entry.expires_s > now_s):
-            entries.append(entry)
-    return tuple(entries)
 
 
 def is_over(digest: Digest, now_s: float) -> bool:
     """Tell whether a digest holds no longer."""
     return digest.until_s is not None and digest.until_s <= now_s
-
-
-def _decoded(documents: Iterable[bytes], made: type[T]) -> Iterable[T]:
-    decoder = msgspec.json.Decoder(made)
-    return map(decoder.decode, documents)
 
 
 def entry_of(digest: Digest, key: Key, team: Team | None, user: User | None) -> KeyEntry | None:

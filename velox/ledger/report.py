@@ -16,10 +16,9 @@ from velox.ledger.record import Call, Flag
 from velox.ledger.store import Dimension, Sums, Total
 from velox.types import Endpoint
 
-__all__ = ["CALL_NAMES", "FORMATS", "TOKEN_NAMES", "Format", "call_rows", "lines", "total_names", "total_rows"]
+__all__ = ["CALL_NAMES", "TOKEN_NAMES", "Format", "call_rows", "lines", "total_names", "total_rows"]
 
 Format: TypeAlias = Literal["table", "csv", "jsonl"]
-FORMATS: Final[Sequence[Format]] = ("table", "csv", "jsonl")
 Row: TypeAlias = dict[str, str | int | None]
 
 # Programs that open CSV take a cell for a formula if it begins so. A key's or a model's name is a stranger's text.

@@ -1,7 +1,6 @@
 """Who a request to an upstream is from: the fields that say so, made for each request.
 
-    StaticHeader      a key that stays
-    BearerAuthority   a token that is renewed (Google, Entra, a file)
+    BearerAuthority   a token that is renewed (Google, Entra)
     SigV4Authority    a signature of each request (AWS)
 
 headers() is called in the request's way: it waits for nothing. run() renews what the fields are made of; who owns the
@@ -30,7 +29,6 @@ __all__ = [
     "Proof",
     "SigV4Authority",
     "Source",
-    "StaticHeader",
 ]
 
 T_co = TypeVar("T_co", covariant=True)
@@ -131,39 +129,6 @@ class Source(Protocol[T_co]):
 
     async def run(self) -> None:
         """Renew it, for as long as this runs."""
-
-
-class StaticHeader:
-    """One field that stays: `authorization: Bearer KEY`, `api-key: KEY`."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, name: bytes, value: bytes) -> None:
-        self._fields: Final = ((name, value),)
-
-    def __repr__(self) -> str:
-        return f"<StaticHeader {self._fields[0][0].decode('latin-1')}>"
-
-    def headers(
-        self, method: bytes, host: bytes, target: bytes, headers: Headers, body: bytes | bytearray, now_s: float
-    ) -> Headers:
-        return list(self._fields)
-
-    def proof(self, now_s: float) -> Proof:
-        return NO_PROOF
-
-    def coming(self, now_s: float) -> asyncio.Future[None] | None:
-        return None
-
-    def refused(self, version: int, status: int, headers: Headers, now_s: float) -> asyncio.Future[None] | None:
-        return None
-
-    @property
-    def problem(self) -> str | None:
-        return None
-
-    async def run(self) -> None:
-        return
 
 
 class BearerAuthority:

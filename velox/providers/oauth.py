@@ -11,12 +11,12 @@ from urllib.parse import urlencode
 import msgspec
 
 from velox.heads import Headers
-from velox.providers.renewal import Fetched, FetchError, Outside, Question, Reply, one_line
+from velox.providers.renewal import Fetched, FetchError, Question, Reply, one_line
 
-__all__ = ["TokenFile", "checked_token", "form_post", "token_of"]
+__all__ = ["checked_token", "form_post", "token_of"]
 
 # How often a file is looked at.
-_FILE_AGAIN_S: Final = 30.0
+
 # A token whose lifetime nobody says is fetched again after this.
 _UNSAID_AGAIN_S: Final = 300.0
 
@@ -41,24 +41,6 @@ class _ErrorObject(msgspec.Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 _ERROR_OBJECT: Final = msgspec.json.Decoder(_ErrorObject)
 _ERROR_WORD: Final = msgspec.json.Decoder(str)
-
-
-class TokenFile:
-    """A bearer token in a file, which is read again and again: something beside rotates it."""
-
-    def __init__(self, path: str, outside: Outside) -> None:
-        self._path: Final = path
-        self._outside: Final = outside
-
-    def __repr__(self) -> str:
-        return f"<TokenFile {self._path}>"
-
-    async def __call__(self) -> Fetched[str]:
-        """Return the token. Raises FetchError."""
-        content = await self._outside.read(self._path)
-        if content is None:
-            raise FetchError(f"the token file {self._path} is missing")
-        return Fetched(checked_token(content.decode("utf-8", "replace").strip(), self._path), None, _FILE_AGAIN_S)
 
 
 def form_post(url: str, form: dict[str, str], headers: Headers | None = None) -> Question:

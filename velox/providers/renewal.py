@@ -29,7 +29,6 @@ __all__ = [
     "Fetch",
     "FetchError",
     "Fetched",
-    "FixedSource",
     "Outside",
     "Question",
     "Renewal",
@@ -277,29 +276,3 @@ class RenewedSource(Generic[T]):
             self._renewal.took(fetched, self._clock())
         if self._renewal.problem != before:
             self._on_problem(self._name, self._renewal.problem)
-
-
-class FixedSource(Generic[T]):
-    """What stays: keys of the environment or the settings."""
-
-    __slots__ = ("_value", "problem", "version")
-
-    def __init__(self, value: T) -> None:
-        self._value: Final = value
-        self.version = 1
-        self.problem: str | None = None
-
-    def __repr__(self) -> str:
-        return "<FixedSource>"
-
-    def current(self, now_s: float) -> T:
-        return self._value
-
-    def renewed(self, version: int) -> asyncio.Future[None] | None:
-        return None
-
-    def coming(self, now_s: float) -> asyncio.Future[None] | None:
-        return None
-
-    async def run(self) -> None:
-        return

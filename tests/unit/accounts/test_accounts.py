@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.postgres_server import PostgresServer
+from tests.unit.accounts.entries import entries_in_force
 from velox.accounts.fields import FIELDS, view
-from velox.accounts.force import _within, caller_id, entries_in_force
+from velox.accounts.force import _within, caller_id
 from velox.accounts.model import KINDS, Key
 from velox.accounts.postgres import PostgresAccounts
 from velox.accounts.service import Accounts, AccountsError

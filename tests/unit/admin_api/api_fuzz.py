@@ -30,9 +30,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from tests.unit.accounts.entries import entries_in_force
 from tests.unit.admin_api.schema_check import problems
 from tests.unit.ledger.made import NOON_S, made_call
-from velox.accounts.force import entries_in_force
 from velox.accounts.model import KINDS, Kind
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts

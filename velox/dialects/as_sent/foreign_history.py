@@ -395,10 +395,7 @@ _MARKS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {
     ApiKind.CHAT: (_THOUGHT, _TEXT, _DETAILS),
     **dict.fromkeys((ApiKind.GENERATE, ApiKind.COUNT_GENERATE), (_TAG_BASE64,)),
     **dict.fromkeys((ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES), (_TAG, _OWN_SEARCH, *_UNSIGNED)),
-    **dict.fromkeys(
-        (ApiKind.RESPONSES, ApiKind.COUNT_RESPONSES, ApiKind.COMPACT),
-        (_TAG, _OWN_ITEM_BYTES, OWN_SEARCH_ITEM.encode(), *_UNSEALED),
-    ),
+    **dict.fromkeys((ApiKind.RESPONSES, ApiKind.COUNT_RESPONSES, ApiKind.COMPACT), _OF_RESPONSES),
 }
 # What stands in a body that has any of it.
 _SEALS: Final[Mapping[ApiKind, tuple[bytes, ...]]] = {

@@ -295,10 +295,6 @@ class _Merging:
         return found
 
 
-def _any_of(unlike: list[Any]) -> Any:
-    return unlike[0] if len(unlike) == 1 else {"anyOf": unlike}
-
-
 def _objects(branches: object) -> list[Schema]:
     """Return the branches that an object may fit."""
     if not isinstance(branches, list):
