@@ -16,12 +16,9 @@ Knows: where the marks go. Does not know: which models take them (ModelFacts), o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from velox.dialects.canonical.model import (
-    Answer,
-    ApiError,
     CacheMark,
     Document,
     Image,
@@ -29,10 +26,10 @@ from velox.dialects.canonical.model import (
     ModelSide,
     Request,
     Role,
-    StreamReader,
     Text,
     ToolResult,
     ToolUse,
+    WrappedModel,
     Written,
 )
 from velox.dialects.facts.model_facts import ModelFacts
@@ -109,28 +106,16 @@ def _mark(message: Message) -> bool:
     return False
 
 
-class MarkingModel:
+class MarkingModel(WrappedModel):
     """One attempt at a model whose requests get marks. inner: what writes them."""
 
-    __slots__ = ("_facts", "_inner")
+    __slots__ = ("_facts",)
 
     def __init__(self, inner: ModelSide, facts: ModelFacts) -> None:
-        self._inner: Final = inner
+        super().__init__(inner)
         self._facts: Final = facts
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
         add_marks(request, self._facts)
         return self._inner.write(request, model)
-
-    def answer(self, body: bytes) -> Answer:
-        """Read a plain answer. Raises BrokenReplyError, ReplyError."""
-        return self._inner.answer(body)
-
-    def stream(self) -> StreamReader:
-        """Return what reads a streamed answer."""
-        return self._inner.stream()
-
-    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
-        """Read an error's body."""
-        return self._inner.error(status, body, headers)

@@ -37,7 +37,17 @@ from velox.policy.limits.token_bucket import BucketRate, ask, outlook
 from velox.shm.quota_table import LEAVING, QuotaMemory, Row, RowTable, Window
 from velox.shm.quotas import QuotaTable, SharedSlots
 
-__all__ = ["Demand", "Lease", "LeasedQuota", "LeasedTable", "Link", "balance_of", "pack_rate", "unpack_rate"]
+__all__ = [
+    "Demand",
+    "Lease",
+    "LeasedQuota",
+    "LeasedTable",
+    "Link",
+    "LinkState",
+    "balance_of",
+    "pack_rate",
+    "unpack_rate",
+]
 
 _DEMAND: Final = struct.Struct("=IIQ16sQQQ")
 _WRAP: Final = 1 << 64
@@ -74,7 +84,7 @@ class Demand(NamedTuple):
         return _DEMAND.size
 
 
-class Link(Protocol):
+class LinkState(Protocol):
     """What a worker knows of Redis."""
 
     @property
@@ -83,11 +93,15 @@ class Link(Protocol):
 
     @property
     def replicas(self) -> int:
-        """How many gateways share the limits."""
+        """How many gateways share the limits, or the budgets."""
 
     @property
     def stands_alone(self) -> bool:
         """True if this gateway gives its share while Redis is down; False if nothing may pass."""
+
+
+class Link(LinkState, Protocol):
+    """A worker's way to the keeper."""
 
     def send(self, demand: Demand) -> None:
         """Tell the keeper, soon."""

@@ -17,13 +17,13 @@ it is with a budget that is `strict`, whatever that says.
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from typing import Final
 
 from velox.policy.budgets.rules import BudgetRule
 from velox.shm.budget_table import BudgetMemory, BudgetTable, Lack, SharedBudget
-from velox.shm.leased import Demand
+from velox.shm.leased import Demand, LinkState
 
-__all__ = ["BUDGET_ROWS", "BudgetLink", "LeasedBudget", "LeasedBudgetTable"]
+__all__ = ["BUDGET_ROWS", "LeasedBudget", "LeasedBudgetTable"]
 
 # Rows of budgets in demands and answers begin here; those of limits are below, and the keeper's own words above.
 BUDGET_ROWS: Final = 0x8000_0000
@@ -33,26 +33,10 @@ _FRESH_NS: Final = 100_000_000
 _MOST_RETRY_S: Final = 60.0
 
 
-class BudgetLink(Protocol):
-    """What a worker knows of Redis (runtime/leases/lease_client.py)."""
-
-    @property
-    def is_up(self) -> bool:
-        """True while the keeper answers."""
-
-    @property
-    def replicas(self) -> int:
-        """How many gateways share the budgets."""
-
-    @property
-    def stands_alone(self) -> bool:
-        """True if this gateway spends its share while Redis is down; False if nothing may pass."""
-
-
 class LeasedBudgetTable(BudgetTable):
     """One worker's way to the rows, of which each is a part of a budget."""
 
-    def __init__(self, memory: BudgetMemory, block: int, link: BudgetLink) -> None:
+    def __init__(self, memory: BudgetMemory, block: int, link: LinkState) -> None:
         super().__init__(memory, block)
         self._link: Final = link
 
@@ -66,7 +50,7 @@ class LeasedBudget(SharedBudget):
 
     __slots__ = ("_is_strict", "_link")
 
-    def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule, link: BudgetLink) -> None:
+    def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule, link: LinkState) -> None:
         super().__init__(memory, row, block, rule)
         self._link: Final = link
         self._is_strict: Final = rule.budget.strict

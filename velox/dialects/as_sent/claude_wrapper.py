@@ -20,14 +20,13 @@ import msgspec
 from velox.dialects.as_sent.claude_fields import object_of
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
-    Answer,
     ApiError,
     ErrorKind,
     Event,
     Failed,
-    ModelSide,
     Request,
     StreamReader,
+    WrappedModel,
     Written,
 )
 from velox.dialects.converse.frames import Frame, Frames
@@ -248,48 +247,26 @@ def bedrock_error(status: int, body: bytes, headers: Mapping[str, str] | None = 
 # -- crossing ---------------------------------------------------------------------------------------
 
 
-class ClaudeOnVertex:
+class ClaudeOnVertex(WrappedModel):
     """One attempt at Claude on Vertex, in another dialect's translation. inner: Messages' model side."""
 
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: ModelSide) -> None:
-        self._inner: Final = inner
+    __slots__ = ()
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
         written = self._inner.write(request, model)
         return Written(vertex_body(written.body), written.names, written.ids, written.keys)
 
-    def answer(self, body: bytes) -> Answer:
-        """Read a plain answer. Raises BrokenReplyError, ReplyError."""
-        return self._inner.answer(body)
 
-    def stream(self) -> StreamReader:
-        """Return what reads a streamed answer."""
-        return self._inner.stream()
-
-    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
-        """Read an error's body."""
-        return self._inner.error(status, body, headers)
-
-
-class ClaudeOnBedrock:
+class ClaudeOnBedrock(WrappedModel):
     """One attempt at Claude by Bedrock's invoke, in another dialect's translation. inner: Messages' model side."""
 
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: ModelSide) -> None:
-        self._inner: Final = inner
+    __slots__ = ()
 
     def write(self, request: Request, model: str) -> Written:
         """Write the request. Raises BadRequestError."""
         written = self._inner.write(request, model)
         return Written(bedrock_body(written.body), written.names, written.ids, written.keys)
-
-    def answer(self, body: bytes) -> Answer:
-        """Read a plain answer. Raises BrokenReplyError, ReplyError."""
-        return self._inner.answer(body)
 
     def stream(self) -> StreamReader:
         """Return what reads a streamed answer."""

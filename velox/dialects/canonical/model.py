@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -83,6 +83,7 @@ __all__ = [
     "Used",
     "WebSearch",
     "Work",
+    "WrappedModel",
     "Written",
 ]
 
@@ -713,3 +714,24 @@ class ModelSide(Protocol):
 
         headers: of the reply, names in lower case: Bedrock says an error's type there.
         """
+
+
+class WrappedModel:
+    """A model side that does what another one does, but for what its class says."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: ModelSide) -> None:
+        self._inner: Final = inner
+
+    def answer(self, body: bytes) -> Answer:
+        """See ModelSide."""
+        return self._inner.answer(body)
+
+    def stream(self) -> StreamReader:
+        """See ModelSide."""
+        return self._inner.stream()
+
+    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
+        """See ModelSide."""
+        return self._inner.error(status, body, headers)

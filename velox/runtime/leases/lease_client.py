@@ -238,7 +238,7 @@ class LeaseClient:
 
 
 class BudgetClient:
-    """A velox.shm.leased_budget.BudgetLink."""
+    """A velox.shm.leased.LinkState."""
 
     __slots__ = ("_leases",)
 

@@ -19,9 +19,8 @@ from typing import Final
 from velox.policy.budgets.budget import BUDGET_FIELDS, BudgetError, parse_budget
 from velox.policy.budgets.rules import BUDGET_SCOPES, BudgetRule, BudgetScope
 from velox.settings import parse
-from velox.settings.callers.limits import parse_names
+from velox.settings.callers.limits import parse_names, rules_in
 from velox.settings.problems import Problem, quoted
-from velox.settings.yaml.file import compose, list_items
 from velox.settings.yaml.tree import Entry, Tree, fields_of
 
 __all__ = ["parse_budget_list", "parse_budgets", "parse_scopes"]
@@ -59,14 +58,7 @@ def parse_budgets(items: Sequence[Tree]) -> tuple[tuple[BudgetRule, ...], list[P
 
 def parse_budget_list(text: str) -> tuple[BudgetRule, ...]:
     """Parse the same list as one text: `[{per: key, usd: 5, window: day}]`."""
-    root, problems = compose(text.encode("utf-8", "surrogateescape"), _VARIABLE)
-    items = None if problems or root is None else list_items(_VARIABLE, root)
-    if items is None:
-        raise ValueError("expected a YAML list such as [{per: key, usd: 5, window: day}]")
-    rules, problems = parse_budgets(items)
-    if problems:
-        raise ValueError("; ".join(f"{problem.name}: {problem.expected}" for problem in problems))
-    return rules
+    return rules_in(text, _VARIABLE, parse_budgets, example="[{per: key, usd: 5, window: day}]")
 
 
 def parse_scopes(text: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ are not given; the fields of a rule. Does not know: which requests a rule counts
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from velox.policy.limits.limit_rules import SCOPES, LimitRule
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
@@ -24,13 +24,9 @@ from velox.settings.yaml.file import compose, list_items
 from velox.settings.yaml.tree import Entry, Tree, fields_of
 from velox.types import Rates, Scope
 
-__all__ = [
-    "RATE_FIELDS",
-    "parse_limits",
-    "parse_list",
-    "parse_names",
-    "parse_rates",
-]
+__all__ = ["RATE_FIELDS", "parse_limits", "parse_list", "parse_names", "parse_rates", "rules_in"]
+
+T = TypeVar("T")
 
 _VARIABLE: Final = "VELOX_LIMITS"
 
@@ -104,11 +100,18 @@ def parse_limits(items: Sequence[Tree]) -> tuple[tuple[LimitRule, ...], list[Pro
 
 def parse_list(text: str) -> tuple[LimitRule, ...]:
     """Parse the same list as one text: `[{per: key, rpm: 60}]`."""
-    root, problems = compose(text.encode("utf-8", "surrogateescape"), _VARIABLE)
-    items = None if problems or root is None else list_items(_VARIABLE, root)
+    return rules_in(text, _VARIABLE, parse_limits, example="[{per: key, rpm: 600}]")
+
+
+def rules_in(
+    text: str, variable: str, parse_items: Callable[[Sequence[Tree]], tuple[tuple[T, ...], list[Problem]]], example: str
+) -> tuple[T, ...]:
+    """Return the rules of a YAML list that is one text. Raises ValueError with all that is wrong with it."""
+    root, problems = compose(text.encode("utf-8", "surrogateescape"), variable)
+    items = None if problems or root is None else list_items(variable, root)
     if items is None:
-        raise ValueError("expected a YAML list such as [{per: key, rpm: 600}]")
-    rules, problems = parse_limits(items)
+        raise ValueError(f"expected a YAML list such as {example}")
+    rules, problems = parse_items(items)
     if problems:
         raise ValueError("; ".join(f"{problem.name}: {problem.expected}" for problem in problems))
     return rules
