@@ -31,7 +31,7 @@ from docs.tables import fill
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
@@ -133,13 +133,15 @@ def _events(api: ApiKind, *, is_padded: bool = False) -> tuple[bytes, list[bytes
     return begin, [chunk % (b'"content":" %b"' % word, pad) for word, pad in zip(_WORDS, padding, strict=True)]
 
 
-def _dialogue(client: ApiKind, model: ApiKind, *, stream: bool = False) -> Dialogue:
+def _translator(client: ApiKind, model: ApiKind, *, stream: bool = False) -> GenerationTranslator:
     dropped, made = DroppedFields(), sides()
     call = Call("0a1b2c", 1_790_000_000, "m", stream)
-    return Dialogue(made.clients[client](call, dropped), made.models[model](ModelFacts(), dropped, "x"), dropped)
+    return GenerationTranslator(
+        made.clients[client](call, dropped), made.models[model](ModelFacts(), dropped, "x"), dropped
+    )
 
 
-def _crossing(client: ApiKind, model: ApiKind) -> Callable[[], object]:
+def _translated(client: ApiKind, model: ApiKind) -> Callable[[], object]:
     """Return one request's way, with all that is made for it."""
     body, made, facts = _request(client), sides(), ModelFacts()
 
@@ -147,7 +149,7 @@ def _crossing(client: ApiKind, model: ApiKind) -> Callable[[], object]:
         dropped = DroppedFields()
         call = Call("0a1b2c", 1_790_000_000, "m", True)
         reader, writer = made.clients[client](call, dropped), made.models[model](facts, dropped, "x")
-        return Dialogue(reader, writer, dropped).request(body, "m")
+        return GenerationTranslator(reader, writer, dropped).request(body, "m")
 
     return cross
 
@@ -155,9 +157,9 @@ def _crossing(client: ApiKind, model: ApiKind) -> Callable[[], object]:
 def _streaming(client: ApiKind, model: ApiKind, *, is_padded: bool = False) -> Callable[[], object]:
     """Return the way of one event, the next one each time."""
     begin, events = _events(model, is_padded=is_padded)
-    dialogue = _dialogue(client, model, stream=True)
-    dialogue.request(_ask(client), "m")
-    stream = dialogue.stream()
+    translator = _translator(client, model, stream=True)
+    translator.request(_ask(client), "m")
+    stream = translator.stream()
     stream.feed(begin, False)
     for event, word in zip(events, _WORDS, strict=True):
         assert word in stream.feed(event, False), "the event has text, and it is written"
@@ -190,12 +192,12 @@ def _stream_bytes(client: ApiKind, model: ApiKind) -> float:
     tracemalloc.start()
     held = []
     for _ in range(_STREAMS):
-        dialogue = _dialogue(client, model, stream=True)
-        dialogue.request(_ask(client), "m")
-        stream = dialogue.stream()
+        translator = _translator(client, model, stream=True)
+        translator.request(_ask(client), "m")
+        stream = translator.stream()
         for part in (begin, *events[:3]):
             stream.feed(part, False)
-        held.append((dialogue, stream))
+        held.append((translator, stream))
     n_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return n_bytes / len(held)
@@ -215,7 +217,7 @@ def _shown(values: list[float]) -> str:
 
 def tables(n_rounds: int) -> str:
     """Return what was measured."""
-    requests = {f"{_NAMES[c]} to {_NAMES[m]}": _crossing(c, m) for c, m in _REQUEST_PAIRS}
+    requests = {f"{_NAMES[c]} to {_NAMES[m]}": _translated(c, m) for c, m in _REQUEST_PAIRS}
     chat = _request(ApiKind.CHAT)
     requests["the same bytes through orjson"] = _decoding(chat)
     events = {f"{_NAMES[m]} to {_NAMES[c]}": _streaming(c, m) for c, m in _EVENT_PAIRS}

@@ -251,11 +251,11 @@ def _of_kind(kind: _Kind) -> Iterator[str]:
     sent = [f"`{name}`" for name, way in ways.items() if way == "as sent"]
     if sent:
         yield _bullet(f"**As sent:** {', '.join(sent)}.")
-    crossing: dict[str, list[str]] = {}
+    translated: dict[str, list[str]] = {}
     for name, way in ways.items():
         if way.startswith("→ ") and name != "counting":
-            crossing.setdefault(way.removeprefix("→ "), []).append(f"`{name}`")
-    for api, names in crossing.items():
+            translated.setdefault(way.removeprefix("→ "), []).append(f"`{name}`")
+    for api, names in translated.items():
         yield _bullet(f"**Translated to {api}:** {', '.join(names)}.")
     counting = ways["counting"]
     how = "estimated here" if counting == "estimated" else f"by the model's own API ({counting.removeprefix('→ ')})"

@@ -263,10 +263,10 @@ def _apis(row: Provider) -> Iterator[str]:
 
 
 def _into(row: Provider) -> str:
-    found = [(models, crossing) for models, _, crossing in apis_of(row, {}) if crossing is not None]
-    if len({crossing for _, crossing in found}) < 2:
+    found = [(models, translated) for models, _, translated in apis_of(row, {}) if translated is not None]
+    if len({translated for _, translated in found}) < 2:
         return _codes([found[0][1]]) if found else "nothing, unless `apis` names one"
-    return "<br>".join(_of_models(models, row) + _codes([crossing]) for models, crossing in found)
+    return "<br>".join(_of_models(models, row) + _codes([translated]) for models, translated in found)
 
 
 def _of_models(models: Sequence[str], row: Provider) -> str:

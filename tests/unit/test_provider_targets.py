@@ -195,11 +195,11 @@ def test_query_of_the_client_goes_up_without_credentials_and_only_with_its_own_d
     row = PROVIDERS["gemini"]
     query = b"alt=sse&key=AIza-secret&%6Bey=again&&a=b&$fields=a"
     native = target_call(row, {}, ApiKind.GENERATE, "g", stream=True, query=query)
-    crossing = target_call(row, {}, ApiKind.CHAT, "g", stream=True, query=query)
+    translated = target_call(row, {}, ApiKind.CHAT, "g", stream=True, query=query)
 
-    assert native is not None and crossing is not None
+    assert native is not None and translated is not None
     assert native.target.partition(b"?")[2] == b"alt=sse&a=b"
-    assert crossing.target.partition(b"?")[2] == b"alt=sse"
+    assert translated.target.partition(b"?")[2] == b"alt=sse"
 
 
 def test_upstream_without_a_provider_is_asked_as_the_client_asked() -> None:
@@ -257,7 +257,7 @@ def test_row_is_whole(row: Provider) -> None:
     assert not row.families[-1].models and not row.families[-1].when
     assert PROVIDERS[row.name] is row and re.fullmatch(r"[a-z-]+", row.name)
     for family in row.families:
-        assert family.crossing is None or family.crossing in family.native
+        assert family.translated_into is None or family.translated_into in family.native
         for path in (*family.native.values(), *family.optional.values()):
             assert path.path.startswith("/") and not path.path.endswith("/")
     if row.origin:

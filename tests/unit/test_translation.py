@@ -8,7 +8,7 @@ from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import FilterChain, InnerError
-from velox.gateway.translation.translated_reply import CrossingStream, TranslatedHeads, TranslatedReply
+from velox.gateway.translation.translated_reply import StreamTranslator, TranslatedHeads, TranslatedReply
 from velox.heads import Headers, ReplyHead, ReplyShape
 from velox.net.upstream.interface import UpstreamFailure
 
@@ -57,7 +57,7 @@ class Stream:
 
 
 class Made:
-    """A crossing of that dialect."""
+    """A translator of that dialect."""
 
     dropped: tuple[str, ...] = ("seed", "logit_bias")
     tokens = (3, 4)
@@ -79,7 +79,7 @@ class Made:
     def whole_stream(self, body: bytes) -> bytes:
         return b"<%b>" % body
 
-    def stream(self) -> CrossingStream:
+    def stream(self) -> StreamTranslator:
         return Stream()
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:

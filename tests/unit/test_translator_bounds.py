@@ -13,7 +13,7 @@ from velox.dialects.canonical.model import Answer, Event, Stop, StopReason, Text
 from velox.errors import VeloxError
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.translated_reply import TranslatedReply
-from velox.gateway.translation.translators import Dialogue, Plain
+from velox.gateway.translation.translators import GenerationTranslator, NonStreamingTranslator
 from velox.heads import ReplyHead
 
 
@@ -42,7 +42,7 @@ def test_answer_whose_events_grow_over_a_bound_is_broken() -> None:
     sides = Sides(1000)
 
     with pytest.raises(BrokenReplyError, match="would have over 134217728 bytes"):
-        Dialogue(cast(Any, sides), cast(Any, sides), DroppedFields()).whole_stream(b"{}")
+        GenerationTranslator(cast(Any, sides), cast(Any, sides), DroppedFields()).whole_stream(b"{}")
     assert sides.n_written == 129
 
 
@@ -64,7 +64,7 @@ class Vectors:
 @pytest.mark.parametrize(("n", "is_too_many"), [(300_000, False), (8_000_001, True)])
 def test_numbers_of_vectors_have_a_bound_of_their_own(n: int, is_too_many: bool) -> None:
     """A hundred texts of 3,072 numbers each are usual, and were refused as over 200,000 values."""
-    made = TranslatedReply(Plain(Vectors()), lambda _: None, is_stream=False, has_limits=False)
+    made = TranslatedReply(NonStreamingTranslator(Vectors()), lambda _: None, is_stream=False, has_limits=False)
     chain = FilterChain((made,), is_sse=False, is_plain=True)
     chain.begin(ReplyHead.of(200, [JSON], None))
     body = b"[%b0]" % (b"1," * n)

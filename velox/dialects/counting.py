@@ -241,11 +241,11 @@ def cannot_count(error: ApiError) -> bool:
     return error.kind is ErrorKind.INVALID and "model" in error.message.lower() and not is_too_long(error.message)
 
 
-# -- crossing ---------------------------------------------------------------------------------------
+# -- translation ---------------------------------------------------------------------------------------
 
 
 class Counting:
-    """The crossing of one request to count.
+    """Translates one request to count, and its answer.
 
     client, client_api: the client's. model, model_api: the upstream's; ApiKind.CHAT has no way to count, and gets
     estimate(). is_flat: of COUNT_GENERATE: as in named_count_request().

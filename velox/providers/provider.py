@@ -80,13 +80,13 @@ class CallPath:
 class Family:
     """Some of a provider's models. native: the APIs that they have.
 
-    crossing: of these, what a request in another dialect is translated into; None: such a request goes up as it is.
+    translated_into: of these, what a request in another dialect is written in; None: such a request goes up as it is.
     models: patterns; none: all. when: parameters that must match these patterns. optional: APIs that only some servers
     of the kind have, or only newer ones: they count where an upstream names its APIs.
     """
 
     native: Mapping[ApiKind, CallPath]
-    crossing: ApiKind | None
+    translated_into: ApiKind | None
     models: tuple[str, ...] = ()
     when: tuple[tuple[str, str], ...] = ()
     optional: Mapping[ApiKind, CallPath] = field(default_factory=dict)

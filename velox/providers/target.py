@@ -39,9 +39,9 @@ _COUNTS: Final = (
     ApiKind.COUNT_CONVERSE,
 )
 _EMBEDS: Final = (ApiKind.EMBEDDINGS, ApiKind.EMBED_CONTENTS, ApiKind.EMBED_CONTENT)
-_VECTORS: Final = (ApiKind.EMBEDDINGS, ApiKind.VECTORS)  # what these cross into
+_VECTORS: Final = (ApiKind.EMBEDDINGS, ApiKind.VECTORS)  # what these are translated into
 _GOOGLES: Final = frozenset({ApiKind.GENERATE, ApiKind.COUNT_GENERATE, ApiKind.EMBED_CONTENT, ApiKind.EMBED_CONTENTS})
-# What a request crosses into where an upstream names its APIs and has not the usual one of its family.
+# What a request is translated into where an upstream names its APIs and has not the usual one of its family.
 _CROSSINGS: Final = (ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.GENERATE, ApiKind.CONVERSE)
 _NAME: Final = re.compile(r"\{([a-z_]+)\}")
 # Names of a client's query that are credentials, or its key at this gateway.
@@ -116,7 +116,7 @@ def apis_of(
         if all(matches(pattern, parameters.get(key, "")) for key, pattern in family.when):
             native = native_of(family, apis)
             if native:
-                yield family.models, tuple(sorted(native)), _crossing(family, native, ApiKind.CONVERSE)
+                yield family.models, tuple(sorted(native)), _translated_into(family, native, ApiKind.CONVERSE)
             if not family.models:
                 return
 
@@ -138,19 +138,19 @@ def target_call(
     stream: bool = False,
     apis: Collection[ApiKind] = (),
     query: bytes = b"",
-    crosses: bool = False,
+    is_translated: bool = False,
     known_as: str = "",
 ) -> TargetCall | None:
     """Return where a request goes that asks `client_api` for `model`; None: as it came, under its own path.
 
     apis: as for native_of. query: the client's own, which goes with a request whose body goes as it is, but for its
-    credentials and the version of an API. crosses: it is written anew, also where the model has the API. known_as: the
+    credentials and the version of an API. is_translated: also where the model has the API. known_as: the
     name that says what the model is, where its own does not. Raises TargetError.
     """
     known_as = known_as or model
     family = family_of(row, parameters, known_as)
     native = native_of(family, apis)
-    api = client_api if client_api in native and not crosses else _crossing(family, native, client_api)
+    api = client_api if client_api in native and not is_translated else _translated_into(family, native, client_api)
     if api is None:
         return None
     path = native[api]
@@ -161,7 +161,7 @@ def target_call(
     named = known_as[max(known_as.find(path.model_from), 0) :] if path.model_from else model
     values = {**parameters, "model": _segment(row, named)} if "{model}" in template else parameters
     fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
-    is_as_sent = api is client_api and path.wrapper is WireWrapper.NONE and not crosses
+    is_as_sent = api is client_api and path.wrapper is WireWrapper.NONE and not is_translated
     if is_as_sent and query and (row.is_google or api in _GOOGLES):
         query = without_system_parameters(query, b"POST")[0]
     ours = {name.encode() for name, _ in fixed} | (_VERSION if family.native else frozenset())
@@ -172,13 +172,13 @@ def target_call(
     return TargetCall(api, target + query, path.wrapper, row.headers, _fields(row, model))
 
 
-def _crossing(family: Family, native: Collection[ApiKind], client_api: ApiKind) -> ApiKind | None:
+def _translated_into(family: Family, native: Collection[ApiKind], client_api: ApiKind) -> ApiKind | None:
     """Return the API that a request is translated into, None where there is none of its kind."""
     for kind, others in ((_COUNTS, _COUNTS), (_EMBEDS, _VECTORS)):
         if client_api in kind:
             return next((api for api in others if api in native), None)
-    if family.crossing in native:
-        return family.crossing
+    if family.translated_into in native:
+        return family.translated_into
     return next((api for api in _CROSSINGS if api in native), None)
 
 

@@ -327,13 +327,13 @@ def _credential(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
 def _apis(entry: UpstreamEntry) -> Iterator[str]:
     """Yield a line for each family of models: the APIs that pass to it, and what other requests become."""
     is_split = False
-    for models, native, crossing in apis_of(PROVIDERS[entry.provider], dict(entry.parameters), entry.apis):
+    for models, native, translated in apis_of(PROVIDERS[entry.provider], dict(entry.parameters), entry.apis):
         asked = [api for api in native if api not in _NOT_ASKED]
         parts = [f"{api_names(asked)} as sent"] if asked else []
         if ApiKind.VECTORS in native:
             parts.append("embeddings translated")
-        if crossing is not None:
-            parts.append(f"{'others' if asked else 'all'} translated to {api_names([crossing])}")
+        if translated is not None:
+            parts.append(f"{'others' if asked else 'all'} translated to {api_names([translated])}")
         whom = f"models {', '.join(models)}" if models else "other models" if is_split else "all models"
         is_split = True
         yield f"    {whom}: {', '.join(parts)}"

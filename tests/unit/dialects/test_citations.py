@@ -29,7 +29,7 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.streams.citations import bytes_to_characters, cited_pieces
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
@@ -243,14 +243,14 @@ def _crossed(client: str, model: str, *, stream: bool, n_bytes: int = 0) -> tupl
     """Return what the client gets. n_bytes: of each read of a stream; 0: all at once."""
     dropped = DroppedFields()
     make, plain, streamed = _MODELS[model]
-    dialogue = Dialogue(_CLIENTS[client](dropped), make(dropped), dropped)
-    dialogue.request(json.dumps(_ASK[client]).encode(), "m")
+    translator = GenerationTranslator(_CLIENTS[client](dropped), make(dropped), dropped)
+    translator.request(json.dumps(_ASK[client]).encode(), "m")
     if not stream:
-        return dialogue.answer(json.dumps(plain).encode()), dropped
-    crossing = dialogue.stream()
+        return translator.answer(json.dumps(plain).encode()), dropped
+    translated = translator.stream()
     size = n_bytes or len(streamed)
-    told = b"".join(crossing.feed(streamed[at : at + size], False) for at in range(0, len(streamed), size))
-    return told + crossing.feed(b"", True), dropped
+    told = b"".join(translated.feed(streamed[at : at + size], False) for at in range(0, len(streamed), size))
+    return told + translated.feed(b"", True), dropped
 
 
 def _events(body: bytes) -> list[Any]:
@@ -461,9 +461,9 @@ def test_citations_without_a_page_are_named() -> None:
         "citations": [{"type": "char_location", "cited_text": "x", "document_index": 0}],
     }
     dropped = DroppedFields()
-    dialogue = Dialogue(_CLIENTS["responses"](dropped), _MODELS["messages"][0](dropped), dropped)
-    dialogue.request(json.dumps(_ASK["responses"]).encode(), "m")
-    dialogue.answer(json.dumps({**_MESSAGE, "content": [text], "stop_reason": "end_turn"}).encode())
+    translator = GenerationTranslator(_CLIENTS["responses"](dropped), _MODELS["messages"][0](dropped), dropped)
+    translator.request(json.dumps(_ASK["responses"]).encode(), "m")
+    translator.answer(json.dumps({**_MESSAGE, "content": [text], "stop_reason": "end_turn"}).encode())
     assert dropped.names == ("answer.citations",)
 
 

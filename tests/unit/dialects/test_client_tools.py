@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dialects.test_compaction import asked, crossing
+from tests.unit.dialects.test_compaction import asked, translator_of
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call, Choice, ToolChoice, ToolUse
 from velox.dialects.responses.write_reply import ResponsesClient
@@ -25,17 +25,17 @@ def called(name: str, arguments: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(("kind", "field", "given"), [("shell", "action", SHELL), ("apply_patch", "operation", PATCH)])
 def test_n4_tools_that_the_client_runs_are_functions(kind: str, field: str, given: dict[str, Any]) -> None:
     """N4: a call comes back as the item that the client knows, and goes up again as the same function."""
-    dialogue = crossing()
-    sent = asked(dialogue, input="Hi", tools=[{"type": kind}], tool_choice={"type": kind}, text=None)
+    translator = translator_of()
+    sent = asked(translator, input="Hi", tools=[{"type": kind}], tool_choice={"type": kind}, text=None)
     assert [tool["function"]["name"] for tool in sent["tools"]] == [kind]
     assert sent["tool_choice"]["function"]["name"] == kind
-    assert dialogue.dropped == ()
+    assert translator.dropped == ()
 
-    item = json.loads(dialogue.answer(called(kind, given)))["output"][0]
+    item = json.loads(translator.answer(called(kind, given)))["output"][0]
     assert (item["type"], item["call_id"], item[field]) == (f"{kind}_call", "c1", given)
 
     output = {"type": f"{kind}_call_output", "call_id": "c1", "output": [{"stdout": "a.py"}]}
-    back = asked(crossing(), input=[{"role": "user", "content": "Hi"}, item, output], tools=[{"type": kind}])
+    back = asked(translator_of(), input=[{"role": "user", "content": "Hi"}, item, output], tools=[{"type": kind}])
     call = back["messages"][1]["tool_calls"][0]["function"]
     assert (call["name"], json.loads(call["arguments"])) == (kind, given)
     assert "a.py" in back["messages"][2]["content"]
@@ -43,23 +43,23 @@ def test_n4_tools_that_the_client_runs_are_functions(kind: str, field: str, give
 
 def test_n4_call_has_all_fields_that_clients_read() -> None:
     """N4: a model leaves some of them out."""
-    dialogue = crossing()
-    asked(dialogue, input="Hi", tools=[{"type": "shell"}, {"type": "apply_patch"}])
-    assert json.loads(dialogue.answer(called("shell", {"commands": ["ls"]})))["output"][0]["action"] == {
+    translator = translator_of()
+    asked(translator, input="Hi", tools=[{"type": "shell"}, {"type": "apply_patch"}])
+    assert json.loads(translator.answer(called("shell", {"commands": ["ls"]})))["output"][0]["action"] == {
         "commands": ["ls"],
         "timeout_ms": None,
         "max_output_length": None,
     }
-    made = json.loads(dialogue.answer(called("apply_patch", {"type": "delete_file", "path": "a"})))["output"][0]
+    made = json.loads(translator.answer(called("apply_patch", {"type": "delete_file", "path": "a"})))["output"][0]
     assert made["operation"] == {"type": "delete_file", "path": "a", "diff": ""}
 
 
 def test_n4_shell_in_a_container_of_openais_is_hosted() -> None:
     """N4: no client could run it."""
-    dialogue = crossing()
+    translator = translator_of()
     tools = [{"type": "shell", "environment": {"type": "container_auto"}}]
-    assert "tools" not in asked(dialogue, input="Hi", tools=tools, tool_choice=None)
-    assert dialogue.dropped == ("tools.hosted",)
+    assert "tools" not in asked(translator, input="Hi", tools=tools, tool_choice=None)
+    assert translator.dropped == ("tools.hosted",)
 
 
 def namespace(name: str, *tools: str) -> dict[str, Any]:
@@ -108,5 +108,7 @@ def test_c2_reference_to_what_stands_in_the_request_is_left_out() -> None:
     """C2: the item itself is there, before or after it; nothing needs to be kept for that."""
     item = {"type": "message", "id": "msg_1", "role": "assistant", "content": "Hello"}
     for reference in ({"type": "item_reference", "id": "msg_1"}, {"id": "msg_1"}):
-        sent = asked(crossing(), input=[{"role": "user", "content": "Hi"}, item, reference], tools=[], tool_choice=None)
+        sent = asked(
+            translator_of(), input=[{"role": "user", "content": "Hi"}, item, reference], tools=[], tool_choice=None
+        )
         assert [message["content"] for message in sent["messages"]] == ["Hi", "Hello"]

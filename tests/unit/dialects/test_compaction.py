@@ -17,7 +17,7 @@ from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
@@ -38,13 +38,13 @@ TRIGGER = {"type": "compaction_trigger"}
 SUMMARY = 'They want "green".\nNext: run it.'
 
 
-def crossing(client: Callable[[Call, DroppedFields], ClientSide] = ResponsesClient) -> Dialogue:
+def translator_of(client: Callable[[Call, DroppedFields], ClientSide] = ResponsesClient) -> GenerationTranslator:
     dropped = DroppedFields()
-    return Dialogue(client(Call("vx1", 7), dropped), ChatModel(ModelFacts(), dropped), dropped)
+    return GenerationTranslator(client(Call("vx1", 7), dropped), ChatModel(ModelFacts(), dropped), dropped)
 
 
-def asked(dialogue: Dialogue, **fields: Any) -> Any:
-    return json.loads(dialogue.request(json.dumps({**FIELDS, **fields}).encode(), "m"))
+def asked(translator: GenerationTranslator, **fields: Any) -> Any:
+    return json.loads(translator.request(json.dumps({**FIELDS, **fields}).encode(), "m"))
 
 
 def chat_answer(text: str | None) -> bytes:
@@ -62,7 +62,7 @@ def chat_stream(*texts: str) -> bytes:
 
 def test_c13_trigger_asks_for_a_summary() -> None:
     """C13: the model reads all of the conversation, and what it is to write; it can't call, and needs no format."""
-    sent = asked(crossing(), input=[*SAID, TRIGGER])
+    sent = asked(translator_of(), input=[*SAID, TRIGGER])
 
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool", "user"]
     assert sent["messages"][-1]["content"].startswith("Write a summary")
@@ -72,23 +72,23 @@ def test_c13_trigger_asks_for_a_summary() -> None:
 
 def test_c13_answer_is_one_compaction_item() -> None:
     """C13: Codex ends with a fatal error unless there is exactly one; it comes back as what the user says."""
-    dialogue = crossing()
-    asked(dialogue, input=[*SAID, TRIGGER])
-    answer = json.loads(dialogue.answer(chat_answer(SUMMARY)))
+    translator = translator_of()
+    asked(translator, input=[*SAID, TRIGGER])
+    answer = json.loads(translator.answer(chat_answer(SUMMARY)))
 
     assert [item["type"] for item in answer["output"]] == ["compaction"]
     assert answer["usage"]["total_tokens"] == 99
 
-    back = asked(crossing(), input=[SAID[0], answer["output"][0], {"role": "user", "content": "Go on"}])
+    back = asked(translator_of(), input=[SAID[0], answer["output"][0], {"role": "user", "content": "Go on"}])
     texts = [message["content"] for message in back["messages"]]
     assert (texts[0], texts[1].endswith(SUMMARY), texts[2]) == ("Mend the test", True, "Go on")
 
 
 def test_c13_streamed_answer_is_one_compaction_item() -> None:
     """C13: it is told when it is whole, with the events of an item, and in the last event."""
-    dialogue = crossing()
-    asked(dialogue, input=[*SAID, TRIGGER], stream=True)
-    stream = dialogue.stream()
+    translator = translator_of()
+    asked(translator, input=[*SAID, TRIGGER], stream=True)
+    stream = translator.stream()
     events = [
         json.loads(line[6:])
         for line in stream.feed(chat_stream("They want ", "green."), True).split(b"\n")
@@ -106,20 +106,20 @@ def test_c13_streamed_answer_is_one_compaction_item() -> None:
 
 def test_c13_answer_without_a_text_is_an_error() -> None:
     """C13: an empty item would lose the conversation."""
-    dialogue = crossing()
-    asked(dialogue, input=[*SAID, TRIGGER])
+    translator = translator_of()
+    asked(translator, input=[*SAID, TRIGGER])
     with pytest.raises(BrokenReplyError, match="no summary"):
-        dialogue.answer(chat_answer(None))
+        translator.answer(chat_answer(None))
 
-    dialogue = crossing()
-    asked(dialogue, input=[*SAID, TRIGGER], stream=True)
-    assert b"response.failed" in dialogue.stream().feed(chat_stream(), True)
+    translator = translator_of()
+    asked(translator, input=[*SAID, TRIGGER], stream=True)
+    assert b"response.failed" in translator.stream().feed(chat_stream(), True)
 
 
 def test_c13_trigger_stands_at_the_end() -> None:
     """C13: in another place nobody could say what is meant."""
     with pytest.raises(BadRequestError) as info:
-        asked(crossing(), input=[TRIGGER, *SAID])
+        asked(translator_of(), input=[TRIGGER, *SAID])
     assert info.value.param == "input[0]"
 
 
@@ -127,7 +127,7 @@ def test_c13_trigger_stands_at_the_end() -> None:
 def test_c13_unknown_item_is_refused_by_its_name(kind: str) -> None:
     """C13: it may be what the answer depends on."""
     with pytest.raises(BadRequestError, match=kind) as info:
-        asked(crossing(), input=[*SAID, {"type": kind}])
+        asked(translator_of(), input=[*SAID, {"type": kind}])
     assert info.value.param == "input[4].type"
 
 
@@ -136,7 +136,7 @@ def test_c13_summary_that_only_its_provider_can_read_is_refused(kind: str) -> No
     """C13: OpenAI's, at another model."""
     for sealed in ("gAAAA", None, "velox.anthropic..x"):
         with pytest.raises(BadRequestError, match="provider only"):
-            asked(crossing(), input=[{"type": kind, "encrypted_content": sealed}])
+            asked(translator_of(), input=[{"type": kind, "encrypted_content": sealed}])
 
 
 def test_c13_summary_of_ours_goes_to_openai_as_a_message() -> None:
@@ -155,10 +155,10 @@ def test_c13_summary_of_ours_goes_to_openai_as_a_message() -> None:
 @pytest.mark.parametrize("given", ["Mend the test", SAID])
 def test_c14_conversation_is_compacted_by_any_model(given: Any) -> None:
     """C14: `/v1/responses/compact` answers with what the user said, and the item."""
-    dialogue = crossing(CompactClient)
-    sent = asked(dialogue, input=given, instructions="Be brief")
+    translator = translator_of(CompactClient)
+    sent = asked(translator, input=given, instructions="Be brief")
     assert sent["messages"][-1]["content"].startswith("Write a summary")
-    answer = json.loads(dialogue.answer(chat_answer(SUMMARY)))
+    answer = json.loads(translator.answer(chat_answer(SUMMARY)))
 
     assert (answer["object"], answer["usage"]["input_tokens"]) == ("response.compaction", 90)
     said, item = answer["output"]
@@ -168,7 +168,7 @@ def test_c14_conversation_is_compacted_by_any_model(given: Any) -> None:
 
 def test_c14_what_the_user_said_last_stays_up_to_a_bound() -> None:
     """C14: the older messages are in the summary alone."""
-    dialogue = crossing(CompactClient)
-    asked(dialogue, input=[{"role": "user", "content": letter * 100_000} for letter in "abc"])
-    answer = json.loads(dialogue.answer(chat_answer(SUMMARY)))
+    translator = translator_of(CompactClient)
+    asked(translator, input=[{"role": "user", "content": letter * 100_000} for letter in "abc"])
+    answer = json.loads(translator.answer(chat_answer(SUMMARY)))
     assert [item.get("content", "s")[0] for item in answer["output"]] == ["b", "c", "s"]

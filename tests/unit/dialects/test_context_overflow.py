@@ -8,7 +8,7 @@ import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.upstreams.dialects import sides
@@ -38,8 +38,8 @@ def answered(client: ApiKind, api: ApiKind, status: int, body: bytes) -> bytes:
     """Return what a client gets for an error of a model of another API."""
     dropped = DroppedFields()
     model = SIDES.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), dropped, "openai-compatible")
-    dialogue = Dialogue(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
-    return dialogue.error(dialogue.read_error(status, [], body))
+    translator = GenerationTranslator(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    return translator.error(translator.read_error(status, [], body))
 
 
 @pytest.mark.parametrize(("api", "error"), SAID)

@@ -15,7 +15,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.types import ApiKind
 
 _FACTS = (UNKNOWN_MODEL, ModelFacts(max_output=8000, json_schema=False, call_ids="mistral", text_parts=False))
@@ -56,14 +56,16 @@ def changed(draw: st.DrawFn) -> tuple[ApiKind, bytes]:
     return client, json.dumps(value).encode()
 
 
-def crossing(client: ApiKind, api: ApiKind, facts: ModelFacts) -> Dialogue:
+def translator_of(client: ApiKind, api: ApiKind, facts: ModelFacts) -> GenerationTranslator:
     dropped = DroppedFields()
     call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is ApiKind.GENERATE else "")
-    return Dialogue(SIDES.clients[client](call, dropped), SIDES.models[api](facts, dropped, "openai"), dropped)
+    return GenerationTranslator(
+        SIDES.clients[client](call, dropped), SIDES.models[api](facts, dropped, "openai"), dropped
+    )
 
 
 def crossed(client: ApiKind, api: ApiKind, facts: ModelFacts, body: bytes) -> bytes:
-    return crossing(client, api, facts).request(body, "the-model")
+    return translator_of(client, api, facts).request(body, "the-model")
 
 
 @given(changed(), st.sampled_from(_FACTS))
@@ -71,13 +73,13 @@ def crossed(client: ApiKind, api: ApiKind, facts: ModelFacts, body: bytes) -> by
 def test_request_is_translated_and_answered_or_refused(request: tuple[ApiKind, bytes], facts: ModelFacts) -> None:
     client, body = request
     for api in SIDES.models:
-        dialogue = crossing(client, api, facts)
+        translator = translator_of(client, api, facts)
         try:
-            json.loads(dialogue.request(body, "the-model"))
+            json.loads(translator.request(body, "the-model"))
         except BadRequestError as exc:
             assert exc.message
         else:
-            json.loads(dialogue.answer(_REPLIES[api]))  # which repeats the request, for some clients
+            json.loads(translator.answer(_REPLIES[api]))  # which repeats the request, for some clients
 
 
 @pytest.mark.parametrize("api", sorted(SIDES.models), ids=lambda api: api.name.lower())
@@ -101,10 +103,10 @@ def test_budget_below_zero_is_refused(client: ApiKind, fields: dict[str, Any], p
 
 def test_half_character_in_the_tools_that_an_answer_repeats_stands() -> None:
     tool = {"type": "function", "name": "a", "description": "\ud83d"}
-    dialogue = crossing(ApiKind.RESPONSES, ApiKind.CHAT, UNKNOWN_MODEL)
-    dialogue.request(json.dumps({"model": "m", "input": "hi", "tools": [tool]}).encode(), "m")
+    translator = translator_of(ApiKind.RESPONSES, ApiKind.CHAT, UNKNOWN_MODEL)
+    translator.request(json.dumps({"model": "m", "input": "hi", "tools": [tool]}).encode(), "m")
 
-    assert json.loads(dialogue.answer(_REPLIES[ApiKind.CHAT]))["tools"][0]["description"] == "\ud83d"
+    assert json.loads(translator.answer(_REPLIES[ApiKind.CHAT]))["tools"][0]["description"] == "\ud83d"
 
 
 def test_schema_with_a_format_that_is_no_word_is_sent_as_words() -> None:

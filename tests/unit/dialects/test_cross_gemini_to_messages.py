@@ -10,7 +10,7 @@ from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
@@ -23,9 +23,9 @@ def test_pitfall_04_a_stream_of_gemini_delivers_its_arguments(exchange: Exchange
     """Its parts come whole, and a Messages client puts them together from deltas."""
     dropped, made = DroppedFields(), sides()
     client = made.clients[ApiKind.MESSAGES](Call("0a1b2c", 1_790_000_000, "m", True), dropped)
-    crossing = Dialogue(client, made.models[ApiKind.GENERATE](ModelFacts(), dropped, "gemini"), dropped)
-    crossing.request(ASK, "m")
-    text = crossing.stream().feed(exchange.reply, True)
+    translator = GenerationTranslator(client, made.models[ApiKind.GENERATE](ModelFacts(), dropped, "gemini"), dropped)
+    translator.request(ASK, "m")
+    text = translator.stream().feed(exchange.reply, True)
 
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith(b"data: ")]
     opened = {e["index"]: e["content_block"] for e in events if e["type"] == "content_block_start"}

@@ -9,7 +9,7 @@ import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.upstreams.dialects import sides
@@ -30,7 +30,7 @@ def told(asked: tuple[str, str, ApiKind], *blocks: dict[str, Any]) -> tuple[list
     client = SIDES.clients[ApiKind.MESSAGES](Call("a", 1, "m"), dropped)
     written = SIDES.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": [*blocks]}]}
-    sent = json.loads(Dialogue(client, written, dropped).request(json.dumps(body).encode(), model))
+    sent = json.loads(GenerationTranslator(client, written, dropped).request(json.dumps(body).encode(), model))
     (message,) = sent.get("messages") or sent.get("contents") or sent["input"]
     parts = message.get("parts") or message["content"]
     parts = [{"text": parts}] if isinstance(parts, str) else parts

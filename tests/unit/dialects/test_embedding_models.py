@@ -52,7 +52,7 @@ WRITTEN: dict[EmbeddingForm, Any] = {
 }
 
 
-def crossing(form: EmbeddingForm, dropped: DroppedFields | None = None) -> ModelEmbeddings:
+def translator_of(form: EmbeddingForm, dropped: DroppedFields | None = None) -> ModelEmbeddings:
     dropped = dropped or DroppedFields()
     return ModelEmbeddings(ChatClient(Call("a", 1), dropped), ConverseModel(ModelFacts(), dropped), dropped, form)
 
@@ -65,17 +65,17 @@ def asked(text: Any = "a", **more: Any) -> bytes:
 def test_request_has_the_text_and_the_size(form: EmbeddingForm) -> None:
     """As each provider has them; a text is never cut there."""
     for text in ("a", ["a"]):
-        assert [json.loads(each) for each in crossing(form).requests(asked(text, dimensions=256), "m")] == [
+        assert [json.loads(each) for each in translator_of(form).requests(asked(text, dimensions=256), "m")] == [
             WRITTEN[form]
         ]
-    assert b"imension" not in crossing(form).requests(asked(), "m")[0]
+    assert b"imension" not in translator_of(form).requests(asked(), "m")[0]
 
 
 @pytest.mark.parametrize("form", EmbeddingForm)
 @pytest.mark.parametrize("encoding", [None, "float", "base64"])
 def test_answer_is_one_of_openai(form: EmbeddingForm, encoding: str | None) -> None:
     """Numbers as they stood, or in base64; the usage from the body, or from the header."""
-    made = crossing(form)
+    made = translator_of(form)
     made.requests(asked(**({} if encoding is None else {"encoding_format": encoding})), "m")
     made.note_head([(b"content-type", b"application/json"), (b"x-amzn-bedrock-input-token-count", b"3")])
     answer = json.loads(made.answer(json.dumps(ONE[form]).encode()))
@@ -93,13 +93,13 @@ def test_answer_is_one_of_openai(form: EmbeddingForm, encoding: str | None) -> N
 
 def test_several_texts_keep_their_order() -> None:
     """Where the model takes several."""
-    made = crossing(PREDICT)
+    made = translator_of(PREDICT)
     assert len(json.loads(made.requests(asked(["a", "b"]), "m")[0])["instances"]) == 2
     told = {"predictions": [{"embeddings": {"values": [n]}} for n in (1, 2)]}
     answer = json.loads(made.answer(json.dumps(told).encode()))
     assert [(each["index"], each["embedding"]) for each in answer["data"]] == [(0, [1]), (1, [2])]
     assert "usage" not in answer and made.tokens[0] is None  # nobody has counted
-    cohere = crossing(COHERE)
+    cohere = translator_of(COHERE)
     cohere.requests(asked(["a", "b"], input_type="search_query"), "m")
     assert len(json.loads(cohere.answer(b'{"embeddings":[[1],[2]]}'))["data"]) == 2
 
@@ -127,14 +127,14 @@ def test_several_texts_keep_their_order() -> None:
 def test_what_can_not_be_embedded_is_refused(form: EmbeddingForm, body: bytes, param: str) -> None:
     """With the field's name."""
     with pytest.raises(BadRequestError) as refused:
-        crossing(form).requests(body, "m")
+        translator_of(form).requests(body, "m")
     assert refused.value.param == param
 
 
 @pytest.mark.parametrize(("form", "sizes"), [(CONTENT, [1] * 200), (TITAN, [1] * 200), (COHERE, [96, 96, 8])])
 def test_more_texts_than_a_call_takes_are_several_calls(form: EmbeddingForm, sizes: list[int]) -> None:
     """Their vectors come in the order of the texts, whichever call is answered first; their tokens are added up."""
-    made = crossing(form)
+    made = translator_of(form)
     bodies = made.requests(asked([f"text {n}" for n in range(200)]), "m")
     assert [len(set(re.findall(rb"text \d+", body))) for body in bodies] == sizes
     for number in reversed(range(len(sizes))):
@@ -154,7 +154,7 @@ def test_more_texts_than_a_call_takes_are_several_calls(form: EmbeddingForm, siz
 
 def test_tokens_that_a_call_does_not_tell_are_no_sum() -> None:
     """It would pass for all of them."""
-    made = crossing(TITAN)
+    made = translator_of(TITAN)
     made.requests(asked(["a", "b"]), "m")
     made.take(0, [], b'{"embedding":[1],"inputTextTokenCount":3}')
     made.take(1, [], b'{"embedding":[2]}')
@@ -164,7 +164,7 @@ def test_tokens_that_a_call_does_not_tell_are_no_sum() -> None:
 
 def test_calls_that_were_answered_are_told_though_others_fail() -> None:
     """Nothing, if none was; and no sum that lacks some."""
-    made = crossing(TITAN)
+    made = translator_of(TITAN)
     made.requests(asked(["a", "b", "c"]), "m")
     assert made.worked() is None
     made.take(2, [], b'{"embedding":[1],"inputTextTokenCount":3}')
@@ -177,10 +177,10 @@ def test_calls_that_were_answered_are_told_though_others_fail() -> None:
 def test_what_is_left_out_is_counted() -> None:
     """And refused where the route is strict."""
     dropped = DroppedFields()
-    crossing(TITAN, dropped).requests(asked(user="u", input_type="search_query", other=1), "m")
+    translator_of(TITAN, dropped).requests(asked(user="u", input_type="search_query", other=1), "m")
     assert dropped.names == ("user", "input_type", "unknown")
     with pytest.raises(BadRequestError):
-        crossing(TITAN, DroppedFields(strict=True)).requests(asked(user="u"), "m")
+        translator_of(TITAN, DroppedFields(strict=True)).requests(asked(user="u"), "m")
 
 
 @pytest.mark.parametrize("form", EmbeddingForm)
@@ -193,7 +193,7 @@ def test_what_is_left_out_is_counted() -> None:
 )
 def test_reply_without_a_vector_is_broken(form: EmbeddingForm, body: bytes) -> None:
     """Never an answer that looks whole."""
-    made = crossing(form)
+    made = translator_of(form)
     made.requests(asked(), "m")
     with pytest.raises(BrokenReplyError):
         made.answer(body)
@@ -201,7 +201,7 @@ def test_reply_without_a_vector_is_broken(form: EmbeddingForm, body: bytes) -> N
 
 def test_number_that_is_too_large_for_base64_is_broken() -> None:
     """It would be infinite."""
-    made = crossing(TITAN)
+    made = translator_of(TITAN)
     made.requests(asked(encoding_format="base64"), "m")
     with pytest.raises(BrokenReplyError):
         made.answer(b'{"embedding":[1e39]}')
@@ -227,7 +227,7 @@ def test_shortened_vectors_of_google_have_the_length_1(form: EmbeddingForm) -> N
     if form is EmbeddingForm.CONTENT:
         reply = {"embedding": {"values": [3, 4]}}
     for dimensions, expected in ((2, [0.6, 0.8]), (None, [3, 4])):
-        made = crossing(form)
+        made = translator_of(form)
         made.requests(asked("a", **({} if dimensions is None else {"dimensions": dimensions})), "m")
         vector = json.loads(made.answer(json.dumps(reply).encode()))["data"][0]["embedding"]
         assert vector == pytest.approx(expected)
@@ -236,4 +236,4 @@ def test_shortened_vectors_of_google_have_the_length_1(form: EmbeddingForm) -> N
 def test_lists_of_tokens_are_refused_with_the_clients_option() -> None:
     """C53: LangChain sends them by itself."""
     with pytest.raises(BadRequestError, match="check_embedding_ctx_length=False"):
-        crossing(EmbeddingForm.PREDICT).requests(asked([[1, 2]]), "m")
+        translator_of(EmbeddingForm.PREDICT).requests(asked([[1, 2]]), "m")

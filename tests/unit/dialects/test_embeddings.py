@@ -25,7 +25,7 @@ TWO_SIZES = json.dumps({"requests": [A, {**A, "outputDimensionality": 2}]}).enco
 PARAMS: TypeAdapter[Any] = TypeAdapter(embedding_create_params.EmbeddingCreateParams)
 
 
-def crossing(dropped: DroppedFields | None = None) -> GoogleEmbeddings:
+def translator_of(dropped: DroppedFields | None = None) -> GoogleEmbeddings:
     dropped = dropped or DroppedFields()
     client = GenerateClient(Call("0a1b2c", 1, "m"), dropped)
     return GoogleEmbeddings(client, ChatModel(ModelFacts(), dropped), dropped)
@@ -44,7 +44,7 @@ def told(*vectors: list[float]) -> bytes:
 def test_recorded_request_is_one_of_openai(exchange: Exchange) -> None:
     """The texts in their order, or a refusal of what is no text."""
     try:
-        body = json.loads(crossing().request(exchange.body, "text-embedding-3"))
+        body = json.loads(translator_of().request(exchange.body, "text-embedding-3"))
     except BadRequestError as exc:
         assert exc.param
         return
@@ -55,7 +55,7 @@ def test_recorded_request_is_one_of_openai(exchange: Exchange) -> None:
 
 def test_answers_are_in_the_order_of_the_texts() -> None:
     """By their index, with their numbers as they stood; Google's SDK reads them."""
-    made = crossing()
+    made = translator_of()
     made.request(ask("a", "b", outputDimensionality=2), "m")
     data = b'{"data":[{"index":1,"embedding":[0.30,4]},{"index":0,"embedding":[1e-9,2]}]}'
 
@@ -68,7 +68,7 @@ def test_answers_are_in_the_order_of_the_texts() -> None:
 
 def test_one_text_gets_one_vector() -> None:
     """embedContent: parts are one text."""
-    made = crossing()
+    made = translator_of()
     sent = json.loads(made.request(b'{"content":{"parts":[{"text":"a "},{"text":"b"}]},"taskType":"X"}', "m"))
 
     assert (sent["input"], made.dropped) == (["a b"], ("task_type",))
@@ -92,7 +92,7 @@ def test_one_text_gets_one_vector() -> None:
 def test_what_can_not_be_embedded_is_refused(body: bytes, param: str) -> None:
     """With the field."""
     with pytest.raises(BadRequestError) as raised:
-        crossing().request(body, "m")
+        translator_of().request(body, "m")
     assert raised.value.param.startswith(param)
 
 
@@ -101,7 +101,7 @@ def test_what_can_not_be_embedded_is_refused(body: bytes, param: str) -> None:
 )
 def test_reply_that_is_no_vector_for_each_text_is_broken(reply: bytes) -> None:
     """Nothing is guessed."""
-    made = crossing()
+    made = translator_of()
     made.request(ask("a"), "m")
 
     with pytest.raises(BrokenReplyError):

@@ -17,7 +17,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call, Image, Message, Request, Role, Text
 from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.translated_reply import TranslatedReply
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.heads import ReplyHead
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
@@ -205,9 +205,9 @@ def replied(*, is_stream: bool, body: bytes, counted: list[None]) -> tuple[Trans
     """Give an answer of Gemini's to a client of Chat Completions, whose route is strict."""
     dropped = DroppedFields(strict=True, on_lost=lambda: counted.append(None))
     client, asked = SIDES.clients[ApiKind.CHAT](CALL, dropped), model(ApiKind.GENERATE, dropped)
-    dialogue = Dialogue(client, asked, dropped)
-    dialogue.request(b'{"model":"m","messages":[{"role":"user","content":"a"}]}', "m")
-    reply = TranslatedReply(dialogue, lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False)
+    translator = GenerationTranslator(client, asked, dropped)
+    translator.request(b'{"model":"m","messages":[{"role":"user","content":"a"}]}', "m")
+    reply = TranslatedReply(translator, lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False)
     kind = b"text/event-stream" if is_stream else b"application/json"
     reply.begin(ReplyHead.of(200, [(b"content-type", kind)], None), is_sse=is_stream, is_plain=True)
     return reply, reply.feed(body, True)

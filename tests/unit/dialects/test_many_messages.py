@@ -12,7 +12,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.tools.open_calls import OpenCalls
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
@@ -118,7 +118,7 @@ def test_time_grows_with_the_size_alone(client: ApiKind, body: dict[str, Any]) -
         )
         started = time.process_time()
 
-        Dialogue(*sides_of_it, dropped).request(text, "m")
+        GenerationTranslator(*sides_of_it, dropped).request(text, "m")
         assert time.process_time() - started < 0.6 * len(text) / 1e6 + 0.2
 
 

@@ -30,7 +30,7 @@ from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import Call, ClientSide, Event, ModelSide
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.streams.events import answer_of, events_of
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
@@ -90,18 +90,18 @@ ERRORS = [
 ]
 
 
-def dialogue(client: ApiKind, api: ApiKind, provider: str, *, stream: bool = False) -> Dialogue:
-    """Return a crossing whose request has been written."""
+def translator_of(client: ApiKind, api: ApiKind, provider: str, *, stream: bool = False) -> GenerationTranslator:
+    """Return a translator whose request has been written."""
     dropped = DroppedFields()
     made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), dropped)
-    crossing = Dialogue(made, SIDES.models[api](ModelFacts(), dropped, provider), dropped)
+    translator = GenerationTranslator(made, SIDES.models[api](ModelFacts(), dropped, provider), dropped)
     asked = ASKS[client]
     if stream and client is not ApiKind.GENERATE:
         asked = {**asked, "stream": True}
     if stream and client is ApiKind.CHAT:
         asked["stream_options"] = {"include_usage": True}
-    crossing.request(json.dumps(asked).encode(), "m")
-    return crossing
+    translator.request(json.dumps(asked).encode(), "m")
+    return translator
 
 
 def model_side(api: ApiKind, provider: str) -> ModelSide:
@@ -293,9 +293,9 @@ CLIENTS = [client for client in CLIENTS if client in PLAIN_READERS]
 @pytest.mark.parametrize(("provider", "api", "exchange"), PLAIN, ids=str)
 def test_plain_reply_is_read_by_the_sdk(client: ApiKind, provider: str, api: ApiKind, exchange: Exchange) -> None:
     """And a stream of the same answer says the same."""
-    crossing = dialogue(client, api, provider)
+    translator = translator_of(client, api, provider)
     try:
-        body = crossing.answer(exchange.reply)
+        body = translator.answer(exchange.reply)
     except (ReplyError, BrokenReplyError) as exc:
         assert b'"error"' in exchange.reply or b"promptFeedback" in exchange.reply, exc
         return
@@ -314,8 +314,8 @@ def test_plain_reply_is_read_by_the_sdk(client: ApiKind, provider: str, api: Api
 @pytest.mark.parametrize(("provider", "api", "exchange"), STREAMS, ids=str)
 def test_stream_is_read_by_the_sdk(client: ApiKind, provider: str, api: ApiKind, exchange: Exchange) -> None:
     """The accumulated stream is the answer that its events tell."""
-    crossing = dialogue(client, api, provider, stream=True)
-    stream = crossing.stream()
+    translator = translator_of(client, api, provider, stream=True)
+    stream = translator.stream()
     text = stream.feed(exchange.reply, True)
     if stream.failed is not None or not stream.is_whole:
         pytest.skip("recorded as it failed, or was left")
@@ -323,7 +323,7 @@ def test_stream_is_read_by_the_sdk(client: ApiKind, provider: str, api: ApiKind,
 
     reader = model_side(api, provider).stream()
     told: list[Event] = [*reader.feed(exchange.reply), *reader.end()]
-    plain = PLAIN_READERS[client](dialogue(client, api, provider)._client.answer(answer_of(told)))
+    plain = PLAIN_READERS[client](translator_of(client, api, provider)._client.answer(answer_of(told)))
     assert said == plain
 
 
@@ -333,11 +333,11 @@ def test_cut_anywhere_is_the_same_and_never_an_end(
     client: ApiKind, provider: str, api: ApiKind, exchange: Exchange
 ) -> None:
     """Pitfalls 37 and 45: the bytes do not depend on how they came; a part of them is no whole."""
-    whole = dialogue(client, api, provider, stream=True).stream()
+    whole = translator_of(client, api, provider, stream=True).stream()
     expected = whole.feed(exchange.reply, True)
     chance = random.Random(exchange.name)
     for most in (1, 3, 50, 1000):
-        stream = dialogue(client, api, provider, stream=True).stream()
+        stream = translator_of(client, api, provider, stream=True).stream()
         written, at = b"", 0
         while at < len(exchange.reply):
             n = chance.randint(1, most)
@@ -348,7 +348,7 @@ def test_cut_anywhere_is_the_same_and_never_an_end(
         return
     last = exchange.reply.rstrip().rfind(b"\n" if api is not ApiKind.CONVERSE else b"messageStop")
     for at in sorted({chance.randrange(max(1, last)) for _ in range(40)}):
-        stream = dialogue(client, api, provider, stream=True).stream()
+        stream = translator_of(client, api, provider, stream=True).stream()
         cut = stream.feed(exchange.reply[:at], True)
         if stream.is_whole:
             # Everything of the answer had come: what is missing is the mark that some servers never send.
@@ -361,10 +361,10 @@ def test_cut_anywhere_is_the_same_and_never_an_end(
 @pytest.mark.parametrize(("provider", "api", "exchange"), ERRORS, ids=str)
 def test_error_is_one_of_the_client(client: ApiKind, provider: str, api: ApiKind, exchange: Exchange) -> None:
     """With the upstream's words and a status of its kind."""
-    crossing = dialogue(client, api, provider)
+    translator = translator_of(client, api, provider)
     headers = [(name.encode(), value.encode()) for name, value in exchange.headers.items()]
-    error = crossing.read_error(exchange.status, headers, exchange.reply)
-    body = json.loads(crossing.error(error))
+    error = translator.read_error(exchange.status, headers, exchange.reply)
+    body = json.loads(translator.error(error))
 
     assert error.status == exchange.status and error.message
     if client is ApiKind.MESSAGES:

@@ -23,7 +23,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import sides
 from velox.types import ApiKind
 
@@ -108,9 +108,11 @@ def test_request_is_one_of_the_api(client: ApiKind, exchange: Exchange, api: Api
     dropped = DroppedFields()
     model = exchange.path.rpartition("/models/")[2].partition(":")[0] if client is ApiKind.GENERATE else ""
     call = Call("0a1b2c", 1_790_000_000, model, "stream" in exchange.path)
-    crossing = Dialogue(SIDES.clients[client](call, dropped), SIDES.models[api](FACTS, dropped, "openai"), dropped)
+    translator = GenerationTranslator(
+        SIDES.clients[client](call, dropped), SIDES.models[api](FACTS, dropped, "openai"), dropped
+    )
     try:
-        body = crossing.request(exchange.body, "the-model")
+        body = translator.request(exchange.body, "the-model")
     except BadRequestError as exc:
         assert exc.message and exc.param, exchange.body
         return

@@ -11,7 +11,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, MESSAGES_NAMES, RESPONSES_NAMES, own_path
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.upstreams.dialects import sides
@@ -56,7 +56,7 @@ def refused(client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str
     client = SIDES.clients[client_api](Call("a", 1, "m"), dropped)
     written = SIDES.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     with pytest.raises(BadRequestError) as raised:
-        Dialogue(client, written, dropped).request(json.dumps(body).encode(), model)
+        GenerationTranslator(client, written, dropped).request(json.dumps(body).encode(), model)
     return raised.value.param
 
 

@@ -21,7 +21,7 @@ from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 
 _CALL: Final = Call("vx1", 7, "m")
 _PNG: Final = "iVBORw0KGgo="
@@ -79,18 +79,18 @@ _OTHERS: Final[dict[str, tuple[Callable[[DroppedFields], ClientSide], Any]]] = {
 }
 
 
-def _dialogue(model: str, dropped: DroppedFields, client: str = "chat") -> Dialogue:
+def _translator(model: str, dropped: DroppedFields, client: str = "chat") -> GenerationTranslator:
     make, body = _OTHERS.get(client, (lambda each: ChatClient(_CALL, each), {"model": "m", "messages": _HI}))
-    dialogue = Dialogue(make(dropped), _MODELS[model][0](dropped), dropped)
-    dialogue.request(json.dumps(body).encode(), "m")
-    return dialogue
+    translator = GenerationTranslator(make(dropped), _MODELS[model][0](dropped), dropped)
+    translator.request(json.dumps(body).encode(), "m")
+    return translator
 
 
 @pytest.mark.parametrize("model", _MODELS)
 def test_pictures_come_to_clients_of_chat(model: str) -> None:
     """As OpenRouter writes them, and OpenAI's SDK keeps them as fields that it does not know."""
     dropped = DroppedFields()
-    body = _dialogue(model, dropped).answer(json.dumps(_MODELS[model][1]).encode())
+    body = _translator(model, dropped).answer(json.dumps(_MODELS[model][1]).encode())
 
     message: Any = ChatCompletion.model_validate_json(body).choices[0].message
     assert (message.content, dropped.names) == ("Here", ())
@@ -102,21 +102,21 @@ def test_pictures_come_to_clients_of_chat(model: str) -> None:
 def test_pictures_come_in_streams(model: str, n_bytes: int) -> None:
     """Each in a chunk of its own, however the stream is cut."""
     dropped = DroppedFields()
-    crossing, streamed = _dialogue(model, dropped).stream(), _MODELS[model][2]
-    told = b"".join(crossing.feed(streamed[at : at + n_bytes], False) for at in range(0, len(streamed), n_bytes))
-    told += crossing.feed(b"", True)
+    translated, streamed = _translator(model, dropped).stream(), _MODELS[model][2]
+    told = b"".join(translated.feed(streamed[at : at + n_bytes], False) for at in range(0, len(streamed), n_bytes))
+    told += translated.feed(b"", True)
 
     lines = [line[6:] for line in told.splitlines() if line.startswith(b"data: {")]
     deltas: list[Any] = [ChatCompletionChunk.model_validate_json(line).choices[0].delta for line in lines]
     assert "".join(delta.content or "" for delta in deltas) == "Here"
     urls = [each["image_url"]["url"] for delta in deltas for each in getattr(delta, "images", ())]
-    assert (urls, dropped.names, crossing.is_whole) == ([_URL, _URL], (), True)
+    assert (urls, dropped.names, translated.is_whole) == ([_URL, _URL], (), True)
 
 
 @pytest.mark.parametrize("model", _MODELS)
 def test_picture_alone_is_an_answer_of_chat(model: str) -> None:
     """It says something there."""
-    body = _dialogue(model, DroppedFields()).answer(json.dumps(_MODELS[model][3]).encode())
+    body = _translator(model, DroppedFields()).answer(json.dumps(_MODELS[model][3]).encode())
     assert len(json.loads(body)["choices"][0]["message"]["images"]) == 1
 
 
@@ -125,15 +125,15 @@ def test_picture_alone_is_an_answer_of_chat(model: str) -> None:
 def test_picture_without_a_place_is_named(model: str, client: str) -> None:
     """Where nothing else is said, an answer without it would be an empty one."""
     dropped = DroppedFields()
-    _dialogue(model, dropped, client).answer(json.dumps(_MODELS[model][1]).encode())
+    _translator(model, dropped, client).answer(json.dumps(_MODELS[model][1]).encode())
     assert dropped.names == ("answer.image",)
     with pytest.raises(BrokenReplyError, match="image alone"):
-        _dialogue(model, DroppedFields(), client).answer(json.dumps(_MODELS[model][3]).encode())
+        _translator(model, DroppedFields(), client).answer(json.dumps(_MODELS[model][3]).encode())
 
     dropped = DroppedFields()
-    crossing = _dialogue(model, dropped, client).stream()
-    crossing.feed(_MODELS[model][2], True)
-    assert crossing.is_whole and dropped.names == ("answer.image",)
+    translated = _translator(model, dropped, client).stream()
+    translated.feed(_MODELS[model][2], True)
+    assert translated.is_whole and dropped.names == ("answer.image",)
 
 
 def test_pictures_are_asked_for() -> None:

@@ -31,7 +31,7 @@ from velox.dialects.canonical.model import Call
 from velox.dialects.chat.read_stream import ChunkReader
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.translated_reply import TranslatedReply
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.heads import Header, ReplyHead
 from velox.providers.model_facts import ModelFacts
 from velox.runtime.upstreams.dialects import sides
@@ -58,10 +58,10 @@ _ASKED: Final[dict[ApiKind, dict[str, Any]]] = {
 }
 
 
-def _dialogue(client: ApiKind, api: ApiKind) -> Dialogue:
+def _translator(client: ApiKind, api: ApiKind) -> GenerationTranslator:
     dropped = DroppedFields()
     model = _SIDES.models[api](ModelFacts(), dropped, "openai")
-    made = Dialogue(_SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    made = GenerationTranslator(_SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
     asked = dict(_ASKED[client])
     if client is not ApiKind.GENERATE:
         asked |= {"model": "m", "stream": True}
@@ -70,11 +70,11 @@ def _dialogue(client: ApiKind, api: ApiKind) -> Dialogue:
 
 
 def _plain(client: ApiKind, api: ApiKind, body: bytes) -> Read:
-    return read_plain(client, _dialogue(client, api).answer(body))
+    return read_plain(client, _translator(client, api).answer(body))
 
 
 def _streamed(client: ApiKind, api: ApiKind, data: bytes, sizes: list[int] | None = None) -> Read:
-    stream = _dialogue(client, api).stream()
+    stream = _translator(client, api).stream()
     written, at = b"", 0
     for size in sizes or ():
         written += stream.feed(data[at : at + size], False)
@@ -176,8 +176,8 @@ def test_reply_means_the_same_whatever_its_label(
     text = streamed(api, parts, "end", []) if gets_stream else plain(api, parts, "end")
     body = coded(text + tail)
     sizes = data.draw(st.lists(st.integers(1, len(body)), max_size=4))
-    crossing = _dialogue(client, api)
-    reply = TranslatedReply(crossing, bugs.append, is_stream=asks_stream, has_limits=False)
+    translator = _translator(client, api)
+    reply = TranslatedReply(translator, bugs.append, is_stream=asks_stream, has_limits=False)
     chain = FilterChain((reply,), is_sse=False, is_plain=True)
     chain.begin(ReplyHead.of(200, labels, None))
     written, at = b"", 0
@@ -265,9 +265,9 @@ def test_answer_that_was_filtered_whole_has_no_message(client: ApiKind) -> None:
 def test_answer_without_a_choice_is_a_broken_reply(client: ApiKind, body: dict[str, Any]) -> None:
     """W1: the next upstream is asked, plain as streamed."""
     with pytest.raises(BrokenReplyError):
-        _dialogue(client, ApiKind.CHAT).answer(json.dumps({"id": "c", "model": "m", **body}).encode())
+        _translator(client, ApiKind.CHAT).answer(json.dumps({"id": "c", "model": "m", **body}).encode())
     with pytest.raises(BrokenReplyError):
-        _dialogue(client, ApiKind.CHAT).stream().feed(sse({"id": "c", "model": "m", "choices": []}, "[DONE]"), True)
+        _translator(client, ApiKind.CHAT).stream().feed(sse({"id": "c", "model": "m", "choices": []}, "[DONE]"), True)
 
 
 # -- names and ids of calls -----------------------------------------------------------------------------
@@ -423,8 +423,8 @@ def test_no_block_that_is_a_signature_only_ends_a_message_behind_its_text(
 ) -> None:
     """RC1: clients take the last block for the answer, and Google asks for no signature of a text."""
     body, stream = _gemini(*chunks)
-    answer = json.loads(_dialogue(ApiKind.MESSAGES, ApiKind.GENERATE).answer(body))
-    written = _dialogue(ApiKind.MESSAGES, ApiKind.GENERATE).stream().feed(stream, True)
+    answer = json.loads(_translator(ApiKind.MESSAGES, ApiKind.GENERATE).answer(body))
+    written = _translator(ApiKind.MESSAGES, ApiKind.GENERATE).stream().feed(stream, True)
 
     assert [block["type"] for block in answer["content"]] == types
     assert _content(written) == types
@@ -440,7 +440,7 @@ def test_signature_behind_a_text_of_openrouter_is_no_last_block() -> None:
         "[DONE]",
     )
 
-    assert _content(_dialogue(ApiKind.MESSAGES, ApiKind.CHAT).stream().feed(stream, True)) == ["text"]
+    assert _content(_translator(ApiKind.MESSAGES, ApiKind.CHAT).stream().feed(stream, True)) == ["text"]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -449,7 +449,7 @@ def test_text_in_several_parts_is_one_message(client: ApiKind) -> None:
     body, _ = _gemini(
         [{"text": "A ", "thought": True}, {"text": "B", "thought": True}, {"text": '{"a": '}, {"text": '"x"}'}]
     )
-    document = json.loads(_dialogue(client, ApiKind.GENERATE).answer(body))
+    document = json.loads(_translator(client, ApiKind.GENERATE).answer(body))
     match client:
         case ApiKind.CHAT:
             message = document["choices"][0]["message"]
@@ -481,11 +481,11 @@ def test_cached_tokens_inside_the_prompt_are_counted_once(usage: dict[str, int],
     """C30: where the total disproves that they stand beside it."""
     message = {"role": "assistant", "content": [{"text": "Hi"}]}
     body = {"output": {"message": message}, "stopReason": "end_turn", "usage": usage}
-    crossing = _dialogue(ApiKind.CHAT, ApiKind.CONVERSE)
+    translator = _translator(ApiKind.CHAT, ApiKind.CONVERSE)
 
-    crossing.answer(json.dumps(body).encode())
+    translator.answer(json.dumps(body).encode())
 
-    assert (crossing.tokens.input, crossing.tokens.cached) == (prompt, usage["cacheReadInputTokens"])
+    assert (translator.tokens.input, translator.tokens.cached) == (prompt, usage["cacheReadInputTokens"])
 
 
 @pytest.mark.parametrize("api", [ApiKind.GENERATE, ApiKind.CHAT])
@@ -497,7 +497,7 @@ def test_first_event_tells_the_prompt_where_the_upstream_has_told_it(api: ApiKin
         usage = {"prompt_tokens": 11, "completion_tokens": 1}
         stream = sse({"id": "c", "choices": [{"index": 0, "delta": {"content": "Hi"}}], "usage": usage})
 
-    written = _dialogue(ApiKind.MESSAGES, api).stream().feed(stream, False)
+    written = _translator(ApiKind.MESSAGES, api).stream().feed(stream, False)
 
     begun = json.loads(written.split(b"\n\n")[0].split(b"data: ")[1])
     used = begun["message"]["usage"]
@@ -516,10 +516,10 @@ def _with_picture(n_bytes: int, *texts: str) -> tuple[bytes, bytes]:
 def test_picture_alone_is_no_empty_answer(client: ApiKind) -> None:
     """C42: an empty text that stopped well would be untrue: it is a reply that can't be read."""
     body, stream = _with_picture(8)
-    streamed = _dialogue(client, ApiKind.GENERATE).stream()
+    streamed = _translator(client, ApiKind.GENERATE).stream()
 
     with pytest.raises(BrokenReplyError, match="image alone"):
-        _dialogue(client, ApiKind.GENERATE).answer(body)
+        _translator(client, ApiKind.GENERATE).answer(body)
     for event in stream.split(b"\n\n"):
         assert not streamed.has_begun  # nothing has gone to the client: another upstream may be asked
         if b"STOP" in event:
@@ -534,7 +534,7 @@ def test_picture_alone_is_no_empty_answer(client: ApiKind) -> None:
 def test_picture_beside_a_text_is_carried_over_or_named_plain_and_streamed(client: ApiKind, n_bytes: int) -> None:
     """C42, C43: however large it is: one event may have what a whole reply may have."""
     body, stream = _with_picture(n_bytes, "Here:")
-    plain_one, streamed_one = _dialogue(client, ApiKind.GENERATE), _dialogue(client, ApiKind.GENERATE)
+    plain_one, streamed_one = _translator(client, ApiKind.GENERATE), _translator(client, ApiKind.GENERATE)
 
     found = read_plain(client, plain_one.answer(body))
 

@@ -18,7 +18,7 @@ import pytest
 from tests.unit.dialects.snapshot_stories import ANSWERS, ERRORS, REQUESTS, STREAMS, TARGETS, Target
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.upstreams.dialects import sides
@@ -37,8 +37,8 @@ def without_stop(value: Any) -> Any:
     return {key: without_stop(each) for key, each in value.items() if key not in STOP}
 
 
-def crossing(client: ApiKind, target: Target, *, stream: bool) -> tuple[Dialogue, bytes]:
-    """Return a crossing, and the request that it has written: without stop strings where the API has none."""
+def translator_of(client: ApiKind, target: Target, *, stream: bool) -> tuple[GenerationTranslator, bytes]:
+    """Return a translator, and the request that it has written: without stop strings where the API has none."""
     asked = dict(REQUESTS[client]) if target.api is not ApiKind.RESPONSES else without_stop(REQUESTS[client])
     if stream and client is not ApiKind.GENERATE:
         asked["stream"] = True
@@ -47,7 +47,7 @@ def crossing(client: ApiKind, target: Target, *, stream: bool) -> tuple[Dialogue
     dropped = DroppedFields()
     facts = partial(facts_of, PROVIDERS[target.provider])(target.model)
     reads = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, target.model, stream), dropped)
-    made = Dialogue(reads, SIDES.models[target.api](facts, dropped, target.provider), dropped)
+    made = GenerationTranslator(reads, SIDES.models[target.api](facts, dropped, target.provider), dropped)
     return made, made.request(json.dumps(asked).encode(), target.model)
 
 
@@ -59,7 +59,7 @@ def shown(text: bytes) -> str:
         return text.decode().replace("\r", "\\r").rstrip("\n")
 
 
-def counted(made: Dialogue) -> str:
+def counted(made: GenerationTranslator) -> str:
     """Return the tokens of which the answer tells."""
     tokens = made.tokens._asdict()
     return " ".join(f"{name}={value}" for name, value in tokens.items() if value not in (None, "", False))
@@ -67,20 +67,20 @@ def counted(made: Dialogue) -> str:
 
 def story(client: ApiKind, target: Target) -> Iterator[tuple[str, str]]:
     """Yield the parts of one page: title and text."""
-    made, body = crossing(client, target, stream=False)
+    made, body = translator_of(client, target, stream=False)
     yield f"{client.name} client, {target.model} at {target.provider} ({target.api.name}): goes up", shown(body)
     yield "left out of the request", ", ".join(made.dropped) or "nothing"
     for name, answer in ANSWERS[target.api].items():
-        made, _ = crossing(client, target, stream=False)
+        made, _ = translator_of(client, target, stream=False)
         known = made.dropped
         yield f"answer: {name}", shown(made.answer(json.dumps(answer).encode()))
         lost = [each for each in made.dropped if each not in known]
         yield f"answer: {name}: left out, tokens", f"{', '.join(lost) or 'nothing'}\n{counted(made)}"
     for name, stream in STREAMS[target.api].items():
-        made, _ = crossing(client, target, stream=True)
+        made, _ = translator_of(client, target, stream=True)
         yield f"stream: {name}", shown(made.stream().feed(stream, True))
     for status, error in ERRORS[target.api]:
-        made, _ = crossing(client, target, stream=False)
+        made, _ = translator_of(client, target, stream=False)
         read = made.read_error(status, (), json.dumps(error).encode())
         yield f"error: {status}", f"{read}\n{shown(made.error(read))}"
 

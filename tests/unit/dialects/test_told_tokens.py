@@ -10,7 +10,7 @@ import pytest
 from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.protocol.usage.reader import BodyUsage, StreamUsage
 from velox.protocol.usage.tokens import Bill, TokenUsage, Units
 from velox.providers.model_facts import ModelFacts
@@ -251,41 +251,41 @@ STREAMS: list[tuple[ApiKind, bytes, TokenUsage]] = [
 ]
 
 
-def dialogue(client: ApiKind, api: ApiKind) -> Dialogue:
+def translator_of(client: ApiKind, api: ApiKind) -> GenerationTranslator:
     dropped = DroppedFields()
     model = SIDES.models[api](ModelFacts(), dropped, "openai")
-    return Dialogue(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    return GenerationTranslator(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(("api", "reply", "kinds"), PLAIN)
 def test_plain_answer_tells_all_kinds(client: ApiKind, api: ApiKind, reply: dict[str, Any], kinds: TokenUsage) -> None:
-    crossing = dialogue(client, api)
+    translator = translator_of(client, api)
 
-    crossing.answer(json.dumps(reply).encode())
+    translator.answer(json.dumps(reply).encode())
 
-    assert crossing.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
+    assert translator.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(("api", "reply", "kinds"), STREAMS)
 def test_stream_tells_all_kinds(client: ApiKind, api: ApiKind, reply: bytes, kinds: TokenUsage) -> None:
-    crossing = dialogue(client, api)
-    stream = crossing.stream()
+    translator = translator_of(client, api)
+    stream = translator.stream()
 
     stream.feed(reply, True)
 
     assert stream.is_whole
-    assert crossing.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
+    assert translator.tokens == kinds._replace(model="" if api is ApiKind.CONVERSE else "m")
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_beginning_of_claude_does_not_tell_how_long_the_answer_was(client: ApiKind) -> None:
     """It has one token of it: where an error ends the stream, that is not all."""
-    crossing = dialogue(client, ApiKind.MESSAGES)
+    translator = translator_of(client, ApiKind.MESSAGES)
     usage = {"input_tokens": 100, "output_tokens": 1}
 
-    crossing.stream().feed(
+    translator.stream().feed(
         sse(
             {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None, "usage": usage}},
             {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -295,7 +295,7 @@ def test_beginning_of_claude_does_not_tell_how_long_the_answer_was(client: ApiKi
         True,
     )
 
-    assert crossing.tokens == TokenUsage(100, None, model="m")
+    assert translator.tokens == TokenUsage(100, None, model="m")
 
 
 @pytest.mark.parametrize(("usage", "kinds"), BESIDE)

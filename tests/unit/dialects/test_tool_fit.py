@@ -27,7 +27,7 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.tools.argument_keys import ArgumentKeys, with_keys
-from velox.gateway.translation.translators import Dialogue
+from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 
@@ -90,11 +90,11 @@ def _chat(schema: Any, **fields: Any) -> bytes:
     return json.dumps(given).encode()
 
 
-def _crossed(target: str, body: bytes, client: ClientSide | None = None) -> tuple[Dialogue, Any]:
-    """Return the crossing of a request, and what goes up."""
+def _crossed(target: str, body: bytes, client: ClientSide | None = None) -> tuple[GenerationTranslator, Any]:
+    """Return the translator of a request, and what goes up."""
     make, _, _ = _TARGETS[target]
-    dialogue = Dialogue(client or ChatClient(_CALL, DroppedFields()), make(), DroppedFields())
-    return dialogue, json.loads(dialogue.request(body, "m"))
+    translator = GenerationTranslator(client or ChatClient(_CALL, DroppedFields()), make(), DroppedFields())
+    return translator, json.loads(translator.request(body, "m"))
 
 
 def _schema(target: str, schema: Any) -> Any:
@@ -156,21 +156,21 @@ def test_properties_keep_their_names_where_they_are_taken(target: str) -> None:
 def test_calls_come_back_with_the_clients_own_properties() -> None:
     """C18: of a plain answer and of a streamed one, cut anywhere; what is inside of the values stays."""
     schema = {"type": "object", "properties": {"$top": {}, "filter[0]": {}, "ok": {}}}
-    dialogue, sent = _crossed("anthropic", _chat(schema))
+    translator, sent = _crossed("anthropic", _chat(schema))
     name = sent["tools"][0]["name"]
     top, nested, _ = sent["tools"][0]["input_schema"]["properties"]
     arguments = {top: {top: [1, f'"{top}":']}, "ok": top, nested: 1.50}
     own = {"$top": {top: [1, f'"{top}":']}, "ok": top, "filter[0]": 1.5}
 
-    plain = json.loads(dialogue.answer(_claude_answer(arguments, name)))
+    plain = json.loads(translator.answer(_claude_answer(arguments, name)))
     call = plain["choices"][0]["message"]["tool_calls"][0]["function"]
     assert (call["name"], json.loads(call["arguments"])) == (_NAME, own)
 
     text = json.dumps(arguments)
     for size in (1, 2, 7, len(text)):
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
-        dialogue, _ = _crossed("anthropic", _chat(schema, stream=True))
-        stream = dialogue.stream()
+        translator, _ = _crossed("anthropic", _chat(schema, stream=True))
+        stream = translator.stream()
         said = stream.feed(_claude_stream(pieces, name), end=True)
         assert stream.is_whole
         assert json.loads(_streamed_arguments(said)) == own
@@ -179,8 +179,8 @@ def test_calls_come_back_with_the_clients_own_properties() -> None:
 def test_a_call_that_is_cut_in_a_name_keeps_what_came() -> None:
     """C18: what can't be told to be a name is given out at the end."""
     schema = {"type": "object", "properties": {"$top": {}}}
-    dialogue, sent = _crossed("anthropic", _chat(schema, stream=True))
-    stream = dialogue.stream()
+    translator, sent = _crossed("anthropic", _chat(schema, stream=True))
+    stream = translator.stream()
 
     said = stream.feed(_claude_stream(['{"t_t'], sent["tools"][0]["name"]), end=True)
 
@@ -241,7 +241,7 @@ def test_clients_of_all_dialects_get_their_names_back(client: str) -> None:
     """C18: from Responses, Messages and Gemini as from Chat."""
     make, body = _CLIENTS[client]
     schema = {"type": "object", "properties": {"$top": {}}}
-    dialogue, sent = _crossed("bedrock", json.dumps(body(schema)).encode(), make())
+    translator, sent = _crossed("bedrock", json.dumps(body(schema)).encode(), make())
     tool = sent["toolConfig"]["tools"][0]["toolSpec"]
     (their,) = tool["inputSchema"]["json"]["properties"]
     use = {"toolUseId": "t1", "name": tool["name"], "input": {their: 3}}
@@ -251,7 +251,7 @@ def test_clients_of_all_dialects_get_their_names_back(client: str) -> None:
         "usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2},
     }
 
-    said = dialogue.answer(json.dumps(reply).encode()).decode()
+    said = translator.answer(json.dumps(reply).encode()).decode()
 
     assert "$top" in said and their not in said
 
@@ -401,8 +401,8 @@ def test_schema_that_fits_stays_as_it_stood() -> None:
     text = '{"type": "object",  "properties": {"b": {"type":"string"}, "a": {"minimum": 1.0}}, "required":["b"]}'
     body = _chat({"x": 1}).replace(b'{"x": 1}', text.encode())
     for target, (make, _, _) in _TARGETS.items():
-        dialogue = Dialogue(ChatClient(_CALL, DroppedFields()), make(), DroppedFields())
-        assert text.encode() in dialogue.request(body, "m"), target
+        translator = GenerationTranslator(ChatClient(_CALL, DroppedFields()), make(), DroppedFields())
+        assert text.encode() in translator.request(body, "m"), target
 
 
 # -- any schema ---------------------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ def test_any_schema_fits_every_vendor_and_arguments_come_back(
     """A tool with any schema goes up in a form that the vendor takes, or not at all; its calls have the own names."""
     schema = {**inner, "$defs": {"A": definition}}
     try:
-        dialogue, sent = _crossed(target, _chat(schema))
+        translator, sent = _crossed(target, _chat(schema))
     except BadRequestError as exc:
         assert "tool" in exc.message
         return
@@ -467,7 +467,7 @@ def test_any_schema_fits_every_vendor_and_arguments_come_back(
         return
     arguments = {name: {name: "$top"} for name in found.get("properties", {})}
     name = sent["tools"][0]["name"]
-    call = json.loads(dialogue.answer(_claude_answer(arguments, name)))["choices"][0]["message"]["tool_calls"][0]
+    call = json.loads(translator.answer(_claude_answer(arguments, name)))["choices"][0]["message"]["tool_calls"][0]
     own = json.loads(call["function"]["arguments"])
     assert list(own.values()) == list(arguments.values())
     for theirs, ours in zip(arguments, own, strict=True):
@@ -478,7 +478,7 @@ def test_any_schema_fits_every_vendor_and_arguments_come_back(
     for size in sizes:
         pieces.append(text[:size])
         text = text[size:]
-    stream = dialogue.stream()
+    stream = translator.stream()
     said = stream.feed(_claude_stream([*pieces, text], name), end=True)
     assert json.loads(_streamed_arguments(said)) == own
 
@@ -533,9 +533,11 @@ def test_name_that_does_not_end_is_held_within_bounds() -> None:
 def test_unknown_facts_change_no_tool() -> None:
     """A server that nobody knows gets the schema in the current draft, and all else of it as it was."""
     schema = {"anyOf": [{"properties": {"$a": {}}}], "type": "object", "properties": {"b": {"type": "any"}}}
-    dialogue = Dialogue(ChatClient(_CALL, DroppedFields()), ChatModel(UNKNOWN_MODEL, DroppedFields()), DroppedFields())
+    translator = GenerationTranslator(
+        ChatClient(_CALL, DroppedFields()), ChatModel(UNKNOWN_MODEL, DroppedFields()), DroppedFields()
+    )
 
-    sent = json.loads(dialogue.request(_chat(schema), "m"))
+    sent = json.loads(translator.request(_chat(schema), "m"))
 
     assert sent["tools"][0]["function"]["parameters"] == {**schema, "properties": {"b": {}}}
 
@@ -549,9 +551,9 @@ def test_values_that_nest_deeply_are_no_faults_of_ours(target: str, depth: int, 
     schema = f'{{"type":"object","properties":{{"$top":{{"type":"any","default":{deep}}}}}}}'
     tool = {"type": "function", "function": {"name": _NAME, "strict": strict, "parameters": {"x": 1}}}
     body = _chat({}, tools=[tool]).replace(b'{"x": 1}', schema.encode())
-    dialogue = Dialogue(ChatClient(_CALL, DroppedFields()), _TARGETS[target][0](), DroppedFields())
+    translator = GenerationTranslator(ChatClient(_CALL, DroppedFields()), _TARGETS[target][0](), DroppedFields())
     try:
-        assert deep.encode() in dialogue.request(body, "m").replace(b" ", b"")
+        assert deep.encode() in translator.request(body, "m").replace(b" ", b"")
     except BadRequestError as exc:
         assert exc.param in ("tools", "")
 

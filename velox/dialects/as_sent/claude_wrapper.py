@@ -244,7 +244,7 @@ def bedrock_error(status: int, body: bytes, headers: Mapping[str, str] | None = 
     return api_error((headers or {}).get("x-amzn-errortype") or kind, status, message)
 
 
-# -- crossing ---------------------------------------------------------------------------------------
+# -- translation ---------------------------------------------------------------------------------------
 
 
 class ClaudeOnVertex(WrappedModel):

@@ -97,7 +97,7 @@ def _members(fields: dict[str, msgspec.Raw]) -> list[bytes]:
 
 
 class GoogleEmbeddings:
-    """The crossing of one request. client, model: read and write errors."""
+    """Translates one request, and its answer. client, model: read and write errors."""
 
     __slots__ = ("_client", "_dropped", "_is_batch", "_model", "_n_texts", "_tokens")
 

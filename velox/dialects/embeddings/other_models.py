@@ -130,7 +130,7 @@ _KNOWN: Final = frozenset({"model", *_Ask.__struct_fields__})
 
 
 class ModelEmbeddings:
-    """The crossing of one request. client, model: read and write errors. google: the request is one of Gemini's."""
+    """Translates one request, and its answer. client, model: read and write errors. google: a request of Gemini's."""
 
     __slots__ = (
         *("_calls", "_client", "_counts", "_form", "_google", "_headers", "_is_base64", "_is_shortened", "_dropped"),

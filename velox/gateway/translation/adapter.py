@@ -44,8 +44,8 @@ from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.translation.batch_split import SeveralCalls
 from velox.gateway.translation.client_request import COUNTED_BY, ClientRequest, refusal
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
-from velox.gateway.translation.translated_reply import Crossing, Instead, TranslatedHeads, TranslatedReply
-from velox.gateway.translation.translators import Dialogue, Invoked, Plain
+from velox.gateway.translation.translated_reply import Instead, ReplyTranslator, TranslatedHeads, TranslatedReply
+from velox.gateway.translation.translators import GenerationTranslator, InvokeTranslator, NonStreamingTranslator
 from velox.heads import Headers
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
@@ -201,9 +201,9 @@ class ProviderAdapter:
         if request.client_api in _OF_CLAUDE and request.body and not traits.billing_blocks:
             request = request._replace(body=without_billing(request.body))
         if call.api is not request.client_api:
-            return InBackground() if self._runs_in_background(request) else self._crossing(call, request)
+            return InBackground() if self._runs_in_background(request) else self._translated(call, request)
         if request.client_api is ApiKind.RESPONSES and (fitted := self._fitted(request)) is not None:
-            return InBackground() if self._runs_in_background(request) else self._crossing(fitted, request)
+            return InBackground() if self._runs_in_background(request) else self._translated(fitted, request)
         if request.keeper is not None:
             request.keeper.reads_reply = not self.keeps_answers(request.model or "")
             if request.keeper.reads_reply and self._runs_in_background(request):
@@ -274,7 +274,7 @@ class ProviderAdapter:
             *place,
             stream=request.fields.stream,
             apis=self._apis,
-            crosses=True,
+            is_translated=True,
             known_as=self._facts_of(model).family,
         )
 
@@ -329,7 +329,9 @@ class ProviderAdapter:
         except BadRequestError as exc:
             raise refusal(exc) from exc
         client, model = self._both(request, ApiKind.MESSAGES, ApiKind.MESSAGES, dropped)
-        brings_back = _translation(Invoked(client, model, dropped.names), request._replace(on_tokens=None), self._heads)
+        brings_back = _translation(
+            InvokeTranslator(client, model, dropped.names), request._replace(on_tokens=None), self._heads
+        )
         return Prepared(_built(call, request, body), brings_back)
 
     def _invoked(self, request: ClientRequest, dropped: DroppedFields) -> bytes:
@@ -399,7 +401,9 @@ class ProviderAdapter:
             raise refusal(exc) from exc
         request.on_translated(request.client_api, call.api, len(dropped.names))
         instead = partial(self._estimate_instead, counting, request) if call.api is ApiKind.COUNT_CONVERSE else None
-        brings_back = _translation(Plain(counting), request._replace(on_tokens=None), self._heads, instead=instead)
+        brings_back = _translation(
+            NonStreamingTranslator(counting), request._replace(on_tokens=None), self._heads, instead=instead
+        )
         return Prepared(_built(call, request, body), brings_back)
 
     def _estimate_instead(self, counting: Counting, request: ClientRequest, error: ApiError) -> Instead | None:
@@ -423,7 +427,7 @@ class ProviderAdapter:
         sides = self._both(request, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, dropped)
         google = GoogleEmbeddings(*sides, dropped) if is_google else None
         made = google if form is None else ModelEmbeddings(*sides, dropped, form, google)
-        assert made is not None, "OpenAI's requests to OpenAI's API need no crossing"
+        assert made is not None, "OpenAI's requests to OpenAI's API need no translation"
         build = partial(_built, call, request)
         asked_body, model = request.body or b"", request.model or ""
         try:
@@ -435,14 +439,16 @@ class ProviderAdapter:
             raise refusal(exc) from exc
         request.on_translated(request.client_api, call.api, len(dropped.names))
         n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
-        brings_back = _translation(Plain(made, lambda: made.tokens, n_held), request, self._heads, on_head)
+        brings_back = _translation(
+            NonStreamingTranslator(made, lambda: made.tokens, n_held), request, self._heads, on_head
+        )
         first = build(bodies[0])
         if not isinstance(made, ModelEmbeddings) or len(bodies) == 1:
             return Prepared(first, brings_back)
         first.opener = SeveralCalls(bodies, build, made.take, request.member, request.on_bug, request.apart).open
         return Prepared(first, brings_back, worked=made.worked)
 
-    def _crossing(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
+    def _translated(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
         """Put a request into another dialect."""
         _check_size(request)
         if request.client_api in COUNTED_BY:
@@ -457,15 +463,15 @@ class ProviderAdapter:
             model = ClaudeOnVertex(model)
         elif call.wrapper is WireWrapper.CLAUDE_BEDROCK:
             model = ClaudeOnBedrock(model)
-        crossing = Dialogue(client, model, dropped)
+        translator = GenerationTranslator(client, model, dropped)
         try:
-            body = crossing.request(request.body or b"", request.model or "")
+            body = translator.request(request.body or b"", request.model or "")
         except BadRequestError as exc:
             raise refusal(exc) from exc
         if call.fields:
             body = bytes(instead_of_model(body, call.fields))
         request.on_translated(request.client_api, call.api, len(dropped.names))
-        return Prepared(_built(call, request, body), _translation(crossing, request, self._heads))
+        return Prepared(_built(call, request, body), _translation(translator, request, self._heads))
 
 
 def _built(call: TargetCall, request: ClientRequest, body: bytes) -> UpstreamRequest:
@@ -474,16 +480,16 @@ def _built(call: TargetCall, request: ClientRequest, body: bytes) -> UpstreamReq
 
 
 def _translation(
-    crossing: Crossing,
+    translator: ReplyTranslator,
     request: ClientRequest,
     heads: TranslatedHeads,
     on_head: Callable[[Headers], None] | None = None,
     instead: Callable[[ApiError], Instead | None] | None = None,
 ) -> Callable[[], ReplyFilter]:
-    """Return what brings the reply back by a crossing. on_head, instead: as in TranslatedReply."""
+    """Return what makes the filter that translates the reply. on_head, instead: as in TranslatedReply."""
     return partial(
         TranslatedReply,
-        crossing,
+        translator,
         request.on_bug,
         is_stream=request.fields.stream,
         has_limits=request.has_limits,

@@ -36,7 +36,7 @@ from velox.protocol.reply_body import BodyKind, BodyReader, CodingError
 from velox.protocol.sse_events import MOST_REPLY_BYTES
 from velox.protocol.usage.tokens import TokenUsage
 
-__all__ = ["Crossing", "CrossingStream", "Instead", "TranslatedHeads", "TranslatedReply"]
+__all__ = ["Instead", "ReplyTranslator", "StreamTranslator", "TranslatedHeads", "TranslatedReply"]
 
 _HeadKey: TypeAlias = tuple[ReplyShape, int, tuple[Header, ...], bool]
 
@@ -64,7 +64,7 @@ _DROPPED_WITH_LIMITS: Final = (*_DROPPED, b"x-ratelimit-")
 _KEPT: Final = frozenset({b"x-amzn-requestid"})
 
 
-class CrossingStream(Protocol):
+class StreamTranslator(Protocol):
     """One stream between two dialects."""
 
     @property
@@ -93,7 +93,7 @@ class CrossingStream(Protocol):
         """Return the event that ends a stream which is not whole."""
 
 
-class Crossing(Protocol):
+class ReplyTranslator(Protocol):
     """What one attempt needs to bring its reply back. dropped: what was left out of the request and of the answer.
 
     Large replies are translated in a thread: one call at a time.
@@ -123,7 +123,7 @@ class Crossing(Protocol):
     def whole_stream(self, body: bytes) -> bytes:
         """Put a plain answer into the events of a stream, for a client that asked for one. Raises as answer()."""
 
-    def stream(self) -> CrossingStream:
+    def stream(self) -> StreamTranslator:
         """Return what translates a stream."""
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
@@ -212,7 +212,6 @@ class TranslatedReply(ReplyFilter):
 
     __slots__ = (
         "_body",
-        "_crossing",
         "_ends",
         "_has_limits",
         "_head",
@@ -234,6 +233,7 @@ class TranslatedReply(ReplyFilter):
         "_secret",
         "_stream",
         "_told",
+        "_translator",
         "_work",
         "_written",
     )
@@ -241,7 +241,7 @@ class TranslatedReply(ReplyFilter):
 
     def __init__(
         self,
-        crossing: Crossing,
+        translator: ReplyTranslator,
         on_bug: Callable[[Exception], None],
         *,
         is_stream: bool,
@@ -263,14 +263,14 @@ class TranslatedReply(ReplyFilter):
         self._on_bug: Final = on_bug
         self._on_head: Final = on_head
         self._on_tokens: Final = on_tokens
-        self._crossing: Final = crossing
+        self._translator: Final = translator
         self._is_array: Final = is_array
         self._is_stream: Final = is_stream
         self._has_limits: Final = has_limits
         self._knows_529: Final = knows_529
         self._head: ReplyHead | None = None
         self._is_error = False
-        self._stream: CrossingStream | None = None
+        self._stream: StreamTranslator | None = None
         self._body: list[bytes] = []
         self._n_bytes = 0
         self._written: list[bytes] = []  # of a stream whose head is held
@@ -291,7 +291,7 @@ class TranslatedReply(ReplyFilter):
         self._is_error = head.status >= _ERRORS_FROM
         self._reader = BodyReader(head.headers)
         if self._is_stream and not self._is_error and (is_sse or not _is_json(head)):
-            self._stream = self._crossing.stream()
+            self._stream = self._translator.stream()
         return None
 
     def begins_stream(self) -> bool:
@@ -386,7 +386,7 @@ class TranslatedReply(ReplyFilter):
         elif kind is BodyKind.OBJECT and self.released is None:
             self._stream = None
         elif kind in (BodyKind.EVENTS, BodyKind.ARRAY) and self._stream is None:
-            self._stream = self._crossing.stream()
+            self._stream = self._translator.stream()
 
     def _begin_work(self, work: Callable[[], bytes], end: bool) -> bytes:
         self._work, self._ends = work, end
@@ -415,10 +415,10 @@ class TranslatedReply(ReplyFilter):
             self.is_behind, self.is_over = False, self._is_last
         return piece
 
-    def _on_text(self, stream: CrossingStream, pieces: list[bytes], end: bool) -> bytes:
+    def _on_text(self, stream: StreamTranslator, pieces: list[bytes], end: bool) -> bytes:
         """Return what goes on of what was made of a part of a stream."""
         if self._on_tokens is not None:
-            self._on_tokens(self._crossing.tokens)
+            self._on_tokens(self._translator.tokens)
         if pieces[0] and self.released is not None:
             self._n_bytes = 0
         if self._n_bytes > _MOST_FRUITLESS_BYTES:
@@ -458,7 +458,7 @@ class TranslatedReply(ReplyFilter):
         head = self._head
         assert head is not None, "a body comes after its head"
         if self._is_error:
-            error = self._crossing.read_error(head.status, head.headers, b"".join(pieces))
+            error = self._translator.read_error(head.status, head.headers, b"".join(pieces))
             instead = None if self._instead is None else self._instead(error)
             if instead is not None:
                 self._release(200, _JSON, *instead.fields)
@@ -466,9 +466,9 @@ class TranslatedReply(ReplyFilter):
             return self._fail(error)
         if self._on_head is not None:
             self._on_head(head.headers)
-        crossing = self._crossing
-        work = partial(_anew, crossing, pieces, is_stream=self._is_stream, is_events=self._is_events)
-        if is_large(pieces) or crossing.n_held > LARGE_BYTES:
+        translator = self._translator
+        work = partial(_anew, translator, pieces, is_stream=self._is_stream, is_events=self._is_events)
+        if is_large(pieces) or translator.n_held > LARGE_BYTES:
             return self._begin_work(work, end)
         return self._take(_made(work))
 
@@ -480,7 +480,7 @@ class TranslatedReply(ReplyFilter):
         if problem is not None:
             raise self._failure(problem)
         if self._on_tokens is not None:
-            self._on_tokens(self._crossing.tokens)
+            self._on_tokens(self._translator.tokens)
         head = self._head
         assert head is not None, "a body comes after its head"
         fields = (_SSE, _CACHE) if self._is_stream and not self._is_array else (_JSON,)
@@ -504,7 +504,7 @@ class TranslatedReply(ReplyFilter):
 
     def _tell(self, error: ApiError, wait: tuple[Header, ...]) -> bytes:
         self._release(error.status, _JSON, *wait)
-        return self._crossing.error(self._without_secret(error))
+        return self._translator.error(self._without_secret(error))
 
     def _shows_secret(self, error: ApiError) -> bool:
         """Say whether an error shows the key. In an escaped or compressed body no search of the bytes would find it."""
@@ -520,8 +520,8 @@ class TranslatedReply(ReplyFilter):
 
     def _release(self, status: int, *fields: tuple[bytes, bytes], length: int | None = None) -> None:
         assert self._head is not None, "a body comes after its head"
-        if self._crossing.dropped:
-            fields += ((b"x-velox-dropped", ",".join(self._crossing.dropped).encode("ascii")),)
+        if self._translator.dropped:
+            fields += ((b"x-velox-dropped", ",".join(self._translator.dropped).encode("ascii")),)
         if status == _OVERLOADED and not self._knows_529:
             status = _UNAVAILABLE
         self.released = self._heads.of(self._head, status, fields, has_limits=self._has_limits, length=length)
@@ -531,17 +531,17 @@ def _is_json(head: ReplyHead) -> bool:
     return any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
 
 
-def _anew(crossing: Crossing, pieces: list[bytes], *, is_stream: bool, is_events: bool) -> bytes:
+def _anew(translator: ReplyTranslator, pieces: list[bytes], *, is_stream: bool, is_events: bool) -> bytes:
     """Return a whole answer in the client's dialect. pieces: of its body, let go. is_events: it is a stream."""
     body = b"".join(pieces)
     pieces.clear()
-    most = crossing.most_values
+    most = translator.most_values
     if has_over(body, most):
         raise BrokenReplyError(f"it has over {most:,} fields and values")
     if is_events:
-        written = crossing.answer_of_stream(body)
+        written = translator.answer_of_stream(body)
     else:
-        written = crossing.whole_stream(body) if is_stream else crossing.answer(body)
+        written = translator.whole_stream(body) if is_stream else translator.answer(body)
     if len(written) > _MOST_WRITTEN_BYTES:
         raise BrokenReplyError(f"it would have over {_MOST_WRITTEN_BYTES} bytes for this client")
     return written

@@ -1,8 +1,8 @@
-"""A request of one dialect to a model of another: the two sides of one attempt, and what is between them.
+"""Translators: a request of one dialect to a model of another, and its reply back; one for each attempt.
 
-    Dialogue   text is generated
-    Invoked    Claude on Bedrock for a client of Messages: only the wrapper differs
-    Plain      whatever is answered by one body: counts
+    GenerationTranslator     text is generated
+    InvokeTranslator         Claude on Bedrock for a client of Messages: only the wire wrapper differs
+    NonStreamingTranslator   what is answered by one body: counts, embeddings
 
 Knows: that names and ids which a model's API can't take are put back in the answer. Does not know: which dialects
 there are (adapter.py), heads and filters (translated_reply.py).
@@ -59,7 +59,7 @@ from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.json.value_count import MOST_VALUES
 from velox.protocol.usage.tokens import TokenUsage
 
-__all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
+__all__ = ["GenerationTranslator", "InvokeTranslator", "NonStreamingTranslator", "PlainTranslator"]
 
 _TOO_LONG: Final = "context_length_exceeded"
 _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
@@ -75,8 +75,8 @@ _MOST_EVENTS_BYTES: Final = 128 * 1024 * 1024
 _MOST_NUMBERS: Final = 8_000_000
 
 
-class Dialogue:
-    """The crossing of one attempt that generates text."""
+class GenerationTranslator:
+    """The translator of one attempt that generates text."""
 
     __slots__ = ("_answered", "_client", "_dropped", "_model", "_searches", "_stream", "_usage", "_written")
     most_values: Final = MOST_VALUES
@@ -87,12 +87,12 @@ class Dialogue:
         self._dropped: Final = dropped
         self._written = _NOTHING
         self._searches = False  # the request asks for a search of the web
-        self._stream: _DialogueStream | None = None
+        self._stream: _GenerationStream | None = None
         self._usage = Usage()
         self._answered = ""  # the model
 
     def __repr__(self) -> str:
-        return f"<Dialogue {type(self._client).__name__} {type(self._model).__name__}>"
+        return f"<GenerationTranslator {type(self._client).__name__} {type(self._model).__name__}>"
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -135,11 +135,11 @@ class Dialogue:
         """Put a plain answer into the events of a stream. Raises as answer()."""
         return _events(self._client.stream(), events_of(self._read(body)))
 
-    def stream(self) -> _DialogueStream:
+    def stream(self) -> _GenerationStream:
         """Return what translates a stream."""
         cited = CitedTexts() if self._searches else None
         reader, writer, pictures = self._model.stream(), self._client.stream(), self._client.takes_pictures
-        self._stream = _DialogueStream(reader, writer, self._written, self._dropped, cited, takes_pictures=pictures)
+        self._stream = _GenerationStream(reader, writer, self._written, self._dropped, cited, takes_pictures=pictures)
         return self._stream
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
@@ -221,7 +221,7 @@ class _Calls:
         return written.ids.get(call_id, call_id), written.names.get(name, name)
 
 
-class _DialogueStream:
+class _GenerationStream:
     """One stream."""
 
     __slots__ = (
@@ -258,7 +258,7 @@ class _DialogueStream:
         self.model = ""
 
     def begin(self) -> None:
-        """See CrossingStream."""
+        """See StreamTranslator."""
         self.has_begun = True
 
     @property
@@ -357,7 +357,7 @@ class _DialogueStream:
         return found
 
 
-class Invoked:
+class InvokeTranslator:
     """Claude on Bedrock, asked by a client of Messages: its answers pass, its streams are taken out of their frames.
 
     So whoever counts its tokens reads what the client gets, which is all that the upstream says. client, model: of
@@ -373,7 +373,7 @@ class Invoked:
         self.dropped: Final = dropped
 
     def __repr__(self) -> str:
-        return "<Invoked>"
+        return "<InvokeTranslator>"
 
     @property
     def tokens(self) -> TokenUsage:
@@ -398,9 +398,9 @@ class Invoked:
         """Put a plain answer into the events of a stream. Raises as answer()."""
         return _events(self._client.stream(), events_of(self._model.answer(body)))
 
-    def stream(self) -> _InvokedStream:
+    def stream(self) -> _InvokeStream:
         """Return what unpacks a stream."""
-        return _InvokedStream(self._model.stream(), self._client.stream())
+        return _InvokeStream(self._model.stream(), self._client.stream())
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
         """Read an error's body."""
@@ -411,7 +411,7 @@ class Invoked:
         return self._client.error(error)
 
 
-class _InvokedStream:
+class _InvokeStream:
     """One stream: its bytes pass, out of their frames; a reader looks on."""
 
     __slots__ = ("_frames", "_reader", "_writer", "failed", "has_begun", "is_whole")
@@ -425,7 +425,7 @@ class _InvokedStream:
         self.is_whole = False
 
     def begin(self) -> None:
-        """See CrossingStream."""
+        """See StreamTranslator."""
         self.has_begun = True
 
     @property
@@ -453,7 +453,7 @@ class _InvokedStream:
         return self._writer.write(Failed(error))
 
 
-class PlainCrossing(Protocol):
+class PlainTranslator(Protocol):
     """What has one body for an answer (dialects/counting.py)."""
 
     @property
@@ -469,8 +469,8 @@ class PlainCrossing(Protocol):
         """Write an error in the client's dialect."""
 
 
-class Plain:
-    """Such a crossing as one that might have been a stream, which nobody asks it for.
+class NonStreamingTranslator:
+    """Gives a translation that has no streams the interface of one that has; stream() is never called.
 
     tokens: what its reply told. n_held: how many bytes of the answer other calls have brought.
     """
@@ -480,7 +480,7 @@ class Plain:
 
     def __init__(
         self,
-        inner: PlainCrossing,
+        inner: PlainTranslator,
         tokens: Callable[[], TokenUsage] = TokenUsage,
         n_held: Callable[[], int] = int,
     ) -> None:
@@ -492,7 +492,7 @@ class Plain:
         self.read_error: Final = inner.read_error
 
     def __repr__(self) -> str:
-        return f"<Plain {self._inner!r}>"
+        return f"<NonStreamingTranslator {self._inner!r}>"
 
     @property
     def tokens(self) -> TokenUsage:
@@ -517,7 +517,7 @@ class Plain:
         """Not called: no client asks for a stream of this."""
         raise AssertionError("there is no stream of this")
 
-    def stream(self) -> _DialogueStream:
+    def stream(self) -> _GenerationStream:
         """Not called: no client asks for a stream of this."""
         raise AssertionError("there is no stream of this")
 
