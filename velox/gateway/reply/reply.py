@@ -114,6 +114,16 @@ class _Refused:
         self.failure: VeloxError | None = None
 
 
+class _CatchingUp:
+    """A filter that is behind. waiting: what has come meanwhile, and whether it was the end."""
+
+    __slots__ = ("task", "waiting")
+
+    def __init__(self, task: asyncio.Task[None], waiting: deque[tuple[bytes, bool]]) -> None:
+        self.task: Final = task
+        self.waiting: Final = waiting
+
+
 class Reply:
     """One reply, and the sink of each attempt at it. `ended` resolves with how that ended.
 
@@ -127,9 +137,9 @@ class Reply:
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_early", "_filters", "_first", "_gate", "_has_body"),
-        *("_n_seen", "_quiet_s"),
+        "_quiet",
         *("_has_first", "_may_hold"),
-        *("_apart", "_catching_up", "_waiting"),
+        *("_apart", "_catching_up"),
         *(
             "_is_chat",
             "_answers",
@@ -163,8 +173,7 @@ class Reply:
         apart: Apart | None = None,
     ) -> None:
         self._apart: Final = apart or Apart()
-        self._catching_up: asyncio.Task[None] | None = None  # while a filter is behind
-        self._waiting: deque[tuple[bytes, bool]] | None = None  # what has come meanwhile, and whether it was the end
+        self._catching_up: _CatchingUp | None = None  # while a filter is behind
         self._rewrites: Final = rewrites
         self._client = client
         self._request_id: Final = request_id
@@ -191,8 +200,7 @@ class Reply:
         self._first: FirstEventWatch | None = None  # of such a stream, while the listener waits for the first event
         self._write_chunk: ChunkWriter | None = None  # while lone chunks pass unread
         self._comment_s = 0.0  # when the upstream last sent a comment
-        self._n_seen = 0  # bytes that had gone to the client at the last look of keep_alive()
-        self._quiet_s = 0.0  # since when it has been sent nothing; 0: nobody has looked yet
+        self._quiet: tuple[int, float] | None = None  # bytes that the client had, and since when no more; keep_alive()
         self._stream: UpstreamStream | None = None
         self._leaving: asyncio.TimerHandle | None = None  # while the end is awaited of a stream that is over
         self._listener: ReplyListener | None = None  # while its attempt runs
@@ -216,11 +224,12 @@ class Reply:
         self._told = told
         self._listener = listener
         self._needs_first = listener is not None
-        self._has_first = False
-        self._chain = self._gate = self._early = None
-        self._may_hold = True
-        if self.ended.done():
-            self.ended = self._loop.create_future()
+        if self.ended.done() or not self._may_hold:  # else nothing has come of an attempt before
+            self._has_first = False
+            self._chain = self._gate = self._early = None
+            self._may_hold = True
+            if self.ended.done():
+                self.ended = self._loop.create_future()
 
     def attach(self, stream: UpstreamStream) -> None:
         """Take the attempt's stream, to hold it up and to cancel it."""
@@ -235,8 +244,8 @@ class Reply:
         self._needs_first = self._has_first = False
         self._early = self._refused = None
         if self._catching_up is not None:
-            self._catching_up.cancel()
-            self._catching_up = self._waiting = None
+            self._catching_up.task.cancel()
+            self._catching_up = None
         stream, self._stream = self._stream, None
         if stream is None:
             return
@@ -314,8 +323,8 @@ class Reply:
             self._on_filtered(self._chain, data, end and not is_cut)
         else:
             self._write_body(data, end and not is_cut)
-            if end and not is_cut:
-                self._end(WHOLE)
+            if end and not is_cut and not self.ended.done():
+                self.ended.set_result(WHOLE)
         if self._has_first and self.started:
             self._tell_first(self.last_s)
             self._pass_chunks()
@@ -427,15 +436,16 @@ class Reply:
         times a second.
         """
         # The usual answer first: this is asked of thousands at a time.
-        if self.bytes_out != self._n_seen or not self._quiet_s:
-            self._n_seen, self._quiet_s = self.bytes_out, self.heard_s or now_s
-        if now_s - self._quiet_s < silence_s or self.ended.done() or self._client.is_write_paused:
+        quiet = self._quiet
+        if quiet is None or self.bytes_out != quiet[0]:
+            quiet = self._quiet = (self.bytes_out, self.heard_s or now_s)
+        if now_s - quiet[1] < silence_s or self.ended.done() or self._client.is_write_paused:
             return
         if not self.started:
             self._begin_stream()
         # is_sse: a translation may have made something else of the upstream's events.
         if self.started and self.is_sse and self._may_add and self._is_between:
-            self._quiet_s = now_s
+            self._quiet = (self.bytes_out, now_s)
             self._client.body(sse.COMMENT, False)
 
     def _begin_stream(self) -> None:
@@ -586,8 +596,8 @@ class Reply:
             is_whole = self._write_lines(passed, head, length, data, end, began_ns) and end
         else:
             is_whole = self._write_head(status, self._headers(passed, head, began_ns), length, data, end) and end
-        if is_whole:
-            self._end(WHOLE)
+        if is_whole and not self.ended.done():
+            self.ended.set_result(WHOLE)
         if self.started:
             self.relay_ns = self.first_byte_ns - began_ns
             if self._has_first:
@@ -649,8 +659,8 @@ class Reply:
 
     def _on_filtered(self, chain: FilterChain, data: bytes, end: bool) -> None:
         """Pass on what the filters leave of a read: the head too, when it is held back no longer."""
-        if self._waiting is not None:
-            self._waiting.append((data, end))
+        if self._catching_up is not None:
+            self._catching_up.waiting.append((data, end))
             return
         try:
             data = chain.feed(data, end)
@@ -660,8 +670,9 @@ class Reply:
         if self._asks_about(chain):
             return
         if chain.is_behind:
-            self._waiting = deque()
-            self._catching_up = self._loop.create_task(self._catch_up(chain, self._waiting, end), name="catch up")
+            waiting = deque[tuple[bytes, bool]]()
+            task = self._loop.create_task(self._catch_up(chain, waiting, end), name="catch up")
+            self._catching_up = _CatchingUp(task, waiting)
             if self._stream is not None:
                 self._stream.pause()
             end = False
@@ -685,7 +696,7 @@ class Reply:
             except Exception as exc:
                 if not self.ended.done():
                     self.ended.set_exception(exc)  # a bug: its exchange records it
-            self._catching_up = self._waiting = None
+            self._catching_up = None
             self.last_s = self._loop.time()
             self._let_go(chain)
             if not self._client.is_write_paused:

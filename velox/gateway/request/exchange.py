@@ -361,6 +361,7 @@ class Exchange(HedgingHost):
             keeping = self._keeping
             if keeping is not None and keeping.unknown:
                 await self._learn(keeping)
+                keeping = self._keeping
             if self._grant is NO_GRANT:
                 self.phase = "limit"
                 await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
@@ -378,7 +379,6 @@ class Exchange(HedgingHost):
                     )
                 routing.n_open += 1
                 self._routing = routing
-                keeping = self._keeping  # another one, where places were learned
                 if keeping is not None and keeping.notes:
                     way = self._way = self._kept_way(keeping, way, routing)
                 if way.only is None and way.parts.entry.balance == "session":
