@@ -19,6 +19,7 @@ from typing import Final
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.value_count import MOST_VALUES, has_over
 from velox.protocol.reply_body import BOM, BrokenReplyError
+from velox.protocol.slices import SLICE_BYTES, drained
 
 __all__ = ["MOST_REPLY_BYTES", "SseEvents"]
 
@@ -29,9 +30,9 @@ _BLANK_LINE: Final = b"\r\n\r\n"
 # To look for a number in bytes takes a tenth of the time that a piece of one byte takes.
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
+_DATA: Final = b"data: "
 _MOST_STRAY_BYTES: Final = 64 * 1024
 _IGNORED: Final = (b"", b"id", b"retry")  # the first is a comment's
-_DATA_LINE: Final = b"data: "
 _FIELD_BYTES: Final = 16  # of a line that is too long: more than any name of a field
 
 
@@ -96,21 +97,37 @@ class SseEvents:
                     self.n_data += 1
                     return [(b"", text)] if text else []  # one event, as Google sends them
         self.is_whole = False
+        if not data:
+            return []
         if _LF not in data and _CR not in data and not self._ends_with_cr:
             self._hold(data)
             return []
-        text = b"".join((*self._held, data))
+        if self._ends_with_cr:  # the end of a line, whatever comes
+            self._held[-1] = self._held[-1][:-1]
+            data = b"\n" + data.removeprefix(b"\n")
         # A CR at the end may be half of a CRLF.
-        cr = b"\r" if text.endswith(b"\r") else b""
-        # Tens of times faster than a pattern, and an event may have megabytes.
-        text = text[: len(text) - len(cr)].replace(b"\r\n", b"\n")
+        cr = b"\r" if data.endswith(b"\r") else b""
+        # Tens of times faster than a pattern, and a read may have megabytes.
+        text = data[: len(data) - len(cr)].replace(b"\r\n", b"\n")
         lines = text.split(b"\n") if _CR not in text else _LINE_END.split(text)
-        self._held, self._held_bytes = [], 0
         rest = lines.pop() + cr
+        if lines and self._held:
+            self._end_held(lines)
         found = self._lines(lines)
         if rest:
             self._hold(rest)
         return found
+
+    def _end_held(self, lines: list[bytes]) -> None:
+        """Read the line that is held, of which the first of these is the end."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        held.append(lines[0])
+        if sum(map(len, held)) <= SLICE_BYTES or not held[0].startswith(_DATA):
+            lines[0] = b"".join(held)
+            return
+        held[0] = held[0][len(_DATA) :]
+        del lines[0]
+        self._add(drained(held), len(_DATA))
 
     def _begun(self, data: bytes) -> bytes:
         """Skip a byte order mark at the start, which may come in pieces."""
@@ -162,7 +179,7 @@ class SseEvents:
 
     def end(self) -> list[tuple[bytes, bytes]]:
         """Nothing more comes; an event without its blank line counts, as some servers leave the last one out."""
-        rest, self._held = b"".join(self._held), []
+        rest = drained(self._held)
         return self._lines([rest.removesuffix(b"\r"), b""])
 
     @property
@@ -189,20 +206,27 @@ class SseEvents:
                 self._name = b""
                 self._n_bytes = 0
                 continue
+            if line.startswith(_DATA):
+                self._add(line[len(_DATA) :], len(_DATA))
+                continue
             name, colon, value = line.partition(b":")
             value = value.removeprefix(b" ")
             if name == b"data":
-                self._data.append(value)
-                self._n_bytes += len(line)
-                self.n_data += len(colon)
-                if self._n_bytes > self._most_bytes:
-                    self._spill()
+                self._add(value, len(line) - len(value), n_lines=len(colon))
             elif name == b"event":
                 self._name = value
             elif name not in _IGNORED and self._stray_bytes < _MOST_STRAY_BYTES:
                 self._stray.append(line)
                 self._stray_bytes += len(line)
         return found
+
+    def _add(self, value: bytes, n_more: int, n_lines: int = 1) -> None:
+        """Take a line of data. n_more: bytes of the line beside its value. n_lines: for n_data."""
+        self._data.append(value)
+        self._n_bytes += len(value) + n_more
+        self.n_data += n_lines
+        if self._n_bytes > self._most_bytes:
+            self._spill()
 
     def _event(self) -> bytes:
         """Return the data of the event that is whole now."""
@@ -231,7 +255,7 @@ class SseEvents:
         if name == b"data":
             outline.feed(value.removeprefix(b" "))
         # What follows of the line is read as if it began here.
-        line = (_DATA_LINE if name == b"data" else line[:_FIELD_BYTES]) + end
+        line = (_DATA if name == b"data" else line[:_FIELD_BYTES]) + end
         self._held, self._held_bytes = [line] if line else [], len(line)
 
     def _too_long(self) -> BrokenReplyError:

@@ -47,6 +47,14 @@ def test_what_names_no_data_is_a_url(url: str) -> None:
     assert read_url(url).kind is MediaKind.URL
 
 
+@pytest.mark.parametrize("before", ["", "a", "ab"])
+def test_megabytes_are_unquoted_as_the_standard_library_does(before: str) -> None:
+    """In slices, which cut no escape."""
+    text = before + "%e2%82%ac=\n" * 50_000
+    assert base64.b64decode(read_url(f"data:,{text}").value) == unquote_to_bytes(text)
+    assert read_url(f"data:;base64,{text}").value == unquote_to_bytes(text).decode()
+
+
 @pytest.mark.parametrize("head", ["data:image/png;base64,", "data:image/svg+xml,"])
 @pytest.mark.parametrize("escape", ["%41", "%%"])
 def test_escapes_cost_little(head: str, escape: str) -> None:

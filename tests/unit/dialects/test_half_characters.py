@@ -40,7 +40,7 @@ from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.generate.write_reply import GenerateClient
-from velox.dialects.json_text.surrogates import masked, unmasked, without_half, without_halves
+from velox.dialects.json_text.surrogates import first_document, masked, unmasked, without_half, without_halves
 from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.streams.events import events_of
 from velox.dialects.tools.tool_schema import listed_schema
@@ -299,3 +299,37 @@ def test_so_many_halves_are_masked(n: int, can_be_masked: bool) -> None:
 def test_end_that_is_half_a_character(text: bytes, is_open: bool) -> None:
     """Unless its backslash is itself escaped."""
     assert without_half(b'"' + text + b'"', b"")[1] == (HALF if is_open else b"")
+
+
+def test_halves_in_megabytes_are_found_wherever_they_stand() -> None:
+    """A long text is gone through in slices, which cut no pair."""
+    for n_before in range(12):
+        text = b'"' + b"a" * n_before + (HALF + OTHER) * 60_000 + HALF + (HALF + OTHER) * 60_000 + b'"'
+        lone = n_before + 1 + 12 * 60_000
+
+        without = text[:lone] + rb"\ufffd" + text[lone + 6 :]
+        assert without_halves(text) == without
+        mask = masked(text)
+        assert mask == text[:lone] + rb"\ue03d" + text[lone + 6 :]
+        assert unmasked(mask) == text
+
+
+@pytest.mark.parametrize(
+    ("body", "first"),
+    [
+        (b'{"a":1}\n\ndata: [DONE]\n', b'{"a":1}\n\n'),
+        (b'\xef\xbb\xbf {"a":1} {}', b' {"a":1} '),
+        (b'{"a":"\\ud83d"}x', b'{"a":"\\ud83d"}'),
+        (b'{"a":"\xff"}x', '{"a":"\ufffd"}'.encode()),
+        (b'{"a":1}', None),
+        (b'{"a":1} \n', None),
+        (b'{"a":"\\ud83d"}', None),
+        (b'{"a":', None),
+        (b"", None),
+        (b"data: 1", None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_json_that_a_reply_begins_with(body: bytes, first: bytes | None) -> None:
+    """Some servers end a plain answer as they end a stream."""
+    assert first_document(body) == first

@@ -95,6 +95,15 @@ def test_events_over_the_bound_are_errors(wire: bytes) -> None:
         assert len(_read(wire, cuts, 130)) <= 1
 
 
+@pytest.mark.parametrize("name", ["data: ", "data:", "event: e\r\ndata:  "])
+def test_large_events_are_those_of_their_lines(name: str) -> None:
+    """One line in many pieces, with what follows it in the last one."""
+    text = b"x" * 700_000
+    wire = name.encode() + text + b"\r\ndata: b\r\n\r\ndata: c\n\n"
+    for cuts in (range(0, len(wire), 65_536), range(3, len(wire), 65_536), [700_007], [len(wire) - 3]):
+        assert [each for _, each in _read(wire, cuts)] == [b" " * name.count("  ") + text + b"\nb", b"c"]
+
+
 def test_many_events_in_one_read_have_a_bound_each() -> None:
     """It is of one event, not of a read."""
     assert len(_read(b"data: " + b"x" * 50 + b"\n\n") * 100) == 100

@@ -9,8 +9,6 @@ Knows: what the wire wrappers want. Does not know: Messages' own fields, paths, 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -35,6 +33,7 @@ from velox.dialects.json_text.decoding import decoded_reply
 from velox.dialects.json_text.text import quoted
 from velox.dialects.messages.wire import BILLING
 from velox.protocol.json.edit import STRING, Field
+from velox.protocol.slices import from_base64
 
 __all__ = [
     "ClaudeOnBedrock",
@@ -229,8 +228,8 @@ class InvokeStream:
 def _event(payload: bytes) -> bytes:
     chunk = decoded_reply(_CHUNK, payload)
     try:
-        text = base64.b64decode(chunk.bytes, validate=True)
-    except (binascii.Error, ValueError):
+        text = from_base64(chunk.bytes)
+    except ValueError:
         raise BrokenReplyError("a frame of the upstream's event stream is not base64") from None
     if b"\n" in text or b"\r" in text:
         text = text.replace(b"\r", b" ").replace(b"\n", b" ")  # between tokens: a string has none

@@ -60,6 +60,7 @@ from velox.dialects.tools.hosted import taken_search, without_pictures
 from velox.dialects.tools.strict_schema import strict_field, taken_strict
 from velox.dialects.tools.tool_fit import fit_tools
 from velox.dialects.tools.tool_schema import listed_schema
+from velox.protocol.slices import concatenated
 
 __all__ = ["ChatModel"]
 
@@ -141,7 +142,7 @@ class ChatModel:
             else:
                 dropped.drop("verbosity")
         fields += [messages.cache_control(request.cache), b"}"]
-        return Written(b"".join(fields), self._names.originals, messages.ids, keys)
+        return Written(concatenated(fields), self._names.originals, messages.ids, keys)
 
     def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
         """Add a field as it is called there, if the model takes it."""

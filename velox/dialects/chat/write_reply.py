@@ -39,6 +39,7 @@ from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.openai_errors import error_json
 from velox.dialects.streams.citations import spans_of
 from velox.dialects.tools.arguments import custom_input, written_arguments
+from velox.protocol.slices import concatenated
 
 __all__ = ["ChatClient"]
 
@@ -112,19 +113,17 @@ class ChatClient:
             b"}",
         ]
         tier = b',"service_tier":' + quoted(answer.tier) if answer.tier in _TIERS else b""
-        return (
-            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[{"index":0,"message":%b,'
-            b'"logprobs":null,"finish_reason":"%b"}],"usage":%b%b}'
-            % (
-                quoted(answer_id(answer.id, self._call)),
-                self._call.now_s,
-                quoted(answer.model or self._model),
-                b"".join(fields),
-                finish_word(stop, is_old=self._reader.is_old),
-                usage_json(answer.usage),
-                tier,
-            )
+        head = b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[{"index":0,"message":' % (
+            quoted(answer_id(answer.id, self._call)),
+            self._call.now_s,
+            quoted(answer.model or self._model),
         )
+        end = b',"logprobs":null,"finish_reason":"%b"}],"usage":%b%b}' % (
+            finish_word(stop, is_old=self._reader.is_old),
+            usage_json(answer.usage),
+            tier,
+        )
+        return concatenated([head, *fields, end])
 
     def _beside_text(self, blocks: Sequence[AnswerBlock]) -> list[bytes]:
         return [*self._annotations(blocks), *_images(blocks)]

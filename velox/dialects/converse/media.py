@@ -5,7 +5,6 @@ Knows: the formats of Bedrock's runtime, the rules for documents' names. Does no
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Final
 
@@ -13,6 +12,7 @@ from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Audio, Document, Image, Media, MediaKind
 from velox.dialects.json_text.text import quoted
 from velox.dialects.media.file_types import is_text
+from velox.protocol.slices import as_base64, concatenated, text_slices
 
 __all__ = ["DocumentNames", "audio_block", "document_block", "image_block", "is_film"]
 
@@ -107,8 +107,8 @@ def document_block(document: Document, names: DocumentNames, path: str) -> bytes
         return b'{"video":{"format":"%b","source":%b}}' % (_format(_VIDEO, source, None, "video", path), written)
     if source.kind is MediaKind.TEXT:
         form = b"txt"
-        text = base64.b64encode(source.value.encode("utf-8", "replace"))
-        written = b'{"bytes":"%b"}' % text
+        text = as_base64(concatenated(piece.encode("utf-8", "replace") for piece in text_slices(source.value)))
+        written = b'{"bytes":"%b"}' % text.encode("ascii")
     else:
         extension = document.name.rpartition(".")[2].lower() if document.name else None
         written = _source(source, "document", path)

@@ -10,8 +10,6 @@ Knows: the order and the meaning of events. Does not know: frames (frames.py).
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Final
 
 from velox.dialects.canonical.endings import settled
@@ -37,6 +35,7 @@ from velox.dialects.converse.wire import BLOCK_DELTA, BLOCK_START, BLOCK_STOP, M
 from velox.dialects.converse.words import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
 from velox.dialects.json_text.surrogates import reply_keeping_surrogates
 from velox.dialects.json_text.text import EMPTY
+from velox.protocol.slices import as_base64, concatenated, from_base64
 
 __all__ = ["ConverseStream"]
 
@@ -255,6 +254,6 @@ def _joined_base64(parts: list[str]) -> str:
     if len(parts) == 1:
         return parts[0]
     try:
-        return base64.b64encode(b"".join(base64.b64decode(part, validate=True) for part in parts)).decode("ascii")
-    except (binascii.Error, ValueError):
+        return as_base64(concatenated(map(from_base64, parts)))
+    except ValueError:
         raise BrokenReplyError("redacted reasoning of the upstream's stream is no base64") from None

@@ -14,7 +14,6 @@ Knows: how the request is said. Does not know: any model's name (facts).
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Final, TypeAlias, assert_never
 
@@ -53,6 +52,7 @@ from velox.dialects.tools.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.tools.json_note import json_note
 from velox.dialects.tools.open_calls import OpenCalls
 from velox.dialects.tools.tool_schema import object_schema
+from velox.protocol.slices import from_base64
 
 __all__ = ["ANTHROPIC", "FORMAT_TOOL", "RequestWriter", "is_claude"]
 
@@ -602,7 +602,7 @@ class RequestWriter:
 
 def _is_base64(text: str) -> bool:
     try:
-        return bool(base64.b64decode(text, validate=True))
+        return bool(from_base64(text))
     except ValueError:
         return False
 

@@ -5,13 +5,13 @@ Knows: msgspec's errors. Does not know: any dialect's fields.
 
 from __future__ import annotations
 
-import json
 from typing import Final, TypeVar
 
 import msgspec
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.protocol.reply_body import BOM
+from velox.protocol.slices import concatenated, copied, utf8_fault, utf8_slices
 from velox.protocol.usage.tokens import Bill, bill_of
 
 __all__ = [
@@ -20,14 +20,12 @@ __all__ = [
     "checked_text",
     "decoded_reply",
     "decoded_request",
-    "first_document",
     "is_given",
     "object_in",
     "reply_text",
 ]
 
 _T = TypeVar("_T")
-_SCANNER: Final = json.JSONDecoder()
 _PLACE: Final = " - at `$"
 
 
@@ -36,14 +34,13 @@ def checked_text(body: bytes | bytearray) -> bytes:
 
     Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values.
     """
-    try:
-        if not body.isascii():
-            body.decode("utf-8")
-            if body.startswith(BOM):
-                return bytes(body[len(BOM) :])
-    except UnicodeDecodeError as exc:
-        raise BadRequestError(f"the body is not UTF-8: byte {exc.start} is wrong") from None
-    return bytes(body)
+    if not body.isascii():
+        fault = utf8_fault(body)
+        if fault is not None:
+            raise BadRequestError(f"the body is not UTF-8: byte {fault} is wrong")
+        if body.startswith(BOM):
+            return bytes(body[len(BOM) :])
+    return copied(body)
 
 
 def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, path: str = "") -> _T:
@@ -70,23 +67,9 @@ def decoded_reply(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) 
 
 def reply_text(data: bytes) -> bytes:
     """Return a reply, or an event of it, as UTF-8: a server that cuts a character shows a mark in its place."""
-    if data.isascii():
+    if data.isascii() or utf8_fault(data) is None:
         return data
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace").encode()
-    return data
-
-
-def first_document(body: bytes) -> bytes | None:
-    """Return the JSON that a body begins with; None: it begins with none, or nothing follows on it."""
-    text = body.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-    try:
-        _, end = _SCANNER.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return text[:end].encode() if text[end:].strip() else None
+    return concatenated(piece.decode("utf-8", "replace").encode() for piece in utf8_slices(data))
 
 
 def is_given(raw: msgspec.Raw) -> bool:

@@ -17,9 +17,18 @@ from typing import Final, TypeVar
 import msgspec
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.json_text.decoding import decoded_reply, reply_text
+from velox.dialects.json_text.decoding import BOM, decoded_reply, reply_text
+from velox.protocol.slices import SLICE_BYTES, concatenated, json_slices, text_slices
 
-__all__ = ["keeping_surrogates", "masked", "reply_keeping_surrogates", "unmasked", "without_half", "without_halves"]
+__all__ = [
+    "first_document",
+    "keeping_surrogates",
+    "masked",
+    "reply_keeping_surrogates",
+    "unmasked",
+    "without_half",
+    "without_halves",
+]
 
 _T = TypeVar("_T")
 
@@ -40,14 +49,28 @@ _OPEN_END_BYTES: Final = 7
 # The private characters in what was read: as many as there were masks, while a table asks for each letter of a text.
 _PRIVATE: Final = re.compile("[\ue000-\ue7ff]")
 _FROM_PRIVATE: Final = 0xE000 - 0xD800
+_ANY: Final = msgspec.json.Decoder(msgspec.Raw)
+# How msgspec says that something follows on a document, and at which byte, the first of which is 1.
+_TRAILING: Final = re.compile(r"trailing characters \(byte ([0-9]+)\)")
 
 
 def masked(data: bytes) -> bytes | None:
     """Return JSON without lone surrogates; None: it has none, too many, or there is no way."""
-    if _LOOKS_SO.search(data) is None or _TAKEN.search(data) is not None:
-        return None
-    found, n = _LONE.subn(_to_mask, _with_plain_escapes(data), _MOST_HALVES + 1)
-    return found.replace(_BACKSLASH, rb"\\") if 0 < n <= _MOST_HALVES else None
+    found: list[bytes] = []
+    n_halves = 0
+    for piece in json_slices(data):
+        if _TAKEN.search(piece) is not None:
+            return None
+        if _LOOKS_SO.search(piece) is not None:
+            most = _MOST_HALVES + 1 - n_halves
+            without, n = _LONE.subn(_to_mask, _with_plain_escapes(piece), most)
+            n_halves += n
+            if n == most:
+                return None
+            found.append(without.replace(_BACKSLASH, rb"\\"))
+        else:
+            found.append(piece)
+    return concatenated(found) if n_halves else None
 
 
 def _with_plain_escapes(data: bytes) -> bytes:
@@ -65,8 +88,14 @@ def _to_half(match: re.Match[bytes]) -> bytes:
     return b"\\ud%x%b" % (int(mask[:1], 16) + 8, mask[1:])
 
 
+def _to_letter(match: re.Match[str]) -> str:
+    return chr(ord(match[0]) - _FROM_PRIVATE)
+
+
 def _with_halves(data: bytes) -> bytes:
-    return _MASK.sub(_to_half, _with_plain_escapes(data)).replace(_BACKSLASH, rb"\\")
+    return concatenated(
+        _MASK.sub(_to_half, _with_plain_escapes(piece)).replace(_BACKSLASH, rb"\\") for piece in json_slices(data)
+    )
 
 
 def unmasked(value: _T) -> _T:
@@ -81,7 +110,7 @@ def _unmasked(value: object) -> object:
         case bytes():
             return _with_halves(value)
         case str():
-            return _PRIVATE.sub(lambda found: chr(ord(found[0]) - _FROM_PRIVATE), value)
+            return "".join(_PRIVATE.sub(_to_letter, piece) for piece in text_slices(value))
         case msgspec.Raw():
             return msgspec.Raw(_with_halves(bytes(value)))
         case dict():
@@ -106,6 +135,25 @@ def keeping_surrogates(read: Callable[[bytes], _T], data: bytes) -> _T:
     return unmasked(read(text))
 
 
+def first_document(body: bytes) -> bytes | None:
+    """Return the JSON that a reply begins with; None: it begins with none, or nothing follows on it."""
+    text = reply_text(body).removeprefix(BOM)
+    end = _end_of_first(text)
+    if end is None and (half := masked(text)) is not None:
+        end = _end_of_first(half)  # a mask is as long as what it stands for
+    return None if end is None else text[:end]
+
+
+def _end_of_first(text: bytes) -> int | None:
+    """Return where the JSON ends that a text begins with; None as above."""
+    try:
+        _ANY.decode(text)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        found = _TRAILING.search(str(exc))
+        return None if found is None else int(found[1]) - 1
+    return None
+
+
 def reply_keeping_surrogates(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
     """Decode an upstream's reply, or an event of it, of which not all may be UTF-8. Raises BrokenReplyError."""
     data = reply_text(data)
@@ -117,6 +165,12 @@ def reply_keeping_surrogates(decoder: msgspec.json.Decoder[_T], data: bytes) -> 
 
 def without_halves(data: bytes) -> bytes:
     """Return JSON with the mark of a broken character (U+FFFD) in the place of each lone half."""
+    if len(data) > SLICE_BYTES:
+        return concatenated(map(_without_halves, json_slices(data)))
+    return _without_halves(data)
+
+
+def _without_halves(data: bytes) -> bytes:
     if b"\\u" not in data or _LOOKS_SO.search(data) is None:
         return data
     return _LONE.sub(rb"\\ufffd", _with_plain_escapes(data)).replace(_BACKSLASH, rb"\\")

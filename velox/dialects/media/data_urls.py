@@ -5,12 +5,13 @@ Knows: RFC 2397. Does not know: any dialect.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from velox.dialects.canonical.model import Media, MediaKind
+from velox.protocol.slices import SLICE_BYTES, as_base64, concatenated, text_slices
 
 __all__ = ["read_url"]
 
@@ -35,7 +36,7 @@ def read_url(url: str) -> Media:
     kind = head.partition(";")[0]
     if head.removeprefix(kind).endswith(_BASE64):
         return Media(MediaKind.DATA, _unquoted(data).decode("utf-8", "replace") if "%" in data else data, kind or None)
-    return Media(MediaKind.DATA, base64.b64encode(_unquoted(data)).decode("ascii"), kind or _NO_TYPE)
+    return Media(MediaKind.DATA, as_base64(_unquoted(data)), kind or _NO_TYPE)
 
 
 def _unquoted(text: str) -> bytes:
@@ -44,10 +45,28 @@ def _unquoted(text: str) -> bytes:
     Quoted-printable has the same escapes behind another letter, and a decoder in C. A text with over 10,000 signs of
     percent that begin no escape is none of a URL, and is returned as it is.
     """
-    data = text.encode("utf-8", "replace")
-    if b"%" not in data:
-        return data
-    escaped, n = _NO_ESCAPE.subn(b"%25", data, _MOST_NO_ESCAPES + 1)
-    if n > _MOST_NO_ESCAPES:
-        return data
-    return binascii.a2b_qp(escaped.replace(b"=", b"%3D").replace(b"%", b"="))
+    found: list[bytes] = []
+    n_signs = 0
+    for piece in _slices(text):
+        data = piece.encode("utf-8", "replace")
+        if b"%" in data:
+            most = _MOST_NO_ESCAPES + 1 - n_signs
+            escaped, n = _NO_ESCAPE.subn(b"%25", data, most)
+            n_signs += n
+            if n == most:
+                return concatenated(piece.encode("utf-8", "replace") for piece in text_slices(text))
+            data = binascii.a2b_qp(escaped.replace(b"=", b"%3D").replace(b"%", b"="))
+        found.append(data)
+    return concatenated(found)
+
+
+def _slices(text: str) -> Iterator[str]:
+    """Return a text in slices; no escape is cut."""
+    at = 0
+    while len(text) - at > SLICE_BYTES:
+        end = at + SLICE_BYTES
+        sign = text.rfind("%", end - 2, end)
+        end = end if sign < 0 else sign
+        yield text[at:end]
+        at = end
+    yield text[at:]

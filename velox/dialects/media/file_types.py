@@ -11,13 +11,13 @@ Knows: types, extensions, first bytes. Does not know: any dialect, or which type
 
 from __future__ import annotations
 
-import base64
 import codecs
 import re
 from types import MappingProxyType
 from typing import Final
 
 from velox.dialects.canonical.model import CacheMark, Document, Image, Media, MediaKind
+from velox.protocol.slices import SLICE_BYTES, from_base64, text_slices
 
 __all__ = ["EXTENSIONS", "PDF", "file_text", "is_text", "pictured", "typed"]
 
@@ -28,6 +28,7 @@ _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
 _UNKNOWN: Final = frozenset(
     {None, "", "application/octet-stream", "binary/octet-stream", "application/x-download", "application/unknown"}
 )
+
 EXTENSIONS: Final = MappingProxyType(
     {
         "pdf": PDF,
@@ -147,10 +148,10 @@ def file_text(source: Media) -> str | None:
     """Return what a file says that is a text, as data; None: it is no base64, or no text in UTF-8 or UTF-16."""
     try:
         data = _decoded(source.value)
-        for mark, encoding in _BOMS:
-            if data.startswith(mark):
-                return data.decode(encoding)
-        return data.decode("utf-8")
+        encoding = next((encoding for mark, encoding in _BOMS if data.startswith(mark)), "utf-8")
+        decoder = codecs.getincrementaldecoder(encoding)()
+        pieces = [decoder.decode(data[at : at + SLICE_BYTES]) for at in range(0, len(data), SLICE_BYTES)]
+        return "".join((*pieces, decoder.decode(b"", True)))
     except ValueError:
         return None
 
@@ -158,9 +159,9 @@ def file_text(source: Media) -> str | None:
 def _decoded(data: str) -> bytes:
     """Return what base64 says, in lines or not, of either alphabet. Raises ValueError: it is none."""
     try:
-        return base64.b64decode(data, validate=True)
+        return from_base64(data)
     except ValueError:
-        return base64.b64decode("".join(data.split()).translate(_STANDARD), validate=True)
+        return from_base64("".join("".join(piece.split()).translate(_STANDARD) for piece in text_slices(data)))
 
 
 def _bare(kind: str | None) -> str | None:

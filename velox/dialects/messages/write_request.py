@@ -47,6 +47,7 @@ from velox.dialects.tools.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.tools.hosted import taken_search
 from velox.dialects.tools.tool_fit import fitted_parameters
 from velox.dialects.tools.tool_schema import object_schema
+from velox.protocol.slices import concatenated
 
 __all__ = ["RequestWriter"]
 
@@ -141,7 +142,7 @@ class RequestWriter:
         for at in self._marks[:-_MOST_MARKS]:
             out[at] = b""
             self._dropped.drop("cache_control")
-        return Written(b"".join(out), self._names.originals, self._ids.originals)
+        return Written(concatenated(out), self._names.originals, self._ids.originals)
 
     # -- options --------------------------------------------------------------------------------------
 

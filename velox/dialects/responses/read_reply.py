@@ -48,6 +48,7 @@ from velox.dialects.tools.json_note import json_note
 from velox.dialects.tools.strict_schema import strict_field, taken_strict
 from velox.dialects.tools.tool_fit import fit_tools
 from velox.dialects.tools.tool_schema import listed_schema
+from velox.protocol.slices import concatenated
 
 __all__ = ["ResponsesModel"]
 
@@ -142,7 +143,7 @@ class ResponsesModel:
         if "store" not in self._facts.refused:
             fields.append(b',"store":false')
         fields.append(b"}")
-        return Written(b"".join(fields), self._names.originals, self._ids.originals, keys)
+        return Written(concatenated(fields), self._names.originals, self._ids.originals, keys)
 
     def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
         if name in self._facts.refused:

@@ -33,6 +33,7 @@ from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.json.value_count import has_over
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError
+from velox.protocol.slices import drained
 from velox.protocol.sse_events import MOST_REPLY_BYTES
 from velox.protocol.usage.tokens import TokenUsage
 
@@ -533,8 +534,7 @@ def _is_json(head: ReplyHead) -> bool:
 
 def _anew(translator: ReplyTranslator, pieces: list[bytes], *, is_stream: bool, is_events: bool) -> bytes:
     """Return a whole answer in the client's dialect. pieces: of its body, let go. is_events: it is a stream."""
-    body = b"".join(pieces)
-    pieces.clear()
+    body = drained(pieces)
     most = translator.most_values
     if has_over(body, most):
         raise BrokenReplyError(f"it has over {most:,} fields and values")

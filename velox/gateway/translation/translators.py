@@ -49,7 +49,7 @@ from velox.dialects.canonical.model import (
     Work,
     Written,
 )
-from velox.dialects.json_text.decoding import first_document
+from velox.dialects.json_text.surrogates import first_document
 from velox.dialects.json_text.text import EMPTY, decoded, quoted
 from velox.dialects.streams.citations import CitedTexts
 from velox.dialects.streams.events import answer_of, events_of
@@ -57,6 +57,7 @@ from velox.dialects.tools.argument_keys import ArgumentKeys, with_keys
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.json.value_count import MOST_VALUES
+from velox.protocol.slices import concatenated
 from velox.protocol.usage.tokens import TokenUsage
 
 __all__ = ["GenerationTranslator", "InvokeTranslator", "NonStreamingTranslator", "PlainTranslator"]
@@ -334,7 +335,7 @@ class _GenerationStream:
             if isinstance(event, End):
                 self.is_whole = True
                 break
-        return b"".join(written)
+        return concatenated(written)
 
     def _with_own_keys(self, events: list[Event], open_calls: dict[int, ArgumentKeys]) -> list[Event]:
         """Return events with the client's names of properties in the arguments of calls."""

@@ -1,0 +1,173 @@
+"""Work on megabytes in slices, so that no call holds the interpreter's lock for long.
+
+A call of C gives the lock back when it returns, and one that copies 50 MB returns after 5 to 20 ms: most of them are
+spent on getting memory. Between two slices other threads have their turn (gateway/apart.py).
+
+    concatenated(), drained()         one text of many pieces
+    copied()                    one text of another kind of bytes
+    text_slices()               a text in slices that each can be changed alone, if what is changed has one letter
+    utf8_slices()               the same of UTF-8
+    json_slices()               the same of JSON, if what is changed are escapes, also two that are one character
+    utf8_fault()                whether a text is UTF-8
+    as_base64(), from_base64()
+
+Knows: memory, UTF-8, escapes of JSON, base64. Does not know: what is done to a slice.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+__all__ = [
+    "SLICE_BYTES",
+    "as_base64",
+    "concatenated",
+    "copied",
+    "drained",
+    "from_base64",
+    "json_slices",
+    "text_slices",
+    "utf8_fault",
+    "utf8_slices",
+]
+
+# A copy takes a tenth of a millisecond, a pattern of some letters two milliseconds.
+SLICE_BYTES: Final = 256 * 1024
+_MOST_PIECES: Final = 4_096  # at one go
+_ESCAPE_BYTES: Final = len(rb"\u0041")
+# Bytes of a character of UTF-8 behind its first one: how they begin, and how many there may be.
+_BEHIND_FIRST: Final = 0b1000_0000
+_IS_BEHIND_FIRST: Final = 0b1100_0000
+_MOST_BEHIND_FIRST: Final = 3
+_BACKSLASH: Final = b"\\"
+_HIGH: Final = b"89abAB"
+_LOW: Final = b"cdefCDEF"
+
+
+def concatenated(pieces: Iterable[bytes | bytearray | memoryview], slice_bytes: int = SLICE_BYTES) -> bytes:
+    """Return all of it as one text, made in slices."""
+    if isinstance(pieces, list) and len(pieces) <= _MOST_PIECES and sum(map(len, pieces)) <= slice_bytes:
+        return b"".join(pieces)
+    out = io.BytesIO()  # grows where it is, or by moving pages, and is handed out without a copy
+    pieces = iter(pieces)
+    while some := list(islice(pieces, _MOST_PIECES)):
+        if sum(map(len, some)) <= slice_bytes:
+            out.write(b"".join(some))
+            continue
+        some.reverse()
+        while some:
+            with memoryview(some.pop()) as view:
+                for at in range(0, len(view), slice_bytes):
+                    out.write(view[at : at + slice_bytes])
+    return out.getvalue()
+
+
+def drained(pieces: list[bytes]) -> bytes:
+    """Return all of it as one text, made in slices. Each piece is let go as it is copied: the list is empty then."""
+    if len(pieces) == 1:
+        return pieces.pop()
+    pieces.reverse()
+    return concatenated(pieces.pop() for _ in range(len(pieces)))
+
+
+def copied(data: bytes | bytearray | memoryview) -> bytes:
+    """Return the same as bytes."""
+    return bytes(data) if len(data) <= SLICE_BYTES or isinstance(data, bytes) else concatenated((data,))
+
+
+def text_slices(text: str, slice_letters: int = SLICE_BYTES) -> Iterator[str]:
+    """Return a text in slices."""
+    if len(text) <= slice_letters:
+        return iter((text,))
+    return (text[at : at + slice_letters] for at in range(0, len(text), slice_letters))
+
+
+def utf8_slices(data: bytes | bytearray, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes | bytearray]:
+    """Return UTF-8 in slices, no character of which is cut. slice_bytes: of each at most, and 4 at least."""
+    at = 0
+    while len(data) - at > slice_bytes:
+        end = _end_of_letter(data, at + slice_bytes)
+        yield data[at:end]
+        at = end
+    yield data[at:] if at else data
+
+
+def utf8_fault(data: bytes | bytearray, slice_bytes: int = SLICE_BYTES) -> int | None:
+    """Return at which byte a text is not UTF-8; None: it is."""
+    if data.isascii():
+        return None
+    at = 0
+    for piece in utf8_slices(data, slice_bytes):
+        try:
+            piece.decode("utf-8")
+        except UnicodeDecodeError as exc:
+            return at + exc.start
+        at += len(piece)
+    return None
+
+
+def as_base64(data: bytes, slice_bytes: int = SLICE_BYTES) -> str:
+    """Return what base64.b64encode() returns, as a text."""
+    step = slice_bytes // 3 * 3  # three bytes are four letters
+    if len(data) <= step:
+        return base64.b64encode(data).decode("ascii")
+    with memoryview(data) as view:
+        return concatenated(base64.b64encode(view[at : at + step]) for at in range(0, len(view), step)).decode("ascii")
+
+
+def from_base64(text: str, slice_letters: int = SLICE_BYTES) -> bytes:
+    """Return what base64.b64decode() with validate=True returns. Raises ValueError as that does."""
+    step = slice_letters // 4 * 4
+    if len(text) <= step:
+        return base64.b64decode(text, validate=True)
+    end = text.find("=")
+    if end >= 0 and text[end : end + 3] not in ("=", "=="):
+        raise ValueError("there is more behind the end of base64")
+    if end >= 0 and end % 4 == 0:
+        text = text[:end]  # a sign that is not needed is passed over there, too
+    return concatenated(base64.b64decode(text[at : at + step], validate=True) for at in range(0, len(text), step))
+
+
+def json_slices(data: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
+    """Return JSON in slices. No escape, no pair of surrogates and no character of UTF-8 is cut.
+
+    slice_bytes: of each at most, and 32 at least.
+    """
+    at = 0
+    while len(data) - at > slice_bytes:
+        end = _end_of_escape(data, at, _end_of_letter(data, at + slice_bytes))
+        yield data[at:end]
+        at = end
+    yield data[at:] if at else data
+
+
+def _end_of_letter(data: bytes | bytearray, end: int) -> int:
+    """Return where to cut UTF-8 at the latest."""
+    for at in range(end, end - _MOST_BEHIND_FIRST, -1):
+        if data[at] & _IS_BEHIND_FIRST != _BEHIND_FIRST:
+            return at
+    return end - _MOST_BEHIND_FIRST
+
+
+def _end_of_escape(data: bytes, begin: int, end: int) -> int:
+    """Return where to cut JSON at the latest. begin: where no escape is cut, and no pair."""
+    at = data.rfind(_BACKSLASH, end - _ESCAPE_BYTES, end)
+    if at < 0 or not _begins_escape(data, begin, at):
+        return end
+    # Before it. If it may be the second half of a pair, before the first one.
+    before = at - _ESCAPE_BYTES
+    is_pair = _is_surrogate(data[at : at + _ESCAPE_BYTES], _LOW) and _is_surrogate(data[before:at], _HIGH)
+    return before if is_pair and _begins_escape(data, begin, before) else at
+
+
+def _begins_escape(data: bytes, begin: int, at: int) -> bool:
+    r"""Say whether a backslash is none that is itself escaped: an even number stand before it."""
+    return (at - begin - len(data[begin:at].rstrip(_BACKSLASH))) % 2 == 0
+
+
+def _is_surrogate(escape: bytes, letters: bytes) -> bool:
+    return escape[:3] in (rb"\ud", rb"\uD") and escape[3:4] in letters
