@@ -1,6 +1,10 @@
-"""What answers and chunks of all these servers have in common: usage, finish reasons, reasoning, errors.
+"""What the words of Chat Completions mean, both ways: usage, finish reasons, reasoning, pictures, ids.
 
-Knows: their words and fields. Does not know: the order of chunks.
+Whole answers and streams share them, as all of these servers have them. OpenAI's own API has no place for a picture:
+`images` of a message is OpenRouter's, which LiteLLM and the clients that show pictures read
+(https://openrouter.ai/docs/features/multimodal/image-generation, BerriAI/litellm#14160).
+
+Knows: words and fields. Does not know: the order of chunks.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from msgspec import Raw
 from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.model import (
     ApiError,
+    Call,
     ErrorKind,
+    Image,
     JsonText,
     Modalities,
     Signature,
@@ -26,18 +32,10 @@ from velox.dialects.canonical.model import (
 from velox.dialects.chat import wire
 from velox.dialects.chat.sources import citations_of, n_annotations
 from velox.dialects.json_text.decoding import bill_in, is_given
-from velox.dialects.json_text.text import EMPTY, joined, raw_text
+from velox.dialects.json_text.text import EMPTY, joined, quoted, raw_text
 from velox.protocol.usage.tokens import beside_prompt
 
-__all__ = [
-    "EXTRA_CONTENT",
-    "lost",
-    "read_content",
-    "read_reasoning",
-    "read_usage",
-    "signed",
-    "stop_of",
-]
+__all__ = ["EXTRA_CONTENT", "lost", "picture", "read_content", "read_reasoning", "read_usage", "signed", "stop_of"]
 
 # The format of a signature that came in `extra_content`, in its value before the colon; see signed().
 EXTRA_CONTENT: Final = "extra_content"
@@ -224,3 +222,46 @@ def read_reasoning(details: Sequence[wire.ReasoningDetail], provider: str) -> li
         elif signature is not None:
             blocks.append(Thinking(EMPTY, signature, is_redacted=True))
     return blocks
+
+
+# -- as clients read it ---------------------------------------------------------------------------
+
+_FINISHES: Final = {
+    StopReason.END: b"stop",
+    StopReason.STOP_STRING: b"stop",
+    StopReason.LENGTH: b"length",
+    StopReason.CONTEXT: b"length",
+    StopReason.TOOLS: b"tool_calls",
+    StopReason.FILTER: b"content_filter",
+    StopReason.PAUSE: b"stop",
+}
+
+
+def answer_id(theirs: str, call: Call) -> str:
+    """Return the id of an answer: the upstream's where it is one of this dialect."""
+    return theirs if theirs.startswith("chatcmpl-") else f"chatcmpl-{call.id}"
+
+
+def finish_word(stop: Stop, *, is_old: bool = False) -> bytes:
+    """Return the finish reason. is_old: of an answer that calls functions, and no tools."""
+    if is_old and stop.reason is StopReason.TOOLS:
+        return b"function_call"
+    return _FINISHES[stop.reason]
+
+
+def usage_json(usage: Usage) -> bytes:
+    """Write the usage."""
+    prompt, completion = usage.input or 0, usage.output or 0
+    written = b"" if usage.cache_written is None else b',"cache_write_tokens":%d' % usage.cache_written
+    return (
+        b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d%b},'
+        b'"completion_tokens_details":{"reasoning_tokens":%d}}'
+        % (prompt, completion, prompt + completion, usage.cached or 0, written, usage.reasoning or 0)
+    )
+
+
+def picture(image: Image, index: int) -> bytes:
+    """Write a picture, which is data. index: its number in the answer."""
+    source = image.source
+    form = b'{"type":"image_url","image_url":{"url":%b},"index":%d}'
+    return form % (quoted(f"data:{source.type or 'image/png'};base64,{source.value}"), index)

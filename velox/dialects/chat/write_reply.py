@@ -25,16 +25,11 @@ from velox.dialects.canonical.model import (
     Thinking,
     ToolUse,
 )
-from velox.dialects.chat.pictures import picture
 from velox.dialects.chat.read_request import RequestReader
 from velox.dialects.chat.reasoning import BETWEEN, id_with_thought, signature_detail, thinking_detail
 from velox.dialects.chat.sources import annotation
-from velox.dialects.chat.write_stream import (
-    ChunkWriter,
-    answer_id,
-    finish_word,
-    usage_json,
-)
+from velox.dialects.chat.words import answer_id, finish_word, picture, usage_json
+from velox.dialects.chat.write_stream import ChunkWriter
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.openai_errors import error_json
 from velox.dialects.streams.citations import spans_of

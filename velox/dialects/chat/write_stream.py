@@ -36,15 +36,15 @@ from velox.dialects.canonical.model import (
     Usage,
     Used,
 )
-from velox.dialects.chat.pictures import picture
 from velox.dialects.chat.reasoning import BETWEEN, id_with_thought, signature_detail, thinking_detail
 from velox.dialects.chat.sources import annotation
+from velox.dialects.chat.words import answer_id, finish_word, picture, usage_json
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.openai_errors import error_json
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES
 from velox.dialects.tools.arguments import custom_input
 
-__all__ = ["ChunkWriter", "answer_id", "finish_word", "usage_json"]
+__all__ = ["ChunkWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _TEXT: Final = Kind.TEXT
@@ -54,39 +54,6 @@ _ROLE: Final = b'{"role":"assistant","content":""}'
 _ARGUMENTS: Final = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}'
 _OLD_ARGUMENTS: Final = b'{"function_call":{"arguments":%b}}'
 _BETWEEN: Final = quoted(BETWEEN)
-
-_FINISHES: Final = {
-    StopReason.END: b"stop",
-    StopReason.STOP_STRING: b"stop",
-    StopReason.LENGTH: b"length",
-    StopReason.CONTEXT: b"length",
-    StopReason.TOOLS: b"tool_calls",
-    StopReason.FILTER: b"content_filter",
-    StopReason.PAUSE: b"stop",
-}
-
-
-def answer_id(theirs: str, call: Call) -> str:
-    """Return the id of an answer: the upstream's where it is one of this dialect."""
-    return theirs if theirs.startswith("chatcmpl-") else f"chatcmpl-{call.id}"
-
-
-def finish_word(stop: Stop, *, is_old: bool = False) -> bytes:
-    """Return the finish reason. is_old: of an answer that calls functions, and no tools."""
-    if is_old and stop.reason is StopReason.TOOLS:
-        return b"function_call"
-    return _FINISHES[stop.reason]
-
-
-def usage_json(usage: Usage) -> bytes:
-    """Write the usage."""
-    prompt, completion = usage.input or 0, usage.output or 0
-    written = b"" if usage.cache_written is None else b',"cache_write_tokens":%d' % usage.cache_written
-    return (
-        b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d%b},'
-        b'"completion_tokens_details":{"reasoning_tokens":%d}}'
-        % (prompt, completion, prompt + completion, usage.cached or 0, written, usage.reasoning or 0)
-    )
 
 
 class _Block:

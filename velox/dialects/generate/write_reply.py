@@ -12,9 +12,9 @@ from typing import Final
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Answer, ApiError, Call, Refusal, Request, Search, Text, ToolUse
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, own_path
-from velox.dialects.generate.answers import EMPTY_PART, ending, error_body, part, usage_metadata
 from velox.dialects.generate.read_request import RequestReader
 from velox.dialects.generate.sources import grounding_field, part_place
+from velox.dialects.generate.words import EMPTY_PART, ending, error_body, part, usage_metadata
 from velox.dialects.generate.write_stream import GenerateArrayWriter, GenerateStreamWriter
 from velox.dialects.json_text.text import decoded, joined, quoted
 from velox.dialects.streams.citations import spans_of

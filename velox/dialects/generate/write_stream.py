@@ -34,9 +34,9 @@ from velox.dialects.canonical.model import (
     Usage,
     Used,
 )
-from velox.dialects.generate.answers import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
 from velox.dialects.generate.sources import Place, grounding_field
 from velox.dialects.generate.wire import as_object
+from velox.dialects.generate.words import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
 from velox.dialects.json_text.surrogates import without_half, without_halves
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES

@@ -20,7 +20,7 @@ from velox.dialects.json_text.text import quoted
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.kept import is_answer
-from velox.dialects.responses.outputs import ResponseObject, error_value
+from velox.dialects.responses.words import ResponseObject, error_value
 
 __all__ = ["BackgroundAnswer", "is_background", "runs_in_background", "with_status"]
 

@@ -16,7 +16,7 @@ from velox.dialects.canonical.model import Answer, Call
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.compaction import PREFIX, compaction_item, summary_of
-from velox.dialects.responses.outputs import answer_id, usage_json
+from velox.dialects.responses.words import answer_id, usage_json
 from velox.dialects.responses.write_reply import ResponsesClient
 
 __all__ = ["CompactClient"]

@@ -1,11 +1,15 @@
-"""What answers of Responses and the last events of their streams have in common: items, usage, why it stopped.
+"""What the words of Responses mean, both ways: items, usage, why an answer stopped, errors, and the object around all.
 
-Knows: their words and fields. Does not know: the order of events.
+Whole answers and the last events of a stream share them. The signature of a call or of a text (Google signs those) has
+no field in this dialect. It stands in an item of reasoning of its own, without a text, tagged with the id of the call;
+the reader of requests puts it back.
+
+Knows: words and fields. Does not know: the order of events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,8 +19,12 @@ from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
+    ApiError,
+    Call,
+    ErrorKind,
     Image,
     JsonText,
+    JsonValue,
     Media,
     MediaKind,
     Refusal,
@@ -28,15 +36,41 @@ from velox.dialects.canonical.model import (
     ToolUse,
     Usage,
 )
-from velox.dialects.json_text.decoding import bill_in, is_given, object_in
-from velox.dialects.json_text.text import EMPTY, joined, raw_text
+from velox.dialects.canonical.signatures import tagged
+from velox.dialects.json_text.decoding import bill_in, decoded_request, is_given, object_in
+from velox.dialects.json_text.surrogates import keeping_surrogates
+from velox.dialects.json_text.text import EMPTY, joined, quoted, raw_text
 from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annotations, search_of
-from velox.dialects.tools.arguments import custom_arguments, read_arguments
+from velox.dialects.responses.tools import Origin, ToolKind
+from velox.dialects.tools.arguments import custom_arguments, custom_input, read_arguments, written_arguments
 from velox.protocol.usage.tokens import TokenUsage, openai_searches, with_tools
 
-__all__ = ["THOUGHT", "answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
+__all__ = [
+    "COMPLETED",
+    "IN_PROGRESS",
+    "THOUGHT",
+    "ResponseObject",
+    "answer_id",
+    "answer_of",
+    "blocks_of",
+    "call_item",
+    "call_prefix",
+    "ended_status",
+    "error_value",
+    "lost",
+    "message_item",
+    "reasoning_item",
+    "reasoning_of",
+    "refusal_part",
+    "sealed",
+    "signature_of",
+    "stop_of",
+    "text_part",
+    "usage_json",
+    "usage_of",
+]
 
 # How the value of a call's signature begins, which is not one of reasoning. Perplexity passes Google's on.
 THOUGHT: Final = "thought_signature:"
@@ -175,3 +209,261 @@ def answer_of(reply: wire.Reply, provider: str) -> Answer:
     names = tuple(dict.fromkeys(name for item in reply.output for name in lost(item)))
     tier = reply.service_tier
     return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply), tier, names)
+
+
+# -- as clients read it ------------------------------------------------------------------------------
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SHELL_FIELDS: Final = {
+    "commands": msgspec.Raw(b"[]"),
+    "timeout_ms": msgspec.Raw(b"null"),
+    "max_output_length": msgspec.Raw(b"null"),
+}
+_PATCH_FIELDS: Final = {
+    "type": msgspec.Raw(b'"update_file"'),
+    "path": msgspec.Raw(b'""'),
+    "diff": msgspec.Raw(b'""'),
+}
+_ASKED: Final = msgspec.json.Decoder(wire.AskedTools)
+IN_PROGRESS: Final = b"in_progress"
+COMPLETED: Final = b"completed"
+_NULL: Final = b"null"
+_INCOMPLETE: Final = {
+    StopReason.LENGTH: b'{"reason":"max_output_tokens"}',
+    StopReason.CONTEXT: b'{"reason":"max_output_tokens"}',
+    StopReason.FILTER: b'{"reason":"content_filter"}',
+}
+_ERROR_CODES: Final = {
+    ErrorKind.INVALID: "invalid_prompt",
+    ErrorKind.TOO_LARGE: "invalid_prompt",
+    ErrorKind.RATE_LIMIT: "rate_limit_exceeded",
+}
+# Codes that clients of this dialect look for.
+_KNOWN_CODES: Final = frozenset(
+    {"context_length_exceeded", "insufficient_quota", "rate_limit_exceeded", "server_error"}
+)
+_PREFIXES: Final = {
+    ToolKind.FUNCTION: "fc_",
+    ToolKind.CUSTOM: "ctc_",
+    ToolKind.LOCAL_SHELL: "lsh_",
+    ToolKind.SHELL: "sh_",
+    ToolKind.APPLY_PATCH: "apc_",
+    ToolKind.TOOL_SEARCH: "tsc_",
+}
+
+
+def answer_id(theirs: str, call: Call) -> str:
+    """Return the id of an answer: the upstream's where it is one of this dialect."""
+    return theirs if theirs.startswith("resp_") else f"resp_{call.id}"
+
+
+def call_prefix(origin: Origin) -> str:
+    """Return how the id of an item of a call begins."""
+    return _PREFIXES[origin.kind]
+
+
+# -- items ----------------------------------------------------------------------------------------------
+
+
+def text_part(text: JsonText, annotations: Sequence[bytes] = ()) -> bytes:
+    """Write a part of a message."""
+    return b'{"type":"output_text","annotations":[%b],"logprobs":[],"text":%b}' % (b",".join(annotations), text)
+
+
+def refusal_part(text: JsonText) -> bytes:
+    """Write a refusal, as a part of a message."""
+    return b'{"type":"refusal","refusal":%b}' % text
+
+
+def message_item(item_id: bytes, status: bytes, part: bytes) -> bytes:
+    """Write a message. item_id: JSON. part: b"" for none yet."""
+    form = b'{"id":%b,"type":"message","status":"%b","role":"assistant","content":[%b]}'
+    return form % (item_id, status, part)
+
+
+def reasoning_item(item_id: bytes, text: JsonText, encrypted: str | None) -> bytes:
+    """Write reasoning. encrypted: its signature, see sealed()."""
+    summary = b"" if text == EMPTY else b'{"type":"summary_text","text":%b}' % text
+    sealed_field = b"" if encrypted is None else b',"encrypted_content":%b' % quoted(encrypted)
+    return b'{"id":%b,"type":"reasoning","summary":[%b]%b}' % (item_id, summary, sealed_field)
+
+
+def sealed(signature: Signature, item_id: str, *, is_redacted: bool = False) -> str:
+    """Return a signature as `encrypted_content`: OpenAI's own as it is, where the item has the id it is bound to."""
+    if signature.provider == "openai" and signature.item_id == item_id and not is_redacted:
+        return signature.value
+    return tagged(signature, is_redacted=is_redacted)
+
+
+def call_item(item_id: bytes, call_id: bytes, origin: Origin, arguments: JsonValue, status: bytes) -> bytes:
+    """Write a call as the client has declared the tool. arguments: an object; b"": none yet."""
+    namespace = b"" if origin.namespace is None else b',"namespace":' + quoted(origin.namespace)
+    name = quoted(origin.name)
+    match origin.kind:
+        case ToolKind.FUNCTION:
+            form = b'{"id":%b,"type":"function_call","status":"%b","arguments":%b,"call_id":%b,"name":%b%b}'
+            return form % (item_id, status, written_arguments(arguments), call_id, name, namespace)
+        case ToolKind.CUSTOM:
+            form = b'{"id":%b,"type":"custom_tool_call","status":"%b","call_id":%b,"input":%b,"name":%b%b}'
+            text = custom_input(arguments) if arguments else EMPTY
+            return form % (item_id, status, call_id, text, name, namespace)
+        case ToolKind.LOCAL_SHELL:
+            form = b'{"id":%b,"type":"local_shell_call","status":"%b","call_id":%b,"action":%b}'
+            return form % (item_id, status, call_id, _shell_action(arguments))
+        case ToolKind.SHELL:
+            form = b'{"id":%b,"type":"shell_call","status":"%b","call_id":%b,"action":%b}'
+            return form % (item_id, status, call_id, _with_fields(arguments, _SHELL_FIELDS))
+        case ToolKind.APPLY_PATCH:
+            form = b'{"id":%b,"type":"apply_patch_call","status":"%b","call_id":%b,"operation":%b}'
+            return form % (item_id, status, call_id, _with_fields(arguments, _PATCH_FIELDS))
+        case ToolKind.TOOL_SEARCH:
+            form = b'{"id":%b,"type":"tool_search_call","status":"%b","call_id":%b,"execution":"client","arguments":%b}'
+            return form % (item_id, status, call_id, arguments or b"{}")
+
+
+def _shell_action(arguments: JsonValue) -> bytes:
+    """Return what a shell is to do: the model's arguments, and the fields that it was not asked for."""
+    fields = arguments.strip()[1:].lstrip()
+    if not fields or fields == b"}":
+        return b'{"type":"exec","command":[],"env":{}}'
+    return b'{"type":"exec","env":{},' + fields
+
+
+def _with_fields(arguments: JsonValue, fields: Mapping[str, msgspec.Raw]) -> bytes:
+    """Return a model's arguments with the fields that clients read, which it need not have written."""
+    try:
+        given = _FIELDS.decode(arguments or b"{}")
+    except (msgspec.DecodeError, RecursionError):
+        given = {}
+    return msgspec.json.encode({**fields, **given})
+
+
+def usage_json(usage: Usage) -> bytes:
+    """Write the usage."""
+    prompt, output = usage.input or 0, usage.output or 0
+    return (
+        b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d},"output_tokens":%d,'
+        b'"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'
+        % (prompt, usage.cached or 0, usage.cache_written or 0, output, usage.reasoning or 0, prompt + output)
+    )
+
+
+def error_value(error: ApiError) -> bytes:
+    """Write the error of an answer that failed."""
+    code = error.code if error.code in _KNOWN_CODES else _ERROR_CODES.get(error.kind, "server_error")
+    return b'{"code":%b,"message":%b}' % (quoted(code or ""), quoted(error.message))
+
+
+# -- the answer ---------------------------------------------------------------------------------------
+
+
+def ended_status(stop: Stop) -> bytes:
+    """Return the status of an answer's last item: whole, or cut where the model had no room for more."""
+    return b"incomplete" if stop.reason in (StopReason.LENGTH, StopReason.CONTEXT) else COMPLETED
+
+
+class ResponseObject:
+    """The answer around its items, with what the client asked for as OpenAI repeats it."""
+
+    __slots__ = ("_body", "_head", "_keeper", "_tail", "id")
+
+    def __init__(self, theirs: str, model: str, call: Call, given: wire.RequestBody, body: bytes) -> None:
+        self.id: Final = answer_id(theirs, call)
+        form = b'{"id":%b,"object":"response","created_at":%d,"model":%b,"background":false,'
+        self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given, body)
+        tier = _NULL if given.service_tier is None else quoted(given.service_tier)
+        keeper = call.keeper
+        previous = None if keeper is None else keeper.previous
+        self._keeper: Final = None if given.store is False else keeper
+        self._body: Final = body
+        conversation = None if keeper is None else keeper.conversation
+        self._tail: Final = b',%b"previous_response_id":%b,"store":%b,"metadata":%b,"service_tier":%b}' % (
+            b"" if conversation is None else b'"conversation":{"id":%b},' % quoted(conversation),
+            _NULL if previous is None or conversation is not None else quoted(previous),
+            b"false" if self._keeper is None else b"true",
+            bytes(given.metadata) if self._keeper is not None and is_given(given.metadata) else b"{}",
+            tier,
+        )
+
+    def __repr__(self) -> str:
+        return f"<ResponseObject {self.id}>"
+
+    def in_progress(self) -> bytes:
+        """Write the answer as it begins."""
+        return self._written(IN_PROGRESS, b"", _NULL, _NULL, _NULL)
+
+    def stopped(self, stop: Stop, output: bytes, usage: Usage) -> bytes:
+        """Write the whole answer, and have it kept. output: its items."""
+        status, details = b"completed", _INCOMPLETE.get(stop.reason)
+        if details is not None:
+            status = b"incomplete"
+        written = self._written(status, output, usage_json(usage), details or _NULL, _NULL)
+        if self._keeper is not None:
+            self._keeper.keep(self._body, written)
+        return written
+
+    def failed(self, error: ApiError, output: bytes) -> bytes:
+        """Write the answer as far as it came."""
+        return self._written(b"failed", output, _NULL, _NULL, error_value(error))
+
+    def _written(self, status: bytes, output: bytes, usage: bytes, details: bytes, error: bytes) -> bytes:
+        form = b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"usage":%b%b'
+        return form % (self._head, status, error, details, output, usage, self._tail)
+
+
+def _asked(given: wire.RequestBody, body: bytes) -> bytes:
+    reasoning, text = given.reasoning, given.text
+    effort = _NULL if reasoning is None or reasoning.effort is None else quoted(reasoning.effort)
+    summary = _NULL if reasoning is None or reasoning.summary is None else quoted(reasoning.summary)
+    wanted = None if text is None else text.format
+    return (
+        b'"instructions":%b,"max_output_tokens":%b,"parallel_tool_calls":%b,"reasoning":{"effort":%b,"summary":%b},'
+        b'"temperature":%b,"text":{"format":%b},"tool_choice":%b,"tools":%b,"top_p":%b,"truncation":"disabled"'
+        % (
+            bytes(given.instructions) or _NULL,
+            _number(given.max_output_tokens),
+            b"false" if given.parallel_tool_calls is False else b"true",
+            effort,
+            summary,
+            _number(given.temperature),
+            b'{"type":"text"}' if wanted is None else _format(wanted),
+            bytes(given.tool_choice) if is_given(given.tool_choice) else b'"auto"',
+            _tools(given.tools, body),
+            _number(given.top_p),
+        )
+    )
+
+
+def _number(value: float | None) -> bytes:
+    return _NULL if value is None else msgspec.json.encode(value)
+
+
+def _flag(value: bool | None) -> bytes:
+    return _NULL if value is None else b"true" if value else b"false"
+
+
+def _format(wanted: wire.TextFormat) -> bytes:
+    if wanted.type != "json_schema":
+        return b'{"type":%b}' % quoted(wanted.type)
+    return b'{"type":"json_schema","name":%b,"description":%b,"schema":%b,"strict":%b}' % (
+        quoted(wanted.name or ""),
+        bytes(wanted.description) or _NULL,
+        bytes(wanted.schema) or b"{}",
+        _flag(wanted.strict),
+    )
+
+
+def _tools(tools: list[wire.Tool] | None, body: bytes) -> bytes:
+    """Repeat the tools; functions have all of their fields in an answer."""
+    if not tools:
+        return b"[]"
+    written = []
+    asked = keeping_surrogates(lambda text: decoded_request(_ASKED, text), body)
+    for raw, tool in zip(asked.tools or (), tools, strict=True):
+        if tool.type != "function" or (len(tool.description) and len(tool.parameters) and tool.strict is not None):
+            written.append(bytes(raw))
+            continue
+        form = b'{"type":"function","name":%b,"description":%b,"parameters":%b,"strict":%b}'
+        description, parameters = bytes(tool.description) or _NULL, bytes(tool.parameters) or _NULL
+        written.append(form % (quoted(tool.name), description, parameters, _flag(tool.strict)))
+    return b"[" + b",".join(written) + b"]"

@@ -29,7 +29,9 @@ from velox.dialects.canonical.own_paths import RESPONSES_NAMES, own_path
 from velox.dialects.json_text.text import EMPTY, quoted
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.compaction import PREFIX, CompactionWriter, compaction_item, summary_of
-from velox.dialects.responses.outputs import (
+from velox.dialects.responses.read_request import RequestReader
+from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
+from velox.dialects.responses.words import (
     COMPLETED,
     ResponseObject,
     call_item,
@@ -41,8 +43,6 @@ from velox.dialects.responses.outputs import (
     sealed,
     text_part,
 )
-from velox.dialects.responses.read_request import RequestReader
-from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
 from velox.dialects.responses.write_stream import Events, EventWriter, SseWriter
 from velox.dialects.streams.citations import spans_of
 

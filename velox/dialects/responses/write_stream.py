@@ -42,7 +42,9 @@ from velox.dialects.canonical.model import (
 )
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.responses import wire
-from velox.dialects.responses.outputs import (
+from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
+from velox.dialects.responses.tools import ClientTools, Origin, ToolKind
+from velox.dialects.responses.words import (
     COMPLETED,
     IN_PROGRESS,
     ResponseObject,
@@ -55,8 +57,6 @@ from velox.dialects.responses.outputs import (
     sealed,
     text_part,
 )
-from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
-from velox.dialects.responses.tools import ClientTools, Origin, ToolKind
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES, BlockEvent, InTurn
 from velox.dialects.tools.arguments import custom_input, read_arguments
 
