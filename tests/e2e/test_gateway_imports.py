@@ -42,9 +42,9 @@ _NEEDLESS: Final = re.compile(
     r"|dialects\.generate\.(?!json_items)|gateway\.answers\.(?:kept_answers|background)|gateway\.websocket\.responses_socket"
     r"|gateway\.translation\.(?:adapter|translators|translated_reply|batch_split)"
     r"|profiling\.(?:folded|pprof)|accounts\.(?:service|sqlite|postgres)|ledger\.(?:sqlite|postgres|totals)"
-    r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|http_client|ledger"
-    r"|lease_keeper|lease_redis|answers_redis|objects_redis|answers_postgres|objects_postgres|postgres_pool|redis_pool"
-    r"|shared_\w+|sign_in|translation_losses|usage|webhook)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
+    r"|runtime\.(?:admin_api|commands|http_client|ledger\.(?:ledger_process|alerts|webhook)|leases\.lease_(?:manager|redis)"
+    r"|shared\.(?!object_memory)\w+|signing\.(?:chains|sign_in)|upstreams\.dialects)|settings\.(?:yaml\.nodes|show)"
+    r"|protocol\.http2\.h2_engine)\b"
     r"|(?:anyio|asyncpg|botocore|configparser|difflib|google|h11|h2|hpack|httpcore|httpx|multiprocessing|redis|sqlite3"
     r"|xml|yaml|zoneinfo)\b"
 )
