@@ -15,9 +15,9 @@ INSTALLED := .venv/installed
 # tries on many values; `test`: all of UNIT and SERVERS but those with the marker `more`; `test-more`: these, and all
 # of MORE, which tests/conftest.py gives the marker. `test-clients`: CLIENTS, whose marker is `clients`, and which no other
 # command runs. A folder of tests is in one of them (tests/arch/test_selection.py).
-UNIT := tests/arch tests/unit tests/migrate
+UNIT := tests/arch tests/unit tests/migrate bench/tests
 SERVERS := tests/sockets tests/sim tests/e2e
-MORE := tests/bench tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
+MORE := tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
@@ -30,15 +30,22 @@ check: JOBS = $(CORES)
 check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow
 	$(PYTEST) -q -m "not slow and not more and not hypothesis" $(UNIT) $(ARGS)
 
+# What mirrors the package in tests/unit and tests/sockets, or is a folder of tests of its own (bench/tests, tests/sim).
+OF_PACKAGE = $(wildcard tests/unit/$* tests/sockets/$*) $(filter tests/$* $*/tests,$(UNIT) $(SERVERS))
+
+check-%: JOBS = $(CORES)
+check-%: $(INSTALLED)  ## Seconds: the tests of one package (check-gateway, check-dialects, check-bench), as `check` selects them
+	$(PYTEST) -q -m "not slow and not more and not hypothesis" $(or $(strip $(OF_PACKAGE)),$(error there are no tests of "$*")) $(ARGS)
+
 test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against real servers
 	@tests/install-tools.sh
 	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 
 # What may be other when it is compiled, and starts no gateway.
-CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench deploy docs google key provider reload secret settings,--ignore-glob='tests/unit/test_$(each)*')
+CORE := $(foreach each,gateway net observe policy profiling protocol providers runtime shm deploy/test_compile.py test_cli.py test_memo.py,tests/unit/$(each))
 
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes
-	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets tests/sim $(ARGS)
+	$(PYTEST) -q -m "not more" $(CORE) tests/sockets tests/sim $(ARGS)
 
 # What must never happen, end to end: a revoked key that works, money that hides, memory that grows, another's things in
 # reach, an error taken for an answer. For the compiled build, which is what people get; `make test` runs them, too.

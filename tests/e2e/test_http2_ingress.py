@@ -21,7 +21,7 @@ from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.recording import JSON, SSE, Call, RecordingUpstream
 from tests.e2e.tools import CHAT, CHAT_STREAM, covers, settled
 from tests.e2e.upstreams import CHAT_SSE, Certificates, chat_chunk, find_tool
-from tests.sockets.core_http2 import NOTICE, PeerClient
+from tests.sockets.net.core_http2 import NOTICE, PeerClient
 from tests.untrusting import NO_TRUST
 from velox.heads import Header
 from velox.protocol.http2.engine import CANCEL, INTERNAL_ERROR, NO_ERROR

@@ -16,7 +16,7 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import SSE, Call, RecordingUpstream, healthy
 from tests.e2e.tools import CHAT, CHAT_STREAM, Client, covers, reason
 from tests.e2e.upstreams import CHAT_SSE, Certificates
-from tests.sockets.dialing import full_listener
+from tests.sockets.net.dialing import full_listener
 
 pytestmark = pytest.mark.more
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.admin_api.api_fuzz import Fuzzer, House
+from tests.unit.admin.api.api_fuzz import Fuzzer, House
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.storm.frames import Blame, Server, Stage, frame
-from tests.unit.http2_peers import REQUEST, Name
+from tests.unit.protocol.http2.http2_peers import REQUEST, Name
 from velox.heads import Header
 from velox.protocol.http2.engine import Engine, EngineError, EngineSettings
 from velox.protocol.http2.engines import engine_factory

@@ -16,9 +16,9 @@ from velox.settings import load
 from velox.settings.model import VARIABLES
 
 EXAMPLES = "tests/e2e/test_docs_examples.py"
-DEPLOY = "tests/unit/test_deploy_files.py"
+DEPLOY = "tests/unit/deploy/test_deploy_files.py"
 # Run as they stand, with other ports and shorter times.
-ACCOUNTS = "tests/unit/test_account_commands.py::test_commands_of_the_page"
+ACCOUNTS = "tests/unit/runtime/commands/test_account_commands.py::test_commands_of_the_page"
 API = "tests/e2e/test_admin_api.py::test_commands_of_the_page"
 CURL = f"{EXAMPLES}::test_curl_command_works"
 DEMO = f"{EXAMPLES}::test_make_run_streams_an_answer"
@@ -61,7 +61,7 @@ MOVING_SCRIPTS = "tests/e2e/test_moving.py::test_scripts_of_litellm_work"
 
 AUDIT = "tests/unit/ledger/test_audit.py::test_cost_of_a_row_is_what_its_columns_and_prices_make"
 PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
-EXPORT = "tests/unit/test_export.py::test_command_of_the_page"
+EXPORT = "tests/unit/runtime/commands/test_export.py::test_command_of_the_page"
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
 POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
 
@@ -75,6 +75,7 @@ RUN_BY = {
         f"{EXAMPLES}::test_make_run_with_a_key_asks_the_origin"
     ),
     "make check": ".ci/run: make --keep-going lint",
+    "make check-gateway": "tests/arch/test_selection.py::test_every_package_has_a_command_of_its_own",
     "make test": ".ci/run: tests test",
     # Two gigabytes of clients are no part of CI.
     "make test-clients": "tests/arch/test_selection.py::test_every_test_is_run_by_one_command",
@@ -113,9 +114,9 @@ RUN_BY = {
     "make lint": ".ci/run: make --keep-going lint",
     "make bench": ".ci/run: make bench",
     ".venv/bin/python -m bench.micro": (
-        "tests/unit/test_bench_micro.py::test_command_measures_a_part_and_fills_no_page_when_fast"
+        "bench/tests/test_micro.py::test_command_measures_a_part_and_fills_no_page_when_fast"
     ),
-    ".ci/run": "tests/unit/test_deploy_files.py::test_script_is_executable_and_stops_at_an_unset_variable",
+    ".ci/run": "tests/unit/deploy/test_deploy_files.py::test_script_is_executable_and_stops_at_an_unset_variable",
     ".venv/bin/velox serve --sim": f"{EXAMPLES}::test_python_snippet_prints_an_answer",
     "OPENAI_API_KEY=sk-... .venv/bin/velox serve": "tests/e2e/test_forwarding.py::test_own_key_replaces_the_clients",
     ".venv/bin/velox check": ".ci/run: .venv/bin/velox check",

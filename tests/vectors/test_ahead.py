@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from tests.e2e.harness import VeloxProcess, read_reply
-from tests.sockets.core_ingress import App, Exchange, Server, eventually, serve
+from tests.sockets.net.core_ingress import App, Exchange, Server, eventually, serve
 from tests.vectors.play import COMMON
 from tests.vectors.recorder import Recorder
 from tests.vectors.vector import GET, json_request, request

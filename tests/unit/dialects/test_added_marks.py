@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_provider_adapter import client_request_of, prepared
+from tests.unit.gateway.translation.test_provider_adapter import client_request_of, prepared
 from tests.vendors import foundry, mantle, vertex
 from tests.vendors.vendor import Vendor, VendorRequest
 from velox.gateway.translation.adapter import ProviderAdapter

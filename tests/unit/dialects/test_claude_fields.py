@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.claude_features import ASKED, DROPPED, FETCH, SEARCH, TOOL, example
+from tests.unit.gateway.translation.claude_features import ASKED, DROPPED, FETCH, SEARCH, TOOL, example
 from velox.dialects.as_sent.claude_fields import BETAS_OF, fitted, names_of
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError

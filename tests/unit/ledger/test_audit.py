@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.recorded_calls import CallRecords
+from tests.unit.gateway.limits.recorded_calls import CallRecords
 from velox.cli import main
 from velox.gateway.limits.calls import Answered, CallLog
 from velox.gateway.limits.metering import Usage

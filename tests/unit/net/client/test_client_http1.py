@@ -1,0 +1,304 @@
+"""A client's HTTP/1.1 connection: a request in one read, and the same request in any pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Final, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.unit.net.upstream_wire import Loop, Transport
+from velox.errors import Reason, VeloxError
+from velox.heads import RequestHead
+from velox.net.application import Client, ClientTimeouts
+from velox.net.client.body_budget import FIRST_BYTES, BodyBudget
+from velox.net.client.http1 import ClientHttp1Connection
+from velox.net.client.ingress import Ingress
+from velox.protocol.http1.request import Http1Limits
+from velox.types import ANYONE, Caller
+
+BUDGET: Final = 100
+LINES: Final = b"Host: a\r\nAuthorization: Bearer k\r\n"
+WIRES: Final = [
+    b"GET /v1/models HTTP/1.1\r\n%b\r\n" % LINES,
+    b"GET /v1/models HTTP/1.1\r\n%bContent-Length: 0\r\n\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 5\r\n\r\nhello" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bx-request-id: 7\r\nContent-Length: 12\r\n\r\nhello\r\n\r\n123" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc" % LINES,
+    b"POST /v1/x HTTP/1.0\r\n%bContent-Length: 3\r\n\r\nabc" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bConnection: close\r\nContent-Length: 3\r\n\r\nabc" % LINES,
+    b"POST /refused HTTP/1.1\r\n%bContent-Length: 3\r\n\r\nabc" % LINES,
+    b"GET /refused HTTP/1.1\r\n%b\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 101\r\n\r\n%b" % (LINES, bytes(101)),
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 99999\r\n\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 05\r\n\r\nhello" % LINES,
+    b"\r\n",
+    b"\x00\r\n\r\n",
+]
+
+
+class App:
+    """Answers every request, at once or in the next turn, and notes what it was asked."""
+
+    def __init__(self, loop: Loop, *, at_once: bool) -> None:
+        self._loop: Final = loop
+        self._at_once: Final = at_once
+        self.refuses = True
+        self.asked: Final[list[tuple[RequestHead, bytes | None]]] = []
+        self.refused: Final[list[Reason]] = []  # the text may say of a part what it says otherwise of the whole
+
+    def check_head(self, head: RequestHead) -> Caller:
+        if head.path == b"/refused" and self.refuses:
+            raise VeloxError(Reason.UNKNOWN_ROUTE, "no such path")
+        return ANYONE
+
+    def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller) -> None:
+        self.asked.append((head, None if body is None else bytes(body)))
+        if self._at_once:
+            self._answer(client)
+        else:
+            self._loop.call_soon(self._answer, client)
+
+    def _answer(self, client: Client) -> None:
+        client.release_body()
+        client.begin_reply(200, [], 2, b"ok", True, has_body=True)
+        client.finish()
+
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
+        self.refused.append(error.reason)
+        client.answer(error.status, [], b"", with_body=True, close=error.close)
+
+    def crashed(self, exc: Exception) -> None:
+        raise exc
+
+
+class Wire(Transport):
+    """A transport that says when it was closed."""
+
+    own: object = ("127.0.0.1", 8080)  # as getsockname() has it
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self.own if name == "sockname" else default
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Story:
+    """One connection; what came of it. knows: heads like these have come before, also those that are refused now."""
+
+    def __init__(
+        self,
+        *,
+        at_once: bool,
+        knows: bool = False,
+        guarded: frozenset[str] = frozenset(),
+        own: object = None,
+        budget: int = BUDGET,
+        body_bytes: int = 1000,
+    ) -> None:
+        self._own = own
+        self.loop: Final = Loop()
+        loop = cast(asyncio.AbstractEventLoop, self.loop)
+        self.app: Final = App(self.loop, at_once=at_once)
+        self.budget: Final = BodyBudget(budget, 5.0, self.loop.time)
+        timeouts = ClientTimeouts(10.0, 15.0, 75.0, 30.0)
+        self.ingress: Final = Ingress(
+            self.app,
+            Http1Limits(body_bytes=body_bytes),
+            timeouts,
+            self.budget,
+            loop,
+            max_connections=9,
+            guarded=guarded,
+        )
+        self._connect()
+        if knows:
+            self.app.refuses = False
+            for wire in WIRES * 4:
+                self.read(wire)
+                self.connection.connection_lost(None)
+                self._connect()
+            self.app.refuses = True
+            self.app.asked.clear()
+            self.app.refused.clear()
+
+    def _connect(self) -> None:
+        self.connection = ClientHttp1Connection(self.ingress)
+        self.transport = Wire()
+        self.transport.own = self._own
+        self.transport.protocol = self.connection
+        self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
+
+    def read(self, data: bytes) -> None:
+        """Let bytes come, and go on until nothing moves any more."""
+        if self.transport.is_reading() and not self.transport.is_closed:
+            self.connection.data_received(data)
+        while self.loop.soon:
+            self.loop.turn()
+
+    def told(self) -> tuple[object, ...]:
+        """Return what the application and the client have seen, and what is held at the end."""
+        sent = bytes(self.transport.sent).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+        return self.app.asked, self.app.refused, sent, self.transport.is_closed, self.budget.taken_bytes
+
+
+def played(pieces: list[bytes], *, at_once: bool, knows: bool = False) -> tuple[object, ...]:
+    story = Story(at_once=at_once, knows=knows)
+    for piece in pieces:
+        story.read(piece)
+    return story.told()
+
+
+def cut(wire: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({min(place, len(wire)) for place in places} | {0, len(wire)})
+    return [wire[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+@given(
+    wires=st.lists(st.sampled_from(WIRES), min_size=1, max_size=4),
+    places=st.lists(st.integers(0, 500), max_size=8),
+    at_once=st.booleans(),
+)
+@example(wires=[WIRES[2], WIRES[2], WIRES[3]], places=[], at_once=True)
+@example(wires=[WIRES[8], WIRES[2]], places=[], at_once=True)
+@example(wires=[WIRES[7], WIRES[2]], places=[], at_once=False)
+@pytest.mark.slow
+def test_requests_in_any_pieces_get_the_answers_of_requests_in_one_read_each(
+    wires: list[bytes], places: list[int], at_once: bool
+) -> None:
+    """Property: a request that one read holds, of a known kind, is read in fewer steps, with the same end."""
+    pieces = cut(b"".join(wires), places)
+    found = played(pieces, at_once=at_once)
+
+    assert found == played(wires, at_once=at_once) == played(wires, at_once=at_once, knows=True)
+    assert found == played(pieces, at_once=at_once, knows=True)
+
+
+@pytest.mark.parametrize("wire", WIRES[:12])
+def test_request_byte_by_byte_gets_the_answer_of_one_read(wire: bytes) -> None:
+    """Each place where a read may end."""
+    pieces = [wire[at : at + 1] for at in range(len(wire))]
+
+    assert played(pieces, at_once=False) == played([wire], at_once=False)
+
+
+@pytest.mark.parametrize("wire", [WIRES[2], WIRES[7], WIRES[3] + WIRES[2]])
+def test_known_request_waits_for_room_as_any_other(wire: bytes) -> None:
+    """The bodies of others take all there is; then the connection is served, and all of the room is free again."""
+    known, unknown = Story(at_once=False, knows=True), Story(at_once=False)
+    for story in (known, unknown):
+        assert story.budget.take_now(BUDGET - 1)
+        story.read(wire)
+        assert not story.app.asked and not story.transport.sent
+        story.budget.give(BUDGET - 1)
+        while story.loop.soon:
+            story.loop.turn()
+        assert story.app.asked and story.budget.taken_bytes == 0
+    assert known.told() == unknown.told()
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_connection_is_ready_for_the_next_request_after_each(knows: bool) -> None:
+    """Nothing of a request stays: neither its room in the budget nor its bytes."""
+    story = Story(at_once=False, knows=knows)
+    for n in range(1, 4):
+        story.read(WIRES[3])
+        assert len(story.app.asked) == n and story.connection.is_idle
+        assert story.budget.taken_bytes == 0 and story.connection._request.buffered == 0
+        assert story.connection.deadline_s == story.loop.now_s + 75.0
+
+
+GUARDED = frozenset({"127.0.0.1", "::1"})
+
+
+@pytest.mark.parametrize("wire", WIRES[:6])
+@pytest.mark.parametrize("own", [("127.0.0.1", 80), ("::1", 80, 0, 0), ("10.0.0.1", 80), "/run/velox.sock", b"", None])
+@pytest.mark.parametrize("guarded", [GUARDED, frozenset[str]()])
+def test_host_of_a_page_is_refused_where_a_page_could_come(wire: bytes, own: object, guarded: frozenset[str]) -> None:
+    """On loopback without keys, from a browser. Also if the head is known from where such a Host is served."""
+    wire = wire.replace(b"Host: a\r\n", b"Host: a\r\nUser-Agent: Mozilla/5.0 (X11)\r\n")
+    story = Story(at_once=True, guarded=guarded, own="/run/velox.sock")
+    for _ in range(4):
+        story.read(wire)
+    assert len(story.app.asked) == 4
+    story._own = own  # another listener of the same worker
+    story._connect()
+    story.read(wire)
+    is_refused = bool(guarded) and isinstance(own, tuple) and own[0] in GUARDED
+    assert story.app.refused == ([Reason.FORBIDDEN] if is_refused else [])
+    assert len(story.app.asked) == (4 if is_refused else 5)
+    served = Story(at_once=True, guarded=guarded, own=own)
+    served.read(wire.replace(b"Host: a", b"Host: 127.0.0.1:8080"))
+    assert len(served.app.asked) == 1
+
+
+LARGE = 64 << 20
+UPLOAD = b"POST /v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (LINES, LARGE)
+
+
+class Uploads(Story):
+    """Several connections, each with a long body that has begun."""
+
+    def __init__(self, n: int, *, budget: int) -> None:
+        super().__init__(at_once=False, budget=budget, body_bytes=LARGE)
+        self.each: list[tuple[ClientHttp1Connection, Wire]] = []
+        for _ in range(n):
+            self._connect()
+            self.each.append((self.connection, self.transport))
+            self.read(UPLOAD + b"x")
+
+    def send(self, n: int, data: bytes) -> None:
+        """More of a body comes."""
+        self.connection, self.transport = self.each[n]
+        self.read(data)
+
+
+def test_long_bodies_hold_what_has_come_of_them() -> None:
+    """What they announce keeps nobody out; where no more of one fits it is refused, and what it held is free."""
+    story = Uploads(4, budget=5 * FIRST_BYTES)
+    assert story.budget.taken_bytes == 4 * FIRST_BYTES
+    story._connect()
+    story.read(WIRES[2])
+    assert len(story.app.asked) == 1
+
+    story.send(0, bytes(2 * FIRST_BYTES - 1))
+    assert story.budget.taken_bytes == 5 * FIRST_BYTES and not story.app.refused
+    story.send(0, b"x")
+    assert story.app.refused == [Reason.OVERLOAD_MEMORY]
+    assert story.budget.taken_bytes == 3 * FIRST_BYTES
+    story.send(1, bytes(2 * FIRST_BYTES))
+    assert story.budget.taken_bytes == 4 * FIRST_BYTES + 1, "what was taken with the head counts"
+
+
+def test_long_body_gives_way_to_a_request_that_waits() -> None:
+    """Also if there is room for its next byte: it holds much, and nobody knows for how long."""
+    story = Uploads(2, budget=3 * FIRST_BYTES)
+    story.send(0, bytes(FIRST_BYTES + 9))
+    story._connect()
+    body = bytes(FIRST_BYTES)
+    story.read(b"POST /v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (LINES, len(body), body))
+    waiting = story.connection
+    assert not story.app.asked
+    story.send(0, b"x")
+    assert story.app.refused == [Reason.OVERLOAD_MEMORY]
+    assert [body for _, body in story.app.asked] == [body] and waiting.is_idle
+
+
+def test_long_body_that_is_whole_is_one_like_any_other() -> None:
+    """All of it is counted, and given back with the reply."""
+    story = Story(at_once=False, budget=LARGE, body_bytes=LARGE)
+    body = bytes(3 * FIRST_BYTES + 7)
+    story.read(b"POST /v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (LINES, len(body)))
+    for at in range(0, len(body), 65_536):
+        assert story.budget.taken_bytes == max(at, FIRST_BYTES)
+        story.read(body[at : at + 65_536])
+    assert [each for _, each in story.app.asked] == [body]
+    assert story.budget.taken_bytes == 0 and story.connection.is_idle
