@@ -20,7 +20,7 @@ _PRELUDES: Final = frozenset(
 )
 # Where a server leaves the event's name out, its data begin with it.
 _DATA: Final = re.compile(rb'data:[ ]?\{[ ]?"type":[ ]?"(?:%b)"' % b"|".join(map(re.escape, sorted(_PRELUDES))))
-_TYPED: Final = (b'data: {"type"', b'data:{"type"', b'data: { "type"')
+_TYPED: Final = (b'data: {"type"', b'data:{"type"', b'data: { "type"', b'data:{ "type"')
 _MOST_OF_LINE: Final = 64  # more than any of these names has, and than the data that begin with one
 # Of what says nothing yet. Two of Codex's events, each with all of its tools and instructions, take 80 to 600 KiB.
 MOST_PRELUDES_BYTES: Final = 2 * 1024 * 1024
@@ -59,12 +59,11 @@ class FirstEventWatch:
         """Say whether a line of data is of an event that counts. line: what came of it; more may follow."""
         if self._name:
             return self._name not in _PRELUDES
-        if _DATA.match(line) is not None:
-            return False
-        if is_whole or len(line) >= _MOST_OF_LINE:
-            return True
-        # Too short to tell, if it begins as data that name their type.
-        return not line.startswith(_TYPED) and not any(each.startswith(line) for each in _TYPED)
+        is_known = is_whole or len(line) >= _MOST_OF_LINE
+        if line.startswith(_TYPED):
+            return is_known and _DATA.match(line) is None
+        # Too short to tell, if it may become one with data that name their type.
+        return is_known or not any(each.startswith(line) for each in _TYPED)
 
 
 def is_prelude(name: bytes, data: bytes) -> bool:

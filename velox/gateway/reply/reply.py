@@ -54,7 +54,7 @@ _OK: Final = 200
 _RESPONSE: Final = int(Answers.RESPONSE)
 _FILE: Final = int(Answers.JSON_OR_FILE)
 _ERRORS_FROM: Final = 400
-_MARKUP: Final = b"<"
+_MARKUP: Final = ord("<")
 # How long an upstream may take to end a reply that is over: its last bytes come within a round trip.
 _END_S: Final = 1.0
 # Of a completion: roles, results of filters, a comment. They may come long before the model has thought.
@@ -559,7 +559,7 @@ class Reply:
                     text.find(ERROR_MARK, 0, BEGIN_BYTES) >= 0
                     or not text
                     or passed.is_html
-                    or text.startswith(_MARKUP)
+                    or text[0] == _MARKUP
                     or (answers == _RESPONSE and may_have_failed(text))
                 )
                 if answers == _FILE and not passed.is_json:
