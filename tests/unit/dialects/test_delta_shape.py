@@ -7,8 +7,8 @@ import pytest
 from tests.recorded import recorded
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import Delta, Event, StreamReader
-from velox.dialects.chat.read_stream import ChunkReader
-from velox.dialects.messages.read_stream import MessagesReader
+from velox.dialects.chat.read_stream import ChatStreamReader
+from velox.dialects.messages.read_stream import MessagesStreamReader
 from velox.dialects.streams.delta_shape import DeltaShape
 
 _CHUNK = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{%b},"finish_reason":null}]}\n\n'
@@ -78,7 +78,7 @@ def test_spaces_count_within_the_strings_of_an_event() -> None:
 
 
 def test_padding_does_not_count() -> None:
-    reader = MessagesReader()
+    reader = MessagesStreamReader()
     reader.feed(_BLOCK)
     for n in range(4):
         assert reader.feed(_DELTA % (b'"hi"', b" " * n)) == [Delta(0, b'"hi"')]
@@ -97,7 +97,7 @@ def test_the_padding_of_openai_does_not_count_and_ends_where_its_field_ends() ->
 
 
 def test_the_same_event_after_another_block_was_opened_is_of_the_new_one() -> None:
-    reader = ChunkReader("x")
+    reader = ChatStreamReader("x")
     text, thought = _CHUNK % b'"content":"a"', _CHUNK % b'"reasoning_content":"t"'
     parts = [text, text, thought, thought, text, text]
     texts = [event.n for part in parts for event in reader.feed(part) if isinstance(event, Delta)]
@@ -108,13 +108,13 @@ def test_parts_of_calls_are_read_in_full() -> None:
     """A server that repeats the name begins a second call where an object follows on a whole one."""
     call = b'"tool_calls":[{"index":0,"function":{"name":"f","arguments":%b}}]'
     parts = [_CHUNK % (call % each) for each in (b'"{\\"a\\":"', b'"1}"', b'"{\\"b\\":"', b'"2}"')]
-    reader = ChunkReader("x")
+    reader = ChatStreamReader("x")
     assert [event.n for part in parts for event in reader.feed(part) if isinstance(event, Delta)] == [0, 0, 1, 1]
 
 
 def test_what_was_cut_gives_no_shape() -> None:
     """The rest of an event that began in an earlier read is no event of its own."""
-    reader = ChunkReader("x")
+    reader = ChatStreamReader("x")
     reader.feed(_CHUNK % b'"content":"a"')
     event = _CHUNK % b'"content":"b"'
     assert reader.feed(event[:40]) == []
@@ -126,10 +126,10 @@ def test_what_was_cut_gives_no_shape() -> None:
 def test_recorded_streams_of_chat_say_the_same_event_by_event(provider: str) -> None:
     for each in recorded(provider, "/chat/completions", stream=True):
         events = [part + b"\n\n" for part in each.reply.split(b"\n\n") if part]
-        assert _said(ChunkReader("x"), events) == _said(ChunkReader("x"), [each.reply]), each.name
+        assert _said(ChatStreamReader("x"), events) == _said(ChatStreamReader("x"), [each.reply]), each.name
 
 
 def test_recorded_streams_of_messages_say_the_same_event_by_event() -> None:
     for each in recorded("anthropic", "/messages", stream=True):
         events = [part + b"\n\n" for part in each.reply.split(b"\n\n") if part]
-        assert _said(MessagesReader(), events) == _said(MessagesReader(), [each.reply]), each.name
+        assert _said(MessagesStreamReader(), events) == _said(MessagesStreamReader(), [each.reply]), each.name

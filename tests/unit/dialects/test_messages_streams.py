@@ -40,9 +40,9 @@ from velox.dialects.canonical.model import (
 from velox.dialects.canonical.signatures import tagged
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
-from velox.dialects.messages.read_stream import MessagesReader
+from velox.dialects.messages.read_stream import MessagesStreamReader
 from velox.dialects.messages.write_reply import MessagesClient
-from velox.dialects.messages.write_stream import MessagesWriter
+from velox.dialects.messages.write_stream import MessagesStreamWriter
 from velox.protocol.sse_events import SseEvents
 
 _CALL = Call("0123abcd", 1_700_000_000)
@@ -68,12 +68,12 @@ def _finish(reason: str | None = "end_turn", **usage: int) -> dict[str, Any]:
 
 
 def _read(*events: dict[str, Any]) -> list[Event]:
-    return events_of(MessagesReader(), _sse(*events))
+    return events_of(MessagesStreamReader(), _sse(*events))
 
 
 def _write(*events: Event) -> list[dict[str, Any]]:
     """Return what is written, and check that blocks stand one after the other."""
-    writer = MessagesWriter(_CALL, "asked")
+    writer = MessagesStreamWriter(_CALL, "asked")
     found: list[dict[str, Any]] = []
     for name, text in SseEvents().feed(b"".join(writer.write(event) for event in events)):
         found.append(json.loads(text))
@@ -299,7 +299,7 @@ def test_pitfall_44_half_a_surrogate_pair_passes() -> None:
         b'"X"', b'"\\ud83d"'
     )
 
-    assert Delta(0, b'"\\ud83d"') in events_of(MessagesReader(), text)
+    assert Delta(0, b'"\\ud83d"') in events_of(MessagesStreamReader(), text)
 
 
 def test_json_through_a_tool_streams_as_text() -> None:
@@ -308,7 +308,9 @@ def test_json_through_a_tool_streams_as_text() -> None:
     deltas = [{"type": "input_json_delta", "partial_json": text} for text in ('{"a"', ": 1}")]
 
     answer = assembled(
-        events_of(MessagesReader("json_answer"), _sse(_START, *_block(0, tool, *deltas), _finish("tool_use"), _STOP))
+        events_of(
+            MessagesStreamReader("json_answer"), _sse(_START, *_block(0, tool, *deltas), _finish("tool_use"), _STOP)
+        )
     )
 
     assert answer.blocks == [Text(b'"{\\"a\\": 1}"')]
@@ -348,13 +350,13 @@ def test_pitfall_08_overlapping_calls_stand_one_after_the_other() -> None:
 
 def test_pitfall_08_what_waits_is_bounded() -> None:
     """In bytes and in blocks."""
-    writer = MessagesWriter(_CALL, "m")
+    writer = MessagesStreamWriter(_CALL, "m")
     writer.write(Open(0, Kind.TOOL, "a", "a"))
     writer.write(Open(1, Kind.TOOL, "b", "b"))
     with pytest.raises(BrokenReplyError):
         for _ in range(50):
             writer.write(Delta(1, b'"' + b"x" * 100_000 + b'"'))
-    writer = MessagesWriter(_CALL, "m")
+    writer = MessagesStreamWriter(_CALL, "m")
     with pytest.raises(BrokenReplyError):
         for n in range(200):
             writer.write(Open(n, Kind.TOOL, "a", "a"))
@@ -362,7 +364,7 @@ def test_pitfall_08_what_waits_is_bounded() -> None:
 
 def test_pitfall_17_message_delta_has_the_counts_without_the_cache() -> None:
     """It waits for them, and repeats those of the prompt."""
-    writer = MessagesWriter(_CALL, "m")
+    writer = MessagesStreamWriter(_CALL, "m")
     early = b"".join(writer.write(event) for event in (Start("", ""), Open(0, Kind.TEXT), Close(0), _END))
 
     late = writer.write(Used(Usage(100, 7, 60, 30, 10, 2))) + writer.write(End())

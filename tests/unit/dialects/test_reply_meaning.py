@@ -28,7 +28,7 @@ from tests.unit.dialects.said import (
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import Call
-from velox.dialects.chat.read_stream import ChunkReader
+from velox.dialects.chat.read_stream import ChatStreamReader
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.translated_reply import TranslatedReply
 from velox.gateway.translation.translators import GenerationTranslator
@@ -326,7 +326,7 @@ def test_two_calls_with_one_index_stay_two(client: ApiKind, deltas: list[dict[st
 
 
 def test_name_in_pieces_is_bounded() -> None:
-    reader = ChunkReader("row")
+    reader = ChatStreamReader("row")
     with pytest.raises(BrokenReplyError, match="does not end"):
         for n in range(2000):
             reader.feed(_call_chunks(_named(f"x{n}y"))[: -len(_call_chunks())])

@@ -26,7 +26,7 @@ from velox.dialects.canonical.model import (
     Written,
 )
 from velox.dialects.chat import wire
-from velox.dialects.chat.read_stream import ChunkReader
+from velox.dialects.chat.read_stream import ChatStreamReader
 from velox.dialects.chat.sources import citations_of
 from velox.dialects.chat.words import (
     EXTRA_CONTENT,
@@ -134,7 +134,7 @@ class ChatModel:
 
     def stream(self) -> StreamReader:
         """See ModelSide."""
-        return ChunkReader(self._provider, self._writer.tools)
+        return ChatStreamReader(self._provider, self._writer.tools)
 
     def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
         """See ModelSide."""

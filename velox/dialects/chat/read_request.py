@@ -50,7 +50,7 @@ from velox.dialects.media.file_types import pictured, typed
 from velox.dialects.tools.arguments import CUSTOM_SCHEMA, custom_arguments, read_arguments
 from velox.dialects.tools.hosted import HostedTools
 
-__all__ = ["RequestReader"]
+__all__ = ["ChatRequestReader"]
 
 _REQUEST: Final = msgspec.json.Decoder(wire.RequestBody)
 _LENIENT: Final = msgspec.json.Decoder(wire.LenientRequest)
@@ -101,7 +101,7 @@ _QUOTE: Final = ord('"')
 _LIFETIMES: Final = {"12h": "1h", "30m": None}
 
 
-class RequestReader:
+class ChatRequestReader:
     """Reads one request. custom: the names of its custom tools; include_usage: a stream is to say the usage.
 
     is_old: it has `functions`, as Chat Completions had before tools, and so has its answer.

@@ -55,7 +55,7 @@ from velox.dialects.openai_errors import api_error
 from velox.dialects.streams.delta_shape import DeltaShape
 from velox.protocol.sse_events import SseEvents
 
-__all__ = ["ChunkReader"]
+__all__ = ["ChatStreamReader"]
 
 _MOST_CALLS: Final = 128
 _MOST_NAME: Final = 4096  # of a name that comes in pieces: APIs take some 64 to 512 characters
@@ -77,7 +77,7 @@ class _Call:
         self.signature: Signature | None = None
 
 
-class ChunkReader:
+class ChatStreamReader:
     """Reads one stream. provider: whose signatures these are. tools: the names of those that the model was given."""
 
     def __init__(self, provider: str, tools: Collection[str] = ()) -> None:
@@ -99,7 +99,7 @@ class ChunkReader:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<ChunkReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
+        return f"<ChatStreamReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
 
     @property
     def n_held(self) -> int:

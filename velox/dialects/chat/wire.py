@@ -18,6 +18,7 @@ __all__ = [
     "ABSENT",
     "AllowedTools",
     "CacheControl",
+    "ChatUsage",
     "Choice",
     "Chunk",
     "ChunkChoice",
@@ -41,7 +42,6 @@ __all__ = [
     "ToolCall",
     "ToolCallDelta",
     "ToolChoice",
-    "Usage",
 ]
 
 # A raw field that is not there: the same object, so that asking for it costs nothing.
@@ -319,7 +319,7 @@ class CompletionDetails(msgspec.Struct, gc=False):
     image_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class ChatUsage(msgspec.Struct, gc=False):
     """Tokens, as all these servers count them. prompt_cache_hit_tokens: DeepSeek's. Mistral's: num_cached_tokens, and
     prompt_audio_seconds.
     """

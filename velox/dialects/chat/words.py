@@ -40,7 +40,7 @@ __all__ = ["EXTRA_CONTENT", "lost", "picture", "read_content", "read_reasoning",
 # The format of a signature that came in `extra_content`, in its value before the colon; see signed().
 EXTRA_CONTENT: Final = "extra_content"
 
-_USAGE: Final = msgspec.json.Decoder(wire.Usage)
+_USAGE: Final = msgspec.json.Decoder(wire.ChatUsage)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _NO_USAGE: Final = Usage()
 _NO_INPUTS: Final = wire.PromptDetails()
@@ -127,7 +127,7 @@ def read_usage(raw: Raw, tier: str | None = None) -> Usage:
     return Usage(prompt, completion, cached, written, None, reasoning, modalities, tier, bill_in(raw))
 
 
-def _modalities(given: wire.Usage) -> Modalities | None:
+def _modalities(given: wire.ChatUsage) -> Modalities | None:
     inputs, outputs = given.prompt_tokens_details or _NO_INPUTS, given.completion_tokens_details or _NO_OUTPUTS
     if not (inputs.audio_tokens or inputs.image_tokens or outputs.audio_tokens or outputs.image_tokens):
         return None

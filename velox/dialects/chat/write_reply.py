@@ -25,11 +25,11 @@ from velox.dialects.canonical.model import (
     Thinking,
     ToolUse,
 )
-from velox.dialects.chat.read_request import RequestReader
+from velox.dialects.chat.read_request import ChatRequestReader
 from velox.dialects.chat.reasoning import BETWEEN, id_with_thought, signature_detail, thinking_detail
 from velox.dialects.chat.sources import annotation
 from velox.dialects.chat.words import answer_id, finish_word, picture, usage_json
-from velox.dialects.chat.write_stream import ChunkWriter
+from velox.dialects.chat.write_stream import ChatStreamWriter
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.openai_errors import error_json
 from velox.dialects.streams.citations import spans_of
@@ -49,7 +49,7 @@ class ChatClient:
     def __init__(self, call: Call, dropped: DroppedFields) -> None:
         self._call: Final = call
         self._dropped: Final = dropped
-        self._reader: Final = RequestReader(dropped)
+        self._reader: Final = ChatRequestReader(dropped)
         self._model = call.model
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class ChatClient:
 
     def stream(self) -> StreamWriter:
         """See ClientSide."""
-        return ChunkWriter(
+        return ChatStreamWriter(
             self._call,
             self._model,
             self._reader.custom,

@@ -44,7 +44,7 @@ from velox.dialects.openai_errors import error_json
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES
 from velox.dialects.tools.arguments import custom_input
 
-__all__ = ["ChunkWriter"]
+__all__ = ["ChatStreamWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _TEXT: Final = Kind.TEXT
@@ -71,10 +71,10 @@ class _Block:
         self.held: list[JsonText] = []  # of a custom tool, whose input is in the arguments
 
 
-class ChunkWriter:
+class ChatStreamWriter:
     """Writes one stream. model: as the client asked for it. custom: the names of its custom tools.
 
-    is_old: it calls functions, and no tools (RequestReader).
+    is_old: it calls functions, and no tools (ChatRequestReader).
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ChunkWriter:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<ChunkWriter {len(self._blocks)} blocks open>"
+        return f"<ChatStreamWriter {len(self._blocks)} blocks open>"
 
     @property
     def _no_usage(self) -> bytes:

@@ -23,10 +23,10 @@ from velox.dialects.canonical.model import (
     ToolUse,
     Written,
 )
-from velox.dialects.converse.read_stream import ConverseStream
+from velox.dialects.converse.read_stream import ConverseStreamReader
 from velox.dialects.converse.wire import ANSWER, Content, Reasoning
 from velox.dialects.converse.words import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
-from velox.dialects.converse.write_request import ANTHROPIC, RequestWriter, is_claude
+from velox.dialects.converse.write_request import ANTHROPIC, ConverseRequestWriter, is_claude
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.json_text.surrogates import reply_keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, joined, quoted
@@ -61,7 +61,7 @@ class ConverseModel:
         keys = fit_tools(request, self._facts.schemas_refuse)
         if request.web_search is not None:
             taken_search(request, None, self._dropped)
-        writer = RequestWriter(request, self._facts, self._dropped)
+        writer = ConverseRequestWriter(request, self._facts, self._dropped)
         body = writer.write()
         self._unwrapped = writer.unwrapped
         self._stops = request.stop
@@ -89,9 +89,9 @@ class ConverseModel:
         tier = found.service_tier.type if found.service_tier is not None else None
         return Answer("", "", blocks, stop, usage_of(found.usage, tier), tier, dropped)
 
-    def stream(self) -> ConverseStream:
+    def stream(self) -> ConverseStreamReader:
         """Return what reads a streamed answer."""
-        return ConverseStream(self._provider, self._unwrapped, self._stops)
+        return ConverseStreamReader(self._provider, self._unwrapped, self._stops)
 
     def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
         """Read an error's body. Never raises. headers: the error's type is there."""

@@ -37,7 +37,7 @@ from velox.dialects.json_text.surrogates import reply_keeping_surrogates
 from velox.dialects.json_text.text import EMPTY
 from velox.protocol.slices import as_base64, concatenated, from_base64
 
-__all__ = ["ConverseStream"]
+__all__ = ["ConverseStreamReader"]
 
 # Looking a member of an enum up takes longer than what is done with it.
 _TEXT: Final = Kind.TEXT
@@ -61,7 +61,7 @@ class _Block:
         self.n_signed = 0
 
 
-class ConverseStream:
+class ConverseStreamReader:
     """Reads one stream.
 
     provider: whose signatures these are. unwrapped: a tool whose arguments are the answer (write_request.py). stops:
@@ -94,7 +94,7 @@ class ConverseStream:
         self._has_ended = False
 
     def __repr__(self) -> str:
-        return f"<ConverseStream {self._n} blocks, {len(self._open)} open>"
+        return f"<ConverseStreamReader {self._n} blocks, {len(self._open)} open>"
 
     @property
     def n_held(self) -> int:

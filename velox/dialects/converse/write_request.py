@@ -54,7 +54,7 @@ from velox.dialects.tools.open_calls import OpenCalls
 from velox.dialects.tools.tool_schema import object_schema
 from velox.protocol.slices import from_base64
 
-__all__ = ["ANTHROPIC", "FORMAT_TOOL", "RequestWriter", "is_claude"]
+__all__ = ["ANTHROPIC", "FORMAT_TOOL", "ConverseRequestWriter", "is_claude"]
 
 ANTHROPIC: Final = "anthropic"
 # Where the model's API has no schemas: a tool that must be called, whose arguments are the answer.
@@ -121,7 +121,7 @@ class _Turn(msgspec.Struct, gc=False):
         self.marked = False
 
 
-class RequestWriter:
+class ConverseRequestWriter:
     """Writes one request. facts: of the model. After write(): names, ids, unwrapped."""
 
     def __init__(self, request: Request, facts: ModelFacts, dropped: DroppedFields) -> None:

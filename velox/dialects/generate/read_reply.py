@@ -44,7 +44,7 @@ from velox.dialects.generate.words import (
     tier,
     whole_usage,
 )
-from velox.dialects.generate.write_request import RequestWriter
+from velox.dialects.generate.write_request import GenerateRequestWriter
 from velox.dialects.json_text.text import EMPTY, decoded, joined, raw_text
 from velox.dialects.tools.tool_fit import fit_tools
 from velox.protocol.usage.tokens import google_searches
@@ -71,7 +71,7 @@ class GenerateModel:
         schemas = self._schemas if self._schemas is not None else SubsetSchemas()
         keys = fit_tools(request, self._facts.schemas_refuse)
         self._searches = request.web_search is not None
-        written = RequestWriter(self._facts, self._dropped, schemas).write(request)
+        written = GenerateRequestWriter(self._facts, self._dropped, schemas).write(request)
         written.keys = keys
         return written
 

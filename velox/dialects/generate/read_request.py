@@ -64,7 +64,7 @@ from velox.dialects.media.file_types import typed
 from velox.dialects.tools.hosted import HostedTools
 from velox.dialects.tools.open_calls import OpenCalls
 
-__all__ = ["RequestReader", "camel"]
+__all__ = ["GenerateRequestReader", "camel"]
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _CONTENTS: Final = msgspec.json.Decoder(list[Content] | None)
@@ -128,7 +128,7 @@ def camel(name: str) -> str:
     return first + "".join([each.capitalize() for each in others])
 
 
-class RequestReader:
+class GenerateRequestReader:
     """Reads one request. model, stream: of its path."""
 
     __slots__ = ("_dropped", "_grown", "_hosted", "_n_calls", "_open", "_pieces")

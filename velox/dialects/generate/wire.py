@@ -25,12 +25,12 @@ __all__ = [
     "FunctionCall",
     "FunctionCalling",
     "FunctionResponse",
+    "GenerateReply",
     "GenerationConfig",
     "InlineData",
     "ModalityCount",
     "Part",
     "PartialArg",
-    "Reply",
     "ReplyCall",
     "ReplyContent",
     "ReplyPart",
@@ -173,7 +173,7 @@ class Status(msgspec.Struct, gc=False):
     details: list[StatusDetail] | None = None
 
 
-class Reply(msgspec.Struct, rename="camel", gc=False):
+class GenerateReply(msgspec.Struct, rename="camel", gc=False):
     """An answer, or a chunk of a streamed one, or an error."""
 
     candidates: list[Candidate] | None = None

@@ -41,8 +41,8 @@ from velox.dialects.generate.wire import (
     Blob,
     Candidate,
     Feedback,
+    GenerateReply,
     ModalityCount,
-    Reply,
     ReplyPart,
     Status,
     UsageMetadata,
@@ -77,8 +77,8 @@ __all__ = [
 # Whose signatures are read and written here.
 GOOGLE: Final = "google"
 
-_REPLY: Final = msgspec.json.Decoder(Reply)
-_ERROR: Final = msgspec.json.Decoder(Reply | list[Reply])
+_REPLY: Final = msgspec.json.Decoder(GenerateReply)
+_ERROR: Final = msgspec.json.Decoder(GenerateReply | list[GenerateReply])
 _BLOB: Final = msgspec.json.Decoder(Blob)
 _STATUS: Final = msgspec.json.Decoder(Status)
 _DETAILS: Final = msgspec.json.Decoder(list[ModalityCount])
@@ -135,7 +135,7 @@ _MOST_MESSAGE: Final = 4096
 _BAD_GATEWAY: Final = 502
 
 
-def read_reply(body: bytes) -> Reply:
+def read_reply(body: bytes) -> GenerateReply:
     """Read an answer or a chunk. Raises BrokenReplyError."""
     try:
         if not body.isascii():
@@ -155,7 +155,7 @@ def _no_reply() -> BrokenReplyError:
     return BrokenReplyError("the upstream's answer is no JSON of generateContent")
 
 
-def first(reply: Reply) -> Candidate | None:
+def first(reply: GenerateReply) -> Candidate | None:
     """Return the first of the answers: nobody asks for others."""
     for candidate in reply.candidates or ():
         if not candidate.index:

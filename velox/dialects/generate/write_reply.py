@@ -12,7 +12,7 @@ from typing import Final
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Answer, ApiError, Call, Refusal, Request, Search, Text, ToolUse
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, own_path
-from velox.dialects.generate.read_request import RequestReader
+from velox.dialects.generate.read_request import GenerateRequestReader
 from velox.dialects.generate.sources import grounding_field, part_place
 from velox.dialects.generate.words import EMPTY_PART, ending, error_body, part, usage_metadata
 from velox.dialects.generate.write_stream import GenerateArrayWriter, GenerateStreamWriter
@@ -33,7 +33,7 @@ class GenerateClient:
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
-        return RequestReader(self._dropped).read(body, self._call.model, self._call.stream)
+        return GenerateRequestReader(self._dropped).read(body, self._call.model, self._call.stream)
 
     @property
     def takes_pictures(self) -> bool:

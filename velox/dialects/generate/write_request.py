@@ -59,7 +59,7 @@ from velox.dialects.tools.hosted import taken_search
 from velox.dialects.tools.json_note import json_note
 from velox.dialects.tools.tool_schema import object_schema
 
-__all__ = ["CHECKING", "UNCHECKED", "RequestWriter"]
+__all__ = ["CHECKING", "UNCHECKED", "GenerateRequestWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _SYSTEM: Final = Role.SYSTEM
@@ -96,7 +96,7 @@ _SUFFIX: Final = re.compile(r"\.([a-zA-Z0-9]{2,4})(?:[?#].*)?$")
 _SAME_TYPES: Final = {"image/jpg": "image/jpeg"}
 
 
-class RequestWriter:
+class GenerateRequestWriter:
     """Writes one request. schemas: what remembers rewritten schemas."""
 
     __slots__ = ("_dropped", "_facts", "_inlining", "_names", "_schemas", "_step", "_tools")

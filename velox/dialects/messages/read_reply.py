@@ -31,7 +31,7 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.json_text.decoding import decoded_reply, reply_text
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, quoted, raw_text
-from velox.dialects.messages.read_stream import MessagesReader
+from velox.dialects.messages.read_stream import MessagesStreamReader
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import ANSWER, ERROR, BlockOut
 from velox.dialects.messages.words import (
@@ -47,7 +47,7 @@ from velox.dialects.messages.words import (
     tier_of,
     usage_of,
 )
-from velox.dialects.messages.write_request import RequestWriter
+from velox.dialects.messages.write_request import MessagesRequestWriter
 from velox.dialects.tools.arguments import read_arguments
 from velox.dialects.tools.hosted import without_pictures
 from velox.dialects.tools.tool_fit import fit_tools
@@ -71,7 +71,7 @@ class MessagesModel:
         """Write the request. Raises BadRequestError."""
         without_pictures(request, self._dropped)
         keys = fit_tools(request, self._facts.schemas_refuse)
-        writer = RequestWriter(self._facts, self._dropped, request)
+        writer = MessagesRequestWriter(self._facts, self._dropped, request)
         written = writer.write(model)
         written.keys = keys
         self._json_tool = writer.json_tool
@@ -128,7 +128,7 @@ class MessagesModel:
 
     def stream(self) -> StreamReader:
         """Return what reads a streamed answer."""
-        return MessagesReader(self._json_tool)
+        return MessagesStreamReader(self._json_tool)
 
     def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
         """Read an error's body: Anthropic's; of the platforms that run Claude another one, or none. Never raises."""

@@ -57,7 +57,7 @@ from velox.dialects.messages.words import (
 from velox.dialects.streams.delta_shape import DeltaShape
 from velox.protocol.sse_events import SseEvents
 
-__all__ = ["MessagesReader"]
+__all__ = ["MessagesStreamReader"]
 
 _MOST_OPEN: Final = 128
 _MOST_QUERY_PARTS: Final = 1024
@@ -90,7 +90,7 @@ class _Opened:
         self.held = held
 
 
-class MessagesReader:
+class MessagesStreamReader:
     """Of one stream. json_tool: a tool whose input is the text of the answer."""
 
     __slots__ = (
@@ -116,7 +116,7 @@ class MessagesReader:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<MessagesReader {self._n_blocks} blocks, {len(self._opened)} open>"
+        return f"<MessagesStreamReader {self._n_blocks} blocks, {len(self._opened)} open>"
 
     @property
     def n_held(self) -> int:

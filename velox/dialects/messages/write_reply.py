@@ -34,7 +34,7 @@ from velox.dialects.messages.read_request import read_request
 from velox.dialects.messages.sources import search_blocks, text_blocks
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.words import served_tier, written_usage
-from velox.dialects.messages.write_stream import MessagesWriter, error_body, signed, stop_fields
+from velox.dialects.messages.write_stream import MessagesStreamWriter, error_body, signed, stop_fields
 
 __all__ = ["MessagesClient"]
 
@@ -131,7 +131,7 @@ class MessagesClient:
 
     def stream(self) -> StreamWriter:
         """Return what writes a streamed answer."""
-        return MessagesWriter(self._call, self._model)
+        return MessagesStreamWriter(self._call, self._model)
 
     def error(self, error: ApiError) -> bytes:
         """Write an error. Agents know Anthropic's words for a conversation that is too long, which has no code here."""

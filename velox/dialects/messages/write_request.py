@@ -49,7 +49,7 @@ from velox.dialects.tools.tool_fit import fitted_parameters
 from velox.dialects.tools.tool_schema import object_schema
 from velox.protocol.slices import concatenated
 
-__all__ = ["RequestWriter"]
+__all__ = ["MessagesRequestWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _AUTO: Final = Choice.AUTO
@@ -83,7 +83,7 @@ _JSON_TOOL: Final = "json_answer"
 _JSON_TOOL_TEXT: Final = b'"Give your whole answer as the input of this tool."'
 
 
-class RequestWriter:
+class MessagesRequestWriter:
     """Of one request. json_tool: after write(), the tool by which the model gives an answer in JSON; None: in text."""
 
     __slots__ = (

@@ -50,7 +50,7 @@ from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.words import error_type, stop_word, written_usage
 from velox.dialects.streams.in_turn import BlockEvent, InTurn
 
-__all__ = ["MessagesWriter", "error_body", "signed", "stop_fields"]
+__all__ = ["MessagesStreamWriter", "error_body", "signed", "stop_fields"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _REDACTED: Final = Kind.REDACTED
@@ -76,7 +76,7 @@ _DELTAS: Final = MappingProxyType(
 _MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
-class MessagesWriter:
+class MessagesStreamWriter:
     """Of one stream. model: as the client named it, where the upstream does not say."""
 
     __slots__ = (
@@ -121,7 +121,7 @@ class MessagesWriter:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<MessagesWriter block {self._index}, {self._in_turn!r}>"
+        return f"<MessagesStreamWriter block {self._index}, {self._in_turn!r}>"
 
     def write(self, event: Event) -> bytes:
         """Return what the client gets. Raises BrokenReplyError: too much has to wait."""

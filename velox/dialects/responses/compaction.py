@@ -35,7 +35,7 @@ from velox.dialects.canonical.model import (
 )
 from velox.dialects.canonical.signatures import TAG
 from velox.dialects.json_text.text import EMPTY, joined, quoted
-from velox.dialects.responses.write_stream import EventWriter
+from velox.dialects.responses.write_stream import ResponsesStreamWriter
 
 __all__ = [
     "COMPACTED_TYPES",
@@ -85,9 +85,9 @@ def summary_of(blocks: Sequence[AnswerBlock]) -> JsonText:
 
 
 class CompactionWriter:
-    """Writes a stream whose answer is one item of type `compaction`; see EventWriter."""
+    """Writes a stream whose answer is one item of type `compaction`; see ResponsesStreamWriter."""
 
-    def __init__(self, events: EventWriter) -> None:
+    def __init__(self, events: ResponsesStreamWriter) -> None:
         self._events: Final = events
         self._open: Final[set[int]] = set()  # blocks of text
         self._texts: Final[list[JsonText]] = []

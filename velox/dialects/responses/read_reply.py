@@ -23,13 +23,13 @@ from velox.dialects.json_text.decoding import decoded_reply, reply_text
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses import wire
-from velox.dialects.responses.read_stream import EventReader
+from velox.dialects.responses.read_stream import ResponsesStreamReader
 from velox.dialects.responses.words import answer_of
 from velox.dialects.responses.write_request import ResponsesRequestWriter
 
 __all__ = ["ResponsesModel"]
 
-_REPLY: Final = msgspec.json.Decoder(wire.Reply)
+_REPLY: Final = msgspec.json.Decoder(wire.ResponsesReply)
 
 
 class ResponsesModel:
@@ -60,7 +60,7 @@ class ResponsesModel:
 
     def stream(self) -> StreamReader:
         """See ModelSide."""
-        return EventReader(self._provider)
+        return ResponsesStreamReader(self._provider)
 
     def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
         """See ModelSide."""

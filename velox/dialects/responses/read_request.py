@@ -59,7 +59,7 @@ from velox.dialects.responses.tools import (
 )
 from velox.dialects.tools.arguments import custom_arguments, read_arguments
 
-__all__ = ["RequestReader"]
+__all__ = ["ResponsesRequestReader"]
 
 _REQUEST: Final = msgspec.json.Decoder(wire.RequestBody)
 _LENIENT: Final = msgspec.json.Decoder(wire.LenientRequest)
@@ -121,7 +121,7 @@ _NOT_KEPT: Final = (
 )
 
 
-class RequestReader:
+class ResponsesRequestReader:
     """Reads one request. tools: what its functions stand for. given, body: the request as it came, after reading.
 
     compacts: the answer is to be a summary of the conversation (compaction.py). keeps: answers are kept here.

@@ -46,13 +46,13 @@ from velox.dialects.responses.words import answer_of, blocks_of, lost, reasoning
 from velox.dialects.streams.events import events_of
 from velox.protocol.sse_events import SseEvents
 
-__all__ = ["EventReader"]
+__all__ = ["ResponsesStreamReader"]
 
 _MOST_OPEN: Final = 128
 _EVENT: Final = msgspec.json.Decoder(wire.Event)
 _ITEM: Final = msgspec.json.Decoder(wire.OutputItem)
 _PART: Final = msgspec.json.Decoder(wire.ReplyPart)
-_REPLY: Final = msgspec.json.Decoder(wire.Reply)
+_REPLY: Final = msgspec.json.Decoder(wire.ResponsesReply)
 _DONE: Final = b"[DONE]"
 _BREAK: Final = b'"' + NEWLINES + b'"'
 _REASONING: Final = -1  # in place of a part's number
@@ -71,7 +71,7 @@ class _Block:
         self.part: tuple[str, int] | None = None
 
 
-class EventReader:
+class ResponsesStreamReader:
     """Reads one stream. provider: whose signatures these are."""
 
     def __init__(self, provider: str) -> None:
@@ -86,7 +86,7 @@ class EventReader:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<EventReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
+        return f"<ResponsesStreamReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
 
     @property
     def n_held(self) -> int:

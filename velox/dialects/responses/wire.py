@@ -24,14 +24,14 @@ __all__ = [
     "OutputItem",
     "Part",
     "ReasoningConfig",
-    "Reply",
     "RequestBody",
+    "ResponsesReply",
+    "ResponsesUsage",
     "StringInput",
     "TextConfig",
     "TextFormat",
     "Tool",
     "ToolChoice",
-    "Usage",
 ]
 
 # A raw field that is not there: the same object, so that asking for it costs nothing.
@@ -246,7 +246,7 @@ class _OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class ResponsesUsage(msgspec.Struct, gc=False):
     """Tokens."""
 
     input_tokens: int | None = None
@@ -284,7 +284,7 @@ class _Incomplete(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
-class Reply(msgspec.Struct, gc=False):
+class ResponsesReply(msgspec.Struct, gc=False):
     """An answer, as a body or at the end of a stream."""
 
     id: str | None = None

@@ -75,7 +75,7 @@ __all__ = [
 # How the value of a call's signature begins, which is not one of reasoning. Perplexity passes Google's on.
 THOUGHT: Final = "thought_signature:"
 
-_USAGE: Final = msgspec.json.Decoder(wire.Usage)
+_USAGE: Final = msgspec.json.Decoder(wire.ResponsesUsage)
 _STOPS: Final = {
     "max_output_tokens": StopReason.LENGTH,
     "max_tokens": StopReason.LENGTH,
@@ -88,14 +88,14 @@ _LOST_PARTS: Final = {"output_audio": "answer.audio", "output_image": "answer.im
 _NO_USAGE: Final = Usage()
 
 
-def _calls(reply: wire.Reply) -> Iterator[dict[str, object]]:
+def _calls(reply: wire.ResponsesReply) -> Iterator[dict[str, object]]:
     """Yield the items of an answer as far as they say whether they are searches."""
     for item in reply.output or ():
         if item.type == SEARCH_CALL:
             yield {"type": item.type, "action": object_in(item.action)}
 
 
-def usage_of(reply: wire.Reply) -> Usage:
+def usage_of(reply: wire.ResponsesReply) -> Usage:
     """Read the usage, with what stands beside it of tier and tools; what can't be read is left out."""
     raw = reply.usage
     if not is_given(raw):
@@ -124,7 +124,7 @@ def usage_of(reply: wire.Reply) -> Usage:
     )
 
 
-def stop_of(reply: wire.Reply, *, has_calls: bool) -> Stop:
+def stop_of(reply: wire.ResponsesReply, *, has_calls: bool) -> Stop:
     """Return why the model stopped. Raises ReplyError: it failed; BrokenReplyError: it has not stopped."""
     if is_given(reply.error) or reply.status in _FAILED:
         raise ReplyError(api_error(reply.error if is_given(reply.error) else b'{"message":"the answer failed"}'))
@@ -199,7 +199,7 @@ def lost(item: wire.OutputItem) -> list[str]:
     return found
 
 
-def answer_of(reply: wire.Reply, provider: str) -> Answer:
+def answer_of(reply: wire.ResponsesReply, provider: str) -> Answer:
     """Read a whole answer. Raises ReplyError, BrokenReplyError."""
     blocks = blocks_of(reply.output or (), provider)
     has_calls = any(isinstance(block, ToolUse) for block in blocks)

@@ -29,7 +29,7 @@ from velox.dialects.canonical.own_paths import RESPONSES_NAMES, own_path
 from velox.dialects.json_text.text import EMPTY, quoted
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.compaction import PREFIX, CompactionWriter, compaction_item, summary_of
-from velox.dialects.responses.read_request import RequestReader
+from velox.dialects.responses.read_request import ResponsesRequestReader
 from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
 from velox.dialects.responses.words import (
     COMPLETED,
@@ -43,7 +43,7 @@ from velox.dialects.responses.words import (
     sealed,
     text_part,
 )
-from velox.dialects.responses.write_stream import Events, EventWriter, SseWriter
+from velox.dialects.responses.write_stream import Events, ResponsesStreamWriter, SseWriter
 from velox.dialects.streams.citations import spans_of
 
 __all__ = ["ResponsesClient"]
@@ -53,9 +53,9 @@ class ResponsesClient:
     """One request of a client, and what it gets back; see ClientSide."""
 
     def __init__(self, call: Call, dropped: DroppedFields, *, compacts: bool = False) -> None:
-        """compacts: see RequestReader."""
+        """compacts: see ResponsesRequestReader."""
         self.call: Final = call
-        self.reader: Final = RequestReader(dropped, compacts=compacts, keeps=call.keeper is not None)
+        self.reader: Final = ResponsesRequestReader(dropped, compacts=compacts, keeps=call.keeper is not None)
         self._model = call.model
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class ResponsesClient:
     def events(self) -> Events:
         """Return what writes a streamed answer as JSON objects, for a WebSocket."""
         reader = self.reader
-        events = EventWriter(self.call, self._model, reader.given, reader.body, reader.tools)
+        events = ResponsesStreamWriter(self.call, self._model, reader.given, reader.body, reader.tools)
         return CompactionWriter(events) if reader.compacts else events
 
     def error(self, error: ApiError) -> bytes:

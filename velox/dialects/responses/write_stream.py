@@ -60,7 +60,7 @@ from velox.dialects.responses.words import (
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES, BlockEvent, InTurn
 from velox.dialects.tools.arguments import custom_input, read_arguments
 
-__all__ = ["EventWriter", "Events", "SseWriter"]
+__all__ = ["Events", "ResponsesStreamWriter", "SseWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _THINKING: Final = Kind.THINKING
@@ -107,7 +107,7 @@ class Events(Protocol):
         """Return the events that the client gets."""
 
 
-class EventWriter:
+class ResponsesStreamWriter:
     """Writes one stream as JSON objects, one an event. model: as the client asked for it. given, body: its request."""
 
     def __init__(self, call: Call, model: str, given: wire.RequestBody, body: bytes, tools: ClientTools) -> None:
@@ -131,7 +131,7 @@ class EventWriter:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<EventWriter {self._number} events, {self._in_turn!r}>"
+        return f"<ResponsesStreamWriter {self._number} events, {self._in_turn!r}>"
 
     def write(self, event: Event) -> list[bytes]:
         """Return the events that the client gets."""
