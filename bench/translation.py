@@ -32,7 +32,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import GenerationTranslator
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
 __all__ = ["chat_request", "main", "tables"]
@@ -134,7 +134,7 @@ def _events(api: ApiKind, *, is_padded: bool = False) -> tuple[bytes, list[bytes
 
 
 def _translator(client: ApiKind, model: ApiKind, *, stream: bool = False) -> GenerationTranslator:
-    dropped, made = DroppedFields(), sides()
+    dropped, made = DroppedFields(), dialect_table()
     call = Call("0a1b2c", 1_790_000_000, "m", stream)
     return GenerationTranslator(
         made.clients[client](call, dropped), made.models[model](ModelFacts(), dropped, "x"), dropped
@@ -143,7 +143,7 @@ def _translator(client: ApiKind, model: ApiKind, *, stream: bool = False) -> Gen
 
 def _translated(client: ApiKind, model: ApiKind) -> Callable[[], object]:
     """Return one request's way, with all that is made for it."""
-    body, made, facts = _request(client), sides(), ModelFacts()
+    body, made, facts = _request(client), dialect_table(), ModelFacts()
 
     def cross() -> object:
         dropped = DroppedFields()

@@ -18,7 +18,7 @@ from velox.providers.provider import Family, Keyless, Provider
 from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import missing, origin_of, target_call
 from velox.runtime.commands.translation_losses import DIALECTS, field_losses
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.settings.routing.provider_fields import PARAMETERS
 from velox.types import ApiKind
 
@@ -124,7 +124,7 @@ class _Kind(NamedTuple):
         """Return what a translation makes of each field: "✓", "-" or "✗"."""
         api = self.api(client_api)
         assert api is not None and api is not client_api, "asked for translations"
-        found = field_losses(sides(), client_api, api, (self.row.name, self.facts, self.model))
+        found = field_losses(dialect_table(), client_api, api, (self.row.name, self.facts, self.model))
         return {name: "✗" if why else "-" if lost else "✓" for name, lost, why in found}
 
 

@@ -21,7 +21,7 @@ from velox.providers.provider import Keyless, Provider
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import apis_of, missing, target_call
 from velox.runtime.commands.translation_losses import DIALECTS, field_losses
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.settings.model import VARIABLES
 from velox.settings.routing.provider_fields import PARAMETERS
 from velox.settings.show import markdown
@@ -233,7 +233,7 @@ def losses() -> str:
             call = target_call(row, {"region": "r"}, client_api, model)
             if call is None or call.api is client_api:
                 continue
-            found = field_losses(sides(), client_api, call.api, (provider, facts_of(row, model), model))
+            found = field_losses(dialect_table(), client_api, call.api, (provider, facts_of(row, model), model))
             columns[title] = {name: "**refused**" if why else "dropped" if lost else "" for name, lost, why in found}
         names = [name for name in next(iter(columns.values())) if any(column[name] for column in columns.values())]
         lines = [f"| `{dialect}` | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 1)}"]

@@ -17,7 +17,7 @@ from velox.heads import RequestHead
 from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind, BodyFields
 
 MODEL = "anthropic.claude-opus-4-8"
@@ -34,7 +34,9 @@ LOOP: list[dict[str, Any]] = [
 def sent(row: str, client_api: ApiKind, body: dict[str, Any], *rules: ModelRule, model: str = MODEL) -> dict[str, Any]:
     """Return what goes up."""
     parameters = {"project": "p", "location": "eu", "region": "eu-west-1"}
-    adapter = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda name: facts_of(PROVIDERS[row], name, rules))
+    adapter = ProviderAdapter(
+        dialect_table(), PROVIDERS[row], parameters, lambda name: facts_of(PROVIDERS[row], name, rules)
+    )
     call = adapter.target_call(client_api, model, stream=False, query=b"")
     assert call is not None
     request = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(

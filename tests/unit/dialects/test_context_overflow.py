@@ -11,10 +11,10 @@ from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-SIDES = sides()
+TABLE = dialect_table()
 VLLM = "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens."
 NEWER_VLLM = "The decoder prompt (length 9000) is longer than the maximum model length of 4096."
 SGLANG = "The input (9000 tokens) is longer than the model's context length (4096 tokens)."
@@ -37,8 +37,8 @@ SAID = [
 def answered(client: ApiKind, api: ApiKind, status: int, body: bytes) -> bytes:
     """Return what a client gets for an error of a model of another API."""
     dropped = DroppedFields()
-    model = SIDES.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), dropped, "openai-compatible")
-    translator = GenerationTranslator(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    model = TABLE.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), dropped, "openai-compatible")
+    translator = GenerationTranslator(TABLE.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
     return translator.error(translator.read_error(status, [], body))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.dialects.test_matrix import PLAIN
-from tests.unit.dialects.test_matrix_requests import REQUESTS, SIDES
+from tests.unit.dialects.test_matrix_requests import REQUESTS, TABLE
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
@@ -60,7 +60,7 @@ def translator_of(client: ApiKind, api: ApiKind, facts: ModelFacts) -> Generatio
     dropped = DroppedFields()
     call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is ApiKind.GENERATE else "")
     return GenerationTranslator(
-        SIDES.clients[client](call, dropped), SIDES.models[api](facts, dropped, "openai"), dropped
+        TABLE.clients[client](call, dropped), TABLE.models[api](facts, dropped, "openai"), dropped
     )
 
 
@@ -72,7 +72,7 @@ def crossed(client: ApiKind, api: ApiKind, facts: ModelFacts, body: bytes) -> by
 @settings(max_examples=300, deadline=None)
 def test_request_is_translated_and_answered_or_refused(request: tuple[ApiKind, bytes], facts: ModelFacts) -> None:
     client, body = request
-    for api in SIDES.models:
+    for api in TABLE.models:
         translator = translator_of(client, api, facts)
         try:
             json.loads(translator.request(body, "the-model"))
@@ -82,7 +82,7 @@ def test_request_is_translated_and_answered_or_refused(request: tuple[ApiKind, b
             json.loads(translator.answer(_REPLIES[api]))  # which repeats the request, for some clients
 
 
-@pytest.mark.parametrize("api", sorted(SIDES.models), ids=lambda api: api.name.lower())
+@pytest.mark.parametrize("api", sorted(TABLE.models), ids=lambda api: api.name.lower())
 @pytest.mark.parametrize(
     ("client", "fields", "param"),
     [

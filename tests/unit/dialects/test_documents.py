@@ -12,10 +12,10 @@ from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-SIDES = sides()
+TABLE = dialect_table()
 MODELS = [
     ("openai", "gpt-4o", ApiKind.CHAT),
     ("openai", "gpt-5.2", ApiKind.RESPONSES),
@@ -27,8 +27,8 @@ def told(asked: tuple[str, str, ApiKind], *blocks: dict[str, Any]) -> tuple[list
     """Return the texts that the model gets, and what was left out."""
     provider, model, api = asked
     dropped = DroppedFields()
-    client = SIDES.clients[ApiKind.MESSAGES](Call("a", 1, "m"), dropped)
-    written = SIDES.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
+    client = TABLE.clients[ApiKind.MESSAGES](Call("a", 1, "m"), dropped)
+    written = TABLE.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": [*blocks]}]}
     sent = json.loads(GenerationTranslator(client, written, dropped).request(json.dumps(body).encode(), model))
     (message,) = sent.get("messages") or sent.get("contents") or sent["input"]

@@ -21,10 +21,10 @@ from velox.gateway.translation.translators import GenerationTranslator
 from velox.heads import ReplyHead
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-SIDES = sides()
+TABLE = dialect_table()
 CALL = Call("abc", 1, "m")
 FILMED = {"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}}
 HI = {"type": "text", "text": "Hi"}
@@ -147,7 +147,7 @@ STREAMS = [
 
 
 def model(api: ApiKind, dropped: DroppedFields | None = None) -> Any:
-    made = SIDES.models[api](facts_of(PROVIDERS["openai"], "m"), dropped or DroppedFields(), "openai")
+    made = TABLE.models[api](facts_of(PROVIDERS["openai"], "m"), dropped or DroppedFields(), "openai")
     made.write(Request("m", [Message(Role.USER, [Text(b'"a"')])]), "m")
     return made
 
@@ -204,7 +204,7 @@ def test_stream_names_it(api: ApiKind, stream: bytes, field: str) -> None:
 def replied(*, is_stream: bool, body: bytes, counted: list[None]) -> tuple[TranslatedReply, bytes]:
     """Give an answer of Gemini's to a client of Chat Completions, whose route is strict."""
     dropped = DroppedFields(strict=True, on_lost=lambda: counted.append(None))
-    client, asked = SIDES.clients[ApiKind.CHAT](CALL, dropped), model(ApiKind.GENERATE, dropped)
+    client, asked = TABLE.clients[ApiKind.CHAT](CALL, dropped), model(ApiKind.GENERATE, dropped)
     translator = GenerationTranslator(client, asked, dropped)
     translator.request(b'{"model":"m","messages":[{"role":"user","content":"a"}]}', "m")
     reply = TranslatedReply(translator, lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False)

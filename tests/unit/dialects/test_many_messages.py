@@ -13,10 +13,10 @@ from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.tools.open_calls import OpenCalls
 from velox.gateway.translation.translators import GenerationTranslator
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-SIDES = sides()
+TABLE = dialect_table()
 N = 8000
 IDS = [f"t{n}" for n in range(N)]
 HI: dict[str, Any] = {"role": "user", "content": "a"}
@@ -110,11 +110,11 @@ REQUESTS = [
 def test_time_grows_with_the_size_alone(client: ApiKind, body: dict[str, Any]) -> None:
     """A request of a megabyte takes a fifth of a second, and took several seconds."""
     text = json.dumps(body).encode()
-    for api in SIDES.models:
+    for api in TABLE.models:
         dropped = DroppedFields()
         sides_of_it = (
-            SIDES.clients[client](Call("vx1", 1, "m"), dropped),
-            SIDES.models[api](UNKNOWN_MODEL, dropped, "x"),
+            TABLE.clients[client](Call("vx1", 1, "m"), dropped),
+            TABLE.models[api](UNKNOWN_MODEL, dropped, "x"),
         )
         started = time.process_time()
 
@@ -134,8 +134,8 @@ def test_calls_of_one_id_are_taken_in_their_order() -> None:
 
 def test_results_of_two_calls_with_one_id_both_go_to_gemini() -> None:
     body = chat(["c", "c"])
-    client = SIDES.clients[ApiKind.CHAT](Call("vx1", 1, "m"), DroppedFields())
-    model = SIDES.models[ApiKind.GENERATE](UNKNOWN_MODEL, DroppedFields(), "gemini")
+    client = TABLE.clients[ApiKind.CHAT](Call("vx1", 1, "m"), DroppedFields())
+    model = TABLE.models[ApiKind.GENERATE](UNKNOWN_MODEL, DroppedFields(), "gemini")
 
     written = json.loads(model.write(client.read(json.dumps(body).encode()), "m").body)
     assert len(written["contents"][2]["parts"]) == 2

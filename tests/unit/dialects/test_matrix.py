@@ -31,12 +31,12 @@ from velox.dialects.canonical.model import Call, ClientSide, Event, ModelSide
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.translators import GenerationTranslator
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
 pytestmark = pytest.mark.slow
 
-SIDES = sides()
+TABLE = dialect_table()
 # Each provider, the API that its path is of, and what its paths have in them.
 SOURCES = [
     ("openai", ApiKind.CHAT, "/chat/completions"),
@@ -57,7 +57,7 @@ SOURCES = [
     ("vertex", ApiKind.GENERATE, "enerateContent"),
     ("bedrock", ApiKind.CONVERSE, "/converse"),
 ]
-CLIENTS = sorted(SIDES.clients)
+CLIENTS = sorted(TABLE.clients)
 RESPONSE_EVENTS: TypeAdapter[openai_responses.ResponseStreamEvent] = TypeAdapter(openai_responses.ResponseStreamEvent)
 EVENTS: TypeAdapter[anthropic.types.RawMessageStreamEvent] = TypeAdapter(anthropic.types.RawMessageStreamEvent)
 ASKS: dict[ApiKind, dict[str, Any]] = {
@@ -93,8 +93,8 @@ ERRORS = [
 def translator_of(client: ApiKind, api: ApiKind, provider: str, *, stream: bool = False) -> GenerationTranslator:
     """Return a translator whose request has been written."""
     dropped = DroppedFields()
-    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), dropped)
-    translator = GenerationTranslator(made, SIDES.models[api](ModelFacts(), dropped, provider), dropped)
+    made = TABLE.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), dropped)
+    translator = GenerationTranslator(made, TABLE.models[api](ModelFacts(), dropped, provider), dropped)
     asked = ASKS[client]
     if stream and client is not ApiKind.GENERATE:
         asked = {**asked, "stream": True}
@@ -105,11 +105,11 @@ def translator_of(client: ApiKind, api: ApiKind, provider: str, *, stream: bool 
 
 
 def model_side(api: ApiKind, provider: str) -> ModelSide:
-    return SIDES.models[api](ModelFacts(), DroppedFields(), provider)
+    return TABLE.models[api](ModelFacts(), DroppedFields(), provider)
 
 
 def client_side(client: ApiKind) -> ClientSide:
-    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", True), DroppedFields())
+    made = TABLE.clients[client](Call("0a1b2c", 1_790_000_000, "m", True), DroppedFields())
     asked = ASKS[client] if client is ApiKind.GENERATE else {**ASKS[client], "stream": True}
     made.read(json.dumps(asked).encode())
     return made

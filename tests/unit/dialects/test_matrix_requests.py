@@ -24,12 +24,12 @@ from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import GenerationTranslator
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
 pytestmark = pytest.mark.slow
 
-SIDES = sides()
+TABLE = dialect_table()
 SOURCES = [
     ("openai", ApiKind.CHAT, "/chat/completions"),
     ("groq", ApiKind.CHAT, "/chat/completions"),
@@ -44,7 +44,7 @@ REQUESTS = [
     (client, each)
     for provider, client, ending in SOURCES
     for each in recorded(provider, ending)
-    if client in SIDES.clients and each.path.endswith((ending, "enerateContent")) and each.method == "POST"
+    if client in TABLE.clients and each.path.endswith((ending, "enerateContent")) and each.method == "POST"
 ]
 FACTS = ModelFacts(max_output=8000)
 
@@ -109,7 +109,7 @@ def test_request_is_one_of_the_api(client: ApiKind, exchange: Exchange, api: Api
     model = exchange.path.rpartition("/models/")[2].partition(":")[0] if client is ApiKind.GENERATE else ""
     call = Call("0a1b2c", 1_790_000_000, model, "stream" in exchange.path)
     translator = GenerationTranslator(
-        SIDES.clients[client](call, dropped), SIDES.models[api](FACTS, dropped, "openai"), dropped
+        TABLE.clients[client](call, dropped), TABLE.models[api](FACTS, dropped, "openai"), dropped
     )
     try:
         body = translator.request(exchange.body, "the-model")

@@ -14,10 +14,10 @@ from velox.dialects.canonical.own_paths import GENERATE_NAMES, MESSAGES_NAMES, R
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-SIDES = sides()
+TABLE = dialect_table()
 NOVA = ("bedrock", "amazon.nova-2-lite-v1:0", ApiKind.CONVERSE)
 GPT = ("openai", "gpt-5.2", ApiKind.RESPONSES)
 URL = "https://example.test/a.png"
@@ -53,8 +53,8 @@ def refused(client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str
     """Return the path of the field that is refused."""
     provider, model, api = asked
     dropped = DroppedFields()
-    client = SIDES.clients[client_api](Call("a", 1, "m"), dropped)
-    written = SIDES.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
+    client = TABLE.clients[client_api](Call("a", 1, "m"), dropped)
+    written = TABLE.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     with pytest.raises(BadRequestError) as raised:
         GenerationTranslator(client, written, dropped).request(json.dumps(body).encode(), model)
     return raised.value.param

@@ -11,7 +11,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call, Message, Request, Role, Text
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
 _CALL = Call("x", 1, "m")
@@ -31,7 +31,7 @@ _TURNS = (
 
 
 def _read(api: ApiKind, body: bytes) -> Request:
-    return sides().clients[api](_CALL, DroppedFields()).read(body)
+    return dialect_table().clients[api](_CALL, DroppedFields()).read(body)
 
 
 def _written(read: Callable[[], Request], api: ApiKind, *, is_plain: bool) -> object:
@@ -42,12 +42,12 @@ def _written(read: Callable[[], Request], api: ApiKind, *, is_plain: bool) -> ob
         if not is_plain:
             for message in request.messages:
                 message.plain = None
-        return sides().models[api](ModelFacts(), dropped, "x").write(request, "m"), dropped.names
+        return dialect_table().models[api](ModelFacts(), dropped, "x").write(request, "m"), dropped.names
     except BadRequestError as exc:
         return exc.message, exc.param
 
 
-@pytest.mark.parametrize("model", list(sides().models), ids=lambda api: api.name)
+@pytest.mark.parametrize("model", list(dialect_table().models), ids=lambda api: api.name)
 @pytest.mark.parametrize(("provider", "path", "client"), _KINDS)
 def test_recorded_requests_are_written_the_same(provider: str, path: str, client: ApiKind, model: ApiKind) -> None:
     n_plain = 0
@@ -64,7 +64,7 @@ def test_recorded_requests_are_written_the_same(provider: str, path: str, client
     assert n_plain
 
 
-@pytest.mark.parametrize("model", list(sides().models), ids=lambda api: api.name)
+@pytest.mark.parametrize("model", list(dialect_table().models), ids=lambda api: api.name)
 def test_texts_in_any_order_are_written_the_same(model: ApiKind) -> None:
     for first in _TURNS:
         for second in _TURNS:

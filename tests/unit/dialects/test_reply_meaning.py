@@ -34,10 +34,10 @@ from velox.gateway.translation.translated_reply import TranslatedReply
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.heads import Header, ReplyHead
 from velox.providers.model_facts import ModelFacts
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-_SIDES: Final = sides()
+_TABLE: Final = dialect_table()
 _TOOLS: Final = ("look", "get_weather", "look_up")
 _ASKED: Final[dict[ApiKind, dict[str, Any]]] = {
     ApiKind.CHAT: {
@@ -60,8 +60,8 @@ _ASKED: Final[dict[ApiKind, dict[str, Any]]] = {
 
 def _translator(client: ApiKind, api: ApiKind) -> GenerationTranslator:
     dropped = DroppedFields()
-    model = _SIDES.models[api](ModelFacts(), dropped, "openai")
-    made = GenerationTranslator(_SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    model = _TABLE.models[api](ModelFacts(), dropped, "openai")
+    made = GenerationTranslator(_TABLE.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
     asked = dict(_ASKED[client])
     if client is not ApiKind.GENERATE:
         asked |= {"model": "m", "stream": True}

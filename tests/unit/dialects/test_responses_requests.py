@@ -37,7 +37,7 @@ from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
 _CODEX = Path(__file__).with_name("codex_request.json").read_bytes()
@@ -349,7 +349,7 @@ def test_verbosity_goes_up_where_a_model_takes_it(api: ApiKind, verbosity: bool)
     ]
     for request in said:
         dropped = DroppedFields()
-        model = sides().models[api](ModelFacts(verbosity=verbosity), dropped, "openai")
+        model = dialect_table().models[api](ModelFacts(verbosity=verbosity), dropped, "openai")
 
         body = json.loads(model.write(request, "m").body)
 

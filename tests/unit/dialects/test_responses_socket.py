@@ -21,7 +21,7 @@ from velox.dialects.canonical.model import (
     Text,
     ToolUse,
 )
-from velox.dialects.responses.socket import Asked, SocketMessages, check_prepared, prepared
+from velox.dialects.responses.socket import SocketMessages, SocketRequest, check_prepared, prepared
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.streams.events import events_of
 
@@ -30,7 +30,9 @@ def _message(**fields: Any) -> bytes:
     return json.dumps({"type": "response.create", "model": "m", "input": "Hi", **fields}).encode()
 
 
-def _answered(socket: SocketMessages, asked: Asked, number: int, text: bytes = b'"Hello"') -> list[dict[str, Any]]:
+def _answered(
+    socket: SocketMessages, asked: SocketRequest, number: int, text: bytes = b'"Hello"'
+) -> list[dict[str, Any]]:
     client = ResponsesClient(Call(f"a{number}", 7), DroppedFields())
     client.read(asked.body)
     writer = client.events()
@@ -94,7 +96,9 @@ def test_message_of_too_many_values_is_refused() -> None:
         SocketMessages().asked(_message(input=many * 2))
 
     asked = SocketMessages().asked(_message(input=many, generate=False))
-    longer = Asked(asked.body.replace(b'"input":[', b'"input":[' + asked.items + b","), 2 * asked.n_items_bytes + 1)
+    longer = SocketRequest(
+        asked.body.replace(b'"input":[', b'"input":[' + asked.items + b","), 2 * asked.n_items_bytes + 1
+    )
     with pytest.raises(BadRequestError, match="200,000"):
         check_prepared(longer)
 
@@ -136,7 +140,7 @@ def test_answer_of_another_connection_is_left_to_who_keeps_answers() -> None:
     asked = socket.asked(_message(previous_response_id="resp_other"))
     assert json.loads(asked.body)["previous_response_id"] == "resp_other"
     whole = socket.asked(_message()).body  # as it becomes
-    _answered(socket, Asked(whole, 0, is_whole=asked.is_whole), 1)
+    _answered(socket, SocketRequest(whole, 0, is_whole=asked.is_whole), 1)
     again = socket.asked(_message(previous_response_id="resp_a1"))
     assert (again.is_whole, json.loads(again.body)["previous_response_id"]) == (False, "resp_a1")
 

@@ -21,11 +21,11 @@ from velox.dialects.canonical.model import Call
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
 FOLDER: Final = Path(__file__).with_name("snapshots")
-SIDES: Final = sides()
+TABLE: Final = dialect_table()
 STOP: Final = ("stop", "stop_sequences", "stopSequences")
 PAIRS: Final = [(client, target) for client in REQUESTS for target in TARGETS if client is not target.api]
 
@@ -46,8 +46,8 @@ def translator_of(client: ApiKind, target: Target, *, stream: bool) -> tuple[Gen
         asked["stream_options"] = {"include_usage": True}
     dropped = DroppedFields()
     facts = partial(facts_of, PROVIDERS[target.provider])(target.model)
-    reads = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, target.model, stream), dropped)
-    made = GenerationTranslator(reads, SIDES.models[target.api](facts, dropped, target.provider), dropped)
+    reads = TABLE.clients[client](Call("0a1b2c", 1_790_000_000, target.model, stream), dropped)
+    made = GenerationTranslator(reads, TABLE.models[target.api](facts, dropped, target.provider), dropped)
     return made, made.request(json.dumps(asked).encode(), target.model)
 
 

@@ -14,10 +14,10 @@ from velox.gateway.translation.translators import GenerationTranslator
 from velox.protocol.usage.reader import BodyUsage, StreamUsage
 from velox.protocol.usage.tokens import Bill, TokenUsage, Units
 from velox.providers.model_facts import ModelFacts
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-SIDES = sides()
+TABLE = dialect_table()
 CLIENTS = (ApiKind.CHAT, ApiKind.RESPONSES, ApiKind.MESSAGES, ApiKind.GENERATE)
 
 
@@ -253,8 +253,8 @@ STREAMS: list[tuple[ApiKind, bytes, TokenUsage]] = [
 
 def translator_of(client: ApiKind, api: ApiKind) -> GenerationTranslator:
     dropped = DroppedFields()
-    model = SIDES.models[api](ModelFacts(), dropped, "openai")
-    return GenerationTranslator(SIDES.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    model = TABLE.models[api](ModelFacts(), dropped, "openai")
+    return GenerationTranslator(TABLE.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -5,8 +5,8 @@
 
 A client sends only what is new, and names the answer before it (`previous_response_id`). So the conversation of each
 answer is kept as long as the connection, up to a bound; an answer that is not known is refused, and the client sends
-all of it. `generate: false` prepares a conversation without asking a model: Asked.generate, see prepared(). A client
-may have several lanes (`stream_id`) on one connection; each event says its lane.
+all of it. `generate: false` prepares a conversation without asking a model (prepared()). A client may have several
+lanes (`stream_id`) on one connection; each event says its lane.
 
 Knows: messages, and which conversation led to which answer. Does not know: frames of WebSockets, time, models.
 """
@@ -30,14 +30,14 @@ from velox.errors import untraced
 from velox.protocol.json.value_count import MOST_VALUES, has_over
 
 __all__ = [
-    "Asked",
-    "Looked",
     "MessageHead",
+    "ParsedMessage",
     "SocketMessages",
+    "SocketRequest",
     "check_prepared",
     "head_of",
     "is_last",
-    "looked_at",
+    "parsed_message",
     "prepared",
     "prepared_messages",
     "type_of",
@@ -79,9 +79,10 @@ _LAST: Final = msgspec.json.Decoder(_Last)
 _TYPED: Final = msgspec.json.Decoder(_Typed)
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A request. body: as it would be sent by HTTP, streamed. n_items_bytes: of its whole input, without brackets.
+class SocketRequest(msgspec.Struct, frozen=True):
+    """A request of a WebSocket. body: as it would be sent by HTTP, streamed.
 
+    n_items_bytes: of its whole input, without brackets.
     is_whole: False where its conversation is not known on this connection: whoever keeps answers may know it.
     """
 
@@ -104,11 +105,11 @@ class MessageHead(msgspec.Struct, frozen=True):
     before: str | None = None
 
 
-class Looked(msgspec.Struct, frozen=True):
+class ParsedMessage(msgspec.Struct, frozen=True):
     """What a message asks for, or why it can't be asked."""
 
     head: MessageHead
-    asked: Asked | None = None
+    asked: SocketRequest | None = None
     problem: BadRequestError | None = None
 
 
@@ -139,7 +140,7 @@ class SocketMessages:
         kept = self._kept.get(head.before)
         return None if kept is None else len(kept)
 
-    def asked(self, message: bytes | bytearray) -> Asked:
+    def asked(self, message: bytes | bytearray) -> SocketRequest:
         """Read a client's message. Raises BadRequestError. May be called in another thread than the other methods."""
         _check_size(message)
         text = checked_text(message)
@@ -161,9 +162,9 @@ class SocketMessages:
             fields.pop("previous_response_id", None)
         others = [b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in fields.items()]
         body = b"%b%b]%b}" % (_BEFORE_ITEMS, items, b"".join(others))
-        return Asked(body, len(items), given.stream_id, given.generate is not False, is_whole)
+        return SocketRequest(body, len(items), given.stream_id, given.generate is not False, is_whole)
 
-    def messages(self, asked: Asked, events: Sequence[bytes]) -> list[bytes]:
+    def messages(self, asked: SocketRequest, events: Sequence[bytes]) -> list[bytes]:
         """Return the messages for the events of an answer, and keep its conversation when it is whole."""
         if asked.is_whole and events and type_of(events[-1]) in _WHOLE:
             self._keep(asked, events[-1])
@@ -191,7 +192,7 @@ class SocketMessages:
         self._kept.clear()
         self._kept_bytes = 0
 
-    def _keep(self, asked: Asked, event: bytes) -> None:
+    def _keep(self, asked: SocketRequest, event: bytes) -> None:
         try:
             answer = _LAST.decode(event).response
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -214,7 +215,7 @@ def head_of(message: bytes | bytearray) -> MessageHead:
     return MessageHead(given.stream_id, given.previous_response_id)
 
 
-def looked_at(messages: SocketMessages, message: bytes | bytearray) -> Looked:
+def parsed_message(messages: SocketMessages, message: bytes | bytearray) -> ParsedMessage:
     """Read a client's message, in another thread than that of `messages`; also what is not to be answered is checked.
 
     Raises BadRequestError if it says nothing of itself.
@@ -225,8 +226,8 @@ def looked_at(messages: SocketMessages, message: bytes | bytearray) -> Looked:
         if not asked.generate:
             check_prepared(asked)
     except BadRequestError as exc:
-        return Looked(head, problem=untraced(exc))
-    return Looked(head, asked)
+        return ParsedMessage(head, problem=untraced(exc))
+    return ParsedMessage(head, asked)
 
 
 def type_of(event: bytes) -> str:
@@ -242,13 +243,13 @@ def is_last(event_type: str) -> bool:
     return event_type in _LAST_TYPES
 
 
-def check_prepared(asked: Asked) -> None:
+def check_prepared(asked: SocketRequest) -> None:
     """Look whether a request that is not to be answered could be. Raises BadRequestError."""
     _check_size(asked.body)  # of the whole conversation
     ResponsesClient(Call("", 0, "", True), DroppedFields()).read(asked.body)
 
 
-def prepared_messages(messages: SocketMessages, asked: Asked, call: Call) -> list[bytes]:
+def prepared_messages(messages: SocketMessages, asked: SocketRequest, call: Call) -> list[bytes]:
     """Return the messages for a request that is not to be answered, and keep its conversation."""
     return messages.messages(asked, prepared(ResponsesClient(call, DroppedFields()).events()))
 

@@ -58,7 +58,7 @@ from velox.providers.rows import takes_path
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import ApiKind, Endpoint
 
-__all__ = ["ProviderAdapter", "Sides"]
+__all__ = ["DialectTable", "ProviderAdapter"]
 
 _KEPT_CALLS: Final = 512
 _KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
@@ -92,8 +92,8 @@ _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_f
 _IN_PATH: Final = frozenset({WireWrapper.CLAUDE_VERTEX, WireWrapper.CLAUDE_BEDROCK})
 
 
-class Sides(NamedTuple):
-    """The dialects: what reads clients' requests, and what writes for models, by their APIs."""
+class DialectTable(NamedTuple):
+    """The classes of all dialects by API: those that read clients' requests, and those that write for models."""
 
     clients: Mapping[ApiKind, Callable[[Call, DroppedFields], ClientSide]]
     models: Mapping[ApiKind, Callable[[ModelFacts, DroppedFields, str], ModelSide]]
@@ -107,13 +107,13 @@ class ProviderAdapter:
 
     def __init__(
         self,
-        sides: Sides,
+        dialects: DialectTable,
         row: Provider,
         parameters: Mapping[str, str],
         facts: Callable[[str], ModelFacts],
         apis: Collection[ApiKind] = (),
     ) -> None:
-        self._sides: Final = sides
+        self._dialects: Final = dialects
         self._row: Final = row
         self._parameters: Final = parameters
         self._facts: Final = facts
@@ -346,7 +346,7 @@ class ProviderAdapter:
         self, request: ClientRequest, client_api: ApiKind, model_api: ApiKind, dropped: DroppedFields
     ) -> tuple[ClientSide, ModelSide]:
         """Return what reads the client, and what writes for the model. Raises VeloxError: there are none."""
-        client, model = self._sides.clients.get(client_api), self._sides.models.get(model_api)
+        client, model = self._dialects.clients.get(client_api), self._dialects.models.get(model_api)
         if client is None or model is None or request.model is None:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
@@ -424,9 +424,9 @@ class ProviderAdapter:
         is_google = request.client_api in _EMBEDS_OF_GOOGLE
         form = _FORMS.get(call.wrapper)
         errors = ApiKind.CHAT if form is None else _ERRORS_OF[form]
-        sides = self._both(request, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, dropped)
-        google = GoogleEmbeddings(*sides, dropped) if is_google else None
-        made = google if form is None else ModelEmbeddings(*sides, dropped, form, google)
+        pair = self._both(request, ApiKind.GENERATE if is_google else ApiKind.CHAT, errors, dropped)
+        google = GoogleEmbeddings(*pair, dropped) if is_google else None
+        made = google if form is None else ModelEmbeddings(*pair, dropped, form, google)
         assert made is not None, "OpenAI's requests to OpenAI's API need no translation"
         build = partial(_built, call, request)
         asked_body, model = request.body or b"", request.model or ""

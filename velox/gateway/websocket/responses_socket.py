@@ -23,13 +23,13 @@ from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import ApiError, Call
 from velox.dialects.openai_errors import kind_of, read_error
 from velox.dialects.responses.socket import (
-    Asked,
     MessageHead,
     SocketMessages,
+    SocketRequest,
     check_prepared,
     head_of,
     is_last,
-    looked_at,
+    parsed_message,
     prepared_messages,
     type_of,
 )
@@ -120,7 +120,7 @@ class _Message(NamedTuple):
     head: MessageHead
     n_sent: int
     text: bytes | bytearray
-    asked: Asked | None = None
+    asked: SocketRequest | None = None
     problem: BadRequestError | VeloxError | None = None
 
     @property
@@ -428,7 +428,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
     async def _looked_at(self, text: bytes | bytearray) -> _Message:
         """Read a message. Raises BadRequestError for one that has no head."""
         owner = self._owner
-        looked = await owner.apart.run(partial(looked_at, self.messages, text))
+        looked = await owner.apart.run(partial(parsed_message, self.messages, text))
         problem: BadRequestError | VeloxError | None = looked.problem
         try:
             await in_steps(owner.parts.reader.read_in_steps(text))  # as in _ask()
@@ -491,7 +491,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._turns[lane] = turn
         turn.begin(owner.submit(turn, head, asked.body, caller))
 
-    def _prepare(self, asked: Asked, *, is_checked: bool) -> None:
+    def _prepare(self, asked: SocketRequest, *, is_checked: bool) -> None:
         """Keep a conversation that no model is asked for."""
         number = self._owner.parts.recorder.next_id().decode("ascii").replace("-", "")
         call = Call(number, int(time.time()), "", stream=True)
@@ -517,7 +517,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         """Refuse a message that makes no request. For the key and its limits it counts as one."""
         owner = self._owner
         head = RequestHead.of(b"POST", self._head.target, self._fields, 0)
-        turn = Turn(self, Asked(b"", 0, lane), lane)
+        turn = Turn(self, SocketRequest(b"", 0, lane), lane)
         try:
             owner.parts.limiter.count_refused(owner.check_head(head), time.monotonic_ns())
         except VeloxError as error:
@@ -644,7 +644,7 @@ class Turn(PairsOnly):
     may_run_ahead: Final = False
     chunk_writer: Final[ChunkWriter | None] = None
 
-    def __init__(self, socket: ResponsesSocket, asked: Asked, lane: str | None) -> None:
+    def __init__(self, socket: ResponsesSocket, asked: SocketRequest, lane: str | None) -> None:
         self.lane: Final = lane
         self._socket: Final = socket
         self.n_bytes: Final = len(asked.body)  # it is held to the end: the conversation is kept then

@@ -19,13 +19,13 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.gateway.translation.adapter import Sides
+from velox.gateway.translation.adapter import DialectTable
 from velox.policy.patterns import is_exact
 from velox.policy.routes.entries import RouteEntry, Target, UpstreamEntry
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import target_call
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.settings import Settings
 from velox.settings.problems import on_one_line
 from velox.types import ApiKind
@@ -249,7 +249,7 @@ class _Keeper:
 
 def loss_lines(settings: Settings, route: RouteEntry, dialect: str) -> list[str]:
     """Return, for each target of a route, what requests of a dialect lose on their way there."""
-    client_api, known = DIALECTS[dialect], sides()
+    client_api, known = DIALECTS[dialect], dialect_table()
     upstreams = {entry.name: entry for entry in settings.upstreams}
     lines = []
     for target in route.targets:
@@ -271,7 +271,7 @@ def sent_losses(facts: ModelFacts) -> Iterator[tuple[str, tuple[str, ...], str]]
 
 
 def _of_target(
-    known: Sides, route: RouteEntry, target: Target, entry: UpstreamEntry, client_api: ApiKind
+    known: DialectTable, route: RouteEntry, target: Target, entry: UpstreamEntry, client_api: ApiKind
 ) -> Iterator[str]:
     row = PROVIDERS[entry.provider]
     model = _model(route, target)
@@ -299,7 +299,7 @@ def _of_target(
 
 
 def field_losses(
-    known: Sides, client_api: ApiKind, api: ApiKind, of: tuple[str, ModelFacts, str]
+    known: DialectTable, client_api: ApiKind, api: ApiKind, of: tuple[str, ModelFacts, str]
 ) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yield for each field of a dialect what a translation drops of it, and why it is refused, if it is.
 
@@ -318,7 +318,7 @@ def field_losses(
 
 
 def _cross(
-    known: Sides,
+    known: DialectTable,
     client_api: ApiKind,
     api: ApiKind,
     provider: str,

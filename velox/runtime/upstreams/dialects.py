@@ -22,21 +22,21 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.responses.compact_client import CompactClient
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
-from velox.gateway.translation.adapter import ProviderAdapter, Sides
+from velox.gateway.translation.adapter import DialectTable, ProviderAdapter
 from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
-__all__ = ["adapter_of", "sides"]
+__all__ = ["adapter_of", "dialect_table"]
 
 _LISTING_SOURCES: Final = frozenset(row.name for row in PROVIDERS.values() if row.traits.openai_responses)
 
 
-def sides() -> Sides:
+def dialect_table() -> DialectTable:
     """Return the dialects that clients and models may speak, for one upstream: it keeps the schemas that it rewrote."""
     schemas = SubsetSchemas()
-    return Sides(
+    return DialectTable(
         clients={
             ApiKind.CHAT: ChatClient,
             ApiKind.GENERATE: GenerateClient,
@@ -62,5 +62,5 @@ def adapter_of(entry: UpstreamEntry) -> ProviderAdapter:
     """Return how requests are put into the APIs of an upstream's provider."""
     row = PROVIDERS[entry.provider]
     return ProviderAdapter(
-        sides(), row, dict(entry.parameters), partial(facts_of, row, own=entry.model_facts), entry.apis
+        dialect_table(), row, dict(entry.parameters), partial(facts_of, row, own=entry.model_facts), entry.apis
     )

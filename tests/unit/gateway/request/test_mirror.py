@@ -40,7 +40,7 @@ from velox.policy.routes.split import MirrorGate
 from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ANYONE, ApiKind, BodyFields, Endpoint
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'
@@ -234,7 +234,7 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
     records = CallRecords(tmp_path)
     log = CallLog(records.writer, lambda *_: None)
     row = PROVIDERS["gemini"]
-    adapter = ProviderAdapter(sides(), row, {}, lambda model: facts_of(row, model))
+    adapter = ProviderAdapter(dialect_table(), row, {}, lambda model: facts_of(row, model))
 
     def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:
         call = adapter.target_call(ApiKind.CHAT, "gemini-m", stream=False, query=b"")
@@ -396,7 +396,7 @@ def test_copy_keeps_to_the_concurrency_of_its_upstream() -> None:
 def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> None:
     """All found a place before they were made; those that find it taken afterwards are dropped."""
     row = PROVIDERS["gemini"]
-    adapter = ProviderAdapter(sides(), row, {}, lambda model: facts_of(row, model))
+    adapter = ProviderAdapter(dialect_table(), row, {}, lambda model: facts_of(row, model))
     names: list[str] = []
 
     def prepare(attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None) -> Prepared | AnsweredHere:

@@ -25,7 +25,7 @@ from velox.heads import RequestHead
 from velox.policy.routes.model_rule import ModelRule
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind, BodyFields
 
 CLOUDS = (bedrock.VENDOR, mantle.VENDOR, vertex.VENDOR, foundry.VENDOR)
@@ -38,7 +38,9 @@ def went_up(
     row: str, body: dict[str, Any], betas: list[str], client_api: ApiKind = ApiKind.MESSAGES
 ) -> tuple[VendorRequest, Prepared]:
     """Return what the service gets of a request, and how that was prepared. Raises VeloxError."""
-    adapter = ProviderAdapter(sides(), PROVIDERS[row], PARAMETERS, lambda model: facts_of(PROVIDERS[row], model))
+    adapter = ProviderAdapter(
+        dialect_table(), PROVIDERS[row], PARAMETERS, lambda model: facts_of(PROVIDERS[row], model)
+    )
     stream = bool(body.get("stream"))
     call = adapter.target_call(client_api, MODEL, stream=stream, query=b"")
     assert call is not None
@@ -150,7 +152,7 @@ def test_claude_code_as_it_is_passes_each_cloud() -> None:
 def test_thinking_of_a_model_that_the_client_did_not_name_is_its_own(row: str, named: str) -> None:
     """K1: a route gives Claude Code's newest model to an older one, which knows budgets alone."""
     model = "anthropic.claude-haiku-4-5"
-    adapter = ProviderAdapter(sides(), PROVIDERS[row], PARAMETERS, lambda name: facts_of(PROVIDERS[row], name))
+    adapter = ProviderAdapter(dialect_table(), PROVIDERS[row], PARAMETERS, lambda name: facts_of(PROVIDERS[row], name))
     call = adapter.target_call(ApiKind.MESSAGES, model, stream=False, query=b"")
     assert call is not None
     body = {**ASKED, "model": named, "max_tokens": 8000, "thinking": {"type": "adaptive"}}
@@ -177,7 +179,7 @@ def test_arn_with_a_family_is_asked_as_that_model(client_api: ApiKind) -> None:
     """C22: by invoke, with marks and thinking; counted by the model's own id, as AWS counts for no profile."""
     rule = ModelRule((ARN.lower(),), (("family", "anthropic.claude-sonnet-4-5-20250929-v1:0"),))
     row = PROVIDERS["bedrock"]
-    adapter = ProviderAdapter(sides(), row, PARAMETERS, lambda model: facts_of(row, model, [rule]))
+    adapter = ProviderAdapter(dialect_table(), row, PARAMETERS, lambda model: facts_of(row, model, [rule]))
     call = adapter.target_call(client_api, ARN, stream=False, query=b"")
     assert call is not None
     path = call.target.decode()

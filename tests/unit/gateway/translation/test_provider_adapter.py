@@ -15,7 +15,7 @@ from velox.gateway.apart import Apart
 from velox.gateway.aside import CalledMember
 from velox.gateway.limits.metering import Meter
 from velox.gateway.reply.filters import FilterChain
-from velox.gateway.translation.adapter import ProviderAdapter, Sides
+from velox.gateway.translation.adapter import DialectTable, ProviderAdapter
 from velox.gateway.translation.client_request import ClientRequest
 from velox.gateway.translation.forward import Forwarder
 from velox.gateway.translation.prepared import Prepared
@@ -26,13 +26,13 @@ from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import TargetCall
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind, BodyFields
 
 
 def adapter(provider: str) -> ProviderAdapter:
     row = PROVIDERS[provider]
-    return ProviderAdapter(Sides({}, {}), row, {}, lambda model: facts_of(row, model))
+    return ProviderAdapter(DialectTable({}, {}), row, {}, lambda model: facts_of(row, model))
 
 
 def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
@@ -43,7 +43,7 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
         asked_for.append(model)
         return ModelFacts()
 
-    found = ProviderAdapter(sides(), PROVIDERS["openai"], {}, facts)
+    found = ProviderAdapter(dialect_table(), PROVIDERS["openai"], {}, facts)
     for model in ("m", "m", "n", "m"):
         request = client_request_of(
             ApiKind.COUNT_MESSAGES, RequestHead.of(b"POST", b"/v1/messages/count_tokens"), model
@@ -134,7 +134,7 @@ def test_request_of_too_many_values_is_not_translated(client_api: ApiKind, body:
     """To read and write 64 MiB of them would hold up the others for twenty seconds, and take gigabytes."""
     model = "gpt-4o" if client_api is ApiKind.COUNT_MESSAGES else "claude-x"
     row = PROVIDERS["openai" if client_api is ApiKind.COUNT_MESSAGES else "anthropic"]
-    found = ProviderAdapter(sides(), row, {}, lambda model: facts_of(row, model))
+    found = ProviderAdapter(dialect_table(), row, {}, lambda model: facts_of(row, model))
     call = found.target_call(client_api, model, stream=False, query=b"")
     assert call is not None and call.api is not client_api
     request = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/x"), model)._replace(body=body)
@@ -155,7 +155,7 @@ def request_of(
     """Return what is sent for a client of Messages with such betas."""
     headers = [(b"x-a", b"1")] if betas is None else [(b"x-a", b"1"), (b"anthropic-beta", betas.encode())]
     parameters = {"project": "p", "location": "eu"}
-    found = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model))
+    found = ProviderAdapter(dialect_table(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model))
     call = found.target_call(ApiKind.MESSAGES, "claude-x", stream=False, query=b"")
     assert call is not None
     request = client_request_of(ApiKind.MESSAGES, RequestHead.of(b"POST", b"/v1/messages", headers), "claude-x", rules)
@@ -205,7 +205,7 @@ def test_preset_of_the_clients_own_stays() -> None:
 def perplexity_body(client_api: ApiKind, model: str, body: bytes) -> bytes:
     """Return what is sent for a client's body."""
     row = PROVIDERS["perplexity"]
-    found = ProviderAdapter(sides(), row, {}, lambda name: facts_of(row, name))
+    found = ProviderAdapter(dialect_table(), row, {}, lambda name: facts_of(row, name))
     call = found.target_call(client_api, model, stream=False, query=b"")
     assert call is not None
     request = client_request_of(client_api, RequestHead.of(b"POST", b"/v1/responses"), model)._replace(
@@ -288,7 +288,7 @@ def test_claude_on_bedrock_is_counted_by_all_that_it_says(
     else:
         body, form = json.dumps({**message, "stop_reason": "end_turn"}).encode(), b"application/json"
     found = ProviderAdapter(
-        sides(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model)
+        dialect_table(), PROVIDERS["bedrock"], {"region": "r"}, lambda model: facts_of(PROVIDERS["bedrock"], model)
     )
     call = found.target_call(ApiKind.MESSAGES, "anthropic.claude-x", stream=is_stream, query=b"")
     assert call is not None

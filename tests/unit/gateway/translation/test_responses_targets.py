@@ -20,7 +20,7 @@ from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamRequest
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind, BodyFields
 
 CODEX = Path(__file__).parents[2].joinpath("dialects", "codex_request.json").read_bytes()
@@ -53,7 +53,9 @@ def sent_to(row: str, body: bytes, apis: tuple[ApiKind, ...] = (), model: str = 
     """Return what goes up for a client's request in Responses."""
     name = model or MODELS.get(row, "m")
     parameters = {"region": "us-east-1", "resource": "r"}
-    found = ProviderAdapter(sides(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model), apis)
+    found = ProviderAdapter(
+        dialect_table(), PROVIDERS[row], parameters, lambda model: facts_of(PROVIDERS[row], model), apis
+    )
     call = found.target_call(ApiKind.RESPONSES, name, stream=False, query=b"")
     assert call is not None
     request = client_request_of(ApiKind.RESPONSES, RequestHead.of(b"POST", b"/v1/responses"), name)
@@ -135,7 +137,9 @@ def test_c14_compaction_never_goes_to_who_has_it_not(row: str) -> None:
     body = json.dumps({"model": "m", "input": "Hi"}).encode()
     parameters = {"region": "r", "project": "p", "location": "eu"}
     for name, has_it in ((row, False), ("openai", True), ("azure", True)):
-        found = ProviderAdapter(sides(), PROVIDERS[name], {**parameters, "resource": "r"}, lambda _: ModelFacts(), ())
+        found = ProviderAdapter(
+            dialect_table(), PROVIDERS[name], {**parameters, "resource": "r"}, lambda _: ModelFacts(), ()
+        )
         call = found.target_call(ApiKind.COMPACT, "claude-x", stream=False, query=b"")
         assert call is not None
         request = client_request_of(ApiKind.COMPACT, RequestHead.of(b"POST", b"/v1/responses/compact"), "claude-x")

@@ -17,7 +17,7 @@ from velox.gateway.translation.translators import GenerationTranslator, NonStrea
 from velox.heads import ReplyHead
 
 
-class Sides:
+class ManyEvents:
     """A client each of whose events has a megabyte, and a model that answers with so many texts."""
 
     takes_pictures = True
@@ -29,7 +29,7 @@ class Sides:
     def answer(self, body: bytes) -> Answer:
         return Answer("a", "m", [Text(b'"x"') for _ in range(self._n_texts)], Stop(StopReason.END))
 
-    def stream(self) -> Sides:
+    def stream(self) -> ManyEvents:
         return self
 
     def write(self, event: Event) -> bytes:
@@ -39,11 +39,11 @@ class Sides:
 
 def test_answer_whose_events_grow_over_a_bound_is_broken() -> None:
     """X7: 57 MB with a million blocks became 360 MB. No more of it is written than the bound."""
-    sides = Sides(1000)
+    many = ManyEvents(1000)
 
     with pytest.raises(BrokenReplyError, match="would have over 134217728 bytes"):
-        GenerationTranslator(cast(Any, sides), cast(Any, sides), DroppedFields()).whole_stream(b"{}")
-    assert sides.n_written == 129
+        GenerationTranslator(cast(Any, many), cast(Any, many), DroppedFields()).whole_stream(b"{}")
+    assert many.n_written == 129
 
 
 class Vectors:
