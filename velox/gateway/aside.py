@@ -192,8 +192,8 @@ async def _send_once(pool: Pool, request: UpstreamRequest, sink: _Sink, begin_s:
             # No await from here to give_back(): the room that was leased is taken.
             sink.begin(deadline, until_s)
             try:
-                opener = request.opener
-                stream = connection.open(request, sink) if opener is None else opener(sink)
+                dispatch = request.dispatch
+                stream = connection.open(request, sink) if dispatch is None else dispatch(sink)
             finally:
                 pool.give_back(connection)
             await sink.done

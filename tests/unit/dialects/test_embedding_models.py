@@ -166,12 +166,12 @@ def test_calls_that_were_answered_are_told_though_others_fail() -> None:
     """Nothing, if none was; and no sum that lacks some."""
     made = translator_of(TITAN)
     made.requests(asked(["a", "b", "c"]), "m")
-    assert made.worked() is None
+    assert made.usage_so_far() is None
     made.take(2, [], b'{"embedding":[1],"inputTextTokenCount":3}')
     made.take(0, [], b'{"embedding":[1],"inputTextTokenCount":4}')
-    assert made.worked() == TokenUsage(7, 0)
+    assert made.usage_so_far() == TokenUsage(7, 0)
     made.take(1, [], b'{"embedding":[2]}')
-    assert made.worked() == TokenUsage()
+    assert made.usage_so_far() == TokenUsage()
 
 
 def test_what_is_left_out_is_counted() -> None:

@@ -80,7 +80,7 @@ FULL: Final = TokenUsage(
 @dataclasses.dataclass
 class Attempt:
     may_have_worked: bool = True
-    worked: Callable[[], TokenUsage | None] | None = None
+    usage_so_far: Callable[[], TokenUsage | None] | None = None
     row: int = 0
 
     @property

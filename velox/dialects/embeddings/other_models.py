@@ -252,7 +252,7 @@ class ModelEmbeddings:
         self._calls[number] = [self._vector(bytes(vector)) for vector in vectors]
         self._counts[number] = n_tokens
 
-    def worked(self) -> TokenUsage | None:
+    def usage_so_far(self) -> TokenUsage | None:
         """Return what those calls took that were answered; None: none was."""
         told = [count for count, vectors in zip(self._counts, self._calls, strict=True) if vectors]
         if not told:

@@ -418,14 +418,14 @@ class Attempt(ReplyListener):
     on_first_byte: called when it has brought the first bytes of a good reply; None for most. late_s: of a probe: when
     its silence says that the member is not back. is_sent: as far as it is known; it may have failed as it was.
     may_have_worked: it ended without an answer, and nothing says that the upstream did not take it. translation,
-    worked: as in Prepared. copied: the head of the request that a mirror's is a copy of; such a one is not sent here.
+    usage_so_far: as in Prepared. copied: the head of the request that a mirror's is a copy of; it is not sent here.
     """
 
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
         *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
         *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member"),
-        *("n", "on_first_byte", "proof", "worked"),
+        *("n", "on_first_byte", "proof", "usage_so_far"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -443,7 +443,7 @@ class Attempt(ReplyListener):
         self.translation: Callable[[], ReplyFilter] | None = None
         self.is_sent = False
         self.may_have_worked = False
-        self.worked: Callable[[], TokenUsage | None] | None = None
+        self.usage_so_far: Callable[[], TokenUsage | None] | None = None
         self.copied: RequestHead | None = None
         self._host: AttemptHost | None = None  # while it runs
         self._began_s = _NOT_BEGUN
@@ -528,12 +528,12 @@ class Attempt(ReplyListener):
             reply.begin(self, told)
             # No await before give_back(): the stream that was leased is taken.
             try:
-                opener = request.opener
-                stream = connection.open(request, reply) if opener is None else opener(reply)
+                dispatch = request.dispatch
+                stream = connection.open(request, reply) if dispatch is None else dispatch(reply)
                 reply.attach(stream)
             finally:
                 member.pool.give_back(connection)
-            self._stream = stream if request.opener is None else None  # several calls have time-outs of their own
+            self._stream = stream if request.dispatch is None else None  # several calls have time-outs of their own
             self._sent_s = self._progress_s = loop.time()
             if host.client.is_write_paused:
                 reply.pause()
@@ -552,7 +552,7 @@ class Attempt(ReplyListener):
 
     def take(self, prepared: Prepared) -> None:
         """Take what is sent."""
-        self.translation, self.worked = prepared.translation, prepared.worked
+        self.translation, self.usage_so_far = prepared.translation, prepared.usage_so_far
 
     async def pass_on(self, reply: AttemptReply) -> Outcome:
         """Have the client get the error that came of it; return what comes of that."""

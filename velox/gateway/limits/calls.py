@@ -77,12 +77,12 @@ class RecordedMember(Protocol):
 class RecordedAttempt(Protocol):
     """What is asked of an attempt (group.py).
 
-    may_have_worked: it was sent, and nothing says that it was not taken. worked: of one that is several calls; tells
-    what those took that were answered, None where none was.
+    may_have_worked: it was sent, and nothing says that it was not taken. usage_so_far: of one that is several calls;
+    tells what those took that were answered, None where none was.
     """
 
     may_have_worked: bool
-    worked: Callable[[], TokenUsage | None] | None
+    usage_so_far: Callable[[], TokenUsage | None] | None
 
     def reasons(self, named: str | None) -> bool:
         """Return True where the model that it asks for may reason. named: by the client."""
@@ -376,8 +376,8 @@ class RequestCalls:
 
     def _end_failed(self, begun: Begun, now_ns: int, reason: str, status: int, *, may_have_worked: bool) -> None:
         """End a call that gave no reply: by its prompt if it may have worked, by what is known to have been done."""
-        worked = begun.attempt.worked
-        usage = self._guess(0) if may_have_worked else None if worked is None else worked()
+        usage_so_far = begun.attempt.usage_so_far
+        usage = self._guess(0) if may_have_worked else None if usage_so_far is None else usage_so_far()
         if usage is None:
             self._writer.forget(begun.call)
         else:

@@ -41,7 +41,7 @@ from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.background import runs_in_background
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.filters import ReplyFilter
-from velox.gateway.translation.batch_split import SeveralCalls
+from velox.gateway.translation.batch_split import BatchSplit
 from velox.gateway.translation.client_request import COUNTED_BY, ClientRequest, refusal
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
 from velox.gateway.translation.translated_reply import Instead, ReplyTranslator, TranslatedHeads, TranslatedReply
@@ -445,8 +445,8 @@ class ProviderAdapter:
         first = build(bodies[0])
         if not isinstance(made, ModelEmbeddings) or len(bodies) == 1:
             return Prepared(first, brings_back)
-        first.opener = SeveralCalls(bodies, build, made.take, request.member, request.on_bug, request.apart).open
-        return Prepared(first, brings_back, worked=made.worked)
+        first.dispatch = BatchSplit(bodies, build, made.take, request.member, request.on_bug, request.apart).open
+        return Prepared(first, brings_back, usage_so_far=made.usage_so_far)
 
     def _translated(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:
         """Put a request into another dialect."""

@@ -1,7 +1,7 @@
-"""One request that goes up as several calls: its model takes fewer texts a call than the client has sent.
+"""A batch split: one request goes up as several calls, as its model takes fewer texts a call than the client has sent.
 
     open()      in place of a connection's: begins, some calls at a time, each on a connection of its own
-    take()      is given each answer as it comes; the reply is told once all are there
+    take()      is given each answer as it comes; the sink gets the reply once all are there
     cancel()    ends them all
 
 For all others it is one attempt with one reply: that has the head of the first call's answer, and what take() has made
@@ -10,7 +10,7 @@ repeats all of them.
 
 Vectors are read in the thread for such work (apart.py): an answer may have megabytes of numbers.
 
-Knows: how many run at a time, who hears of which end. Does not know: what the bodies are (embedding_models.py), or how
+Knows: how many run at a time, which end the sink gets. Does not know: what the bodies are (other_models.py), or how
 one is sent (aside.py).
 """
 
@@ -29,7 +29,7 @@ from velox.gateway.aside import CalledMember, ask
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
 
-__all__ = ["SeveralCalls"]
+__all__ = ["BatchSplit"]
 
 _AT_ONCE: Final = 8  # arbitrary: 100 texts take as long as 13 in a row
 _MOST_CALL_BYTES: Final = 8 * 1024 * 1024
@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 64 * 1024 * 1024  # of all answers
 _NOT_GOOD_FROM: Final = 300
 
 
-class SeveralCalls:
+class BatchSplit:
     """The calls of one attempt, and its stream.
 
     build: makes the request of a body, just before it is sent: a signature does not hold for long. take: called with an
@@ -74,10 +74,10 @@ class SeveralCalls:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<SeveralCalls {self._n_left} of {len(self._bodies)} left>"
+        return f"<BatchSplit {self._n_left} of {len(self._bodies)} left>"
 
     def open(self, sink: ReplySink) -> UpstreamStream:
-        """Begin. The sink hears of the reply once it is whole."""
+        """Begin. The sink gets the reply once it is whole."""
         self._sink = sink
         loop = asyncio.get_running_loop()
         n_at_once = min(len(self._bodies), _AT_ONCE, self._member.concurrency.limit or _AT_ONCE)
@@ -98,7 +98,7 @@ class SeveralCalls:
         """Nothing was held up."""
 
     def cancel(self) -> None:
-        """Give all calls up. The sink hears nothing more."""
+        """Give all calls up. The sink gets nothing more."""
         self._is_over = True
         self._sink = None
         for task in self._tasks:
@@ -171,7 +171,7 @@ class SeveralCalls:
             sink.on_failure(failure)
 
     def _end(self) -> ReplySink | None:
-        """End the other calls; return who hears of it, None where somebody has been told already."""
+        """End the other calls; return the sink, None where it has got the reply already."""
         sink, self._sink = self._sink, None
         self._is_over = True
         current = asyncio.current_task()

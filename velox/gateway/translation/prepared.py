@@ -21,24 +21,25 @@ __all__ = ["AnsweredHere", "InBackground", "Prepared"]
 class Prepared:
     """A request as it is sent, and how its reply is read.
 
-    translation: makes the filter that puts the reply into the client's dialect; None: it is in that already. left_out:
-    fields of a request in its own dialect that the upstream does not take. worked: of a request that is several calls;
-    returns the usage of those that were answered, None where none was.
+    translation: makes the filter that puts the reply into the client's dialect; None: it is in that already.
+    left_out: fields of a request in its own dialect that the upstream does not take.
+    usage_so_far: of a request that was split into several calls: returns the usage of those that were answered, None
+    where none was.
     """
 
-    __slots__ = ("left_out", "request", "translation", "worked")
+    __slots__ = ("left_out", "request", "translation", "usage_so_far")
 
     def __init__(
         self,
         request: UpstreamRequest,
         translation: Callable[[], ReplyFilter] | None = None,
         left_out: tuple[str, ...] = (),
-        worked: Callable[[], TokenUsage | None] | None = None,
+        usage_so_far: Callable[[], TokenUsage | None] | None = None,
     ) -> None:
         self.request: Final = request
         self.translation: Final = translation
         self.left_out: Final = left_out
-        self.worked: Final = worked
+        self.usage_so_far: Final = usage_so_far
 
 
 class AnsweredHere:

@@ -77,10 +77,10 @@ class UpstreamRequest:
     offer: it asks for a WebSocket; over HTTP/1.1 only, and then the sink is an UpgradeSink.
     may_run_ahead: the reply may come before its client has taken what came already, as far as a whole window; else it
     has a small one. Over HTTP/1.1 nothing comes that is not read.
-    opener: begins it in place of a connection, as several requests (batch_split.py); None: it is one.
+    dispatch: begins it in place of a connection, as several requests (batch_split.py); None: it is one.
     """
 
-    __slots__ = ("body", "fields", "may_run_ahead", "method", "offer", "opener", "target", "values")
+    __slots__ = ("body", "dispatch", "fields", "may_run_ahead", "method", "offer", "target", "values")
 
     # Written out, for one is made for each request: that of a dataclass is never compiled.
     def __init__(
@@ -93,7 +93,7 @@ class UpstreamRequest:
         offer: WebSocketOffer | None = None,
         *,
         may_run_ahead: bool = True,
-        opener: Callable[[ReplySink], UpstreamStream] | None = None,
+        dispatch: Callable[[ReplySink], UpstreamStream] | None = None,
     ) -> None:
         self.method: Final = method
         self.target: Final = target
@@ -102,7 +102,7 @@ class UpstreamRequest:
         self.body: Final = body
         self.offer: Final = offer
         self.may_run_ahead = may_run_ahead
-        self.opener = opener
+        self.dispatch = dispatch
 
     @classmethod
     def of(

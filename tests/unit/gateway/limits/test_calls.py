@@ -50,7 +50,7 @@ class Attempt:
 
     may_have_worked: bool = False
     row: int = 0
-    worked: Callable[[], TokenUsage | None] | None = None
+    usage_so_far: Callable[[], TokenUsage | None] | None = None
 
     def reasons(self, named: str | None) -> bool:
         return False
@@ -225,7 +225,7 @@ def test_attempt_of_several_calls_counts_those_that_were_answered(tmp_path: Path
     """Also if another one ends it with an error; one of which none was answered is no call."""
     desk = Desk(tmp_path)
     calls = desk.request(BodyFields("m"), endpoint=Endpoint.EMBEDDINGS)
-    failed, none = Attempt(worked=lambda: TokenUsage(70, 0)), Attempt(worked=lambda: None)
+    failed, none = Attempt(usage_so_far=lambda: TokenUsage(70, 0)), Attempt(usage_so_far=lambda: None)
     for attempt in (failed, none):
         calls.begin(attempt, "one", "m")
 

@@ -14,7 +14,7 @@ from tests.unit.virtual_time import run
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.errors import Reason
 from velox.gateway.apart import Apart
-from velox.gateway.translation.batch_split import SeveralCalls
+from velox.gateway.translation.batch_split import BatchSplit
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 
@@ -68,7 +68,7 @@ class Setup:
         self.server = server
         member = Member(server, limits or Limits())
         bodies = [b"%d" % n for n in range(n)]
-        self.calls = SeveralCalls(bodies, self.build, self.take, member, self.bugs.append, Apart())
+        self.calls = BatchSplit(bodies, self.build, self.take, member, self.bugs.append, Apart())
 
     def build(self, body: bytes) -> UpstreamRequest:
         return UpstreamRequest.of(b"POST", b"/" + body, [], body)
