@@ -122,7 +122,8 @@ _NOT_KEPT: Final = (
 
 
 class ResponsesRequestReader:
-    """Reads one request. tools: what its functions stand for. given, body: the request as it came, after reading.
+    """Reads one request. tools: what its functions stand for. given, body: the request as it came, after reading;
+    the former without its input.
 
     compacts: the answer is to be a summary of the conversation (compaction.py). keeps: answers are kept here.
     """
@@ -144,6 +145,8 @@ class ResponsesRequestReader:
         """Read the request. Raises BadRequestError."""
         self.body = checked_text(body)
         request, self.given = keeping_surrogates(self._request, self.body)
+        # The reader lives as long as the exchange: what is let go at its end may not grow with the request.
+        self.given.input, self._messages = None, []
         return request
 
     def _request(self, text: bytes) -> tuple[Request, wire.RequestBody]:
