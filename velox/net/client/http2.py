@@ -562,12 +562,13 @@ class ClientHttp2Connection(ClientConnection):
 
     def held_more(self, n_bytes: int) -> None:
         """A stream holds so much more, or less, of its reply."""
-        if self.reply_budget.add(n_bytes):  # all are held now: until the next write each of a hundred may bring 128 KiB
+        buffered = self.reply_budget
+        if buffered.add(n_bytes):  # all are held now: until the next write each of a hundred may bring 128 KiB
             for stream in tuple(self._streams.values()):
                 stream.pause()
-        n_over = self.reply_budget.n_over
-        if n_over != self._n_room:
-            self._settle_room(n_over)
+        # Mostly the buffer is not full, and nothing is over it.
+        if (buffered.is_full or self._n_room) and buffered.n_over != self._n_room:
+            self._settle_room(buffered.n_over)
 
     def _settle_room(self, n_over: int) -> None:
         """Have room for what is held above the buffer, as over HTTP/1.1; without it the stream that holds most ends."""
