@@ -289,7 +289,7 @@ def test_pitfall_19_cache_marks_of_all_kinds_are_read() -> None:
 
 
 def test_openais_own_marks_keep_their_lifetimes() -> None:
-    """Of 12 hours and 30 minutes, the form has an hour and the default."""
+    """Of 12 hours and 30 minutes, the canonical model has an hour and the default."""
     facts = ModelFacts(renamed=(("prompt_cache_breakpoint", "prompt_cache_breakpoint"),))
     for ttl in ({}, {"ttl": "12h"}):
         part = {"type": "text", "text": "b", "prompt_cache_breakpoint": {"mode": "explicit", **ttl}}

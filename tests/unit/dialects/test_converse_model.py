@@ -106,7 +106,7 @@ _REQUESTS = [
 
 
 def _form(body: Any) -> Request:
-    """Read a request as Converse writes it: only so are recorded ones requests of the form."""
+    """Read a request as Converse writes it: only so are recorded ones canonical requests."""
     config = body.get("inferenceConfig", {})
     thinking = body.get("additionalModelRequestFields", {})
     reasoning = None

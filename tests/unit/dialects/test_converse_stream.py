@@ -238,7 +238,7 @@ def test_kinds_that_change_within_an_index_are_blocks_of_their_own() -> None:
 
 
 def test_pitfall_02_parallel_tools_are_told_apart() -> None:
-    """2: numbers in the form count blocks; those of the service's own tools have none."""
+    """2: numbers in the canonical model count blocks; those of the service's own tools have none."""
     server = {"toolUseId": "s", "name": "nova", "type": "server_tool_use"}
     found = events(
         BEGIN,

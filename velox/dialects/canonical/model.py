@@ -1,4 +1,4 @@
-"""The form between dialects: requests, answers and streams as lists of blocks; a superset of what each can say.
+"""The canonical model between dialects: requests, answers and streams as lists of blocks; a superset of what each says.
 
     client's bytes -> ClientSide.read()  -> Request -> ModelSide.write()  -> the upstream's bytes
     upstream's     -> ModelSide.answer() -> Answer  -> ClientSide.answer() -> the client's

@@ -1,6 +1,6 @@
 """Where a fault stands in a client's request that the writer for a model has found, in the client's own words.
 
-Writers know the form of a request only, and name its fields as Chat Completions does: "stop", "messages[2].content[0]".
+Writers know the canonical request only, and name its fields as Chat Completions does: "stop", "messages[2].content[0]".
 A client of another API has other names, and other numbers: its system messages stand elsewhere. What can't be said
 for sure is left off: "contents" in place of "contents[3].parts[1]".
 
@@ -59,7 +59,7 @@ GENERATE_NAMES: Final[Mapping[str, str]] = {
 def own_path(path: str, names: Mapping[str, str], n_system: int | None = None) -> str:
     """Return a path as a client writes it. names: its own names of fields, where they differ.
 
-    n_system: how many messages of the form come before those of its list, of which the others are in their order; None:
+    n_system: how many canonical messages come before those of its list, of which the others are in their order; None:
     they are not.
     """
     found = _PATH.match(path)

@@ -1,4 +1,4 @@
-"""A client's request in Chat Completions, read into the form.
+"""A client's request in Chat Completions, read into the canonical model.
 
 Knows: the fields of a request, and which of them no other dialect has. Does not know: answers.
 """
@@ -97,7 +97,7 @@ _NO_RARE: Final = astuple(wire.RequestBody([]))[_N_USUAL:]
 _N_BEFORE: Final = wire.Message.__struct_fields__.index("tool_calls")
 _NOTHING_BESIDE: Final = astuple(wire.Message("assistant"))[_N_BEFORE:]
 _QUOTE: Final = ord('"')
-# OpenAI's lifetimes of a cache mark -> the form's; 30 minutes are its default.
+# OpenAI's lifetimes of a cache mark -> the canonical model's; 30 minutes are its default.
 _LIFETIMES: Final = {"12h": "1h", "30m": None}
 
 

@@ -47,7 +47,7 @@ _NO_INPUTS: Final = wire.PromptDetails()
 _NO_OUTPUTS: Final = wire.CompletionDetails()
 _LIST: Final = ord("[")
 _NOTHING: Final = (b"", b"null", b"[]", b"{}")
-# Parts of a content that are none of a text, by what they are (form.Lost).
+# Parts of a content that are none of a text, by what they are (Lost).
 _LOST_PARTS: Final = {
     "image": "answer.image",
     "image_url": "answer.image",
@@ -174,7 +174,7 @@ def read_content(raw: Raw) -> tuple[JsonText, JsonText]:
 
 
 def lost(message: wire.ReplyMessage | wire.Delta) -> list[str]:
-    """Return what of a message or a delta the form has no place for (form.Lost)."""
+    """Return what of a message or a delta the canonical model has no place for (Lost)."""
     content = b"" + message.content
     has_parts = bool(content) and content[0] == _LIST
     if not (has_parts or message.audio or message.images or message.annotations):

@@ -72,7 +72,7 @@ _PLAIN: Final = {
 }
 _N_MISTRAL: Final = 9
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
+_LIFETIMES: Final = {"1h": "12h"}  # the canonical model's -> OpenAI's; its default is 30 minutes
 _AFTER_RESULTS: Final = b'{"role":"assistant","content":"I have the results."}'
 _RESULT: Final = b'{"role":"tool"'
 _OF_ASSISTANT: Final = b'{"role":"assistant"'

@@ -1,4 +1,4 @@
-"""A stream of Converse: its frames become events of the form.
+"""A stream of Converse: its frames become canonical events.
 
     messageStart | contentBlockStart? contentBlockDelta* contentBlockStop | ... | messageStop | metadata
 
@@ -50,7 +50,7 @@ _MOST_SIGNATURE: Final = 1024 * 1024
 
 
 class _Block:
-    """A block that is open. n: its number in the form; None: it is left out."""
+    """A block that is open. n: its number in the canonical model; None: it is left out."""
 
     __slots__ = ("kind", "n", "n_signed", "signed")
 

@@ -1,4 +1,4 @@
-"""What Converse's words mean in the form: stop reasons, usage, errors. Plain answers and streams share them.
+"""What Converse's words mean in the canonical model: stop reasons, usage, errors. Plain answers and streams share them.
 
 Knows: the enums and exceptions of Bedrock's runtime. Does not know: where they stood.
 """
@@ -75,7 +75,7 @@ def text_of(raw: msgspec.Raw) -> JsonText | None:
 
 
 def lost(block: Content | BlockBegin) -> str | None:
-    """Return what of a block the form has no place for (form.Lost); None: nothing."""
+    """Return what of a block the canonical model has no place for (Lost); None: nothing."""
     tool = block.tool_use
     if tool is not None:
         return "answer.tools.hosted" if tool.type == "server_tool_use" else None
@@ -115,7 +115,9 @@ def broken_stop(reason: str) -> ApiError | None:
 
 
 def usage_of(usage: TokenUsage | None, tier: str | None) -> Usage:
-    """Return the tokens in the form, where input has those of the cache too. tier: what stands beside them.
+    """Return the tokens as the canonical model has them, where input has those of the cache, too.
+
+    tier: what stands beside them.
 
     AWS counts the cache beside inputTokens and in totalTokens
     (https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html); some models' counts have it inside: then

@@ -176,7 +176,7 @@ def picture(part: ReplyPart) -> Image | None:
 
 
 def lost(part: ReplyPart) -> str | None:
-    """Return what of a part without a text or a picture the form has no place for (form.Lost); None: nothing."""
+    """Return what of a part without a text or a picture the canonical model has no place for (Lost); None: nothing."""
     for media in (part.inline_data, part.file_data):
         if not is_absent(media):
             found = _MIME_TYPE.search(media)

@@ -157,7 +157,7 @@ def error_kind(word: str) -> ErrorKind | None:
 
 
 def lost(block: BlockOut) -> str | None:
-    """Return what of a block of an answer the form has no place for (form.Lost); None: nothing."""
+    """Return what of a block of an answer the canonical model has no place for (Lost); None: nothing."""
     if block.type == "text":
         if not block.citations:
             return None  # nearly all of them

@@ -1,4 +1,4 @@
-"""A client's request in Responses, read into the form.
+"""A client's request in Responses, read into the canonical model.
 
 Items become messages: what the assistant said, thought and called one after the other is one message, and so are the
 results of tools. Instructions are a system message before all others.
@@ -78,7 +78,7 @@ _SYSTEM: Final = Role.SYSTEM
 _ROLES: Final = {"user": _USER, "assistant": _ASSISTANT, "system": _SYSTEM, "developer": _SYSTEM}
 _CHOICES: Final = {"auto": Choice.AUTO, "none": Choice.NONE, "required": Choice.REQUIRED}
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
-# OpenAI's lifetimes of a cache mark -> the form's; 30 minutes are its default.
+# OpenAI's lifetimes of a cache mark -> the canonical model's; 30 minutes are its default.
 _LIFETIMES: Final = {"12h": "1h", "30m": None}
 _PREVIOUS: Final = "previous_response_id"
 _REFUSED: Final = {

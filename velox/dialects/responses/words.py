@@ -185,7 +185,7 @@ def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[AnswerBl
 
 
 def lost(item: wire.OutputItem) -> list[str]:
-    """Return what of an item the form has no place for (form.Lost)."""
+    """Return what of an item the canonical model has no place for (Lost)."""
     if item.type == "image_generation_call":
         return [] if item.result else ["answer.image"]
     if item.type == SEARCH_CALL:

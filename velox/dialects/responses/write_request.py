@@ -64,7 +64,7 @@ __all__ = ["ResponsesRequestWriter"]
 
 _MARK: Final = "prompt_cache_breakpoint"
 _FILES_FOLLOW: Final = b'"The files of this result are in the next message."'
-_LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
+_LIFETIMES: Final = {"1h": "12h"}  # the canonical model's -> OpenAI's; its default is 30 minutes
 _PLAIN: Final = b'{"type":"message","role":"%b","content":%b}'
 _ROLES: Final = {Role.SYSTEM: b"system", Role.USER: b"user", Role.ASSISTANT: b"assistant"}
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")

@@ -1,1 +1,1 @@
-"""What is sent, in the form of the upstream's provider, and what brings its reply back into the client's dialect."""
+"""A provider adapter prepares a request (Prepared) for the upstream's provider; a translator brings its reply back."""
