@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dialects.test_told_tokens import sse
+from tests.unit.dialects.test_reported_tokens import sse
 from velox.dialects.as_sent.foreign_history import without_foreign
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError

@@ -71,7 +71,7 @@ def refused(client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str
     ],
 )
 def test_message_is_the_one_of_the_client(api: ApiKind, path: str, system: bool) -> None:
-    """With its own number, also behind a system message of the canonical request; or the list, where that is not sure."""
+    """With its own number, also behind a system message; or the list, where that is not sure."""
     wanted = path.format(2 + system) if api is ApiKind.CHAT else path
     assert refused(api, NOVA, request(api, image=True, system=system)) == wanted
 

@@ -89,6 +89,8 @@ def _fit(tool: _Fields, name: str, refused: tuple[str, ...]) -> bool:
     except BadRequestError:
         return False  # of something else than an object, which no model takes
     if fitted.note:
-        told, note = raw_text(tool.get("description", msgspec.Raw(b""))), quoted(fitted.note)
-        tool["description"] = msgspec.Raw(note if told is None or is_blank(told) else joined((told, note)))
+        description, note = raw_text(tool.get("description", msgspec.Raw(b""))), quoted(fitted.note)
+        tool["description"] = msgspec.Raw(
+            note if description is None or is_blank(description) else joined((description, note))
+        )
     return True

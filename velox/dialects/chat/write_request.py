@@ -49,7 +49,7 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.facts.output_limit import taken_max_tokens
 from velox.dialects.facts.picture_detail import taken_detail
 from velox.dialects.json_text.text import EMPTY, is_blank, joined, quoted
-from velox.dialects.media.documents import document_text, told_text
+from velox.dialects.media.documents import data_text, document_text
 from velox.dialects.media.file_types import is_text
 from velox.dialects.tools.hosted import taken_search, without_pictures
 from velox.dialects.tools.open_calls import OpenCalls
@@ -374,7 +374,7 @@ class _MessageWriter:
             return b'{"type":"text","text":%b%b}' % (document_text(document), mark)
         if source.kind is not MediaKind.DATA:
             raise BadRequestError("the model of this route takes files as base64 data only", path)
-        if is_text(source.type) and (said := told_text(document)) is not None:
+        if is_text(source.type) and (said := data_text(document)) is not None:
             return b'{"type":"text","text":%b%b}' % (said, mark)
         if "file" in self._facts.refused:
             raise BadRequestError("the model of this route takes no files; send their text", path)

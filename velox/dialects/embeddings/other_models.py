@@ -244,7 +244,7 @@ class ModelEmbeddings:
         """Read the reply of one call. Raises BrokenReplyError."""
         vectors, n_tokens = self._read(body)
         if n_tokens is None or n_tokens < 0:
-            n_tokens = _told_tokens(headers)
+            n_tokens = _reported_tokens(headers)
         most = self._form.value[1]
         n_texts = min(most, self._n_texts - number * most)
         if len(vectors) != n_texts:
@@ -254,11 +254,11 @@ class ModelEmbeddings:
 
     def usage_so_far(self) -> TokenUsage | None:
         """Return what those calls took that were answered; None: none was."""
-        told = [count for count, vectors in zip(self._counts, self._calls, strict=True) if vectors]
-        if not told:
+        reported = [count for count, vectors in zip(self._counts, self._calls, strict=True) if vectors]
+        if not reported:
             return None
-        known = [count for count in told if count is not None]
-        return TokenUsage(sum(known), 0) if len(known) == len(told) else TokenUsage()
+        known = [count for count in reported if count is not None]
+        return TokenUsage(sum(known), 0) if len(known) == len(reported) else TokenUsage()
 
     @property
     def n_held(self) -> int:
@@ -334,7 +334,7 @@ class ModelEmbeddings:
         return self._client.error(error)
 
 
-def _told_tokens(headers: Headers) -> int | None:
+def _reported_tokens(headers: Headers) -> int | None:
     """Return the number of tokens that some replies have in a header."""
     for name, value in headers:
         if name == _COUNT and value.isdigit() and len(value) <= _MOST_DIGITS:

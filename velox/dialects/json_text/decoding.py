@@ -87,7 +87,7 @@ def object_in(raw: msgspec.Raw) -> dict[str, object]:
     if not is_given(raw):
         return {}
     try:
-        told = msgspec.json.decode(raw)
+        found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return found if isinstance(found, dict) else {}

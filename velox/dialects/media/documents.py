@@ -9,7 +9,7 @@ from velox.dialects.canonical.model import Document, JsonText, MediaKind
 from velox.dialects.json_text.text import is_blank, joined, quoted
 from velox.dialects.media.file_types import file_text
 
-__all__ = ["document_text", "told_text"]
+__all__ = ["data_text", "document_text"]
 
 
 def document_text(document: Document) -> JsonText:
@@ -17,7 +17,7 @@ def document_text(document: Document) -> JsonText:
     return _whole(document, document.source.value)
 
 
-def told_text(document: Document) -> JsonText | None:
+def data_text(document: Document) -> JsonText | None:
     """Return a document whose source is data of a text as one text; None: it can't be read as one."""
     text = file_text(document.source) if document.source.kind is MediaKind.DATA else None
     return None if text is None else _whole(document, text)

@@ -138,10 +138,10 @@ class MessagesModel:
             found = None
         if found is not None and found.message:
             return error_of(found, status)
-        return ApiError(status_kind(status), status, _told(body) or f"the upstream answered with status {status}")
+        return ApiError(status_kind(status), status, _message_in(body) or f"the upstream answered with status {status}")
 
 
-def _told(body: bytes) -> str:
+def _message_in(body: bytes) -> str:
     """Return what a body says that is no error of Anthropic's: its message, or its text."""
     try:
         found: object = msgspec.json.decode(body)

@@ -302,10 +302,10 @@ def _add_other(block: BlockIn, blocks: list[Block], dropped: DroppedFields) -> N
             found = _blocks_of(block.content, "content", dropped)
             if block.cache_control is not None and found and isinstance(found[-1], Text):
                 found[-1].cache = block.cache_control
-            told = [quoted(block.title)] if block.title else []
-            told += [bytes(block.source)] if bytes(block.source)[:1] == b'"' else []
-            if told:
-                blocks.append(Text(joined(told)))  # what was found, and where
+            texts = [quoted(block.title)] if block.title else []
+            texts += [bytes(block.source)] if bytes(block.source)[:1] == b'"' else []
+            if texts:
+                blocks.append(Text(joined(texts)))  # what was found, and where
             blocks += found
         case "tool_reference":
             # A client's own search among its tools, all of which the model has: the name says which was found.

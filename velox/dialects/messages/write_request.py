@@ -318,10 +318,10 @@ class MessagesRequestWriter:
         takes_strict = self._takes_strict(tools)
         out.append(b',"tools":[')
         for at, tool in enumerate(tools):
-            told = tool.description
-            if told is not None and not tool.strict and tool.cache is None and not is_blank(told):
+            description = tool.description
+            if description is not None and not tool.strict and tool.cache is None and not is_blank(description):
                 form = _NEXT_TOOL if at else _FIRST_TOOL  # nearly all tools
-                out.append(form % (self._name(tool.name), told, object_schema(tool.parameters)))
+                out.append(form % (self._name(tool.name), description, object_schema(tool.parameters)))
                 continue
             out.append(b',{"name":' if at else b'{"name":')
             out.append(self._name(tool.name))
@@ -384,14 +384,14 @@ class MessagesRequestWriter:
             name = next(iter(fitted.keys.values()))
             message = f"this model can't answer with a property of the name {name!r}"
             raise BadRequestError(message, "response_format")
-        told = joined((_JSON_TOOL_TEXT, quoted(fitted.note))) if fitted.note else _JSON_TOOL_TEXT
+        description = joined((_JSON_TOOL_TEXT, quoted(fitted.note))) if fitted.note else _JSON_TOOL_TEXT
         self._out.extend(
             (
                 b"" if is_first else b",",
                 b'{"name":',
                 quoted(self.json_tool or _JSON_TOOL),
                 b',"description":',
-                told,
+                description,
                 b',"input_schema":',
                 object_schema(fitted.schema),
                 b"}",

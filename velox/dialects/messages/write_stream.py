@@ -89,8 +89,8 @@ class MessagesStreamWriter:
         "_in_turn",
         "_index",
         "_is_cited",
+        "_is_open",
         "_is_over",
-        "_is_told",
         "_late",
         "_model",
         "_opened",
@@ -106,7 +106,7 @@ class MessagesStreamWriter:
         self._model = model
         self._has_begun = False
         self._opened: Open | None = None  # the block that is written now
-        self._is_told = False  # its content_block_start is
+        self._is_open = False  # its content_block_start is
         self._is_cited = False  # all of what it has said is
         self._searches: Final[list[Search]] = []  # that wait for the end of a block
         self._delta = b""  # how its deltas begin
@@ -186,11 +186,11 @@ class MessagesStreamWriter:
 
     def _searched(self) -> bytes:
         """Write the searches that no block holds up any more."""
-        told = self._begin() + self._said()
+        written = self._begin() + self._said()
         for search in self._searches:
             index = self._index
             call, given, found = search_blocks(search, self._call.id, index)
-            told += (
+            written += (
                 _OPEN % (index, call)
                 + _DELTA % (index, _INPUT_DELTA, quoted(given.decode("utf-8", "surrogatepass")))
                 + _STOP % index
@@ -199,15 +199,15 @@ class MessagesStreamWriter:
             )
             self._index += 2
         self._searches.clear()
-        return told
+        return written
 
     def _cite(self, opened: Open, event: Cite) -> bytes:
         """Write a citation of what the block has said so far: more of the text goes into another block."""
         if opened.kind is not Kind.TEXT:
             return b""
-        told = b"" if self._is_told else self._tell(opened)
+        written = b"" if self._is_open else self._open_block(opened)
         self._is_cited = event.citation.end is not None  # else it is of all of the block
-        return told + _DELTA % (self._index, _CITATIONS_DELTA, citation(event.citation))
+        return written + _DELTA % (self._index, _CITATIONS_DELTA, citation(event.citation))
 
     def _take(self, opened: Open) -> bytes:
         """Make this block the open one.
@@ -215,14 +215,14 @@ class MessagesStreamWriter:
         Its start waits for what comes next: a signature of a call goes before it; one of a text may be all there is.
         """
         self._opened = opened
-        self._is_told = False
+        self._is_open = False
         self._delta = _DELTAS[opened.kind]
         if opened.kind is Kind.REFUSAL:
             self._has_refused = True
-        return self._tell(opened) if opened.kind is Kind.THINKING and not self._has_said else b""
+        return self._open_block(opened) if opened.kind is Kind.THINKING and not self._has_said else b""
 
-    def _tell(self, opened: Open) -> bytes:
-        self._is_told = True
+    def _open_block(self, opened: Open) -> bytes:
+        self._is_open = True
         kind = opened.kind
         before = self._said()
         self._has_said = self._has_said or kind is not Kind.THINKING
@@ -250,50 +250,50 @@ class MessagesStreamWriter:
         assert opened is not None, "events of blocks come in turn"
         if opened.kind is _REDACTED:
             return b""
-        if self._is_told and not self._is_cited:
+        if self._is_open and not self._is_cited:
             return _DELTA % (self._index, self._delta, event.text)
         if self._is_cited:
-            self._is_cited, self._is_told = False, False
+            self._is_cited, self._is_open = False, False
             ended, self._index = _STOP % self._index, self._index + 1
-            return ended + self._tell(opened) + _DELTA % (self._index, self._delta, event.text)
-        return self._tell(opened) + _DELTA % (self._index, self._delta, event.text)
+            return ended + self._open_block(opened) + _DELTA % (self._index, self._delta, event.text)
+        return self._open_block(opened) + _DELTA % (self._index, self._delta, event.text)
 
     def _close(self, opened: Open) -> bytes:
         """Write the end of the open block."""
         self._opened = None
         self._is_cited = False
         late, self._late = self._late, None
-        told = b""
-        if not self._is_told and opened.kind is Kind.TOOL:
-            told = self._tell(opened)
-        if self._is_told:  # else it is a signature only, or nothing at all
-            told += _STOP % self._index
+        written = b""
+        if not self._is_open and opened.kind is Kind.TOOL:
+            written = self._open_block(opened)
+        if self._is_open:  # else it is a signature only, or nothing at all
+            written += _STOP % self._index
             self._index += 1
         if late is None:
-            return told
+            return written
         if opened.kind is Kind.TOOL or not self._has_said:
-            return told + self._own_block(late)
+            return written + self._own_block(late)
         self._unsaid.append((late, False))
-        return told
+        return written
 
     def _sign(self, opened: Open, signature: Signature) -> bytes:
         """Write a signature: in its block, or as one of its own where it is of a call or a text."""
         match opened.kind:
-            case Kind.THINKING if self._is_told:
+            case Kind.THINKING if self._is_open:
                 return _DELTA % (self._index, _SIGNATURE_DELTA, quoted(signed(signature)))
             case Kind.THINKING:
                 self._unsaid.append((signature, False))
             case Kind.REDACTED:
                 if self._has_said:
                     self._unsaid.append((signature, True))
-                elif not self._is_told:
-                    self._is_told = True
+                elif not self._is_open:
+                    self._is_open = True
                     return _OPEN % (self._index, _redacted(signature))
             case Kind.TOOL:
                 bound = Signature(signature.provider, signature.value, self._tool_id(opened))
-                if not self._is_told:
+                if not self._is_open:
                     before = self._said()
-                    return before + self._own_block(bound) + self._tell(opened)
+                    return before + self._own_block(bound) + self._open_block(opened)
                 self._late = bound
             case _:
                 self._late = signature
@@ -308,10 +308,10 @@ class MessagesStreamWriter:
         return _OPEN % (index, _THINKING) + text + _STOP % index
 
     def _end(self) -> bytes:
-        told = self._begin() + b"".join(map(self._write_block, self._in_turn.finish()))
+        written = self._begin() + b"".join(map(self._write_block, self._in_turn.finish()))
         stop = self._stop or Stop(StopReason.END, unknown="null")
         return (
-            told
+            written
             + b'event: message_delta\ndata: {"type":"message_delta","delta":{%b},"usage":%b}\n\n'
             % (stop_fields(stop, has_refused=self._has_refused), written_usage(self._usage))
             + _MESSAGE_STOP

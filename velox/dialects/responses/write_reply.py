@@ -93,8 +93,8 @@ class ResponsesClient:
     def answer(self, answer: Answer) -> bytes:
         """See ClientSide."""
         items: list[bytes] = []
-        told = self._told(answer, items)
-        for n, (block, spans) in enumerate(zip(told, spans_of(told), strict=True), 1):
+        blocks = self._items_of(answer, items)
+        for n, (block, spans) in enumerate(zip(blocks, spans_of(blocks), strict=True), 1):
             status = ended_status(answer.stop) if n == len(answer.blocks) else COMPLETED
             match block:
                 case Text() if block.text != EMPTY or block.signature is None:
@@ -123,7 +123,7 @@ class ResponsesClient:
         response_object = ResponseObject(answer.id, answer.model or self._model, self.call, reader.given, reader.body)
         return response_object.stopped(stop, b",".join(items), answer.usage)
 
-    def _told(self, answer: Answer, items: list[bytes]) -> list[AnswerBlock]:
+    def _items_of(self, answer: Answer, items: list[bytes]) -> list[AnswerBlock]:
         """Return the blocks that become items of their own; of a summary none do."""
         if not self.reader.compacts:
             return answer.blocks

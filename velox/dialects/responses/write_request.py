@@ -48,7 +48,7 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.facts.output_limit import taken_max_tokens
 from velox.dialects.facts.picture_detail import taken_detail
 from velox.dialects.json_text.text import EMPTY, NEWLINES, is_blank, joined, quoted
-from velox.dialects.media.documents import document_text, told_text
+from velox.dialects.media.documents import data_text, document_text
 from velox.dialects.media.file_types import is_text
 from velox.dialects.responses.sources import SOURCES
 from velox.dialects.responses.words import THOUGHT
@@ -409,7 +409,7 @@ class _ItemWriter:
             case MediaKind.TEXT:
                 return b'{"type":"input_text","text":%b%b}' % (document_text(document), mark)
             case _ if "file" in self._facts.refused:
-                if is_text(source.type) and (said := told_text(document)) is not None:
+                if is_text(source.type) and (said := data_text(document)) is not None:
                     return b'{"type":"input_text","text":%b%b}' % (said, mark)
                 raise BadRequestError("the model of this route takes no files; send their text", path)
             case MediaKind.URL if source.value.startswith(("http:", "https:")):

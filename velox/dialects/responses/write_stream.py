@@ -144,7 +144,7 @@ class ResponsesStreamWriter:
                 return self._add(self._in_turn.take(event))
             case Searched():
                 self._searches.append(event.search)
-                return [*self._told(COMPLETED), *self._searched()] if self._in_turn.current is None else []
+                return [*self._close_ended(COMPLETED), *self._searched()] if self._in_turn.current is None else []
             case Used():
                 self._usage = event.usage.over(self._usage)
                 return []
@@ -156,7 +156,7 @@ class ResponsesStreamWriter:
             case End():
                 return [*self._start("", ""), *self._end()]
             case Failed():
-                return [*self._start("", ""), *self._told(COMPLETED), *self._fail(event)]
+                return [*self._start("", ""), *self._close_ended(COMPLETED), *self._fail(event)]
         return []
 
     def keep(self, n_bytes: int) -> None:
@@ -184,7 +184,7 @@ class ResponsesStreamWriter:
                 case Cite():
                     events += self._cite(event)
                 case Open():
-                    events += self._told(COMPLETED)
+                    events += self._close_ended(COMPLETED)
                     events += self._searched()
                     events += self._start("", "")
                     events += self._open(event)
@@ -224,7 +224,7 @@ class ResponsesStreamWriter:
         number = len(block.annotations) - 1
         return [self._event(b"response.output_text.annotation.added", fields % (_at(block), number, written))]
 
-    def _told(self, status: bytes) -> list[bytes]:
+    def _close_ended(self, status: bytes) -> list[bytes]:
         """Write the end of the block that has ended, if it is not told yet."""
         block = self._block
         if block is None or not self._has_ended:
@@ -389,11 +389,11 @@ class ResponsesStreamWriter:
 
     def _finish(self, stop: Stop) -> list[bytes]:
         events = self._add(self._in_turn.finish())
-        events += self._told(ended_status(stop))  # the last block, which the model wrote last
+        events += self._close_ended(ended_status(stop))  # the last block, which the model wrote last
         events += self._searched()
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             events += self._add([Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation), Close(-1)])
-            events += self._told(COMPLETED)
+            events += self._close_ended(COMPLETED)
         return events
 
     def _end(self) -> list[bytes]:

@@ -134,6 +134,6 @@ def _fitted(schema: Any, param: str, depth: int) -> Any:
         fitted["additionalProperties"] = False
     if said:
         rules = "{" + ", ".join(f"{name}: {orjson.dumps(value).decode()}" for name, value in said.items()) + "}"
-        told = schema.get("description")
-        fitted["description"] = f"{told}\n\n{rules}" if isinstance(told, str) else rules
+        description = schema.get("description")
+        fitted["description"] = f"{description}\n\n{rules}" if isinstance(description, str) else rules
     return fitted

@@ -138,8 +138,8 @@ def _changed(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
 def _with_note(tool: Tool, note: str) -> bytes | None:
     if not note:
         return tool.description
-    told = tool.description
-    return quoted(note) if told is None or is_blank(told) else joined((told, quoted(note)))
+    description = tool.description
+    return quoted(note) if description is None or is_blank(description) else joined((description, quoted(note)))
 
 
 def _fit_history(request: Request, keys: ToolKeys) -> None:

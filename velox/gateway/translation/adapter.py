@@ -350,7 +350,7 @@ class ProviderAdapter:
         if client is None or model is None or request.model is None:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
-        told = Call(
+        of_client = Call(
             request.id,
             request.now_s,
             request.fields.model or "",
@@ -358,7 +358,7 @@ class ProviderAdapter:
             _wants_array(request),
             request.keeper,
         )
-        return client(told, dropped), model(self._facts_of(request.model), dropped, self._row.name)
+        return client(of_client, dropped), model(self._facts_of(request.model), dropped, self._row.name)
 
     def _facts_of(self, model: str) -> ModelFacts:
         """Return what is known of a model, for which all rules are gone through: kept, as a client repeats names."""

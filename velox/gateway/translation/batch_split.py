@@ -143,7 +143,7 @@ class BatchSplit:
         if self._is_over:
             return
         if answer.status >= _NOT_GOOD_FROM:
-            self._tell(answer.status, answer.headers, answer.body)
+            self._reply(answer.status, answer.headers, answer.body)
             return
         self._n_bytes += len(answer.body)
         if self._n_bytes > _MOST_BYTES:
@@ -157,9 +157,9 @@ class BatchSplit:
             self._headers = answer.headers
         self._n_left -= 1
         if not self._n_left:
-            self._tell(200, self._headers, b"")
+            self._reply(200, self._headers, b"")
 
-    def _tell(self, status: int, headers: Headers, body: bytes) -> None:
+    def _reply(self, status: int, headers: Headers, body: bytes) -> None:
         sink = self._end()
         if sink is not None:
             kept = [field for field in headers if field[0] != b"content-length"]

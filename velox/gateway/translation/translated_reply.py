@@ -1,6 +1,6 @@
 """One attempt's reply on its way from the dialect of its model into that of its client (TRANSLATION in pipeline.py).
 
-Knows: when the client may get the head, what of it passes, how the end of a stream is told. Does not know: any dialect
+Knows: when the client may get the head, what of it passes, how a stream ends. Does not know: any dialect
 (dialects/), where the request went (translators.py), or whether another attempt follows (exchange.py).
 
     an error of the upstream     read whole, written as the client's dialect has errors, with the same status unless its
@@ -70,18 +70,18 @@ class StreamTranslator(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """True once an event has told of the model's work, or of the end."""
+        """True once an event has come of the model's work, or of the end."""
 
     @property
     def failed(self) -> ApiError | None:
-        """The error that the upstream told in its stream."""
+        """The error that the upstream reported in its stream."""
 
     @property
     def is_whole(self) -> bool:
         """True once the dialect's own end has come."""
 
     def begin(self) -> None:
-        """Write what comes from now on, though no event has told of the model's work: has_begun is True then."""
+        """Write what comes from now on, though no event has come of the model's work: has_begun is True then."""
 
     @property
     def n_held(self) -> int:
@@ -105,7 +105,7 @@ class ReplyTranslator(Protocol):
 
     @property
     def tokens(self) -> TokenUsage:
-        """Those of the prompt and of the answer, as far as the upstream has told."""
+        """Those of the prompt and of the answer, as far as the upstream has reported them."""
 
     @property
     def n_held(self) -> int:
@@ -205,13 +205,14 @@ class TranslatedReply(ReplyFilter):
     is_stream: the client asked for one. An error inside a reply of another status is asked about before it is passed
     on. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
     in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
-    others get 503. on_tokens: called with all kinds of tokens that the upstream told of; None: nobody counts them.
+    others get 503. on_tokens: called with all kinds of tokens that the upstream reported; None: nobody counts them.
     on_head: called with the fields of a reply that is no error. secret: the key that went up, which no error may show;
     None: none. heads: of its upstream. is_array: the client gets its stream as a JSON array. instead: asked what the
     client gets in place of an error; None: the error.
     """
 
     __slots__ = (
+        "_asked_about",
         "_body",
         "_ends",
         "_has_limits",
@@ -233,7 +234,6 @@ class TranslatedReply(ReplyFilter):
         "_reader",
         "_secret",
         "_stream",
-        "_told",
         "_translator",
         "_work",
         "_written",
@@ -280,7 +280,7 @@ class TranslatedReply(ReplyFilter):
         self._ends = False  # what came last was fed with the end
         self._left: deque[bytes] = deque()  # what is written, and goes out with go_on()
         self._is_last = False
-        self._told: tuple[ApiError, tuple[Header, ...]] | None = None  # while it asks about that
+        self._asked_about: tuple[ApiError, tuple[Header, ...]] | None = None  # while it asks about that
 
     @property
     def holds(self) -> bool:
@@ -328,11 +328,11 @@ class TranslatedReply(ReplyFilter):
 
     def go_on(self) -> bytes:
         """Return what has come of the work, the next piece of it, or what was asked about. Raises UpstreamFailure."""
-        if self._told is not None:
-            error, wait = self._told
-            self._told = self.asks = None
+        if self._asked_about is not None:
+            error, wait = self._asked_about
+            self._asked_about = self.asks = None
             self.is_behind, self.is_over = False, True
-            return self._tell(error, wait)
+            return self._release_error(error, wait)
         made, self._made = self._made, None
         if made is None:
             return self._next_piece()
@@ -497,13 +497,13 @@ class TranslatedReply(ReplyFilter):
         if error.retry_after_s is not None and not any(name == _RETRY_AFTER for name, _ in head.headers):
             wait = ((_RETRY_AFTER, b"%d" % math.ceil(min(error.retry_after_s, _MOST_WAIT_S))),)
         if error.status != head.status:
-            told = ReplyHead.of(error.status, [*head.headers, *wait], None)
-            self.asks, self._told = InnerError(told, error_json(error)), (error, wait)
+            head_of_error = ReplyHead.of(error.status, [*head.headers, *wait], None)
+            self.asks, self._asked_about = InnerError(head_of_error, error_json(error)), (error, wait)
             self.is_behind = True
             return b""
-        return self._tell(error, wait)
+        return self._release_error(error, wait)
 
-    def _tell(self, error: ApiError, wait: tuple[Header, ...]) -> bytes:
+    def _release_error(self, error: ApiError, wait: tuple[Header, ...]) -> bytes:
         self._release(error.status, _JSON, *wait)
         return self._translator.error(self._without_secret(error))
 

@@ -102,7 +102,7 @@ class GenerationTranslator:
 
     @property
     def tokens(self) -> TokenUsage:
-        """Return all kinds of them, as far as the upstream has told."""
+        """Return all kinds of them, as far as the upstream has reported them."""
         if self._stream is None:
             return _all_kinds(self._usage, self._answered)
         return _all_kinds(self._stream.usage, self._stream.model)
@@ -378,7 +378,7 @@ class InvokeTranslator:
 
     @property
     def tokens(self) -> TokenUsage:
-        """Not asked: the client gets them as the upstream has told them."""
+        """Not asked: the client gets them as the upstream has reported them."""
         return TokenUsage()
 
     @property
@@ -473,7 +473,7 @@ class PlainTranslator(Protocol):
 class NonStreamingTranslator:
     """Gives a translation that has no streams the interface of one that has; stream() is never called.
 
-    tokens: what its reply told. n_held: how many bytes of the answer other calls have brought.
+    tokens: what its reply reported. n_held: how many bytes of the answer other calls have brought.
     """
 
     __slots__ = ("_inner", "_n_held", "_tokens", "answer", "error", "read_error")
@@ -497,7 +497,7 @@ class NonStreamingTranslator:
 
     @property
     def tokens(self) -> TokenUsage:
-        """Those of the prompt and of the answer, as far as the upstream has told."""
+        """Those of the prompt and of the answer, as far as the upstream has reported them."""
         return self._tokens()
 
     @property

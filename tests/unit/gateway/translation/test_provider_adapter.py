@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.dialects.test_claude_wrapper import bedrock_framed
-from tests.unit.dialects.test_told_tokens import sse
+from tests.unit.dialects.test_reported_tokens import sse
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
