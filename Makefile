@@ -13,15 +13,15 @@ INSTALLED := .venv/installed
 
 # Which tests run when. `check`: those of UNIT without the marker `slow`, and without the properties that hypothesis
 # tries on many values; `test`: all of UNIT and SERVERS but those with the marker `more`; `test-more`: these, and all
-# of MORE, which tests/conftest.py gives the marker. `test-clients`: CLIENTS, whose marker is `clients`, and which no other
+# of MORE, which conftest.py gives the marker there. `test-clients`: CLIENTS, whose marker is `clients`, and which no other
 # command runs. A folder of tests is in one of them (tests/arch/test_selection.py).
-UNIT := tests/arch tests/unit tests/migrate bench/tests
+UNIT := tests/arch tests/unit tests/migrate
 SERVERS := tests/sockets tests/sim tests/e2e
-MORE := tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
+MORE := bench/tests tests/canary tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/soak tests/storm tests/vectors tests/wall
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-core test-guarded test-more test-all test-clients soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -30,19 +30,23 @@ check: JOBS = $(CORES)
 check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow
 	$(PYTEST) -q -m "not slow and not more and not hypothesis" $(UNIT) $(ARGS)
 
-# What mirrors the package in tests/unit and tests/sockets, or is a folder of tests of its own (bench/tests, tests/sim).
-OF_PACKAGE = $(wildcard tests/unit/$* tests/sockets/$*) $(filter tests/$* $*/tests,$(UNIT) $(SERVERS))
+# What mirrors the package in tests/unit and tests/sockets, or is a folder of tests of its own (tests/sim).
+OF_PACKAGE = $(wildcard tests/unit/$* tests/sockets/$*) $(filter tests/$*,$(UNIT) $(SERVERS))
 
 check-%: JOBS = $(CORES)
-check-%: $(INSTALLED)  ## Seconds: the tests of one package (check-gateway, check-dialects, check-bench), as `check` selects them
+check-%: $(INSTALLED)  ## Seconds: the tests of one package (check-gateway, check-dialects, check-sim), as `check` selects them
 	$(PYTEST) -q -m "not slow and not more and not hypothesis" $(or $(strip $(OF_PACKAGE)),$(error there are no tests of "$*")) $(ARGS)
+
+check-bench: $(INSTALLED)  ## Half a minute: the tests of bench/, without the measured runs
+	$(PYTEST) -q -m "not slow" bench/tests $(ARGS)
 
 test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against real servers
 	@tests/install-tools.sh
 	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 
 # What may be other when it is compiled, and starts no gateway.
-CORE := $(foreach each,gateway net observe policy profiling protocol providers runtime shm deploy/test_compile.py test_cli.py test_memo.py,tests/unit/$(each))
+CORE := $(foreach each,gateway net observe policy profiling protocol providers runtime shm,tests/unit/$(each)) \
+	tests/unit/deploy/test_compile.py tests/unit/test_cli.py tests/unit/test_memo.py
 
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes
 	$(PYTEST) -q -m "not more" $(CORE) tests/sockets tests/sim $(ARGS)

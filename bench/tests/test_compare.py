@@ -17,8 +17,6 @@ from bench.open_loop import whole_length
 from bench.payloads import chat_body, sse_chunk
 from bench.streams import Scanner, Seen, figures
 
-pytestmark = pytest.mark.more
-
 CORES = Cores(0, 1, (0, 1))
 HTTP1 = frozenset({"http1"})
 

@@ -12,8 +12,6 @@ from bench.report import row, save, table
 from bench.rounds import Figures, Spread, ratios, rotated, run_rounds, spread
 from velox.protocol.json.body import BodyReader
 
-pytestmark = pytest.mark.more
-
 FIGURES: Figures = {
     "nginx": [{"cpu": 10.0}, {"cpu": 20.0}, {"cpu": 10.0}],
     "velox": [{"cpu": 15.0}, {"cpu": 40.0}, {"cpu": 16.0}],

@@ -11,8 +11,6 @@ from bench.growth import DATA, PAGE, filled
 from bench.growth_model import ASSUMPTIONS, Measured, fleet_of
 from bench.growth_page import law_of
 
-pytestmark = pytest.mark.more
-
 FIGURES = Measured(
     request_us=100.0,
     chunk_us=20.0,

@@ -16,8 +16,6 @@ from bench.instructions.page import PAGE, kept_table
 from docs.tables import fill
 from velox.build import BUILD
 
-pytestmark = pytest.mark.more
-
 ROOT = Path(__file__).parents[2]
 PARTS = {"uvloop": "1"}
 JSON = KINDS[0].name

@@ -20,8 +20,6 @@ from bench.micro.contested import Contest
 from bench.micro.page import PAGE, filled, mark, table
 from bench.micro.processes import Effort, MicroError, Result, play
 
-pytestmark = pytest.mark.more
-
 ROOT: Final = Path(__file__).parents[2]
 ALL: Final = [
     pytest.param(case, candidate, id=f"{subject.name}-{case.name}-{candidate.name}")

@@ -1,11 +1,7 @@
 """Where a sample of CPU time is counted, and that the tables add up to what was measured."""
 
-import pytest
-
 from bench.microsecond_shares import KERNEL, LOOP, OURS, Place, by_place, by_step, place_of, step_of
 from bench.microseconds import Cell, tables
-
-pytestmark = pytest.mark.more
 
 SCRIPT = """
 \tffffffff82011ec8 tcp_sendmsg_locked ([kernel.kallsyms])

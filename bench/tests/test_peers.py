@@ -15,8 +15,6 @@ from bench.peers.starting import filled
 from bench.servers import Servers
 from docs.tables import fill
 
-pytestmark = pytest.mark.more
-
 HERE = Path(__file__).parents[2] / "bench" / "peers"
 NAMES = [each.name for each in PEERS]
 

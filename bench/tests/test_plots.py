@@ -18,8 +18,6 @@ from bench.plots.svg import wide
 from bench.tests.documents import FAST, MISSING, SUBJECTS, run, smoke
 from docs.tables import fill
 
-pytestmark = pytest.mark.more
-
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_BYTES = 300_000
 MOST_PICTURE_BYTES = 40_000

@@ -15,8 +15,6 @@ from bench.plots.svg import dodged, linear, logarithmic, ticks
 from bench.rounds import Spread, spread
 from bench.tests.documents import run, smoke
 
-pytestmark = pytest.mark.more
-
 REQUEST = "CPU per JSON request, HTTP/1.1 up, of nginx's"
 ROUTER = "CPU per JSON request, HTTP/1.1 up, of vllm-router's"
 CHEAPEST = "CPU per JSON request, of the cheapest LLM gateway's"

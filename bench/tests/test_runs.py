@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.redis_server import redis_server
 from tests.markdown import ROOT
 
-pytestmark = pytest.mark.more
+pytestmark = pytest.mark.slow
 ENV = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 

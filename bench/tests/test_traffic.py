@@ -8,8 +8,6 @@ import pytest
 from bench.payloads import CHAT_PATH
 from bench.traffic import KEYS, MODELS, N_CALLERS, N_MODELS, REPLY_END, replies, requests
 
-pytestmark = pytest.mark.more
-
 _N = 2000
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bench.translation import tables
 from bench.translation_peers import compare
-
-pytestmark = pytest.mark.more
 
 
 def test_every_pair_has_a_row() -> None:

@@ -3,12 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from bench.traffic import KEYS
 from bench.wrk_requests import EACH_KEY, EACH_MODEL, write_requests
-
-pytestmark = pytest.mark.more
 
 
 def written(path: Path) -> list[bytes]:
