@@ -92,8 +92,12 @@ class Meter(ReplyFilter):
             text = data if self._body is None else self._decoded(self._body, data, end)
             if self._begun is not None:
                 text = self._begin(self._begun + text, end)
-            if text and self._reader is not None:
-                self._reader.feed(text)
+            reader = self._reader
+            if text and reader is not None:
+                if self._noted is None:
+                    reader.feed(text)
+                elif isinstance(reader, StreamUsage):
+                    reader.count(text)
         return data
 
     def _decoded(self, body: BodyReader, data: bytes, end: bool) -> bytes:

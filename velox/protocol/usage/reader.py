@@ -496,6 +496,14 @@ class StreamUsage:
         self._take(self._events.feed(data))
         self._is_between = self._events.is_between
 
+    def count(self, data: bytes) -> None:
+        """Take the next bytes of a stream whose usage somebody else has read: its events are counted, and not read."""
+        if self._is_between and _is_whole(data):
+            self._n_passed += data.count(_NEXT_DATA) + data.startswith(_DATA)
+            return
+        self._events.feed(data)
+        self._is_between = self._events.is_between
+
     @property
     def n_events(self) -> int:
         """Return how many lines with data there were so far: one an event, which is about one a token."""

@@ -449,6 +449,22 @@ def test_kinds_of_a_translated_reply_are_those_that_the_upstream_told() -> None:
     assert meter.usage(is_whole=True) == Usage(9, 1, True)
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_usage_that_a_translation_has_read_is_not_looked_for_again(size: int) -> None:
+    """Only the events are counted of what it writes, for a stream that is cut."""
+    meter = Meter(is_stream=True)
+    meter.begin(ReplyHead.of(200, (SSE,), None), is_sse=True, is_plain=True)
+    meter.note(TokenUsage(9))
+    text = SENT * 3 + USAGE
+    for at in range(0, len(text), size):
+        assert meter.feed(text[at : at + size], False) == text[at : at + size]
+
+    assert meter.kinds() == TokenUsage(9)
+    assert meter.usage(is_whole=False) == Usage(9, 4, False)
+    meter.forget()  # what it has not read is not known
+    assert meter.kinds() == TokenUsage()
+
+
 ITEMS: Final = (
     b'[{"candidates":[],"usageMetadata":{"promptTokenCount":5,"candidatesTokenCount":1}},\r\n'
     b'{"candidates":[{"content":{"parts":[{"text":"\\"usageMetadata\\": {"}]}}]},'
