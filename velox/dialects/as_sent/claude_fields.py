@@ -28,8 +28,8 @@ from msgspec import Raw
 from velox.dialects.as_sent.claude_thinking import MOST_DIGITS, fit_thinking
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
+from velox.dialects.facts.limits import taken_max_tokens
 from velox.dialects.facts.model_facts import BY, REFUSED, TAKEN, ModelFacts
-from velox.dialects.facts.output_limit import taken_max_tokens
 from velox.dialects.json_text.text import is_blank, quoted
 from velox.dialects.messages.client_tools import client_tool
 from velox.dialects.messages.needed_fields import needed

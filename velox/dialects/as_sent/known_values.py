@@ -15,8 +15,8 @@ import re
 from typing import Final
 
 from velox.dialects.facts.model_facts import ModelFacts
+from velox.dialects.facts.openai_values import TIERS
 from velox.dialects.facts.provider_traits import ProviderTraits
-from velox.dialects.facts.tiers import TIERS
 from velox.types import ApiKind
 
 __all__ = ["with_known_values"]

@@ -41,7 +41,7 @@ from velox.dialects.canonical.model import (
 )
 from velox.dialects.chat import wire
 from velox.dialects.chat.reasoning import THOUGHT, id_without_thought, read_blocks, read_details
-from velox.dialects.facts.tiers import TIERS
+from velox.dialects.facts.openai_values import TIERS
 from velox.dialects.json_text.decoding import checked_text, decoded_request, is_given
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, decoded, is_blank, raw_text

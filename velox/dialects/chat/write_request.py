@@ -43,14 +43,12 @@ from velox.dialects.canonical.names import FittedNames, short_key
 from velox.dialects.chat.words import (
     EXTRA_CONTENT,
 )
-from velox.dialects.facts.counts import checked_tools, taken_stops
 from velox.dialects.facts.efforts import effort_of, taken_effort
+from velox.dialects.facts.limits import checked_tools, taken_max_tokens, taken_stops
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.dialects.facts.output_limit import taken_max_tokens
-from velox.dialects.facts.picture_detail import taken_detail
+from velox.dialects.facts.openai_values import taken_detail
 from velox.dialects.json_text.text import EMPTY, is_blank, joined, quoted
-from velox.dialects.media.documents import data_text, document_text
-from velox.dialects.media.file_types import is_text
+from velox.dialects.media.file_types import data_text, document_text, is_text
 from velox.dialects.tools.hosted import taken_search, without_pictures
 from velox.dialects.tools.open_calls import OpenCalls
 from velox.dialects.tools.strict_schema import strict_field, taken_strict

@@ -43,10 +43,9 @@ from velox.dialects.canonical.model import (
 )
 from velox.dialects.canonical.names import FittedNames, UniqueIds
 from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block, is_film
-from velox.dialects.facts.counts import taken_stops
 from velox.dialects.facts.efforts import effort_of, taken_effort
+from velox.dialects.facts.limits import taken_max_tokens, taken_stops
 from velox.dialects.facts.model_facts import ALWAYS_THINKING, ModelFacts
-from velox.dialects.facts.output_limit import taken_max_tokens
 from velox.dialects.json_text.text import is_blank, quoted
 from velox.dialects.tools.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.tools.json_note import json_note

@@ -46,15 +46,13 @@ from velox.dialects.canonical.model import (
     Written,
 )
 from velox.dialects.canonical.names import FittedNames
-from velox.dialects.facts.counts import taken_stops
+from velox.dialects.facts.limits import taken_max_tokens, taken_stops
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.dialects.facts.output_limit import taken_max_tokens
 from velox.dialects.generate.schema import Inlining, SchemaError, SubsetSchemas
 from velox.dialects.generate.wire import as_object
 from velox.dialects.generate.words import GOOGLE
 from velox.dialects.json_text.text import decoded, is_blank, joined, quoted
-from velox.dialects.media.documents import document_text
-from velox.dialects.media.file_types import EXTENSIONS
+from velox.dialects.media.file_types import EXTENSIONS, document_text
 from velox.dialects.tools.hosted import taken_search
 from velox.dialects.tools.json_note import json_note
 from velox.dialects.tools.tool_schema import object_schema

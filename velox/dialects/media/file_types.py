@@ -1,5 +1,7 @@
 """What a file is that a client sends: by its media type, else by the extension of its name, else by its first bytes.
 
+Documents of text, for models that take only texts, are one text: the title and the context of a document go first.
+
 Clients send office files and texts as bare base64, or as "application/octet-stream", with a name or without
 (maximhq/bifrost#5472); and PDFs where pictures stand, which others take (BerriAI/litellm). Where nothing tells, it is a
 PDF, which most such files are.
@@ -16,10 +18,11 @@ import re
 from types import MappingProxyType
 from typing import Final
 
-from velox.dialects.canonical.model import CacheMark, Document, Image, Media, MediaKind
+from velox.dialects.canonical.model import CacheMark, Document, Image, JsonText, Media, MediaKind
+from velox.dialects.json_text.text import is_blank, joined, quoted
 from velox.protocol.slices import SLICE_BYTES, from_base64, text_slices
 
-__all__ = ["EXTENSIONS", "PDF", "file_text", "is_text", "pictured", "typed"]
+__all__ = ["EXTENSIONS", "PDF", "data_text", "document_text", "file_text", "is_text", "pictured", "typed"]
 
 PDF: Final = "application/pdf"
 _PLAIN: Final = "text/plain"
@@ -200,3 +203,23 @@ def _is_plain(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+# -- documents of text -------------------------------------------------------------------------------
+
+
+def document_text(document: Document) -> JsonText:
+    """Return a document whose source is text as one text."""
+    return _whole(document, document.source.value)
+
+
+def data_text(document: Document) -> JsonText | None:
+    """Return a document whose source is data of a text as one text; None: it can't be read as one."""
+    text = file_text(document.source) if document.source.kind is MediaKind.DATA else None
+    return None if text is None else _whole(document, text)
+
+
+def _whole(document: Document, text: str) -> JsonText:
+    title = [quoted(document.name)] if document.name else []
+    context = [document.context] if document.context is not None and not is_blank(document.context) else []
+    return joined([*title, *context, quoted(text)])

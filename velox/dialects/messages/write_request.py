@@ -36,10 +36,9 @@ from velox.dialects.canonical.model import (
     Written,
 )
 from velox.dialects.canonical.names import FittedNames
-from velox.dialects.facts.counts import taken_stops
 from velox.dialects.facts.efforts import budget_of, effort_of, taken_effort
+from velox.dialects.facts.limits import taken_max_tokens, taken_stops, usual_max_tokens
 from velox.dialects.facts.model_facts import ALWAYS_THINKING, REFUSED, ModelFacts
-from velox.dialects.facts.output_limit import taken_max_tokens, usual_max_tokens
 from velox.dialects.json_text.text import decoded, is_blank, joined, quoted
 from velox.dialects.media.file_types import PDF, file_text, is_text
 from velox.dialects.messages.turns import Turn, has_foreign, mark_last, system_texts, turns_of

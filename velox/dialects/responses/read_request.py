@@ -39,7 +39,7 @@ from velox.dialects.canonical.model import (
     ToolUse,
 )
 from velox.dialects.canonical.signatures import is_redacted, untagged
-from velox.dialects.facts.tiers import TIERS
+from velox.dialects.facts.openai_values import TIERS
 from velox.dialects.json_text.decoding import checked_text, decoded_request, is_given
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted, raw_text

@@ -42,14 +42,12 @@ from velox.dialects.canonical.model import (
     Written,
 )
 from velox.dialects.canonical.names import FittedNames, short_key
-from velox.dialects.facts.counts import checked_tools
 from velox.dialects.facts.efforts import taken_effort
+from velox.dialects.facts.limits import checked_tools, taken_max_tokens
 from velox.dialects.facts.model_facts import ModelFacts
-from velox.dialects.facts.output_limit import taken_max_tokens
-from velox.dialects.facts.picture_detail import taken_detail
+from velox.dialects.facts.openai_values import taken_detail
 from velox.dialects.json_text.text import EMPTY, NEWLINES, is_blank, joined, quoted
-from velox.dialects.media.documents import data_text, document_text
-from velox.dialects.media.file_types import is_text
+from velox.dialects.media.file_types import data_text, document_text, is_text
 from velox.dialects.responses.sources import SOURCES
 from velox.dialects.responses.words import THOUGHT
 from velox.dialects.tools.hosted import taken_search, without_pictures

@@ -90,6 +90,11 @@ _OF_CLAUDE: Final = frozenset({ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
 _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_fields`
 _IN_PATH: Final = frozenset({WireWrapper.CLAUDE_VERTEX, WireWrapper.CLAUDE_BEDROCK})
+# What puts Claude's Messages into a wire wrapper, and its replies out of it.
+_WRAPPED: Final[Mapping[WireWrapper, Callable[[ModelSide], ModelSide]]] = {
+    WireWrapper.CLAUDE_VERTEX: ClaudeOnVertex,
+    WireWrapper.CLAUDE_BEDROCK: ClaudeOnBedrock,
+}
 
 
 class DialectTable(NamedTuple):
@@ -459,10 +464,8 @@ class ProviderAdapter:
         client, model = self._both(request, request.client_api, call.api, dropped)
         if request.client_api is not ApiKind.MESSAGES and adds_marks(self._facts_of(request.model or "")):
             model = MarkingModel(model, self._facts_of(request.model or ""))
-        if call.wrapper is WireWrapper.CLAUDE_VERTEX:
-            model = ClaudeOnVertex(model)
-        elif call.wrapper is WireWrapper.CLAUDE_BEDROCK:
-            model = ClaudeOnBedrock(model)
+        if (wrapped := _WRAPPED.get(call.wrapper)) is not None:
+            model = wrapped(model)
         translator = GenerationTranslator(client, model, dropped)
         try:
             body = translator.request(request.body or b"", request.model or "")

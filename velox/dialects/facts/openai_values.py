@@ -1,19 +1,24 @@
-"""How closely a model looks at a picture: OpenAI's names, of which not every model and server knows all.
+"""Values that OpenAI's APIs have names for, and not every model and server knows: details of pictures, and tiers.
 
-Codex sends "original", which is newer than Chat Completions' list: a server with a closed list answers 400 to it.
+Codex sends the detail "original", which is newer than Chat Completions' list: a server with a closed list answers 400
+to it.
 
-Knows: the names in their order. Does not know: any dialect or model.
+Knows: the names, and which say the same. Does not know: any dialect, or which of them a target takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.facts.model_facts import ModelFacts
 
-__all__ = ["taken_detail"]
+__all__ = ["TIERS", "taken_detail"]
 
+# Groq's names -> OpenAI's; those of both are not here. Source: Groq's page "Service Tiers".
+TIERS: Final[Mapping[str, str]] = MappingProxyType({"on_demand": "default", "performance": "priority"})
 _DETAILS: Final = ("low", "high", "original")
 _FIELD: Final = "detail"
 
