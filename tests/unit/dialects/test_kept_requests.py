@@ -16,10 +16,10 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Call
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.gateway.translation.translators import GenerationTranslator
-from velox.runtime.upstreams.dialects import sides
+from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-SIDES = sides()
+TABLE = dialect_table()
 
 
 def messages(n: int) -> list[dict[str, Any]]:
@@ -53,14 +53,14 @@ def kept(thing: object) -> int:
     return len(seen)
 
 
-@pytest.mark.parametrize("client", sorted(SIDES.clients), ids=lambda each: each.name.lower())
-@pytest.mark.parametrize("model", sorted(SIDES.models), ids=lambda each: each.name.lower())
+@pytest.mark.parametrize("client", sorted(TABLE.clients), ids=lambda each: each.name.lower())
+@pytest.mark.parametrize("model", sorted(TABLE.models), ids=lambda each: each.name.lower())
 def test_messages_are_not_kept_until_the_answer(client: ApiKind, model: ApiKind) -> None:
     """X7: what is let go on the loop at the end does not grow with the request."""
     counts = []
     for n in (10, 2_000):
         dropped = DroppedFields()
-        sides_of_it = SIDES.clients[client](Call("a", 1, "m"), dropped), SIDES.models[model](UNKNOWN_MODEL, dropped, "")
+        sides_of_it = TABLE.clients[client](Call("a", 1, "m"), dropped), TABLE.models[model](UNKNOWN_MODEL, dropped, "")
         translator = GenerationTranslator(*sides_of_it, dropped)
         translator.request(request(client, n), "m")
         counts.append(kept(translator))
