@@ -15,17 +15,17 @@ One package for each dialect: `chat` and `responses` (OpenAI), `messages` (Anthr
     read_stream     Model's side. Bytes of a model's stream become canonical events, however they are cut.
 
 `sources` has the pages of the web that an answer cites. Other files have what only that dialect has: `converse.frames`,
-`generate.schema`, `responses.kept`. A field that is new in a dialect goes into its wire and into one reader or writer;
-what it means for other dialects goes into `canonical.model` first.
+`generate.schema`, `responses.kept`; tests/arch/test_dialect_files.py lists them. A field that is new in a dialect goes
+into its wire and into one reader or writer; what it means for other dialects goes into `canonical.model` first.
 
 What belongs to no dialect:
 
-    canonical       the model of requests, answers and events; what a translation drops or refuses; names, signatures
+    canonical       the model of requests, answers and events; errors and dropped fields; names, signatures
     json_text       JSON strings that are never decoded, decoding, halves of surrogate pairs
-    streams         events of a stream: framing, order of blocks, whole answers as events and back
+    streams         events of a stream: order of blocks, whole answers as events and back
     tools           tools and JSON schemas as targets take them, arguments of calls
     media           pictures, files, documents
-    facts           what is known of a model (`ModelFacts`), and what values of a request become by it
+    facts           what is known of a model (`ModelFacts`) and of a provider (`ProviderTraits`); limits and efforts
     openai_errors   errors of OpenAI's API, which Chat Completions and Responses share
     cache_marks     cache marks for Claude where a client of another dialect sends none
     counting        counting the tokens of a request, across dialects
@@ -33,6 +33,6 @@ What belongs to no dialect:
     as_sent         bodies that go up in the client's own dialect, without translation: what the target refuses or names
                     else. It may know all dialects; none of them knows it.
 
-To add a dialect: write its package, add it to the tables in `velox.runtime.upstreams.dialects`, and run
-tests/unit/dialects/test_matrix.py and test_snapshots.py, which take each pair of dialects.
+To add a dialect: write its package, add its classes to `dialect_table()` (runtime/upstreams/dialects.py), and add it
+to tests/unit/dialects/test_matrix.py and test_snapshots.py, which take each pair of dialects.
 """

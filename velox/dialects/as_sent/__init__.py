@@ -1,1 +1,1 @@
-"""Bodies that go up in the client's own dialect: what another provider or model of the same API refuses or has else."""
+"""Bodies that go up in the client's own dialect: what the target refuses is left out, renamed, or a 400."""

@@ -1,4 +1,4 @@
-"""Fields of Claude's Messages that not every service has, in a request that goes up in the client's own dialect.
+"""Leaves out or refuses fields of Claude's Messages that a service lacks, in bodies that go up as sent.
 
 Claude is served by Anthropic, by clouds, and its API by servers of others. Each has its own betas, and answers 400 to a
 field whose beta it does not know, as to a beta that it does not know. So both go together: what the service has passes,

@@ -1,4 +1,4 @@
-"""What a client of Messages asks of the Claude that it named, said to another Claude, which a route asks in its place.
+"""Writes what a client of Messages asks of one Claude as another one takes it, which the route has chosen.
 
 Newer models adapt how much they think and refuse a budget; older ones know only budgets, and the oldest do not think.
 Newer ones take no sampling. Each answers 400 to the other's way, and a client such as Claude Code goes by the name that

@@ -1,4 +1,4 @@
-"""Claude on Vertex and Bedrock: Anthropic's Messages in another wire wrapper. Bodies change at their top level only.
+"""Claude on Vertex and Bedrock: puts Messages into another wire wrapper. Bodies change at their top level only.
 
     Vertex            no `model`, which is in the path; `anthropic_version` in the body
     Bedrock invoke    neither `model` nor `stream`; `anthropic_version`; the header anthropic-beta as a list in the

@@ -1,4 +1,4 @@
-"""Values that only some providers of an API know, in bodies that pass as they came: the next one that is known there.
+"""Replaces values that only some providers of an API know by the nearest known one, in bodies that go up as sent.
 
     detail: "original"                            "high", where the model's facts have no such detail
     service_tier: "on_demand", "performance"      OpenAI's names of them, but at Groq, whose own they are

@@ -1,4 +1,4 @@
-"""Schemas of tools in bodies that pass as they came to another provider than the API's own: those that its models take.
+"""Makes schemas of tools fit the target's models, in bodies that go up as sent to another than the API's own provider.
 
     Chat Completions    tools[].function.parameters
     Responses           tools[].parameters

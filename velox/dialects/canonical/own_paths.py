@@ -1,4 +1,4 @@
-"""Where a fault stands in a client's request that the writer for a model has found, in the client's own words.
+"""Names the place of a fault that the writer for a model has found, in the words of the client's own request.
 
 Writers know the canonical request only, and name its fields as Chat Completions does: "stop", "messages[2].content[0]".
 A client of another API has other names, and other numbers: its system messages stand elsewhere. What can't be said

@@ -1,4 +1,4 @@
-"""A client's request in Chat Completions, read into the canonical model.
+"""Reads a client's request in Chat Completions into the canonical model.
 
 Knows: the fields of a request, and which of them no other dialect has. Does not know: answers.
 """

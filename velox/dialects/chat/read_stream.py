@@ -1,4 +1,4 @@
-"""A streamed answer of a server that speaks Chat Completions, read into events.
+"""Reads a streamed answer of a server that speaks Chat Completions into canonical events.
 
 The servers differ in what they leave out: ids, indexes, roles, the end mark. Nothing is finished before the end: after
 a finish reason there may be more, and an error (OpenRouter), or the same reason again.

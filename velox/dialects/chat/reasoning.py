@@ -1,4 +1,4 @@
-"""Reasoning in messages of Chat Completions, which has no field for it: what others have made up, read and written.
+"""Reasoning in messages of Chat Completions, which has no field for it: other vendors' fields, read and written.
 
     reasoning_content      its text (DeepSeek, vLLM, Z.ai); `reasoning` at Groq, Cerebras, Ollama, OpenRouter
     reasoning_details      OpenRouter's: texts and signatures, each with a format, which says whose it is

@@ -1,4 +1,4 @@
-"""Chat Completions as clients speak it: their requests read, and what they get back written.
+"""Writes whole answers and errors in Chat Completions for clients.
 
 Knows: the answer's JSON. Does not know: HTTP, upstreams.
 """

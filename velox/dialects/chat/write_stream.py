@@ -1,4 +1,4 @@
-"""A streamed answer in Chat Completions: the chunks that a client gets.
+"""Writes a streamed answer in Chat Completions: the chunks that a client gets.
 
 All chunks begin and end with the same bytes (id, time, model); what is between is spliced.
 

@@ -1,6 +1,6 @@
-"""Bedrock's Converse, as a model's API: one attempt.
+"""Reads whole answers and errors of Bedrock's Converse.
 
-Knows: how its parts fit together. Does not know: how a request is written (write_request.py) or a stream read
+Knows: the blocks of an answer. Does not know: how a request is written (write_request.py) or a stream read
 (read_stream.py).
 """
 

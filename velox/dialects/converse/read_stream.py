@@ -1,4 +1,4 @@
-"""A stream of Converse: its frames become canonical events.
+"""Reads a stream of Converse: its frames become canonical events.
 
     messageStart | contentBlockStart? contentBlockDelta* contentBlockStop | ... | messageStop | metadata
 

@@ -1,4 +1,4 @@
-"""Writes a request of Converse from the canonical model.
+"""Writes requests of Converse from the canonical model.
 
     system messages at the start   system[]
     later ones                     text of the user: none is moved, as caches go by what stands before

@@ -1,6 +1,6 @@
-"""Gemini as a model's API: writes its requests, reads its answers, its streams and its errors.
+"""Reads whole answers and errors of Gemini.
 
-Knows: what of the parts beside this is for what. Does not know: where requests go (providers/), clients.
+Knows: the parts of an answer. Does not know: where requests go (providers/), streams (read_stream.py), clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads requests of Gemini's clients.
+"""Reads requests of Gemini's clients into the canonical model.
 
 Calls often have no ids: they get some by their place in the history, the same ones in every request of a conversation,
 and a response without an id is that of the first open call of its name. A client that streams keeps each chunk as a

@@ -1,4 +1,4 @@
-"""Gemini's clients: reads their requests, writes their answers and errors. Streams are beside this (write_stream.py).
+"""Writes whole answers and errors for Gemini's clients.
 
 Knows: Google's words for why an answer ended and what it used. Does not know: models, or how streams are cut.
 Source: REST reference of v1beta; google-genai 3.4 reads what is written here.

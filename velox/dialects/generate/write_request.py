@@ -1,4 +1,4 @@
-"""Writes requests for Gemini.
+"""Writes requests for Gemini from the canonical model.
 
 A request is written as pieces of JSON between constants, so that texts, arguments and schemas stay the bytes that
 they were. The order of fields is always the same: what was cached is found again.

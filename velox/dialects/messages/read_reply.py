@@ -1,6 +1,6 @@
-"""Anthropic's Messages, asked: the request written, answers and errors read.
+"""Reads whole answers and errors of Anthropic's Messages.
 
-Knows: the way through one attempt. Does not know: HTTP; whether Claude runs at Anthropic, on Vertex or on Bedrock.
+Knows: the blocks of an answer. Does not know: HTTP; whether Claude runs at Anthropic, on Vertex or on Bedrock.
 """
 
 from __future__ import annotations

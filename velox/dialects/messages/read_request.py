@@ -1,4 +1,4 @@
-"""A client's request in Anthropic's Messages, read: as Claude Code and Anthropic's SDKs send it.
+"""Reads a client's request in Anthropic's Messages, as Claude Code and Anthropic's SDKs send it.
 
 Knows: fields, and which of them no other dialect has: those are dropped or refused. Does not know: who will answer.
 """

@@ -1,6 +1,6 @@
-"""Anthropic's Messages, answered: a client's request read, answers, streams and errors written.
+"""Writes whole answers and errors in Anthropic's Messages for clients.
 
-Knows: the way through one request. Does not know: HTTP, or who answers.
+Knows: the blocks of an answer. Does not know: HTTP, streams (write_stream.py), or who answers.
 """
 
 from __future__ import annotations

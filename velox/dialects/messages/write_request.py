@@ -1,4 +1,4 @@
-"""A request as Anthropic's Messages want it, for one attempt.
+"""Writes requests as Anthropic's Messages want them, for one attempt.
 
 Texts, arguments and schemas are spliced. Cache marks stay where they were, the last four in the prompt's order: tools,
 system, messages.

@@ -1,4 +1,4 @@
-"""A client's request in Responses, read into the canonical model.
+"""Reads a client's request in Responses into the canonical model.
 
 Items become messages: what the assistant said, thought and called one after the other is one message, and so are the
 results of tools. Instructions are a system message before all others.

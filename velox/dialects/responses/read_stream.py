@@ -1,4 +1,4 @@
-"""A streamed answer of a model that speaks Responses, read into events.
+"""Reads a streamed answer of a model that speaks Responses into canonical events.
 
 Items and their parts are blocks. A part of a summary is no block of its own: it goes on after a blank line. Only
 `response.completed` and `response.incomplete` end a stream.

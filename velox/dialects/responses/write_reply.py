@@ -1,4 +1,4 @@
-"""OpenAI Responses as clients speak it: their requests read, and what they get back written.
+"""Writes whole answers and errors in OpenAI Responses for clients.
 
 Knows: the answer's JSON. Does not know: HTTP, upstreams.
 """

@@ -1,4 +1,4 @@
-"""A streamed answer in Responses: the events that a client gets.
+"""Writes a streamed answer in Responses: the events that a client gets.
 
     created, in_progress
     for each item: item.added -> part.added -> deltas -> text.done -> part.done -> item.done

@@ -1,1 +1,1 @@
-"""Streams of any dialect: server-sent events read, blocks in order, whole answers as events and back."""
+"""Streams of any dialect: order of blocks, whole answers as events and back."""

@@ -1,4 +1,4 @@
-"""What asks a model for an answer in JSON where its API can't be told: words for the system prompt.
+"""Words for the system prompt that ask for an answer in JSON, for models whose API has no field for it.
 
 Knows: the words. Does not know: which API or model needs them.
 """
