@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.batch_files import BatchFiles
-from velox.gateway.access.ownership import IdWatch, OwnedCall, nowhere, owned_call
+from velox.gateway.access.ownership import IdWatch, NamedObjects, OwnedCall, nowhere, owned_call
 from velox.gateway.access.permission import may_use
 from velox.gateway.access.places import Places, SharedObjects
 from velox.gateway.auth import Authenticator
@@ -339,10 +339,11 @@ class Guard:
         body: bytes | bytearray,
         fields: BodyFields = _NO_FIELDS,
         place: Callable[[], int] = nowhere,
+        named: NamedObjects | None = None,
     ) -> Generator[None, None, Sequence[ReplyFilter]]:
         """Look at a body; yields between slices of the work. Raises VeloxError. Return the filters of the reply.
 
-        place: returns where the reply comes from that they read.
+        place: returns where the reply comes from that they read. named: as for OwnedCall.check().
         """
         filters: Sequence[ReplyFilter] = ()
         if self.call is not None:
@@ -353,7 +354,7 @@ class Guard:
         owned = self._owned
         if owned is None:
             return filters
-        yield from owned.check(head, body)
+        yield from owned.check(head, body, named)
         makes_more = yield from owned.making_more(body)
         return (*filters, *owned.filters(head, makes_more=makes_more, stores=fields.stores, place=place))
 

@@ -15,7 +15,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 from urllib.parse import parse_qs, parse_qsl
 
 import orjson
@@ -49,7 +49,7 @@ from velox.protocol.steps import finished
 from velox.protocol.websocket.handshake import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 
-__all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]
+__all__ = ["IdWatch", "NamedObjects", "OwnedCall", "Recording", "owned_call"]
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
 # What is made there follows a model, whose route says where it goes.
@@ -118,6 +118,13 @@ def nowhere() -> int:
     return UNKNOWN
 
 
+class NamedObjects(NamedTuple):
+    """What a body names. doubt: why that can't be told for certain; None: it can."""
+
+    ids: Sequence[NamedId]
+    doubt: DoubtError | None = None
+
+
 class OwnedCall:
     """One kind of request of one caller, by its number in the table.
 
@@ -175,35 +182,49 @@ class OwnedCall:
                 yield
         return False
 
-    def check(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
-        """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices."""
+    def check(
+        self, head: RequestHead, body: bytes | bytearray, named: NamedObjects | None = None
+    ) -> Generator[None, None, None]:
+        """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices.
+
+        named: what the body names, if it has been read; None: that is read here.
+        """
         if self._sees_all:
             return
         self._check_path()
         for name, value in parse_qsl(head.query.decode("latin-1"), keep_blank_values=True):
             if is_id_field(name):
                 self._check_known(value)
+        if named is None:
+            named = yield from self.named_in(head, body)
+        yield from self._check_all(named.ids)
+        if named.doubt is not None:
+            raise _unread(named.doubt)
+
+    def named_in(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, NamedObjects]:
+        """Return what a body names; yields between slices of the work."""
         media = (head.header(b"content-type") or b"").lower()
-        if not body:
-            return
-        if self._is_content(head, media):
-            return
-        if media.startswith((b"multipart/", b"application/x-www-form-urlencoded")):
+        ids: list[NamedId] = []
+        if not body or self._is_content(head, media):
+            return NamedObjects(ids)
+        try:
             is_multipart = media.startswith(b"multipart/")
-            yield from self._check_form(form_ids(body) if is_multipart else query_ids(body))
-            if not is_json(body):
-                return
+            if is_multipart or media.startswith(b"application/x-www-form-urlencoded"):
+                texts = yield from (form_ids(body) if is_multipart else query_ids(body))
+                ids += [NamedId(each, None) for each in texts]
+                if not is_json(body):
+                    return NamedObjects(ids)
+        except DoubtError as exc:
+            return NamedObjects(ids, exc)
         if len(body) >= LARGE_BYTES:
             body = (yield from skim(body, _passes)).data
-        if not (yield from looking_for_mentions(body)):
-            return
         try:
-            ids = yield from named_ids(body)
+            if (yield from looking_for_mentions(body)):
+                ids += yield from named_ids(body)
         except DoubtError as exc:
-            if media and b"json" not in media and (self._call is None or not self._call.collection):
-                return  # not JSON, and no endpoint that is known to take it
-            raise _unread(exc) from None
-        yield from self._check_all(ids)
+            if not media or b"json" in media or (self._call is not None and self._call.collection):
+                return NamedObjects(ids, exc)  # else it is not JSON, at no endpoint that is known to take it
+        return NamedObjects(ids)
 
     def _is_content(self, head: RequestHead, media: bytes) -> bool:
         """Say whether a body is what a file is made of, as Google's API takes it: it may have any type, and be JSON."""
@@ -228,13 +249,6 @@ class OwnedCall:
         for name in google_names("/".join(call.words)):
             self._check_known(name)
 
-    def _check_form(self, found: Generator[None, None, list[str]]) -> Generator[None, None, None]:
-        try:
-            ids = yield from found
-        except DoubtError as exc:
-            raise _unread(exc) from None
-        yield from self._check_all([NamedId(each, None) for each in ids])
-
     def check_message(self, message: bytes) -> None:
         """As check(), of one message of a WebSocket."""
         if self._sees_all or not mentions_objects(message):
@@ -258,42 +272,26 @@ class OwnedCall:
             if not n % _IDS_PER_STEP:
                 yield
 
-    def places(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, set[int]]:
-        """Return where the objects are kept that the path or the body names; yields between slices.
+    def places(self, head: RequestHead, named: NamedObjects) -> set[int]:
+        """Return where the objects are kept that the path, the query or the body names.
 
         What can't be read names none: check() has refused it where somebody's objects are to be kept from others.
         """
-        found = yield from self._texts(head, body)
-        return set(map(self._table.place_of, found)) - {UNKNOWN}
+        return set(map(self._table.place_of, self._texts(head, named))) - {UNKNOWN}
 
-    def unknown(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, list[str]]:
-        """Return what may be objects of which nothing is known here, 200 at most; yields between slices."""
-        found = yield from self._texts(head, body)
-        return [text for text in found if self._table.find(text) is None][:_MOST_UNKNOWN]
+    def unknown(self, head: RequestHead, named: NamedObjects) -> list[str]:
+        """Return what may be objects of which nothing is known here, 200 at most."""
+        return [text for text in self._texts(head, named) if self._table.find(text) is None][:_MOST_UNKNOWN]
 
-    def _texts(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, set[str]]:
+    def _texts(self, head: RequestHead, named: NamedObjects) -> set[str]:
         """Return what may be objects in the path, the query and the body."""
-        found: set[str] = set()
+        found = {each.text for each in named.ids}
         call = self._call
         if call is not None and call.kind is not None and call.object_id:
             found |= {call.object_id, f"{call.kind.path[-1]}/{call.object_id}".lower()}
             found.update(google_names("/".join(call.words)))
         pairs = parse_qsl(head.query.decode("latin-1"), keep_blank_values=True)
         found.update(value for name, value in pairs if is_id_field(name))
-        media = (head.header(b"content-type") or b"").lower()
-        if body and not self._is_content(head, media):
-            try:
-                if media.startswith(b"multipart/"):
-                    found.update((yield from form_ids(body)))
-                elif media.startswith(b"application/x-www-form-urlencoded"):
-                    found.update((yield from query_ids(body)))
-                else:
-                    if len(body) >= LARGE_BYTES:
-                        body = (yield from skim(body, _passes)).data
-                    if (yield from looking_for_mentions(body)):
-                        found.update([each.text for each in (yield from named_ids(body))])
-            except DoubtError:
-                pass
         return found
 
     @property

@@ -301,13 +301,14 @@ class Exchange(HedgingHost):
             self._pass_through((yield from guard.steps(self.head, body, self.fields)))
             return
         keeping = self._keeping = Keeping(notes=access.keeps_places)
+        named = yield from owned.named_in(self.head, body)
         if access.share is not None and not has_asked:
-            keeping.unknown = yield from owned.unknown(self.head, body)
+            keeping.unknown = owned.unknown(self.head, named)
             if keeping.unknown:
                 return
-        self._pass_through((yield from guard.steps(self.head, body, self.fields, keeping.place)))
+        self._pass_through((yield from guard.steps(self.head, body, self.fields, keeping.place, named)))
         if keeping.notes:
-            keeping.places = yield from owned.places(self.head, body)
+            keeping.places = owned.places(self.head, named)
 
     async def _learn(self, keeping: Keeping) -> None:
         """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
@@ -628,7 +629,8 @@ class Exchange(HedgingHost):
         self.body = unfolded.body
         guard, keeping = self.plan.guard, self._keeping
         if keeping is not None and keeping.places and guard is not None and guard.owned is not None:
-            keeping.places = await in_steps(guard.owned.places(self.head, self.body))  # the answer is here
+            named = await in_steps(guard.owned.named_in(self.head, self.body))
+            keeping.places = guard.owned.places(self.head, named)  # the answer is here
 
     def _choose(self, way: Way) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
