@@ -94,7 +94,7 @@ def _modules(settings: Settings) -> Iterable[str]:
         yield from _AUTHORITIES
     if shares_objects(settings):
         yield "velox.runtime.shared.objects"
-        yield f"velox.runtime.objects_{'postgres' if settings.redis_url is None else 'redis'}"
+        yield f"velox.runtime.shared.objects_{'postgres' if settings.redis_url is None else 'redis'}"
     if settings.ledger is not None:
         yield from _LEDGER
         if settings.ledger_database is None:
