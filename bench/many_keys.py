@@ -43,10 +43,10 @@ _ENOUGH: Final = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a key may get too little, beside what its clients saw go wrong. keepers: that were killed."""
+    """What a key may get too little, beside what its clients saw go wrong. managers: of leases that were killed."""
 
     shared: bool = False
-    keepers: int = 0
+    managers: int = 0
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Key:
         lost = self.failed
         if loss.shared:
             block = min(self.burst // 20, int(0.1 / self.interval_s))
-            lost += max(1, block) + loss.keepers * (self.clients + block)
+            lost += max(1, block) + loss.managers * (self.clients + block)
         return self.whole - lost
 
     @property

@@ -79,11 +79,11 @@ class Gateway:
         self._reader: Final = threading.Thread(target=self._read, daemon=True, name="gateway-log")
         self._reader.start()
 
-    def kill(self, *, keeper: bool) -> None:
-        """Kill the keeper of leases, or a worker chosen at random."""
+    def kill(self, *, manager: bool) -> None:
+        """Kill the lease manager, or a worker chosen at random."""
         pid = self._process.pid
         children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        found = [child for child in children if _speaks_with_redis(child) == keeper]
+        found = [child for child in children if _speaks_with_redis(child) == manager]
         with contextlib.suppress(ProcessLookupError):
             if found:
                 os.kill(random.choice(found), signal.SIGKILL)
@@ -104,7 +104,7 @@ class Gateway:
 
 
 def _speaks_with_redis(pid: int) -> bool:
-    """Return whether it is the keeper of leases: no other process of a gateway has loaded the library."""
+    """Return whether it is the lease manager: no other process of a gateway has loaded the library."""
     try:
         return "hiredis" in Path(f"/proc/{pid}/maps").read_text()
     except OSError:

@@ -1,10 +1,10 @@
-"""Many keys with different limits over several gateways and one Redis, while workers and keepers are killed.
+"""Many keys with different limits over several gateways and one Redis, while workers and lease managers are killed.
 
     python -m bench.replicas                              # 5 minutes; writes the tables of docs/limits-replicas.md
     python -m bench.replicas --seconds 4 --keys 8 --dry  # does it run? writes nothing
 
 The first table has three runs: one gateway without Redis, whose workers are killed at random; two with Redis; the same
-with workers killed at random, and each keeper once. Each key is pushed above its limit all the time
+with workers killed at random, and each lease manager once. Each key is pushed above its limit all the time
 (bench/many_keys.py).
 
 The second table is of one limit over two gateways under load, while Redis is paused, goes on, is killed, and comes back
@@ -41,9 +41,9 @@ _PAGE: Final = Path(__file__).parent.parent / "docs/limits-replicas.md"
 # A worker of six, or of three: each lives for 12 s, so the supervisor does not take it for a crash loop.
 _LIFE_S: Final = 12.0
 _WORKERS: Final = 3
-# A keeper that is killed is back sooner, on a busy machine too: requests wait for it.
+# A lease manager that is killed is back sooner, on a busy machine too: requests wait for it.
 _PATIENT: Final = "1s"
-_KEEPER_DIED: Final = "the keeper of leases died (SIGKILL)"
+_LEASE_MANAGER_DIED: Final = "the lease manager died (SIGKILL)"
 _WORKER_DIED: Final = "died (SIGKILL); the next one starts in"
 _ALONE: Final = "Redis can't be asked"
 _TOGETHER: Final = "Redis can be asked again"
@@ -56,19 +56,20 @@ _LIMIT: Final = (6000, 200)
 
 @dataclass
 class Run:
-    """What one run showed. workers, keepers: that were killed; alone: how often a gateway went on without Redis."""
+    """What one run showed. workers, managers: of leases that were killed; alone: how often a gateway went on without
+    Redis."""
 
     name: str
     keys: list[Key]
     shared: bool
     workers: int = 0
-    keepers: int = 0
+    managers: int = 0
     alone: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def judge(self) -> None:
         """Note what is not as it must be."""
-        loss = Loss(self.shared, self.keepers)
+        loss = Loss(self.shared, self.managers)
         for key in self.keys:
             if key.asked_too_little:
                 self.wrong.append(f"{self.name}: asked too little: {key}")
@@ -84,12 +85,12 @@ class Run:
         return [*rows, self._row("all", "", self.keys)]
 
     def _row(self, rpm: object, burst: object, keys: Sequence[Key]) -> str:
-        loss = Loss(self.shared, self.keepers)
+        loss = Loss(self.shared, self.managers)
         parts = sorted(key.part for key in keys)
         worst = min(keys, key=lambda key: key.part)
         asked = sum(key.asked for key in keys) / sum(key.most for key in keys)
         bound = min(key.least(loss) / key.whole for key in keys)
-        killed = f"{self.workers} + {self.keepers}"
+        killed = f"{self.workers} + {self.managers}"
         cells = (self.name, killed, rpm, burst, len(keys), f"{asked:.1f}")
         figures = (f"{parts[0]:.3f} ({worst.seen} of {worst.whole})", f"{statistics.median(parts):.3f}")
         most = max(key.seen / key.most for key in keys)
@@ -112,22 +113,22 @@ def _write_settings(folder: Path, keys: Sequence[Key]) -> None:
 
 
 async def _kill(gateways: Sequence[Gateway], run: Run, seconds: float) -> None:
-    """Kill workers at random moments, and each keeper once; the last shortly before the end.
+    """Kill workers at random moments, and each lease manager once; the last shortly before the end.
 
-    What a keeper's death left to others is settled by then.
+    What a lease manager's death left to others is settled by then.
     """
     began_s, every_s = time.monotonic(), min(_LIFE_S, seconds) / len(gateways) / _WORKERS
-    keepers = {began_s + seconds * (0.3 + 0.3 * i): each for i, each in enumerate(gateways) if run.shared}
+    managers = {began_s + seconds * (0.3 + 0.3 * i): each for i, each in enumerate(gateways) if run.shared}
     while True:
         await asyncio.sleep(random.uniform(0.5, 1.5) * every_s)
         now_s = time.monotonic()
         if now_s >= began_s + 0.9 * seconds:
             return
-        due_s = min(keepers, default=now_s)
+        due_s = min(managers, default=now_s)
         if due_s < now_s:
-            keepers.pop(due_s).kill(keeper=True)
+            managers.pop(due_s).kill(manager=True)
         else:
-            random.choice(gateways).kill(keeper=False)
+            random.choice(gateways).kill(manager=False)
 
 
 async def _run(run: Run, folder: Path, n: int, url: str | None, seconds: float, *, kills: bool) -> Run:
@@ -140,8 +141,8 @@ async def _run(run: Run, folder: Path, n: int, url: str | None, seconds: float, 
                 if kills:
                     running.create_task(_kill(gateways, run, seconds))
                 running.create_task(push(keys, [each.port for each in gateways], seconds))
-    run.keepers = sum(each.count(_KEEPER_DIED) for each in gateways)
-    run.workers = sum(each.count(_WORKER_DIED) for each in gateways) - run.keepers
+    run.managers = sum(each.count(_LEASE_MANAGER_DIED) for each in gateways)
+    run.workers = sum(each.count(_WORKER_DIED) for each in gateways) - run.managers
     run.alone = sum(each.count(_ALONE) for each in gateways)
     run.judge()
     _tell(run)
@@ -151,7 +152,7 @@ async def _run(run: Run, folder: Path, n: int, url: str | None, seconds: float, 
 def _tell(run: Run) -> None:
     """Say how it went: for who looks into a figure."""
     print("".join(run.rows()), file=sys.stderr)
-    loss = Loss(run.shared, run.keepers)
+    loss = Loss(run.shared, run.managers)
     times_s = sorted(time_s for key in run.keys for time_s in key.times_s)
     for what, key in (
         ("least", min(run.keys, key=lambda key: key.part)),

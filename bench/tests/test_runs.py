@@ -58,7 +58,7 @@ def test_run_prints_tables_and_writes_nothing(command: str, options: str) -> Non
 
 
 def test_replicas_hold_their_bounds() -> None:
-    """Each key of three runs, killed workers and keepers included, and each state of Redis."""
+    """Each key of three runs, killed workers and lease managers included, and each state of Redis."""
     with redis_server():  # skips where there is none
         pass
     command = [sys.executable, "-m", "bench.replicas", "--seconds", "4", "--keys", "8", "--dry"]

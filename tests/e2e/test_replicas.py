@@ -22,7 +22,7 @@ from tests.e2e.recording import RecordingUpstream
 from tests.e2e.redis_server import FlipProxy, redis_server
 from tests.e2e.tools import CHAT, covers, reason, request_bytes
 from velox.cli import main
-from velox.runtime.capacity import KEEPER_BYTES
+from velox.runtime.capacity import LEASE_MANAGER_BYTES
 
 pytestmark = pytest.mark.more
 
@@ -61,11 +61,11 @@ def statuses(velox: VeloxProcess, n: int) -> Counter[int]:
     return Counter(chat(velox).status for _ in range(n))
 
 
-def keeper_pid(velox: VeloxProcess) -> int:
+def lease_manager_pid(velox: VeloxProcess) -> int:
     """Return the process that has the way to Redis: it is the one child that is neither a worker nor the admin's."""
     workers = velox.worker_pids()
     others = [pid for pid in velox.child_pids() if pid not in workers]
-    assert len(others) == 2, "the admin process, then the keeper"
+    assert len(others) == 2, "the admin process, then the lease manager"
     return others[1] if others[0] == admin_pid(others) else others[0]
 
 
@@ -104,15 +104,16 @@ async def push_all(found: list[VeloxProcess], upstream: RecordingUpstream, secon
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.more
 def test_two_gateways_hold_one_limit(killed: bool) -> None:
-    """Never more than burst + rate x time; with workers and keepers killed, too. And not much less.
+    """Never more than burst + rate x time; with workers and lease managers killed, too. And not much less.
 
-    Held in advance is at most 5 of 100 (docs/limits-replicas.md); a keeper's death may lose what it was just fetching.
+    Held in advance is at most 5 of 100 (docs/limits-replicas.md); a lease manager's death may lose what it was just
+    fetching.
     """
     rpm, burst, seconds = 3_000, 100, 6.0
     with redis_server() as server, gateways(2, server.url, rpm=rpm, burst=burst) as (upstream, found):
         victims: list[int] = []
         if killed:
-            victims = [*(velox.worker_pids()[1] for velox in found), *map(keeper_pid, found)]
+            victims = [*(velox.worker_pids()[1] for velox in found), *map(lease_manager_pid, found)]
             random.shuffle(victims)
         push = asyncio.run(push_all(found, upstream, seconds, *victims))
         up = [velox.metric("velox_redis_up") for velox in found]
@@ -123,10 +124,10 @@ def test_two_gateways_hold_one_limit(killed: bool) -> None:
     assert push.admitted <= most
     assert push.statuses[200] + push.statuses[429] == push.statuses.total()
     assert push.statuses[429] > 0
-    # A killed keeper is back after 0.1 s; meanwhile its gateway waits for it, and then gives its share.
+    # A killed lease manager is back after 0.1 s; meanwhile its gateway waits for it, and then gives its share.
     assert push.admitted >= (0.75 if killed else 0.9) * (burst + rpm / 60 * seconds) - 10
     assert up == [1.0, 1.0]
-    assert killed == any("the keeper of leases died (SIGKILL)" in line for line in lines)
+    assert killed == any("the lease manager died (SIGKILL)" in line for line in lines)
     assert not any(DOWN in line for line in lines)
 
 
@@ -267,14 +268,14 @@ def test_library_is_loaded_once_before_the_fork() -> None:
         until(lambda: with_library() == pids, "all have it")
 
 
-def test_check_counts_the_keepers_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_counts_the_lease_managers_memory(capsys: pytest.CaptureFixture[str]) -> None:
     """One process more than without Redis, and no larger than that."""
     with redis_server() as server, gateways(1, server.url, rpm=6, burst=10) as (_, (velox,)):
         assert main(["check"], {"VELOX_REDIS_URL": server.url}) == 0
-        assert f"memory: and {KEEPER_BYTES >> 20} MiB for the keeper of leases" in capsys.readouterr().out
+        assert f"memory: and {LEASE_MANAGER_BYTES >> 20} MiB for the lease manager" in capsys.readouterr().out
         velox.wait_metric("velox_redis_up", lambda up: up == 1)
-        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{keeper_pid(velox)}/status").read_text())
-        assert int(line) * 1024 < KEEPER_BYTES
+        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{lease_manager_pid(velox)}/status").read_text())
+        assert int(line) * 1024 < LEASE_MANAGER_BYTES
 
 
 def test_failover_to_an_empty_server_gives_no_burst() -> None:
@@ -294,33 +295,33 @@ def test_failover_to_an_empty_server_gives_no_burst() -> None:
             proxy.close()
 
 
-def test_keeper_that_hangs_is_not_waited_for_twice() -> None:
+def test_lease_manager_that_hangs_is_not_waited_for_twice() -> None:
     """A worker that hears nothing goes on with its gateway's share, and trusts again when it hears something."""
     with redis_server() as server, gateways(1, server.url, rpm=6, burst=40, REDIS_TIMEOUT="500ms") as (_, (velox,)):
         assert statuses(velox, 1) == {200: 1}
-        keeper = keeper_pid(velox)
-        os.kill(keeper, signal.SIGSTOP)
+        manager = lease_manager_pid(velox)
+        os.kill(manager, signal.SIGSTOP)
         try:
             began = time.monotonic()
             assert statuses(velox, 20) == {200: 20}
             # At most once for each worker.
             assert time.monotonic() - began < 10
         finally:
-            os.kill(keeper, signal.SIGCONT)
+            os.kill(manager, signal.SIGCONT)
         deadline = time.monotonic() + 20
         while statuses(velox, 1)[200]:
             assert time.monotonic() < deadline
         assert statuses(velox, 3)[429] >= 2
 
 
-def test_keeper_dies_with_its_supervisor() -> None:
+def test_lease_manager_dies_with_its_supervisor() -> None:
     """Nothing is left of a gateway that was killed."""
     with redis_server() as server, gateways(1, server.url, rpm=6, burst=40) as (_, (velox,)):
-        keeper = keeper_pid(velox)
+        manager = lease_manager_pid(velox)
         os.kill(velox.pid, signal.SIGKILL)
         velox.wait()
         deadline = time.monotonic() + 10
-        while Path(f"/proc/{keeper}/stat").exists() and " Z " not in Path(f"/proc/{keeper}/stat").read_text():
+        while Path(f"/proc/{manager}/stat").exists() and " Z " not in Path(f"/proc/{manager}/stat").read_text():
             assert time.monotonic() < deadline
             time.sleep(0.01)
 

@@ -247,7 +247,7 @@ class _GatewayCollector:
         pids = {"supervisor": GatewayStatus(self._segment).supervisor_pid, "admin": os.getpid()}
         if pids["admin"] == pids["supervisor"]:
             del pids["admin"]
-        pids["leases"] = GatewayStatus(self._segment).keeper_pid
+        pids["leases"] = GatewayStatus(self._segment).lease_manager_pid
         pids["ledger"] = GatewayStatus(self._segment).ledger_pid
         for block in range(self._segment.blocks):
             status, worker = WorkerStatus(self._segment, block), block % self._segment.workers

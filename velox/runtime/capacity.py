@@ -35,7 +35,7 @@ from velox.shm.status import WorkerStatus
 from velox.types import NO_RATES, Scope
 
 __all__ = [
-    "KEEPER_BYTES",
+    "LEASE_MANAGER_BYTES",
     "MemoryBound",
     "MemoryGuard",
     "MemoryRow",
@@ -209,8 +209,8 @@ _KEPT_LIMIT: Final = 2 * _KIB
 # Copies for mirrors (mirror.py): so many, and so many bytes of bodies, each perhaps with another model in it.
 _MIRRORED: Final = 256
 _MIRRORED_BODIES: Final = 2 * 64 * _MIB
-# No worker's: the keeper of leases, 38 MiB measured, and what it notes of each row that has a lease.
-KEEPER_BYTES: Final = 64 * _MIB
+# No worker's: the lease manager, 38 MiB measured, and what it notes of each row that has a lease.
+LEASE_MANAGER_BYTES: Final = 64 * _MIB
 
 
 @dataclass(frozen=True, slots=True)

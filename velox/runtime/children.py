@@ -1,4 +1,4 @@
-"""The child processes: worker, admin, simulator, lease keeper, ledger, reader of budgets. What each does at first.
+"""The child processes: worker, admin, simulator, lease manager, ledger, reader of budgets. What each does at first.
 
 Knows: what a child inherits and must close. Does not know: when one is started (child_table.py, supervisor.py).
 """
@@ -34,7 +34,7 @@ from velox.runtime.ledger.folder import LedgerFolder
 from velox.runtime.processes.child_table import Child, Ended
 from velox.runtime.processes.listeners import Listeners, bind_one
 from velox.runtime.processes.process import pin_to_core, wake
-from velox.runtime.processes.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, LEDGER_STUCK_AFTER_S
+from velox.runtime.processes.watchdog import ADMIN_STUCK_AFTER_S, LEASE_MANAGER_STUCK_AFTER_S, LEDGER_STUCK_AFTER_S
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.settings.machine import has_own_cores
@@ -148,7 +148,7 @@ class LedgerProcess(Child):
 
 
 class LeaseProcess(Child):
-    """The lease keeper of one gateway. reclaim: takes back the quota that it held when it ended."""
+    """The lease manager of one gateway. reclaim: takes back the quota that it held when it ended."""
 
     def __init__(
         self,
@@ -159,14 +159,14 @@ class LeaseProcess(Child):
         reclaim: Callable[[], object],
         logger: logging.Logger,
     ) -> None:
-        super().__init__("the keeper of leases", logger, is_needed_last=True)
+        super().__init__("the lease manager", logger, is_needed_last=True)
         self._settings: Final = settings
         self._segment: Final = segment
         self._quotas: Final = quotas
         self._budgets: Final = budgets
         self._reclaim: Final = reclaim
         self._status: Final = GatewayStatus(segment)
-        # Until the keeper has tried, requests wait for it instead of going on without.
+        # Until the lease manager has tried, requests wait for it instead of going on without.
         self._status.redis = RedisLink.UP
         self.pipes: Final = LeasePipes(segment.blocks)
 
@@ -180,31 +180,31 @@ class LeaseProcess(Child):
         reclaim: Callable[[], object],
         logger: logging.Logger,
     ) -> Self | None:
-        """Return the keeper of a gateway; None: it needs none."""
+        """Return the lease manager of a gateway; None: it needs none."""
         return None if settings.redis_url is None else cls(settings, segment, quotas, budgets, reclaim, logger)
 
     def run(self, listeners: Listeners) -> int:
-        """Be the keeper."""
+        """Be the lease manager."""
         listeners.close_all()
         # Here, not above: no other process needs it, and the package redis is an extra.
-        from velox.runtime.leases.lease_manager import run_keeper
+        from velox.runtime.leases.lease_manager import run_lease_manager
 
-        return run_keeper(self._settings, self._segment, self._quotas, self.pipes, self._budgets)
+        return run_lease_manager(self._settings, self._segment, self._quotas, self.pipes, self._budgets)
 
     @property
     def heartbeat_ns(self) -> int:
         """See Child."""
-        return self._status.keeper_heartbeat_ns
+        return self._status.lease_manager_heartbeat_ns
 
     @property
     def stuck_after_s(self) -> float:
         """See Child."""
-        return KEEPER_STUCK_AFTER_S
+        return LEASE_MANAGER_STUCK_AFTER_S
 
     def started(self, pid: int, now_s: float) -> None:
         """See Child."""
         super().started(pid, now_s)
-        self._status.keeper_pid = pid
+        self._status.lease_manager_pid = pid
 
     def stop(self, timeout_s: float) -> None:
         """See Child. If Redis is down it can return nothing, and may be in the middle of a slow DNS lookup."""
@@ -217,7 +217,7 @@ class LeaseProcess(Child):
     def ended(self, ended: Ended, *, is_expected: bool) -> None:
         """See Child."""
         self._reclaim()
-        self._status.keeper_pid = self._status.keeper_heartbeat_ns = 0
+        self._status.lease_manager_pid = self._status.lease_manager_heartbeat_ns = 0
         super().ended(ended, is_expected=is_expected)
 
 

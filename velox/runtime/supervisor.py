@@ -132,7 +132,7 @@ _REPLACE_AGAIN_S: Final = 10.0
 _WARM_S: Final = 3.0
 # After the drain window, what a worker gets to tell its clients and leave.
 _LEAVE_GRACE_S: Final = 1.0
-# What the other processes get to leave when all workers have: the keeper of leases gives back what it holds.
+# What the other processes get to leave when all workers have: the lease manager gives back what it holds.
 _LEAVE_LAST_S: Final = 3.0
 
 
@@ -221,7 +221,7 @@ class Supervisor:
             is_over=self._is_over,
         )
         self._budgets: Final = budget_memory(settings, self._segment.blocks)
-        reclaim = partial(self._sweeper.reclaim, self._quotas.keeper_block)
+        reclaim = partial(self._sweeper.reclaim, self._quotas.lease_manager_block)
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, reclaim, logger)
         self._ledger: Final = LedgerProcess.of(settings, self._segment, self._budgets, logger)
         folder = None if self._ledger is None else self._ledger.folder

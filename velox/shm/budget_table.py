@@ -27,7 +27,7 @@ calls are counted as spent, by whoever reaped it (`reclaim`).
 
 A hold is noted first, and only then counted with all others: of all that do so at once, at most as many pass as there
 is room for. Two that meet at the last amount both stand back, and try again. So `held` has amounts that were never
-taken. Who tells others what is used (the keeper of leases) reads `taken`, which counts a hold when it has passed.
+taken. Who tells others what is used (the lease manager) reads `taken`, which counts a hold when it has passed.
 
 A hold becomes spend: SPENT grows before HELD shrinks, and a reader reads HELD first. So it may count a call twice, and
 never misses one.
@@ -41,7 +41,7 @@ there is lost then, and read from the ledger as BASE (runtime/ledger/budget_back
 
 BASE is what was spent before this gateway began to count, or elsewhere: its one writer reads it from the ledger. GRANT
 is how much of the limit this gateway may hold and spend, where several share it; ELSEWHERE is what the others spent and
-may spend. The one writer of these is the keeper of leases.
+may spend. The one writer of these is the lease manager.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class BudgetMemory:
 
     @property
     def away_ns(self) -> int:
-        """Since when Redis can't be asked for budgets (monotonic ns); 0: it can. Written by the keeper of leases."""
+        """Since when Redis can't be asked for budgets (monotonic ns); 0: it can. Written by the lease manager."""
         return self.cells[_AWAY]
 
     @away_ns.setter
@@ -349,7 +349,7 @@ class BudgetMemory:
         return self._atomic.cas_u64((first + _NUMBER) * CELL_BYTES, seen, window.number) == seen
 
     def tell(self, row: int, number: int, told: Told) -> None:
-        """Note what Redis said of a window. For the keeper of leases."""
+        """Note what Redis said of a window. For the lease manager."""
         first, cells = self.first_cell(row), self.cells
         if cells[first + _GRANT_NUMBER] != number:
             cells[first + _GRANT_NUMBER] = 0

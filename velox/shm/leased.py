@@ -1,25 +1,26 @@
 """Quotas that several gateways share: a row of the quota table holds permits that were taken from Redis in advance.
 
-Knows: how a worker takes from a row's lease, what it asks the keeper for, and what it does while Redis can't be asked.
-Does not know: Redis, how a message reaches the keeper, or who waits for an answer (velox.runtime.leases.lease_client).
+Knows: how a worker takes from a row's lease, what it asks the lease manager for, and what it does while Redis can't be
+asked. Does not know: Redis, how a message reaches the lease manager, or who waits for an answer
+(velox.runtime.leases.lease_client).
 
-    GRANTED    permits that Redis gave for the row, ever; written by the keeper only
+    GRANTED    permits that Redis gave for the row, ever; written by the lease manager only
     USED       permits that were taken, ever; written by all. GRANTED - USED is the balance; below 0 it is a debt
-    HOLD       when Redis last answered for the row (monotonic ns), 1: not yet; 0: the keeper does not hold the row
+    HOLD       when Redis last answered for the row (monotonic ns), 1: not yet; 0: the manager does not hold the row
     READY      from when on all that was granted may be used: Redis gives some ahead of their time, as a bucket does
-    NAME, RATE what the bucket is called in Redis and how it fills, for a keeper that takes over from a dead one
+    NAME, RATE what the bucket is called in Redis and how it fills, for a lease manager that takes over from a dead one
     TAT        how the bucket in Redis stood at its last answer, on our clock; workers move it while Redis is down, and
                make it odd
 
 A permit is one compare-and-swap of USED, and no system call. A worker that is killed has taken a permit or has not; the
-keeper adds to GRANTED only what Redis has charged, so whoever is killed, permits can be lost but never made. GRANTED
-and USED are counted modulo 2**64.
+lease manager adds to GRANTED only what Redis has charged, so whoever is killed, permits can be lost but never made.
+GRANTED and USED are counted modulo 2**64.
 
 A request for which the balance is too small gets a refusal, if Redis said a moment ago that there is nothing; else
-NOT_YET, and the keeper is asked. While Redis is down the balance may still be used: it is paid for. After that the
-row's own bucket answers, for this gateway's share of the limit, or nobody does (VELOX_REDIS_FALLBACK); what it gives is
-a debt, which is paid when Redis is back. In an overflow row, which is one worker's alone, no lease can be: there it is
-always the share.
+NOT_YET, and the lease manager is asked. While Redis is down the balance may still be used: it is paid for. After that
+the row's own bucket answers, for this gateway's share of the limit, or nobody does (VELOX_REDIS_FALLBACK); what it
+gives is a debt, which is paid when Redis is back. In an overflow row, which is one worker's alone, no lease can be:
+there it is always the share.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ _KEPT_NAMES: Final = 1024
 
 
 class Demand(NamedTuple):
-    """What a worker sends to the keeper. n: permits that a request needs; 0: look at the row (low, or in debt)."""
+    """What a worker sends to the lease manager. n: permits that a request needs; 0: look at the row (low, or in
+    debt)."""
 
     row: int
     block: int  # of the worker
@@ -89,7 +91,7 @@ class LinkState(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """True while the keeper can ask it."""
+        """True while the lease manager can ask it."""
 
     @property
     def replicas(self) -> int:
@@ -101,10 +103,10 @@ class LinkState(Protocol):
 
 
 class Link(LinkState, Protocol):
-    """A worker's way to the keeper."""
+    """A worker's way to the lease manager."""
 
     def send(self, demand: Demand) -> None:
-        """Tell the keeper, soon."""
+        """Tell the lease manager, soon."""
 
 
 class Lease:
@@ -205,7 +207,7 @@ class LeasedQuota:
         self._link: Final = link
         self._row: Row | None = None  # where it was found last
         self._lease: Lease | None = None  # of that row; None: it has none, or is an overflow row
-        self._low = 0  # of the lease: then the keeper gets a demand; as it was when the lease was last used up
+        self._low = 0  # of the lease: then the lease manager gets a demand; as it was when the lease was last used up
         self._overflown = 0  # permits taken in an overflow row: they go back there
 
     def __repr__(self) -> str:
@@ -228,7 +230,7 @@ class LeasedQuota:
         return self._answer(n, now_ns, balance, row.tat.load(), lease.hold.load(), is_leased=True)
 
     def take(self, n: int, now_ns: int) -> int:
-        """Take `n` permits, all or none; NOT_YET: none, and the keeper must be asked (demand())."""
+        """Take `n` permits, all or none; NOT_YET: none, and the lease manager must be asked (demand())."""
         if n > self._rate.burst:
             return NEVER
         rows = self._rows
@@ -248,7 +250,7 @@ class LeasedQuota:
         return wait_ns if wait_ns > 0 else 0
 
     def demand(self, n: int) -> Demand | None:
-        """Return what to tell the keeper so that `n` permits may come; None: there is no row for it."""
+        """Return what to tell the lease manager so that `n` permits may come; None: there is no row for it."""
         self._rows.enter()
         try:
             row, lease = self._claim()
@@ -287,7 +289,8 @@ class LeasedQuota:
             self._link.send(self._message(row, 0))
 
     def charge(self, n: int) -> None:
-        """Take `n` permits that were used already. What the lease does not hold is a debt, which the keeper pays."""
+        """Take `n` permits that were used already. What the lease does not hold is a debt: the lease manager pays
+        it."""
         if not n:
             return
         self._rows.enter()
@@ -367,7 +370,7 @@ class LeasedQuota:
         else:
             self._use_alone(row, lease, n)
             if not answered_ns:
-                self._link.send(self._message(row, 0))  # the keeper does not know of the row
+                self._link.send(self._message(row, 0))  # the lease manager does not know of the row
         return answer
 
     def _use_alone(self, row: Row, lease: Lease, n: int) -> None:

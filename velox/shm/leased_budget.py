@@ -1,7 +1,7 @@
 """Budgets that several gateways share: this gateway's part of each is granted by Redis in advance.
 
-Knows: how a worker holds within that part, when the keeper must be asked for more, and what a worker does while Redis
-can't be asked. Does not know: Redis (runtime/leases/budget_manager.py), or how a request waits
+Knows: how a worker holds within that part, when the lease manager must be asked for more, and what a worker does while
+Redis can't be asked. Does not know: Redis (runtime/leases/budget_manager.py), or how a request waits
 (gateway/limits/lease_wait.py).
 
 What all gateways are granted is never more than the limit, and a gateway holds within its part. So over all gateways
@@ -25,9 +25,9 @@ from velox.shm.leased import Demand, LinkState
 
 __all__ = ["BUDGET_ROWS", "LeasedBudget", "LeasedBudgetTable"]
 
-# Rows of budgets in demands and answers begin here; those of limits are below, and the keeper's own words above.
+# Rows of budgets in demands and answers begin here; those of limits are below, and the lease manager's own words above.
 BUDGET_ROWS: Final = 0x8000_0000
-# What the keeper said is good for a refusal for so long: others may have returned something since.
+# What the lease manager said is good for a refusal for so long: others may have returned something since.
 _FRESH_NS: Final = 100_000_000
 # For how long a client is asked to stay away while Redis does: as long as that lasts already, and no longer.
 _MOST_RETRY_S: Final = 60.0
@@ -89,7 +89,7 @@ class LeasedBudget(SharedBudget):
         return self._memory.amounts(self._row, number)[0] + (0 if told is None else told.spent)
 
     def demand(self, n: int) -> Demand | None:
-        """Return what to tell the keeper so that so much may be held; None: there is no row for it."""
+        """Return what to tell the lease manager so that so much may be held; None: there is no row for it."""
         number = self._window.number
         return Demand(BUDGET_ROWS | self._row, self._block, number, self._memory.name(self._row), 0, 0, n)
 

@@ -181,7 +181,7 @@ class QuotaMemory:
     """Made by the supervisor before it forks; children inherit it. It is in no file system.
 
     size: how many quotas and slots have a row of their own; a number: a table that never grows. blocks: how many
-    processes may use them, Segment.blocks; there is one more, `keeper_block`, for a process that is no worker.
+    processes may use them, Segment.blocks; there is one more, `lease_manager_block`, for a process that is no worker.
     """
 
     __slots__ = (
@@ -225,7 +225,7 @@ class QuotaMemory:
         return f"<QuotaMemory rows={self.rows} blocks={self.blocks}>"
 
     @property
-    def keeper_block(self) -> int:
+    def lease_manager_block(self) -> int:
         """The block of the one process that is no worker."""
         return self.blocks - 1
 

@@ -121,7 +121,7 @@ class Segment:
         return self._block(self._slabs_first, self._slab_cells, block)
 
     def other_metrics(self) -> memoryview[int]:
-        """Return the metrics slab of processes that are no workers: the keeper of leases writes it.
+        """Return the metrics slab of processes that are no workers: the lease manager writes it.
 
         Lines dropped from the operations log are counted there by every process, with an atomic add.
         """

@@ -135,14 +135,14 @@ class GatewayStatus:
     key_file_is_bad = _Cell(4, bool)
     # When the gateway's certificate expires, in seconds since 1970; 0: there is none.
     tls_not_after_s = _Cell(7, int)
-    # Written by the lease keeper, as are the next three: whether Redis can be asked,
+    # Written by the lease manager, as are the next three: whether Redis can be asked,
     redis = _Cell(_REDIS, RedisLink)
     # how many gateways share the limits, by Redis' last answer; 0: none yet,
     replicas = _Cell(11, int)
     # and when Redis last answered, monotonic; 0: never.
     redis_answered_ns = _Cell(13, int)
-    # Process id of the lease keeper; 0: there is none.
-    keeper_pid = _Cell(12, int)
+    # Process id of the lease manager; 0: there is none.
+    lease_manager_pid = _Cell(12, int)
     # Number of the configuration that holds: 1 at the start, one more for each that changed something.
     configuration = _Cell(14, int)
     # True while what was last read can't be used, and the configuration before it holds.
@@ -155,8 +155,8 @@ class GatewayStatus:
     admin_heartbeat_ns = _Cell(20, int)
     # How often the admin process was replaced.
     admin_restarts = _Cell(21, int)
-    # Monotonic time of the lease keeper's last heartbeat; 0: none yet. The supervisor sets it back.
-    keeper_heartbeat_ns = _Cell(22, int)
+    # Monotonic time of the lease manager's last heartbeat; 0: none yet. The supervisor sets it back.
+    lease_manager_heartbeat_ns = _Cell(22, int)
     # Process id of the ledger's process; 0: there is none.
     ledger_pid = _Cell(23, int)
     # Monotonic time of its last heartbeat, which it writes; 0: none yet. The supervisor sets it back.

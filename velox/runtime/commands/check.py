@@ -13,7 +13,7 @@ from typing import Final
 from velox.policy.api.table import Group
 from velox.runtime.buckets import bucket_lines
 from velox.runtime.capacity import (
-    KEEPER_BYTES,
+    LEASE_MANAGER_BYTES,
     descriptors_of,
     memory_of,
     open_files_limit,
@@ -92,7 +92,7 @@ def _capacity(settings: Settings) -> Iterator[str]:
     limit = open_files_limit()
     yield f"memory: {memory_of(settings, limit)}"
     if settings.redis_url is not None:
-        yield f"memory: and {KEEPER_BYTES >> 20} MiB for the keeper of leases (VELOX_REDIS_URL), one process"
+        yield f"memory: and {LEASE_MANAGER_BYTES >> 20} MiB for the lease manager (VELOX_REDIS_URL), one process"
     yield from bucket_lines(settings)
     plan = descriptors_of(settings, 0, limit)
     yield f"connections: a worker takes {plan.clients} of clients, of {limit} open files"

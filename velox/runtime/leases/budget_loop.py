@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from velox.policy.limits.lease import retry_ns
-from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.budget_manager import BudgetManager
 from velox.runtime.leases.lease_client import BUDGETS_ALIVE, LeasePipes
 from velox.runtime.leases.lease_redis import RedisDownError
 from velox.shm.budget_table import BudgetMemory
@@ -41,14 +41,14 @@ class BudgetLoop:
 
     def __init__(
         self,
-        keeper: BudgetKeeper,
+        manager: BudgetManager,
         memory: BudgetMemory,
         pipes: LeasePipes,
         logger: logging.Logger,
         replicas: Callable[[], int],
         fallback: str,
     ) -> None:
-        self._keeper: Final = keeper
+        self._manager: Final = manager
         self._memory: Final = memory
         self._pipes: Final = pipes
         self._logger: Final = logger
@@ -64,9 +64,9 @@ class BudgetLoop:
         self.n_failed = 0  # questions
 
     def __repr__(self) -> str:
-        return f"<BudgetLoop {'up' if self._is_up else 'away'} {self._keeper!r}>"
+        return f"<BudgetLoop {'up' if self._is_up else 'away'} {self._manager!r}>"
 
-    # -- the keeper of leases, in its thread --------------------------------------------------------
+    # -- the lease manager, in its thread --------------------------------------------------------
 
     def start(self) -> None:
         """Begin."""
@@ -95,7 +95,7 @@ class BudgetLoop:
                 self._turn(time.monotonic_ns())
                 self._wait()
             if self._is_up:
-                self._keeper.leave()
+                self._manager.leave()
         except RedisDownError:
             pass  # what was held is lost
         except BaseException as exc:
@@ -104,13 +104,13 @@ class BudgetLoop:
     def _wait(self) -> None:
         """Wait for a demand, or until it is time for the next turn; note all demands that are there."""
         now_ns = time.monotonic_ns()
-        next_ns = self._keeper.next_ns if self._is_up else None
+        next_ns = self._manager.next_ns if self._is_up else None
         until_ns = now_ns + _TICK_NS if next_ns is None else min(next_ns, now_ns + _TICK_NS)
         try:
             demand = self._demands.get(timeout=max(0, until_ns - now_ns) / 1e9)
             while True:
                 if demand is not None:
-                    self._keeper.demanded(demand, time.monotonic_ns())
+                    self._manager.demanded(demand, time.monotonic_ns())
                 demand = self._demands.get_nowait()
         except Empty:
             pass
@@ -123,20 +123,20 @@ class BudgetLoop:
                 self._failed(str(exc))
         if not self._is_up:
             # Who asked nevertheless must not wait.
-            for block, word in self._keeper.drop():
+            for block, word in self._manager.drop():
                 self._pipes.answer(block, (word,))
 
     def _ask(self, now_ns: int) -> None:
         replicas = self._replicas()
         if not self._is_up or now_ns >= self._next_probe_ns:
-            self._keeper.probe(replicas)
+            self._manager.probe(replicas)
             self._next_probe_ns = time.monotonic_ns() + _PROBE_NS
             if not self._is_up:
                 self._is_up = True
-                self._keeper.report_again()
+                self._manager.report_again()
             self._memory.away_ns = 0
             self._pipes.answer_all(BUDGETS_ALIVE)
-        for block, word in self._keeper.turn(now_ns, replicas):
+        for block, word in self._manager.turn(now_ns, replicas):
             self._pipes.answer(block, (word,))
         # Not before: a user of Redis may be allowed one command of the script and not another.
         self._retry_ns = 0

@@ -1,4 +1,4 @@
-"""Budgets over several gateways: what the keeper of leases asks Redis for, and notes in the rows of budgets.
+"""Budgets over several gateways: what the lease manager asks Redis for, and notes in the rows of budgets.
 
     ten times a second   rows whose part gets short ask for more; a part that nobody used for a second goes back
     demands              a request that finds too little in its row: asked for at once
@@ -36,7 +36,7 @@ from velox.shm.budget_table import BudgetMemory, Told
 from velox.shm.leased import Demand
 from velox.shm.leased_budget import BUDGET_ROWS
 
-__all__ = ["BudgetKeeper"]
+__all__ = ["BudgetManager"]
 
 _MOST_ROWS: Final = 64
 _TICK_NS: Final = 100_000_000
@@ -63,7 +63,7 @@ _NAME_BYTES: Final = 8
 
 
 class _Row:
-    """What the keeper knows of one row, in one window."""
+    """What the lease manager knows of one row, in one window."""
 
     __slots__ = ("blocks", "is_unsure", "needs", "number", "reported_ns", "since_ns", "used")
 
@@ -77,7 +77,7 @@ class _Row:
         self.is_unsure = False  # Redis was, when it answered last
 
 
-class BudgetKeeper:
+class BudgetManager:
     """One gateway's. name: its own, the same after a restart. wall_s: Unix time, by which windows end."""
 
     def __init__(
@@ -98,7 +98,7 @@ class BudgetKeeper:
         self._reports: dict[int, None] = {}
 
     def __repr__(self) -> str:
-        return f"<BudgetKeeper {self._name} rows={len(self._rows)}>"
+        return f"<BudgetManager {self._name} rows={len(self._rows)}>"
 
     def demanded(self, demand: Demand, now_ns: int) -> None:
         """Note what a worker needs."""

@@ -1,14 +1,14 @@
-"""Leases, the workers' side: the pipes to the lease keeper, and the requests that wait for its answers.
+"""Leases, the workers' side: the pipes to the lease manager, and the requests that wait for its answers.
 
 Knows: what a message is, that all demands of one loop turn are one message, and how long a request may wait. Does not
-know: what a demand means (velox.shm.leased), or how the keeper answers it (leases/lease_manager.py).
+know: what a demand means (velox.shm.leased), or how the lease manager answers it (leases/lease_manager.py).
 
-There is one pipe to the keeper and one back to each worker's block. The supervisor makes them, and they outlive every
-process that uses them: a keeper that is restarted still finds the demands. No side ever blocks: a message to a full
-pipe is lost, and its sender waits for the answer no longer than VELOX_REDIS_TIMEOUT.
+There is one pipe to the lease manager and one back to each worker's block. The supervisor makes them, and they outlive
+every process that uses them: a lease manager that is restarted still finds the demands. No side ever blocks: a message
+to a full pipe is lost, and its sender waits for the answer no longer than VELOX_REDIS_TIMEOUT.
 
-The keeper may hang, or be dead for a moment. A worker that waits in vain takes Redis for down until the keeper sends
-something again; a running keeper sends a heartbeat once a second.
+The lease manager may hang, or be dead for a moment. A worker that waits in vain takes Redis for down until the lease
+manager sends something again; a running lease manager sends a heartbeat once a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from velox.shm.status import GatewayStatus
 
 __all__ = ["ALIVE", "BUDGETS_ALIVE", "EVERY_ROW", "BudgetClient", "LeaseClient", "LeasePipes"]
 
-# Instead of a row: the keeper runs; every row of limits has an answer; the keeper's thread of budgets runs.
+# Instead of a row: the lease manager runs; every row of limits has an answer; the lease manager's thread of budgets
+# runs.
 ALIVE: Final = 0xFFFF_FFFF
 EVERY_ROW: Final = 0xFFFF_FFFE
 BUDGETS_ALIVE: Final = 0xFFFF_FFFD
@@ -58,23 +59,23 @@ class LeasePipes:
         return f"<LeasePipes blocks={len(self._answers)}>"
 
     def answers_fd(self, block: int) -> int:
-        """Return the descriptor that becomes readable when the keeper has an answer for a worker."""
+        """Return the descriptor that becomes readable when the lease manager has an answer for a worker."""
         return self._answers[block][0]
 
     # -- a worker's side --------------------------------------------------------------------------
 
     def demand(self, demands: Sequence[Demand]) -> None:
-        """Send demands to the keeper."""
+        """Send demands to the lease manager."""
         for first in range(0, len(demands), _MOST_DEMANDS):
             part = demands[first : first + _MOST_DEMANDS]
             _write(self._demands_write, b"".join([demand.packed() for demand in part]))
 
     def answers(self, block: int) -> list[int]:
-        """Return the rows that the keeper has answered, ALIVE and EVERY_ROW among them."""
+        """Return the rows that the lease manager has answered, ALIVE and EVERY_ROW among them."""
         words = _read(self._answers[block][0], _ATOMIC)
         return list(struct.unpack(f"={len(words) // 4}I", words))
 
-    # -- the keeper's side ------------------------------------------------------------------------
+    # -- the lease manager's side ------------------------------------------------------------------------
 
     def demands(self) -> list[Demand]:
         """Return what workers asked for."""
@@ -151,7 +152,7 @@ class LeaseClient:
         self._demands: list[Demand] = []
         self._waiting: dict[int, set[_Waiter]] = {}
         self._trusts = True
-        self.answers_for_budgets = True  # the keeper does, as far as this worker knows
+        self.answers_for_budgets = True  # the lease manager does, as far as this worker knows
         loop.add_reader(pipes.answers_fd(block), self._on_answers)
 
     def __repr__(self) -> str:
@@ -178,13 +179,13 @@ class LeaseClient:
         return self._settings.redis_timeout_s
 
     def send(self, demand: Demand) -> None:
-        """Send a demand to the keeper, at the end of this turn of the loop."""
+        """Send a demand to the lease manager, at the end of this turn of the loop."""
         if not self._demands:
             self._loop.call_soon(self._flush)
         self._demands.append(demand)
 
     async def wait_for_lease(self, wants: Sequence[Want], until_s: float) -> bool:
-        """Ask for permits and wait for the keeper's answer on all of them; False: there was none in time."""
+        """Ask for permits and wait for the lease manager's answer on all of them; False: there was none in time."""
         waiter = _Waiter(self._loop.create_future())
         for quota, n in wants:
             assert isinstance(quota, LeasedQuota | LeasedBudget), "no other says NOT_YET"
@@ -250,7 +251,7 @@ class BudgetClient:
 
     @property
     def is_up(self) -> bool:
-        """True while the keeper answers."""
+        """True while the lease manager answers."""
         return self._leases.answers_for_budgets
 
     @property

@@ -1,4 +1,4 @@
-"""The lease keeper: the one process of a gateway that speaks with Redis, and the rows that it looks after.
+"""The lease manager: the one process of a gateway that speaks with Redis, and the rows that it looks after.
 
 Knows: when Redis is asked, what is asked for each row, and which workers get the answer. Does not know: the connection
 (lease_redis.py), or requests.
@@ -14,8 +14,8 @@ It has no loop: a question for limits blocks it, for at most half of VELOX_REDIS
 connection of their own (budget_loop.py). It may be killed at any instant: the supervisor starts the next one.
 
 A row is looked after from the first demand for it until nothing of it is held and its bucket is full. HOLD says so,
-and what is needed for that stands in the row, so the next keeper finds every row as it is. What a dead keeper had asked
-and not yet noted is lost: Redis has charged it, nobody can use it.
+and what is needed for that stands in the row, so the next lease manager finds every row as it is. What a dead lease
+manager had asked and not yet noted is lost: Redis has charged it, nobody can use it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from velox.outcomes import LeaseResult
 from velox.policy.limits.lease import BACK_AFTER_NS, block, missing, pairs, retry_ns, surplus
 from velox.policy.limits.token_bucket import BucketRate
 from velox.runtime.leases.budget_loop import ANSWER_S, BudgetLoop
-from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.budget_manager import BudgetManager
 from velox.runtime.leases.lease_client import ALIVE, EVERY_ROW, LeasePipes
 from velox.runtime.leases.lease_redis import BucketAnswer, BucketQuery, LeaseRedis, RedisDownError
 from velox.runtime.ledger.gateway_name import gateway_name
@@ -49,7 +49,7 @@ from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink
 from velox.types import Secret
 
-__all__ = ["HeldRow", "LeaseKeeper", "LeaseRows", "RedisTimes", "run_keeper"]
+__all__ = ["HeldRow", "LeaseManager", "LeaseRows", "RedisTimes", "run_lease_manager"]
 
 # Different amounts that are asked for at once; those that find no place are asked for again by who waits.
 _MOST_PAIRS: Final = 32
@@ -96,7 +96,7 @@ class HeldRow:
         self.blocks: set[int] = set()
         self.is_low = False  # a worker said that its lease gets short
         self.back = 0  # taken out of the lease, to go back to Redis
-        self.answered_ns = 0  # when Redis last answered for it, to this keeper
+        self.answered_ns = 0  # when Redis last answered for it, to this lease manager
         self._used = self.lease.used.load()
         self._since_ns = now_ns  # not used since
         self._before = 0  # the balance, when it was last looked at
@@ -187,7 +187,7 @@ class LeaseRows:
 
     def __init__(self, memory: QuotaMemory, max_wait_ns: int) -> None:
         self._memory: Final = memory
-        self._table: Final = RowTable(memory, memory.keeper_block)
+        self._table: Final = RowTable(memory, memory.lease_manager_block)
         self._max_wait_ns: Final = max_wait_ns
         self._held: Final[dict[int, HeldRow]] = {}
         self._to_ask: dict[int, HeldRow] = {}
@@ -199,7 +199,7 @@ class LeaseRows:
         return len(self._held)
 
     def take_over(self, now_ns: int) -> None:
-        """Find the rows that a keeper before this one looked after."""
+        """Find the rows that a lease manager before this one looked after."""
         memory, tags = self._memory, self._memory.tags()
         for index in (index for first, end in memory.parts() for index in range(first, end)):
             tag = tags[index]
@@ -270,7 +270,7 @@ class LeaseRows:
             for cell, at in zip(lease.name, (0, _WORD), strict=True):
                 cell.store(int.from_bytes(demand.name[at : at + _WORD], "big"))
             lease.rate.store(pack_rate(demand.interval_ns, demand.burst))
-            lease.hold.store(1)  # last: from here on a keeper that takes over can rely on the others
+            lease.hold.store(1)  # last: from here on a lease manager that takes over can rely on the others
         finally:
             table.leave()
         rate = BucketRate(demand.interval_ns, demand.burst, self._max_wait_ns)
@@ -294,12 +294,12 @@ _COUNTS_FOR_NS: Final = 5_000_000_000
 _MOST_ROWS: Final = 64
 
 
-def run_keeper(
+def run_lease_manager(
     settings: Settings, segment: Segment, quotas: QuotaMemory, pipes: LeasePipes, budgets: BudgetMemory | None
 ) -> int:
     """Keep the leases until SIGTERM; return the exit code."""
-    assert settings.redis_url is not None, "without it there is no keeper"
-    # The same for the next keeper. It reveals nothing of the key.
+    assert settings.redis_url is not None, "without it there is no lease manager"
+    # The same for the next lease manager. It reveals nothing of the key.
     replica = hashlib.sha256(quotas.key).hexdigest()[:16]
     # Half: a demand may come when a question has just gone out, and must be answered by the next one.
     redis = LeaseRedis(settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s / 2, replica)
@@ -307,12 +307,12 @@ def run_keeper(
     loop = None
     if budgets is not None and settings.ledger is not None:
         loop = BudgetLoop(
-            _budget_keeper(settings, settings.redis_url, budgets, _name(settings.ledger, replica)),
+            _budget_manager(settings, settings.redis_url, budgets, _name(settings.ledger, replica)),
             *(budgets, pipes, logger),
             replicas=lambda: settings.replicas or status.replicas or 1,
             fallback=settings.redis_fallback,
         )
-    keeper = LeaseKeeper(
+    manager = LeaseManager(
         LeaseRows(quotas, round(settings.rate_limit_max_wait_s * 1e9)),
         *(redis, pipes, status, WorkerMetrics(segment.other_metrics())),
         logger=logger,
@@ -320,17 +320,17 @@ def run_keeper(
         replicas=settings.replicas,
         budgets=loop,
     )
-    signal.signal(signal.SIGTERM, lambda _number, _frame: keeper.leave())
-    keeper.run()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: manager.leave())
+    manager.run()
     return 0
 
 
-def _budget_keeper(settings: Settings, url: Secret, budgets: BudgetMemory, name: str) -> BudgetKeeper:
+def _budget_manager(settings: Settings, url: Secret, budgets: BudgetMemory, name: str) -> BudgetManager:
     timeout_s = max(ANSWER_S, settings.redis_timeout_s)
-    return BudgetKeeper(budgets, LeaseRedis(url.reveal(), settings.redis_prefix, timeout_s, name), name)
+    return BudgetManager(budgets, LeaseRedis(url.reveal(), settings.redis_prefix, timeout_s, name), name)
 
 
-class LeaseKeeper:
+class LeaseManager:
     """One gateway's. fallback: VELOX_REDIS_FALLBACK, for the log. replicas: 0: as many as Redis counts."""
 
     def __init__(
@@ -366,7 +366,7 @@ class LeaseKeeper:
         self._leaves = False
 
     def __repr__(self) -> str:
-        return f"<LeaseKeeper {'up' if self._is_up else 'down'} {self._rows!r}>"
+        return f"<LeaseManager {'up' if self._is_up else 'down'} {self._rows!r}>"
 
     def leave(self) -> None:
         """Give everything back and return from run(), as soon as the question that is out is answered."""
@@ -380,7 +380,7 @@ class LeaseKeeper:
         poll = select.poll()
         poll.register(self._pipes.demands_fd, select.POLLIN)
         while not self._leaves:
-            self._status.keeper_heartbeat_ns = time.monotonic_ns()
+            self._status.lease_manager_heartbeat_ns = time.monotonic_ns()
             self._turn(time.monotonic_ns())
             wait_ns = self._next_tick_ns - time.monotonic_ns()
             poll.poll(max(0, -(-wait_ns // 1_000_000)))

@@ -3,9 +3,9 @@
 Knows: how a question is sent to the script and an answer is read. Does not know: what a gateway does with the answer,
 or while Redis is down (leases/lease_manager.py).
 
-It blocks on purpose: one question is out at a time. Demands that arrive meanwhile wait in the keeper's pipe, and the
-next question takes all of them. A question that was sent and fails may still have been processed by Redis: its permits
-are lost. After any failure the connection is closed.
+It blocks on purpose: one question is out at a time. Demands that arrive meanwhile wait in the lease manager's pipe, and
+the next question takes all of them. A question that was sent and fails may still have been processed by Redis: its
+permits are lost. After any failure the connection is closed.
 
 The script, lease.lua, keeps the buckets of all gateways, in Redis' own time. It is GCRA, as in
 policy.limits.token_bucket, for many buckets at once:

@@ -19,12 +19,12 @@ from typing import Final, Protocol
 
 from velox.runtime.processes.cpu_use import CpuUse, cpu_use, starved_s
 
-__all__ = ["ADMIN_STUCK_AFTER_S", "KEEPER_STUCK_AFTER_S", "LEDGER_STUCK_AFTER_S", "Watchdog", "Watched"]
+__all__ = ["ADMIN_STUCK_AFTER_S", "LEASE_MANAGER_STUCK_AFTER_S", "LEDGER_STUCK_AFTER_S", "Watchdog", "Watched"]
 
 # Its pages take milliseconds, a profile's picture up to a second or two; and probes wait for it.
 ADMIN_STUCK_AFTER_S: Final = 5.0
 # It has no loop: a look-up of Redis' name may take long, and requests go on without it meanwhile.
-KEEPER_STUCK_AFTER_S: Final = 30.0
+LEASE_MANAGER_STUCK_AFTER_S: Final = 30.0
 # Between two heartbeats it keeps a batch of one ring, which may have calls of several days, or drops what is old: that
 # is several statements and commits. One of PostgreSQL ends after 15 s.
 LEDGER_STUCK_AFTER_S: Final = 60.0

@@ -1,7 +1,7 @@
-"""Budgets over several gateways, one line of code after the other: workers, keepers and Redis in every order.
+"""Budgets over several gateways, one line of code after the other: workers, lease managers and Redis in every order.
 
-Each worker and each keeper is a thread that stops before each line of the code that shares memory; a scheduler lets one
-of them go on at a time. The script is a real Redis', which runs it at once.
+Each worker and each lease manager is a thread that stops before each line of the code that shares memory; a scheduler
+lets one of them go on at a time. The script is a real Redis', which runs it at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.redis_server import RedisServer, redis_server
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
-from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.budget_manager import BudgetManager
 from velox.runtime.leases.lease_redis import LeaseRedis
 from velox.shm.budget_table import BudgetMemory
 from velox.shm.leased import Demand
@@ -75,7 +75,8 @@ class Actor(threading.Thread):
 
 
 class Gateway:
-    """Two workers' ways to one budget, and the keeper. It is also its own link. n_answered: requests that passed."""
+    """Two workers' ways to one budget, and the lease manager. It is also its own link. n_answered: requests that
+    passed."""
 
     is_up = True
     stands_alone = False
@@ -86,7 +87,7 @@ class Gateway:
         rule = BudgetRule("budgets[0]", "gateway", budget)
         self.memory = BudgetMemory(256, 2)
         self.redis = LeaseRedis(url, prefix, 2.0, name := os.urandom(8).hex())
-        self.keeper = BudgetKeeper(self.memory, self.redis, name, lambda: NOON)
+        self.manager = BudgetManager(self.memory, self.redis, name, lambda: NOON)
         self.workers = [LeasedBudgetTable(self.memory, block, self).budget(rule, "", "", NOON) for block in (0, 1)]
         self.row = next(self.memory.used_rows())
         self.number = self.workers[0].window(NOON).number
@@ -115,14 +116,14 @@ class Gateway:
         return work
 
     def keeps(self, turns: int) -> Callable[[], None]:
-        """Return the work of the keeper. Each turn is later by a tick; some by as much as makes a part idle."""
+        """Return the work of the lease manager. Each turn is later by a tick; some by as much as makes a part idle."""
 
         def work() -> None:
             for n in range(turns):
                 while self.demands:
-                    self.keeper.demanded(self.demands.popleft(), self.now_ns)
+                    self.manager.demanded(self.demands.popleft(), self.now_ns)
                 self.now_ns += 1_500_000_000 if n % 4 == 3 else 100_000_000
-                self.keeper.turn(self.now_ns, self.replicas)
+                self.manager.turn(self.now_ns, self.replicas)
 
         return work
 
@@ -167,7 +168,7 @@ def explore(server: RedisServer, seed: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_order_of_steps_grants_more_than_the_limit(server: RedisServer, seed: int) -> None:
-    """A request that asks for more than is left is refused, whatever the keeper sees of it meanwhile."""
+    """A request that asks for more than is left is refused, whatever the lease manager sees of it meanwhile."""
     explore(server, seed)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.redis_server import RedisServer, redis_server
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
-from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.budget_manager import BudgetManager
 from velox.runtime.leases.lease_redis import LeaseRedis, RedisDownError
 from velox.runtime.ledger.gateway_name import gateway_name
 from velox.shm.budget_table import BudgetMemory, Hold, Lack, SharedBudget
@@ -37,13 +37,13 @@ def rule(tokens: int = LIMIT, **more: object) -> BudgetRule:
 
 
 class Gateway:
-    """Two workers' ways to one budget, and the keeper. It is also its own link."""
+    """Two workers' ways to one budget, and the lease manager. It is also its own link."""
 
     def __init__(self, url: str, prefix: str, of: BudgetRule, name: str = "") -> None:
         self.memory = BudgetMemory(256, 2)
         self.name = name or os.urandom(8).hex()
         self.redis = LeaseRedis(url, prefix, 2.0, self.name)
-        self.keeper = BudgetKeeper(self.memory, self.redis, self.name, lambda: NOON)
+        self.manager = BudgetManager(self.memory, self.redis, self.name, lambda: NOON)
         self.is_up = True
         self.stands_alone = True
         self.replicas = 3
@@ -52,7 +52,7 @@ class Gateway:
         self.running: list[tuple[SharedBudget, Hold]] = []
 
     def hold(self, amount: int, worker: int = 0, now_s: float = NOON) -> Hold | None:
-        """Hold as the gate does: ask the keeper where that is needed."""
+        """Hold as the gate does: ask the lease manager where that is needed."""
         budget = self.workers[worker]
         assert isinstance(budget, LeasedBudget)
         for _ in range(5):
@@ -64,18 +64,18 @@ class Gateway:
                 return None
             demand = budget.demand(amount)
             assert demand is not None
-            self.keeper.demanded(demand, self.now_ns)
+            self.manager.demanded(demand, self.now_ns)
             self.turn()
         return None
 
     def turn(self, seconds: float = 0.2) -> None:
         self.now_ns += round(seconds * SECOND)
         try:
-            self.keeper.turn(self.now_ns, self.replicas)
+            self.manager.turn(self.now_ns, self.replicas)
             self.is_up = True
         except RedisDownError:
             self.is_up = False
-            self.keeper.drop()
+            self.manager.drop()
 
     def end_one(self, cost: int | None = None) -> None:
         budget, hold = self.running.pop(0)
@@ -214,7 +214,7 @@ def test_case_18_frozen_redis_lets_each_gateway_have_its_share_of_what_was_left(
             server.resume()
         for each in gateways:
             each.redis._timeout_s = 2.0  # type: ignore[misc]
-            each.keeper.report_again()
+            each.manager.report_again()
             each.turn()
         assert all(each.is_up for each in gateways)
         fill(gateways, random.Random(2), 20, most)
@@ -313,15 +313,15 @@ def test_gateway_that_stops_gives_back_what_it_did_not_use(server: RedisServer, 
     here, there, _ = fleet.three(server)
     assert here.hold(1000) is not None
     here.end_one(10)
-    here.keeper.leave()
+    here.manager.leave()
     assert there.hold(LIMIT - 10) is not None
 
 
-def test_keeper_that_dies_leaves_what_was_granted(server: RedisServer, fleet: Fleet) -> None:
+def test_lease_manager_that_dies_leaves_what_was_granted(server: RedisServer, fleet: Fleet) -> None:
     """The next one finds it in the rows, and what Redis is told stays the same."""
     here, there, _ = fleet.three(server)
     assert here.hold(6000) is not None
-    here.keeper = BudgetKeeper(here.memory, here.redis, here.name)
+    here.manager = BudgetManager(here.memory, here.redis, here.name)
     here.turn(6)
     assert there.hold(4500) is None and there.hold(3500) is not None
     here.end_one(0)

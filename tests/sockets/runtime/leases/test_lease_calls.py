@@ -1,4 +1,5 @@
-"""A worker and its keeper over real pipes: who waits, for how long, and what a keeper that is silent means."""
+"""A worker and its lease manager over real pipes: who waits, for how long, and what a lease manager that is silent
+means."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ RATE = BucketRate(10**9, 10, 0)
 
 @dataclass
 class Stage:
-    """One worker, and the keeper's ends of its pipes."""
+    """One worker, and the lease manager's ends of its pipes."""
 
     calls: LeaseClient
     pipes: LeasePipes
@@ -33,7 +34,7 @@ class Stage:
     quotas: list[LeasedQuota]
 
     async def demanded(self, n: int) -> list[Demand]:
-        """Return what came to the keeper, when it is as many."""
+        """Return what came to the lease manager, when it is as many."""
         found: list[Demand] = []
         while len(found) < n:
             found += self.pipes.demands()
@@ -102,7 +103,7 @@ def test_everybody_is_told_when_redis_goes_away() -> None:
     play(scene)
 
 
-def test_silent_keeper_counts_as_gone_until_it_is_heard() -> None:
+def test_silent_lease_manager_counts_as_gone_until_it_is_heard() -> None:
     """Who waited in vain is the last one; a sign of life, and Redis is asked again."""
 
     async def scene(stage: Stage) -> None:
@@ -132,7 +133,7 @@ def test_client_that_leaves_meanwhile_is_forgotten() -> None:
 
 
 def test_full_pipe_blocks_nobody() -> None:
-    """A keeper that reads nothing: what does not fit is lost, and who waits for it waits for its time only."""
+    """A lease manager that reads nothing: what does not fit is lost, and who waits for it waits for its time only."""
 
     async def scene(stage: Stage) -> None:
         demand = stage.quotas[0].demand(1)
@@ -148,7 +149,7 @@ def test_full_pipe_blocks_nobody() -> None:
 
 
 def test_gate_that_never_opens_is_given_up_in_time() -> None:
-    """A keeper that answers, and others that are always faster: one bound for all the waiting of a request."""
+    """A lease manager that answers, and others that are always faster: one bound for all the waiting of a request."""
 
     async def scene(stage: Stage) -> None:
         def gate(_now_ns: int) -> None:

@@ -37,14 +37,14 @@ class FakeLink:
 
 
 class Gateway:
-    """One gateway of `workers` workers with one quota, and its keeper."""
+    """One gateway of `workers` workers with one quota, and its lease manager."""
 
     def __init__(self, rate: BucketRate, buckets: Buckets, *, workers: int = 1, rows: int = 64) -> None:
         self.rate, self.buckets = rate, buckets
         self.memory = QuotaMemory(rows, workers)
         self.link = FakeLink()
         self.quotas = [self.quota(block) for block in range(workers)]
-        self.keeper = LeaseRows(self.memory, rate.max_wait_ns)
+        self.manager = LeaseRows(self.memory, rate.max_wait_ns)
         self.times = RedisTimes(0, 0)
 
     def quota(self, block: int, *parts: bytes) -> LeasedQuota:
@@ -52,16 +52,16 @@ class Gateway:
         return table.quota(table.tag(*(parts or PARTS)), self.rate)
 
     def hear(self, now_ns: int) -> None:
-        """Let the keeper read what workers sent."""
+        """Let the lease manager read what workers sent."""
         for demand in self.link.sent:
-            self.keeper.demanded(demand, now_ns)
+            self.manager.demanded(demand, now_ns)
         self.link.sent.clear()
 
     def turn(self, now_ns: int, *, loses: str = "") -> None:
-        """One turn of the keeper. loses: "unsent": no connection; "question", "answer": which was lost."""
+        """One turn of the lease manager. loses: "unsent": no connection; "question", "answer": which was lost."""
         self.hear(now_ns)
-        self.keeper.look(now_ns, self.link.replicas, is_up=True)
-        held = self.keeper.next(1000)
+        self.manager.look(now_ns, self.link.replicas, is_up=True)
+        held = self.manager.next(1000)
         asked = [(one, ask) for one in held if (ask := one.ask(now_ns, self.times, self.link.replicas)) is not None]
         told = [] if loses in ("unsent", "question") else self.buckets.ask([ask for _, ask in asked], now_ns)
         if loses:
@@ -72,19 +72,19 @@ class Gateway:
             one.take_answer(answer, now_ns)
 
     def turn_down(self, now_ns: int) -> None:
-        """One turn of the keeper while Redis is down and not tried."""
+        """One turn of the lease manager while Redis is down and not tried."""
         self.hear(now_ns)
-        self.keeper.look(now_ns, self.link.replicas, is_up=False)
-        self.keeper.drop()
+        self.manager.look(now_ns, self.link.replicas, is_up=False)
+        self.manager.drop()
 
-    def replace_keeper(self, now_ns: int) -> None:
-        """Kill the keeper and start the next one."""
-        QuotaSweeper(self.memory).reclaim(self.memory.keeper_block)
-        self.keeper = LeaseRows(self.memory, self.rate.max_wait_ns)
-        self.keeper.take_over(now_ns)
+    def replace_manager(self, now_ns: int) -> None:
+        """Kill the lease manager and start the next one."""
+        QuotaSweeper(self.memory).reclaim(self.memory.lease_manager_block)
+        self.manager = LeaseRows(self.memory, self.rate.max_wait_ns)
+        self.manager.take_over(now_ns)
 
     def take(self, n: int, now_ns: int) -> int:
-        """Take, and ask the keeper once if it must be asked."""
+        """Take, and ask the lease manager once if it must be asked."""
         answer = self.quotas[0].take(n, now_ns)
         if answer != NOT_YET:
             return answer
@@ -111,7 +111,7 @@ def slow(burst: int = 10, max_wait_ns: int = 0) -> BucketRate:
 
 
 def test_first_request_asks_then_the_lease_answers() -> None:
-    """A limit with blocks asks once, and what it holds then needs no keeper until it is low."""
+    """A limit with blocks asks once, and what it holds then needs no lease manager until it is low."""
     gateway = Gateway(BucketRate(MS, 1000, 0), Buckets())
 
     assert gateway.quotas[0].ask(1, NOW) == gateway.quotas[0].take(1, NOW) == NOT_YET
@@ -201,7 +201,7 @@ def test_idle_lease_goes_back_and_its_row_is_free_again() -> None:
     gateway.turn(NOW + BACK_AFTER_NS)
     assert gateway.balance == 0
     gateway.turn(NOW + 2 * BACK_AFTER_NS)
-    assert len(gateway.keeper) == 0
+    assert len(gateway.manager) == 0
     tat, granted, used, hold, *_ = gateway.memory.row(gateway.memory.tags().tolist().index(gateway.tag))
     assert (granted, hold) == (used, 0) and tat <= NOW + BACK_AFTER_NS
 
@@ -353,7 +353,7 @@ def test_what_is_held_stays_while_redis_is_down() -> None:
     assert one.quotas[0].take(1, NOW + SECOND) == 0
 
     one.link.is_up, one.times = True, RedisTimes(NOW + 4 * SECOND, NOW)
-    one.keeper.ask_again()
+    one.manager.ask_again()
     for i in range(2):
         one.turn(NOW + 4 * SECOND + i * BACK_AFTER_NS)
     assert one.balance == 0
@@ -368,9 +368,9 @@ def test_row_that_nobody_needs_is_free_again_while_redis_is_down() -> None:
 
     for passed_ns in (0, BACK_AFTER_NS - 1):
         gateway.turn_down(NOW + passed_ns)
-        assert len(gateway.keeper) == 1
+        assert len(gateway.manager) == 1
     gateway.turn_down(NOW + BACK_AFTER_NS)
-    assert len(gateway.keeper) == 0
+    assert len(gateway.manager) == 0
 
 
 @pytest.mark.parametrize(("loses", "left"), [("unsent", 10), ("question", 2), ("answer", 2)])
@@ -386,7 +386,7 @@ def test_what_goes_back_is_sent_once(loses: str, left: int) -> None:
         one.turn_down(NOW + 2 * SECOND + i)
 
     one.times = RedisTimes(NOW + 2 * SECOND, NOW)
-    one.keeper.ask_again()
+    one.manager.ask_again()
     one.turn(NOW + 2 * SECOND + 3)
     assert one.balance == 0
     assert two.take(left, NOW + 2 * SECOND + 3) == 0
@@ -400,7 +400,7 @@ def test_redis_that_comes_back_empty_gives_no_burst() -> None:
     gateway.buckets.tats.clear()
     gateway.times = RedisTimes(NOW + 1, NOW)
 
-    gateway.keeper.ask_again()
+    gateway.manager.ask_again()
     gateway.turn(NOW + 2)
     assert gateway.take(2, NOW + 2) == -SECOND + 2
     assert gateway.take(1, NOW + 2) == 0
@@ -451,7 +451,7 @@ def test_outage_under_load_makes_no_difference(is_empty: bool, refund: int) -> N
             gateway.link.replicas, gateway.link.is_up = 2, not 3_000 <= ms < 6_000
             if gateway.link.is_up and not was_up:
                 gateway.times = RedisTimes(now_ns, NOW + 3_000 * MS)
-                gateway.keeper.ask_again()
+                gateway.manager.ask_again()
             if gateway.take(1 + refund, now_ns) == 0:
                 admitted += 1
                 gateway.quotas[0].give_back(refund, waiting=False)
@@ -481,7 +481,7 @@ steps = st.lists(
 def test_gateways_together_never_use_more_than_the_limit(
     script: list[tuple[str, int, int, int]], rate: BucketRate
 ) -> None:
-    """Burst + rate x time: with three gateways, lost questions and answers, and keepers killed at any instant."""
+    """Burst + rate x time: with three gateways, lost questions and answers, and managers killed at any instant."""
     buckets = Buckets()
     gateways = [Gateway(rate, buckets, workers=2) for _ in range(3)]
     for gateway in gateways:
@@ -510,7 +510,7 @@ def test_gateways_together_never_use_more_than_the_limit(
             gateway.turn(now_ns, loses=("unsent", "question", "answer")[n % 3])
         elif what == "kill":
             gateway.hear(now_ns)
-            gateway.replace_keeper(now_ns)
+            gateway.replace_manager(now_ns)
         elif what == "deaf":
             gateway.link.sent.clear()
         elif taken:

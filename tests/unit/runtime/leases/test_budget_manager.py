@@ -1,4 +1,4 @@
-"""How the keeper of leases goes over tens of thousands of budgets: nobody who waits for it waits for all of them."""
+"""How the lease manager goes over tens of thousands of budgets: nobody who waits for it waits for all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
-from velox.runtime.leases.budget_manager import BudgetKeeper
+from velox.runtime.leases.budget_manager import BudgetManager
 from velox.runtime.leases.lease_redis import BudgetQuery, LeaseRedis
 from velox.shm.budget_table import BudgetMemory, Hold, SharedBudget
 from velox.shm.leased import Demand
@@ -33,7 +33,7 @@ class CountedRedis(LeaseRedis):
 
 
 class Kept:
-    """A keeper of so many budgets, all of which have spent something. It is also the worker's link."""
+    """A lease manager of so many budgets, all of which have spent something. It is also the worker's link."""
 
     is_up = True
     replicas = 1
@@ -42,7 +42,7 @@ class Kept:
     def __init__(self, n_rows: int = N_ROWS) -> None:
         self.memory = BudgetMemory(8 * n_rows, 1)
         self.redis = CountedRedis()
-        self.keeper = BudgetKeeper(self.memory, self.redis, "one", lambda: NOON)
+        self.manager = BudgetManager(self.memory, self.redis, "one", lambda: NOON)
         rule = BudgetRule("budgets[0]", "key", parse_budget({"tokens": 1000, "window": "day"}))
         table = LeasedBudgetTable(self.memory, 0, self)
         self.budgets: list[SharedBudget] = []
@@ -58,10 +58,10 @@ class Kept:
 
     def turns(self, now_ns: int) -> None:
         """Have turns until nothing is due."""
-        self.keeper.turn(now_ns, 1)
-        while self.keeper.next_ns == 0:
+        self.manager.turn(now_ns, 1)
+        while self.manager.next_ns == 0:
             now_ns += SECOND // 10
-            self.keeper.turn(now_ns, 1)
+            self.manager.turn(now_ns, 1)
 
     def demand(self, budget: SharedBudget) -> Demand:
         assert isinstance(budget, LeasedBudget)
@@ -72,11 +72,11 @@ class Kept:
 
 def test_worker_that_waits_is_answered_before_the_rows_of_others() -> None:
     kept = Kept()
-    kept.keeper.turn(SECOND, 1)
-    assert [len(names) for names in kept.redis.asked] == [MOST] and kept.keeper.next_ns == 0
+    kept.manager.turn(SECOND, 1)
+    assert [len(names) for names in kept.redis.asked] == [MOST] and kept.manager.next_ns == 0
     demand = kept.demand(kept.budgets[-1])
-    kept.keeper.demanded(demand, SECOND)
-    assert kept.keeper.turn(SECOND, 1) == [(0, demand.row)]
+    kept.manager.demanded(demand, SECOND)
+    assert kept.manager.turn(SECOND, 1) == [(0, demand.row)]
     assert [len(names) for names in kept.redis.asked] == [MOST, 1, MOST]
     kept.turns(2 * SECOND)
     assert len({name for names in kept.redis.asked for name in names}) == N_ROWS
@@ -92,9 +92,9 @@ def test_reports_of_all_rows_come_in_time_and_leave_time() -> None:
     at_ns, n_turns = 60 * SECOND, 0
     while sum(map(len, kept.redis.asked)) < N_ROWS:
         n_before = len(kept.redis.asked)
-        kept.keeper.turn(at_ns, 1)
+        kept.manager.turn(at_ns, 1)
         assert len(kept.redis.asked) <= n_before + 1, "one question a turn"
-        next_ns = kept.keeper.next_ns
+        next_ns = kept.manager.next_ns
         assert next_ns is None or next_ns > at_ns, "it rests"
         at_ns, n_turns = next_ns or at_ns + SECOND // 10, n_turns + 1
     assert at_ns < 65 * SECOND and n_turns < 2 * N_ROWS // MOST
@@ -105,5 +105,5 @@ def test_gateway_that_leaves_tells_of_every_row() -> None:
     kept = Kept(200)
     kept.turns(SECOND)
     kept.redis.asked.clear()
-    kept.keeper.leave()
+    kept.manager.leave()
     assert len({name for names in kept.redis.asked for name in names}) == 200
