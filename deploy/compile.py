@@ -112,6 +112,7 @@ _MODULES: Final = (
     "net/client/ingress",
     "net/client/ingress_state",
     "net/client/plain_socket",
+    "net/turn_limit",
     "net/upstream/http1",
     "net/upstream/http2",
     "net/upstream/interface",

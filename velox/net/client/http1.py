@@ -271,6 +271,7 @@ class ClientHttp1Connection(Http1Replies):
         self._lacks_room = False  # for that: it is cut, unless it takes all in time
         self._pace: Final = Pace(ingress.pace)
         self._is_new = True
+        self._is_in_line = False  # for a turn of the loop
 
     def __repr__(self) -> str:
         return f"<ClientHttp1Connection {self._state.name} {self._request!r}>"
@@ -345,7 +346,7 @@ class ClientHttp1Connection(Http1Replies):
         self.deadline_s = ingress.loop.time() + ingress.timeouts.keepalive_s
         if request.buffered:
             # Not from here: a client that pipelines thousands of requests must not grow the stack.
-            ingress.loop.call_soon(self._advance)
+            self._await_turn()
 
     def close_if_idle(self) -> None:
         """Draining: close unless a request has begun, or the first one may be on its way."""
@@ -372,6 +373,11 @@ class ClientHttp1Connection(Http1Replies):
         if state >= _LINGER:
             return
         request = self._request
+        if state <= _HEAD and not self.ingress.http1_turns.has_room():
+            request.feed(data)
+            self._await_turn()
+            self._read_on()
+            return
         if state is _IDLE and not self._read_paused:
             try:
                 if self._take_whole(data):
@@ -469,6 +475,19 @@ class ClientHttp1Connection(Http1Replies):
                 self._next()
         if self._exchange is not None:
             self._exchange.client_resumed()
+
+    def _await_turn(self) -> None:
+        """Go on in a later turn of the loop: enough requests have begun in this one."""
+        if self._state is _IDLE:
+            self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.header_s
+        if not self._is_in_line:
+            self._is_in_line = True
+            self.ingress.http1_turns.wait(self)
+
+    def turn_came(self) -> None:
+        """See TurnWaiter."""
+        self._is_in_line = False
+        self._advance()
 
     # -- reading a request --------------------------------------------------------------------------
 

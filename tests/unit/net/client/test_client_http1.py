@@ -17,6 +17,7 @@ from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import FIRST_BYTES, BodyBudget
 from velox.net.client.http1 import ClientHttp1Connection
 from velox.net.client.ingress import Ingress
+from velox.net.turn_limit import MOST_A_TURN
 from velox.protocol.http1.request import Http1Limits
 from velox.types import ANYONE, Caller
 
@@ -103,6 +104,7 @@ class Story:
         own: object = None,
         budget: int = BUDGET,
         body_bytes: int = 1000,
+        max_connections: int = 9,
     ) -> None:
         self._own = own
         self.loop: Final = Loop()
@@ -116,7 +118,7 @@ class Story:
             timeouts,
             self.budget,
             loop,
-            max_connections=9,
+            max_connections=max_connections,
             guarded=guarded,
         )
         self._connect()
@@ -302,3 +304,71 @@ def test_long_body_that_is_whole_is_one_like_any_other() -> None:
         story.read(body[at : at + 65_536])
     assert [each for _, each in story.app.asked] == [body]
     assert story.budget.taken_bytes == 0 and story.connection.is_idle
+
+
+N_AT_ONCE = 3 * MOST_A_TURN + 5
+
+
+class Crowd(Story):
+    """Many connections, each of which sends something in the same turn of the loop."""
+
+    def __init__(self, wire: bytes) -> None:
+        super().__init__(at_once=True, max_connections=N_AT_ONCE + 1)
+        self.each: list[tuple[ClientHttp1Connection, Wire]] = []
+        for _ in range(N_AT_ONCE):
+            self._connect()
+            self.each.append((self.connection, self.transport))
+        for connection, _ in self.each:
+            connection.data_received(wire)
+
+    def turns(self) -> list[int]:
+        """Turn the loop until nothing moves any more; return how many requests were begun by then, turn by turn."""
+        counts = [len(self.app.asked)]
+        while self.loop.soon:
+            self.loop.turn()
+            counts.append(len(self.app.asked))
+        return counts
+
+
+@pytest.mark.parametrize("wire", [WIRES[0], WIRES[2], b"\r\n" + WIRES[0], WIRES[4]])
+def test_requests_of_many_connections_begin_in_several_turns(wire: bytes) -> None:
+    """A thousand that came together held the loop for 10 ms. Each is answered, in the order in which they came."""
+    crowd = Crowd(wire)
+
+    assert crowd.turns() == [min(n * MOST_A_TURN, N_AT_ONCE) for n in range(1, 5)]
+    assert all(bytes(wire.sent).count(b" 200 ") == 1 for _, wire in crowd.each)
+    assert all(connection.is_idle for connection, _ in crowd.each)
+
+
+def test_requests_sent_ahead_over_many_connections_begin_in_several_turns() -> None:
+    crowd = Crowd(WIRES[0] * 3)
+    counts = crowd.turns()
+
+    assert counts[-1] == 3 * N_AT_ONCE
+    assert max(b - a for a, b in itertools.pairwise(counts)) <= MOST_A_TURN
+
+
+def test_client_that_leaves_before_its_turn_is_not_served() -> None:
+    crowd = Crowd(WIRES[0])
+    crowd.each[-1][0].connection_lost(None)
+
+    assert crowd.turns()[-1] == N_AT_ONCE - 1
+
+
+def test_request_that_waits_for_its_turn_is_answered_while_the_worker_drains() -> None:
+    crowd = Crowd(WIRES[0])
+    crowd.ingress.drain()
+    last, wire = crowd.each[-1]
+    assert not wire.is_closed and last.deadline_s == crowd.loop.now_s + 10.0, "as for the rest of a head"
+
+    assert crowd.turns()[-1] == N_AT_ONCE
+    assert b"connection: close" in bytes(wire.sent).lower()
+
+
+def test_what_is_left_of_a_request_that_waits_for_its_turn_is_no_other_request() -> None:
+    crowd = Crowd(WIRES[2][:-3])
+    for connection, _ in crowd.each:
+        connection.data_received(WIRES[2][-3:])
+
+    assert crowd.turns()[-1] == N_AT_ONCE
+    assert {body for _, body in crowd.app.asked} == {b"hello"}
