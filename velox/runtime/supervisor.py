@@ -41,7 +41,7 @@ from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
 from velox.runtime.keys.credentials import Certificates, KeyWatch
-from velox.runtime.ledger.budget_backfill import BudgetOpening, KeyChanges, budget_memory
+from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges, budget_memory
 from velox.runtime.ledger.key_backfill import open_keys
 from velox.runtime.on_demand import importing
 from velox.runtime.processes.child_table import ChildTable, Ended
@@ -226,7 +226,7 @@ class Supervisor:
         self._ledger: Final = LedgerProcess.of(settings, self._segment, self._budgets, logger)
         folder = None if self._ledger is None else self._ledger.folder
         self._objects: Final = object_memory(settings, self._segment.blocks, folder, logger)
-        self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, self._start_budget_reader)
+        self._backfill: Final = BudgetBackfill.of(settings, self._budgets, folder, logger, self._start_budget_reader)
         self._sim: Final = None if simulate is None else SimulatorProcess(simulate, logger)
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
         self._n_stops = 0
@@ -255,8 +255,8 @@ class Supervisor:
 
         forget = self._children.forget
         open_keys(self._settings, self._keys, self._logger, self._start_key_reader, is_stopped, forget)
-        if self._opening is not None:
-            self._opening.begin(self._keys.keys, is_stopped, forget)
+        if self._backfill is not None:
+            self._backfill.begin(self._keys.keys, is_stopped, forget)
         # In this order they are ended, too: what others may still write is read last.
         for child in (self._admin_process(), self._leases, self._ledger):
             if child is not None:
@@ -301,8 +301,8 @@ class Supervisor:
         if not self._keys.is_busy:
             self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
             changes = KeyChanges(self._keys.take_changes(), lambda: self._keys.keys)
-            if self._opening is not None:
-                self._opening.look(self._reload.settings.budgets, changes, now_s)
+            if self._backfill is not None:
+                self._backfill.look(self._reload.settings.budgets, changes, now_s)
         self._upstreams.sweep()
         self._children.start_due(now_s)  # in the drain too: running requests need them to their end
         if self._n_stops and not self._gateway.draining:
@@ -347,8 +347,8 @@ class Supervisor:
         self._reload.reaped(ended.pid, ended.how, ended.now_s, ended_well=not ended.status)
 
     def _budget_reader_ended(self, ended: Ended) -> None:
-        if self._opening is not None:
-            self._opening.died(ended.now_s, ended_well=not ended.status)
+        if self._backfill is not None:
+            self._backfill.died(ended.now_s, ended_well=not ended.status)
         if os.WIFSIGNALED(ended.status) and not self._is_stopped:
             self._log_death("what reads budgets died (%s)", ended.how, reason="died", traceback=ended.told)
 

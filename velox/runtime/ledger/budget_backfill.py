@@ -63,7 +63,7 @@ from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable, rule
 from velox.shm.record_ring import RecordRing
 from velox.types import Budget, KeyEntry, KeyUpdate
 
-__all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent", "restore_spent"]
+__all__ = ["BudgetBackfill", "KeyChanges", "RuleBook", "budget_memory", "read_spent", "restore_spent"]
 
 _LEAST_ROWS: Final = 65_536
 # So many rows for each budget that there is at the start, in each half of the table: more budgets may come.
@@ -423,7 +423,7 @@ def _together(due: Sequence[_Due]) -> _Due:
     return _Due(at_s, changed_s, rules, heads, back, max(each.again_s for each in due))
 
 
-class BudgetOpening:
+class BudgetBackfill:
     """Of one gateway, in its supervisor. pid: of the child that reads, 0: none. wall_s: Unix time.
 
     fork: starts one; 0: it can't now.
@@ -471,7 +471,7 @@ class BudgetOpening:
         return None if memory is None or folder is None else cls(settings, memory, folder, logger, fork)
 
     def __repr__(self) -> str:
-        return f"<BudgetOpening pid={self.pid} {self._book!r}>"
+        return f"<BudgetBackfill pid={self.pid} {self._book!r}>"
 
     def begin(
         self, keys: Sequence[KeyEntry], is_stopped: Callable[[], bool], on_reaped: Callable[[int], object]

@@ -15,7 +15,7 @@ from velox.ledger.sqlite import SqliteStore
 from velox.ledger.writer import CallWriter
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope
-from velox.runtime.ledger.budget_backfill import BudgetOpening, restore_spent
+from velox.runtime.ledger.budget_backfill import BudgetBackfill, restore_spent
 from velox.runtime.ledger.budget_snapshot import BudgetSnapshot, SnapshotError, known_rules, learn_rules, read_snapshot
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.settings import load
@@ -204,10 +204,10 @@ class Start:
         self.settings = load({"VELOX_LEDGER": str(folder), "VELOX_BUDGETS": budgets})
         self.folder = LedgerFolder(folder, 1, 8192)
         self.memory = BudgetMemory(1000, 1)
-        self.opening = BudgetOpening(self.settings, self.memory, self.folder, logging.Logger("test"), fork)
+        self.backfill = BudgetBackfill(self.settings, self.memory, self.folder, logging.Logger("test"), fork)
 
     def begin(self) -> None:
-        self.opening.begin([], lambda: False, lambda _pid: None)
+        self.backfill.begin([], lambda: False, lambda _pid: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.unit.runtime.ledger.test_budget_opening import fork
+from tests.unit.runtime.ledger.test_budget_backfill import fork
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
 from velox.observe.metrics import WorkerMetrics

@@ -24,8 +24,8 @@ from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope, spender_of, subjects
-from velox.runtime.ledger import budget_backfill as budget_opening
-from velox.runtime.ledger.budget_backfill import BudgetOpening, KeyChanges, RuleBook, budget_memory, read_spent
+from velox.runtime.ledger import budget_backfill
+from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges, RuleBook, budget_memory, read_spent
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.runtime.ledger.stores import record_store
 from velox.settings import Settings, load
@@ -298,20 +298,20 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     lines = io.StringIO()
     logger = logging.Logger("test")
     logger.addHandler(logging.StreamHandler(lines))
-    opening = BudgetOpening(settings, memory, folder, logger, fork, start_s=5.0 if how == "fails" else 0.05)
+    backfill = BudgetBackfill(settings, memory, folder, logger, fork, start_s=5.0 if how == "fails" else 0.05)
     no_changes = KeyChanges({}, lambda: [alice])
-    opening.begin([alice], lambda: False, lambda _pid: None)
+    backfill.begin([alice], lambda: False, lambda _pid: None)
     assert list(spent(memory).values()) in ([], [0])
     assert memory.is_unread
-    opening.look(settings.budgets, no_changes, time.monotonic())
-    assert not opening.pid, "calls before the start must be safe first"
-    opening.look(settings.budgets, no_changes, time.monotonic() + 60)
-    assert os.waitpid(opening.pid, 0)[1] == 0
-    opening.died(time.monotonic(), ended_well=True)
+    backfill.look(settings.budgets, no_changes, time.monotonic())
+    assert not backfill.pid, "calls before the start must be safe first"
+    backfill.look(settings.budgets, no_changes, time.monotonic() + 60)
+    assert os.waitpid(backfill.pid, 0)[1] == 0
+    backfill.died(time.monotonic(), ended_well=True)
     assert list(spent(memory).values()) == [7]
     assert not memory.is_unread
-    opening.look(settings.budgets, no_changes, time.monotonic() + 120)
-    assert n_forks == 3 and not opening.pid, "at the start, for what was saved, and later"
+    backfill.look(settings.budgets, no_changes, time.monotonic() + 120)
+    assert n_forks == 3 and not backfill.pid, "at the start, for what was saved, and later"
     assert ("could not be read in 0.05 s" in lines.getvalue()) == (how == "hangs")
     folder.release()
 
@@ -323,20 +323,20 @@ def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: 
     folder = LedgerFolder(tmp_path, 1, 8192)
     memory, wall_s, now_s = BudgetMemory(1000, 2), NOW_S, 1000.0
 
-    opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork, wall_s=lambda: wall_s)
+    backfill = BudgetBackfill(settings, memory, folder, logging.Logger("test"), fork, wall_s=lambda: wall_s)
 
     def look(after_s: float) -> bool:
         """Return whether it was read."""
         nonlocal now_s, wall_s
         now_s, wall_s = now_s + after_s, wall_s + after_s
-        opening.look(settings.budgets, KeyChanges({}, list), now_s)
-        if not opening.pid:
+        backfill.look(settings.budgets, KeyChanges({}, list), now_s)
+        if not backfill.pid:
             return False
-        assert os.waitpid(opening.pid, 0)[1] == 0
-        opening.died(now_s, ended_well=True)
+        assert os.waitpid(backfill.pid, 0)[1] == 0
+        backfill.died(now_s, ended_well=True)
         return True
 
-    opening.begin([], lambda: False, lambda _pid: None)
+    backfill.begin([], lambda: False, lambda _pid: None)
     one, other = (BudgetTable(memory, n).budget(settings.budgets[0], "", "", NOW_S) for n in range(2))
     for each, nano in ((one, 70), (other, 200)):
         hold = each.hold(nano, NOW_S)
@@ -394,19 +394,19 @@ def test_what_no_process_could_read_is_read_later(tmp_path: Path) -> None:
     settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: total}]"})
     folder = LedgerFolder(tmp_path, 1, 8192)
     pids = [0, 0, 0, 7]  # nor what was saved
-    opening = BudgetOpening(
+    backfill = BudgetBackfill(
         settings, BudgetMemory(1000, 1), folder, logging.Logger("test"), lambda _work: pids.pop(0), start_s=5.0
     )
-    opening.begin([entry(1)], lambda: False, lambda _pid: None)
+    backfill.begin([entry(1)], lambda: False, lambda _pid: None)
     assert pids == [0, 7]
     later_s = time.monotonic() + 60
     no_changes = KeyChanges({}, lambda: [entry(1)])
-    opening.look(settings.budgets, no_changes, later_s)
-    assert (pids, opening.pid) == ([7], 0)
-    opening.look(settings.budgets, no_changes, later_s)
+    backfill.look(settings.budgets, no_changes, later_s)
+    assert (pids, backfill.pid) == ([7], 0)
+    backfill.look(settings.budgets, no_changes, later_s)
     assert pids == [7], "not all the time"
-    opening.look(settings.budgets, no_changes, later_s + 60)
-    assert (pids, opening.pid) == ([], 7)
+    backfill.look(settings.budgets, no_changes, later_s + 60)
+    assert (pids, backfill.pid) == ([], 7)
     folder.release()
 
 
@@ -418,8 +418,8 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
     folder = LedgerFolder(tmp_path, 1, 8192)
     memory = BudgetMemory(1000, 1)
 
-    opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork)
-    opening.begin([alice], lambda: False, lambda _pid: None)
+    backfill = BudgetBackfill(settings, memory, folder, logging.Logger("test"), fork)
+    backfill.begin([alice], lambda: False, lambda _pid: None)
     (own,) = RuleBook().change(came(alice))
     spender = spender_of(caller_of(alice), "own")
     (subject,) = subjects(own, spender)
@@ -432,11 +432,11 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
     spend(store, (alice, 7), (alice, 2))
     store.close()
     for _ in range(2):
-        opening.look((), KeyChanges({alice.digest: None}, list), time.monotonic())
-        opening.look((), KeyChanges(came(alice), lambda: [alice]), time.monotonic())
-        opening.look((), KeyChanges({}, lambda: [alice]), time.monotonic() + 60)
-        assert os.waitpid(opening.pid, 0)[1] == 0
-        opening.died(time.monotonic(), ended_well=True)
+        backfill.look((), KeyChanges({alice.digest: None}, list), time.monotonic())
+        backfill.look((), KeyChanges(came(alice), lambda: [alice]), time.monotonic())
+        backfill.look((), KeyChanges({}, lambda: [alice]), time.monotonic() + 60)
+        assert os.waitpid(backfill.pid, 0)[1] == 0
+        backfill.died(time.monotonic(), ended_well=True)
         assert list(spent(memory).values()) == [9]
     folder.release()
 
@@ -447,10 +447,10 @@ def test_start_that_is_stopped_says_nothing_of_a_time_that_is_over(tmp_path: Pat
     folder, lines, reaped = LedgerFolder(tmp_path, 1, 8192), io.StringIO(), list[int]()
     logger = logging.Logger("test")
     logger.addHandler(logging.StreamHandler(lines))
-    opening = BudgetOpening(
+    backfill = BudgetBackfill(
         settings, BudgetMemory(1000, 1), folder, logger, lambda _work: fork(lambda: signal.pause() or 0)
     )
-    opening.begin([], lambda: True, reaped.append)
+    backfill.begin([], lambda: True, reaped.append)
     assert (len(reaped), lines.getvalue()) == (1, "")
     folder.release()
 
@@ -466,10 +466,10 @@ class Readings:
         self.rules: Sequence[BudgetRule] = self.settings.budgets
         self.keys: list[KeyEntry] = []
         self.ended_well = True
-        self.opening = BudgetOpening(
+        self.backfill = BudgetBackfill(
             self.settings, self.memory, self.folder, logging.Logger("test"), self._fork, wall_s=lambda: self.wall_s
         )
-        monkeypatch.setattr(budget_opening, "record_store", self._store)
+        monkeypatch.setattr(budget_backfill, "record_store", self._store)
 
     def _store(self, settings: Settings, **how: bool) -> Store:
         if self.problem:
@@ -485,11 +485,11 @@ class Readings:
         """Return whether it was read."""
         self.now_s, self.wall_s, n = self.now_s + after_s, self.wall_s + after_s, self.n
         self.keys += come
-        self.opening.look(self.rules, KeyChanges(came(*come), lambda: self.keys), self.now_s)
+        self.backfill.look(self.rules, KeyChanges(came(*come), lambda: self.keys), self.now_s)
         return self.n > n
 
     def died(self) -> None:
-        self.opening.died(self.now_s, ended_well=self.ended_well)
+        self.backfill.died(self.now_s, ended_well=self.ended_well)
 
 
 @pytest.fixture
@@ -587,14 +587,14 @@ def test_what_was_spent_is_found_on_a_full_disk(tmp_path: Path) -> None:
 
         return fork(work)
 
-    opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork_beside)
-    opening.begin([entry(1)], lambda: False, lambda _pid: None)
+    backfill = BudgetBackfill(settings, memory, folder, logging.Logger("test"), fork_beside)
+    backfill.begin([entry(1)], lambda: False, lambda _pid: None)
     assert list(spent(memory).values()) == [7] and memory.is_unread
     now_s = time.monotonic()
     for is_full in (True, False):
         now_s += 60
-        opening.look(settings.budgets, KeyChanges({}, lambda: [entry(1)]), now_s)
-        opening.died(now_s, ended_well=os.waitpid(opening.pid, 0)[1] == 0)
+        backfill.look(settings.budgets, KeyChanges({}, lambda: [entry(1)]), now_s)
+        backfill.died(now_s, ended_well=os.waitpid(backfill.pid, 0)[1] == 0)
         assert memory.is_unread == is_full
     assert list(spent(memory).values()) == [7]
     folder.release()
