@@ -292,7 +292,7 @@ async def _stalls(port: int, keys: _Managed) -> None:
 
 
 async def _run(keys: _File | _Managed, workers: int) -> tuple[int, float, float]:
-    """Return how many were refused, and when a change of the file was in force."""
+    """Return how many were refused, and when a change of the file was active."""
     n_keys = keys.n_keys
     async with upstream(lambda _: None) as origin:
         with _gateway(keys, workers, origin) as (process, port, start_s):

@@ -2,7 +2,7 @@
 
     python -m bench.key_timing [--tries N]
 
-Two tables: the check of a head by itself, with 1,000 keys in force; and whole requests to a gateway on loopback. Tries
+Two tables: the check of a head by itself, with 1,000 active keys; and whole requests to a gateway on loopback. Tries
 are taken in a random order, so that what the machine does meanwhile falls on all alike; the noise of a median is the
 spread of the medians of 20 parts of its tries. A report, never a gate: a loaded machine can make any two differ.
 

@@ -161,8 +161,8 @@ def _apply(settings: Settings, stores: OpenStores, made: Plan, progress: _Progre
     _put_in_force(settings, stores)
     which = "keys of an earlier import that this one has not"
     why = "deleted in LiteLLM, expired, left out above, or of another database"
-    in_force = {f"{which} ({why}); delete those here that are not to work": missing}
-    told = _notes("still in force:", in_force if missing else {}, len(missing))
+    active = {f"{which} ({why}); delete those here that are not to work": missing}
+    told = _notes("still active:", active if missing else {}, len(missing))
     for line in (*_notes("could not be kept:", failed), *told, *_done(done, made)):
         progress.tell(line)
     return 1 if failed else 0
@@ -184,7 +184,7 @@ def _missing(accounts: Accounts, made: Plan, now_s: int) -> Iterator[str]:
 
 
 def _put_in_force(settings: Settings, stores: OpenStores) -> None:
-    """Write which keys are in force: a gateway that starts then knows them and their budgets from its first request.
+    """Write which keys are active: a gateway that starts then knows them and their budgets from its first request.
 
     One that runs does it itself.
     """

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import orjson
 
+from velox.accounts.active import caller_id_of
 from velox.accounts.fields import FieldError, time_text
-from velox.accounts.force import caller_id_of
 from velox.accounts.model import Kind
 from velox.accounts.service import Adopted
 from velox.ledger.record import recorded_key

@@ -65,14 +65,14 @@ def test_what_the_api_changes_holds_for_clients(tmp_path: Path) -> None:
     with managed(tmp_path, VELOX_WORKERS="2") as velox:
         status, made = call(velox, "POST", "/api/v1/keys", {"name": "shop", "tags": ["eu"]})
         assert status == 201
-        until(lambda: all(status_of(velox, made["key"]) == 200 for _ in range(4)), "it is in force")
+        until(lambda: all(status_of(velox, made["key"]) == 200 for _ in range(4)), "it is active")
         calls = lambda: call(velox, "GET", "/api/v1/usage?by=tag", token=made["key"])[1]["data"]  # noqa: E731
         until(lambda: calls() and calls()[0]["tag"] == "eu" and calls()[0]["calls"] >= 4, "its client sees its usage")
         assert call(velox, "GET", "/api/v1/changes", token=made["key"])[0] == 403
 
         status, rotated = call(velox, "POST", f"/api/v1/keys/{made['id']}/rotate", {"grace_s": 0})
         assert status == 200
-        until(lambda: status_of(velox, rotated["key"]) == 200, "the new secret is in force")
+        until(lambda: status_of(velox, rotated["key"]) == 200, "the new secret is active")
         until(lambda: status_of(velox, made["key"]) == 401, "the old one is not")
         assert len(call(velox, "GET", "/api/v1/usage?by=key")[1]["data"]) == 1, "it is one key in the records"
 
@@ -92,7 +92,7 @@ def test_team_manages_its_keys(tmp_path: Path) -> None:
         boss = call(velox, "POST", "/api/v1/keys", {"id": "boss", "team": "red", "role": "team_admin"})[1]["key"]
         status, made = call(velox, "POST", "/api/v1/keys", {"rpm": 600}, token=boss)
         assert (status, made["team"]) == (201, "red")
-        until(lambda: status_of(velox, made["key"]) == 200, "it is in force")
+        until(lambda: status_of(velox, made["key"]) == 200, "it is active")
         for id_ in ("theirs", "no-such-key"):
             assert call(velox, "DELETE", f"/api/v1/keys/{id_}", token=boss)[0] == 404
         assert call(velox, "POST", "/api/v1/keys", {"team": "blue"}, token=boss)[0] == 403

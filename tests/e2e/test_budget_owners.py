@@ -41,7 +41,7 @@ def test_budgets_of_managed_keys_teams_and_users_come_into_force(priced: Priced)
             for n, more in enumerate(({}, {}, {"user": user.id}))
         ]
         secrets = [secret for _, secret in made]
-        until(lambda: [ask(velox, key, "unpriced") for key in secrets] == [403] * 3, "they are in force")
+        until(lambda: [ask(velox, key, "unpriced") for key in secrets] == [403] * 3, "they are active")
         assert [ask(velox, secrets[2]) for _ in range(3)] == [200, 200, 429], "the user's, of two windows the first"
         assert [ask(velox, key) for key in (secrets[0], secrets[1], secrets[0])] == [200, 429, 429], "the team's"
         accounts.update("team", team.id, {"budgets": [{**OF_TEAM, "usd": "0.0075"}]}, ACTOR)

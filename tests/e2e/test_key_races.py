@@ -26,7 +26,7 @@ from tests.e2e.test_keys import ask, wait_statuses
 from tests.e2e.test_managed_keys import managed
 from tests.e2e.tools import Client
 from tests.postgres_server import postgres_server
-from velox.accounts.force import caller_id_of
+from velox.accounts.active import caller_id_of
 from velox.accounts.postgres import PostgresAccounts
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
@@ -36,7 +36,7 @@ ACTOR = "tests"
 N_RACES = 1000
 N_RACERS = 8
 N_WORKERS = 4
-# docs/keys.md: a change is in force within 2 s.
+# docs/keys.md: a change is active within 2 s.
 IN_FORCE_S = 2.0
 # Between two changes of one key: below, at and above the time that the supervisor looks and the files are written.
 MOST_APART_S = 0.5

@@ -206,7 +206,7 @@ def test_key_file_behind_a_link_that_is_swapped_is_followed(upstream: RecordingU
 
 
 def test_key_file_that_is_bad_or_gone_changes_nothing(upstream: RecordingUpstream, tmp_path: Path) -> None:
-    """The keys before stay in force, one line is logged, the gauge is up; a good file is taken again."""
+    """The keys before stay active, one line is logged, the gauge is up; a good file is taken again."""
     file = tmp_path / "keys"
     file.write_text("vk-one\n")
     with rotating(upstream, file, workers=1) as (velox, clients), upstream.playing(healthy):

@@ -1,4 +1,4 @@
-"""Keys that are made while the gateway runs: in force in every worker, whatever happens to the ledger's process."""
+"""Keys that are made while the gateway runs: active in every worker, whatever happens to the ledger's process."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_keys_changed_before_the_start_hold_from_the_first_request(upstream: Rec
 
 
 def test_keys_hold_without_their_database(upstream: RecordingUpstream, tmp_path: Path) -> None:
-    """It is damaged, the ledger's process killed, the gateway started anew: those that were in force stay so."""
+    """It is damaged, the ledger's process killed, the gateway started anew: those that were active stay so."""
     folder = tmp_path / "ledger"
     with managed(upstream, folder, workers=1) as (velox, clients):
         _, secret = Accounts(SqliteAccounts(folder)).create_key({}, ACTOR)

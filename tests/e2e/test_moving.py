@@ -74,7 +74,7 @@ def test_scripts_of_litellm_work(tmp_path: Path) -> None:
 
         made = run(commands[0])
         assert made["max_budget"] == 20 and made["budget_duration"] == "30d"
-        until(lambda: ask(velox, made["key"])[0] == 200, "it is in force")
+        until(lambda: ask(velox, made["key"])[0] == 200, "it is active")
         until(lambda: run(commands[1], KEY=made["key"])["info"]["spend"] > 0, "its spend is recorded")
         assert ask(velox, made["key"], "o1")[0] == 403
         assert run(commands[2])["results"][0]["metrics"]["api_requests"] >= 1

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.ledger.made import NOON_S, made_call
-from velox.accounts.force import caller_id
+from velox.accounts.active import caller_id
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
 from velox.admin.api.call import Asker

@@ -487,7 +487,7 @@ def test_keys_that_litellm_has_no_longer_are_told(
 ) -> None:
     """Somebody has revoked them there since the first run; a key of Velox's own is none of them."""
     folder, later = tmp_path / "ledger", tmp_path / "later.sql"
-    assert "still in force" not in run(folder, capsys)[1]
+    assert "still active" not in run(folder, capsys)[1]
     accounts.create_key({}, "ann")
     lines = COPY.read_text().splitlines(keepends=True)
     later.write_text("".join(line for line in lines if not line.startswith(digest("sk-lab-0123456789abcdefg"))))
@@ -498,7 +498,7 @@ def test_keys_that_litellm_has_no_longer_are_told(
     assert code == 0 and lab is not None
     assert f"delete those here that are not to work: {lab.id}\n" in told
     accounts.block("key", lab.id, "ann")
-    assert "still in force" not in run(folder, capsys, dump=later)[1]
+    assert "still active" not in run(folder, capsys, dump=later)[1]
 
 
 def test_dump_of_another_database_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

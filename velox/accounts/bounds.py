@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from velox.accounts.active import covers_endpoint
 from velox.accounts.fields import RATE_OF, RATES, read_fields
-from velox.accounts.force import covers_endpoint
 from velox.accounts.model import Bounds, Change, Key
 from velox.policy.budgets.budget import same_windows
 from velox.policy.patterns import covers

@@ -1,6 +1,6 @@
-"""A managed key in force as a line of a file: all that holds for it, with the digests that it is known by.
+"""An active managed key as a line of a file: all that holds for it, with the digests that it is known by.
 
-Knows: how a line is written and read. Does not know: which keys are in force (force.py), or which file it is.
+Knows: how a line is written and read. Does not know: which keys are active (active.py), or which file it is.
 
 What a key may do is a part by itself, `terms`: it is the same for most keys of a team, so that it is read once for all
 of them, and they share it in memory.
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from velox.accounts.force import caller_id_of, entry_of
+from velox.accounts.active import caller_id_of, entry_of
 from velox.accounts.model import Digest, Key, Team, User
 from velox.memo import Memo
 from velox.types import KeyEntry, KeyTerms

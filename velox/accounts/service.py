@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from velox.accounts.active import covers_endpoint, entry_of, is_over
 from velox.accounts.bounds import LoosenedError, bounds_of_audit, check_bounds, set_bounds
 from velox.accounts.fields import FieldError, read_fields, view
-from velox.accounts.force import covers_endpoint, entry_of, is_over
 from velox.accounts.model import Account, Bounds, Change, Digest, Key, Kind, Team, User
 from velox.accounts.store import AccountStore, Conflict, ConflictError, Write
 from velox.policy import spellings
@@ -449,7 +449,7 @@ class Accounts:
         return msgspec.json.decode(document, type=_TYPES[kind])
 
     def key_of(self, secret: str) -> Key | None:
-        """Return the key that a client presents, also one that is not in force; None: it is none of ours."""
+        """Return the key that a client presents, also one that is not active; None: it is none of ours."""
         id_ = self._store.owner(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest())
         document = None if id_ is None else self._store.get("key", id_)
         return None if document is None else msgspec.json.decode(document, type=Key)

@@ -1,4 +1,4 @@
-"""The keys in force, in two files: written by the ledger's process, read by the supervisor.
+"""The active keys, in two files: written by the ledger's process, read by the supervisor.
 
     keys.snapshot    all of them; replaced as a whole, at the writer's start and when the other one has become long
     keys.changes     what has changed since: a line more for each key that has
@@ -9,7 +9,7 @@ where keys are kept, or who must know them.
 They are what workers go by when the database is away, and at the start. The first line of the snapshot has the digest
 of the rest, each line of the changes a checksum of its own: half of a file, or of a line, is never taken for one. The
 changes name the snapshot that they belong to; those of another one don't count. So whatever is killed, whenever, what
-is read is what was in force at some moment, and the last one that was written down.
+is read is what was active at some moment, and the last one that was written down.
 """
 
 from __future__ import annotations

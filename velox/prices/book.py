@@ -1,6 +1,7 @@
 """Which price a call has: the user's own before the table that is shipped.
 
-Knows: the order of precedence, times in force, and how much is remembered. Does not know: files, a clock, who asks.
+Knows: the order of precedence, when a price is valid, and how much is remembered. Does not know: files, a clock, who
+asks.
 
     exact name > pattern > upstream's default > shipped table; of each, the model that answered before the one asked for
 

@@ -65,7 +65,7 @@ _REGIONAL_PERCENT: Final = {"anthropic": 110}
 
 
 class Dated(NamedTuple):
-    """A price, and when it is in force: from a time on (seconds since 1970), and in these seconds of the day (UTC)."""
+    """A price, and when it is valid: from a time on (seconds since 1970), and in these seconds of the day (UTC)."""
 
     price: Price | None
     begins_s: int = 0
@@ -73,7 +73,7 @@ class Dated(NamedTuple):
     daily: tuple[int, int] | None = None
 
     def is_active(self, now_s: int) -> bool:
-        """Tell whether the price is in force."""
+        """Tell whether the price is valid."""
         if now_s < self.begins_s or (self.ends_s is not None and now_s >= self.ends_s):
             return False
         if self.daily is None:
@@ -218,7 +218,7 @@ def is_made(tier: str) -> bool:
 
 
 def _with_first(prices: list[Dated]) -> tuple[Dated, ...]:
-    """Return prices, the last of them for any time that none is in force: so does genai-prices."""
+    """Return prices, the last of them for any time that none is valid: so does genai-prices."""
     return (*prices[:-1], prices[-1]._replace(begins_s=0, daily=None)) if prices else ()
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from velox.accounts.force import caller_id
+from velox.accounts.active import caller_id
 from velox.accounts.model import TEAM_ADMIN, Key
 from velox.accounts.service import Accounts, AccountsError
 from velox.admin.api.accounts import AccountPages
@@ -57,7 +57,7 @@ class _Databases:
         return record_store(self._settings, is_reader=True, without_room=True)
 
     def asker_of(self, secret: str) -> Asker | None:
-        """Return whose key it is; None: no key that is in force. Raises StoreError."""
+        """Return whose key it is; None: no key that is active. Raises StoreError."""
         if self._settings.ledger is None or not self._settings.managed_keys:
             return None
         key = self.accounts().key_in_force(secret)

@@ -1,10 +1,10 @@
 """What a reload must not take away unasked: a file that was emptied or cut off is good YAML, and means something else.
 
-Knows: how a configuration that lost its contents differs from the one in force. Does not know: who reads it, when, or
+Knows: how a configuration that lost its contents differs from the active one. Does not know: who reads it, when, or
 who may force it.
 
-    not even forced   requests would go to the built-in default upstream, though the one in force named others
-    unless forced     the end mark `end: true` is gone, or the last line has no end, where the one in force had it
+    not even forced   requests would go to the built-in default upstream, though the active one named others
+    unless forced     the end mark `end: true` is gone, or the last line has no end, where the active one had it
                       every upstream that had requests is gone
                       `routes` is gone, or every route whose upstreams had requests
                       an upstream has no keys any more: the clients' own would go up
@@ -40,9 +40,9 @@ def losses(running: Settings, found: Settings, used: Collection[str]) -> Iterato
     path = found.config_file or "the configuration"
     before, now = running.file_end, found.file_end
     if before.has_mark and not now.has_mark:
-        yield Loss(f"{path}: its last field `end: true` is gone, which the file in force has: it looks cut off")
+        yield Loss(f"{path}: its last field `end: true` is gone, which the active file has: it looks cut off")
     elif before.is_line and not now.is_line:
-        yield Loss(f"{path}: its last line has no end, unlike the file in force: it looks cut off")
+        yield Loss(f"{path}: its last line has no end, unlike the active file: it looks cut off")
     if _is_default(found) and _origins(found) != _origins(running):
         origins = ", ".join(map(str, found.upstream_origins))
         text = f"{path}: it names no upstream, and requests would go to the default, {origins}; expected"

@@ -131,7 +131,7 @@ class GatewayStatus:
     draining = _Cell(2, bool)
     # How many keys a client may present; 0: none is required, unless there are managed ones.
     n_keys = _Cell(3, int)
-    # True while the file of keys can't be used, and the keys before it stay in force.
+    # True while the file of keys can't be used, and the keys before it stay active.
     key_file_is_bad = _Cell(4, bool)
     # When the gateway's certificate expires, in seconds since 1970; 0: there is none.
     tls_not_after_s = _Cell(7, int)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from velox.accounts.force import caller_id, caller_id_of
+from velox.accounts.active import caller_id, caller_id_of
 from velox.accounts.model import Account, Key, Kind
 from velox.accounts.service import Accounts
 from velox.ledger.record import key_id, recorded_key

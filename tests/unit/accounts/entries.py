@@ -1,4 +1,4 @@
-"""The entries of all keys that are in force, from the accounts as a store has them."""
+"""The entries of all keys that are active, from the accounts as a store has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from velox.accounts.force import entry_of, is_over
+from velox.accounts.active import entry_of, is_over
 from velox.accounts.model import Digest, Key, Kind, Team, User
 from velox.types import KeyEntry
 

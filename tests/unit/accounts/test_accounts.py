@@ -1,4 +1,4 @@
-"""Keys, teams and users: made, changed, deleted; what is refused; what is in force then. The clock is the test's."""
+"""Keys, teams and users: made, changed, deleted; what is refused; what is active then. The clock is the test's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.postgres_server import PostgresServer
 from tests.unit.accounts.entries import entries_in_force
+from velox.accounts.active import _within, caller_id
 from velox.accounts.fields import FIELDS, view
-from velox.accounts.force import _within, caller_id
 from velox.accounts.model import KINDS, Key
 from velox.accounts.postgres import PostgresAccounts
 from velox.accounts.service import Accounts, AccountsError
@@ -271,7 +271,7 @@ def test_bound_on_secrets_never_stops_a_rotation_without_a_grace(house: House) -
 
 
 def test_team_bounds_its_keys(house: House) -> None:
-    """Models, endpoints, class: what a key has besides is refused, and not in force when the team shrinks."""
+    """Models, endpoints, class: what a key has besides is refused, and not active when the team shrinks."""
     house.accounts.create_team({"id": "red", "models": ["gpt-*", "o1"], "priority": "normal", "rpm": 60}, ME)
     plain = house.accounts.create_key({"team": "red", "priority": "high", "tags": ["k"], "name": "plain"}, ME).key
     some = house.accounts.create_key({"team": "red", "models": ["gpt-4*", "o1"], "name": "some"}, ME).key
@@ -445,7 +445,7 @@ VALUES = st.recursive(
 def test_whatever_is_given_makes_a_key_or_names_the_field(
     tmp_path_factory: pytest.TempPathFactory, fields: Mapping[str, object]
 ) -> None:
-    """Never an error of another kind; what is made can be shown and is in force as it was asked for."""
+    """Never an error of another kind; what is made can be shown and is active as it was asked for."""
     house = House(SqliteAccounts(tmp_path_factory.mktemp("accounts")))
     try:
         made = house.accounts.create_key(fields, ME)

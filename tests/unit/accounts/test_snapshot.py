@@ -1,4 +1,4 @@
-"""The files of keys in force: what is written is what is read; a part of them, or others, are nothing."""
+"""The files of active keys: what is written is what is read; a part of them, or others, are nothing."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_file_that_is_not_whole_is_nothing(written: Written) -> None:
 
 
 def test_changes_that_are_cut_off_count_as_far_as_they_are_whole(written: Written) -> None:
-    """Cut at any byte, as a writer that is killed leaves it: what was in force after some change is in force."""
+    """Cut at any byte, as a writer that is killed leaves it: what was active after some change is active."""
     written.write()
     states = [written.names()]
     for n in range(3):

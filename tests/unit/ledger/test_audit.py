@@ -290,7 +290,7 @@ def test_cost_of_a_row_is_what_its_columns_and_prices_make(
 def test_cost_by_the_shipped_table_is_recomputed(
     tmp_path: Path, config: Path, upstream: str, asked: str, usage: TokenUsage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the price that was in force then, for the model that answered and the tier that it was served in."""
+    """At the price that was valid then, for the model that answered and the tier that it was served in."""
     row = recorded(tmp_path, config, upstream, asked, usage)
     printed = printed_price(config, row, capsys)
     assert (row["price"], row["prices"]) == (printed["source"], printed["version"])

@@ -60,7 +60,7 @@ LOST = [
         "every route whose upstreams had requests would be gone: chat, rest" + FORCE,
         True,
     ),
-    (WHOLE.rstrip("\n"), "its last line has no end, unlike the file in force: it looks cut off" + FORCE, True),
+    (WHOLE.rstrip("\n"), "its last line has no end, unlike the active file: it looks cut off" + FORCE, True),
 ]
 
 
@@ -157,7 +157,7 @@ def test_end_mark_is_asked_for_once_it_was_there(tmp_path: Path) -> None:
     assert gateway.lines[-1].endswith("nothing has changed")
     gateway.file.write_text(WHOLE.removesuffix("  - {name: rest, to: spare}\n"))
     gateway.settle()
-    wanted = "its last field `end: true` is gone, which the file in force has: it looks cut off"
+    wanted = "its last field `end: true` is gone, which the active file has: it looks cut off"
     assert gateway.lines[-1] == f"{gateway.file}: {wanted}{FORCE}"
     gateway.file.write_text(WHOLE.replace("{name: rest, to: spare}", "{name: rest, to: private}") + "end: true\n")
     gateway.settle()
@@ -167,7 +167,7 @@ def test_end_mark_is_asked_for_once_it_was_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mark", ["", "end: true\n"])
 @pytest.mark.more
 def test_file_that_is_cut_off_anywhere_sends_nothing_to_an_unnamed_place(tmp_path: Path, mark: str) -> None:
-    """150 files, each cut off at a byte by chance: every origin in force is one of a whole file.
+    """150 files, each cut off at a byte by chance: every active origin is one of a whole file.
 
     With the mark nothing of them is ever taken. Each second reload is asked for, the others are seen by the watcher.
     """

@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from velox.accounts.force import caller_id_of
+from velox.accounts.active import caller_id_of
 from velox.admin.api import schemas
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import OWNERS, Field, Route

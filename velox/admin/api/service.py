@@ -42,7 +42,7 @@ class _Line:
 class Api:
     """The API of the admin listener.
 
-    asker_of: returns who shows a key of a client; None: it is no key in force. It may wait for the database.
+    asker_of: returns who shows a key of a client; None: it is no active key. It may wait for the database.
     logger: the operations log. others: paths of another API that are served beside it; None: none are.
     """
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from velox.accounts.active import covers_endpoint
 from velox.accounts.fields import RATES, FieldError, read_fields
-from velox.accounts.force import covers_endpoint
 from velox.accounts.model import Account, Key, Team
 from velox.accounts.service import Accounts, AccountsError
 from velox.admin.api.call import ApiError, Asker

@@ -1,7 +1,7 @@
-"""How the supervisor compares the keys that it accepts, and that workers are forked with, with those that are in force.
+"""How the supervisor compares the keys that it accepts, and that workers are forked with, with the active ones.
 
-Knows: when, and how many at a time: 100,000 keys take a few minutes, 1,000 a second. Does not know: which keys are in
-force (credentials.py), or what is done about a difference (keys/corrections.py).
+Knows: when, and how many at a time: 100,000 keys take a few minutes, 1,000 a second. Does not know: which keys are
+active (credentials.py), or what is done about a difference (keys/corrections.py).
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class KeyComparison:
         """True when look() begins anew."""
         return now_s >= self._due_s
 
-    def look(self, in_force: Mapping[bytes, KeyEntry], now_s: float) -> list[bytes]:
+    def look(self, active: Mapping[bytes, KeyEntry], now_s: float) -> list[bytes]:
         """Return digests that are accepted otherwise than they should be. now_s: monotonic."""
         wrong: list[bytes] = []
         if self.is_due(now_s):
             self._due_s = now_s + COMPARE_S
-            wrong += self._auth.beyond(in_force)
+            wrong += self._auth.beyond(active)
             if not wrong and self._auth.asks:
                 self._log.publish(MARK, self._auth.mark)
-            self._left = iter(list(in_force))
+            self._left = iter(list(active))
         for digest in islice(self._left, _PART):
-            key = in_force.get(digest)
+            key = active.get(digest)
             if key is not None and self._auth.caller(digest) != caller_of(key):
                 wrong.append(digest)
         return wrong

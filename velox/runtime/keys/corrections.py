@@ -23,7 +23,7 @@ __all__ = ["CHANGED", "COMPARE_S", "LEFT", "MISSING", "KeyCorrections", "named"]
 COMPARE_S: Final = 15.0
 
 LEFT: Final = "was accepted, but is revoked"
-MISSING: Final = "was refused, but is in force"
+MISSING: Final = "was refused, but is active"
 CHANGED: Final = "had other rights than it has"
 
 _MOST_LOGGED: Final = 10

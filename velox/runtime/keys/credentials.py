@@ -78,15 +78,15 @@ class KeyWatch:
         self._digests = frozenset(key.digest for key in self._others)
         self._managed: Final = _managed(settings, logger)
         wall_s = wall()
-        in_force = _in_force(settings.api_keys, wall_s)
-        self._by_digest = {key.digest: key for key in in_force}
-        self._keys: tuple[KeyEntry, ...] | None = in_force
-        self._expires_s = _next_expiry(in_force)
+        active = _active(settings.api_keys, wall_s)
+        self._by_digest = {key.digest: key for key in active}
+        self._keys: tuple[KeyEntry, ...] | None = active
+        self._expires_s = _next_expiry(active)
         self._expired_s = _last_expiry(settings.api_keys, wall_s)
         self._is_full = False
         # Made once: processes that are forked share it until they change it.
         self.auth: Final = Authenticator(
-            in_force,
+            active,
             asks=settings.asks_for_keys,
             hosts=settings.hosts,
             pages=WebOrigins(settings.cors_origins),
@@ -107,7 +107,7 @@ class KeyWatch:
         self._content: Final = Settled(b"")  # by its hash; what the settings were read from is looked at once more
         # What the file was when its content had this hash; None: it is read again. A file of 100,000 keys has 12 MB.
         self._hashed: tuple[FileState, bytes] | None = None
-        status.n_keys = len(in_force)
+        status.n_keys = len(active)
 
     def __repr__(self) -> str:
         return f"<KeyWatch {self._path} keys={len(self._by_digest)}>"
@@ -170,7 +170,7 @@ class KeyWatch:
         if n_gone:
             self._logger.info("keys that have expired: %d", n_gone)
         if n_back:
-            self._logger.info("the clock was set back; keys that are in force again: %d", n_back)
+            self._logger.info("the clock was set back; keys that are active again: %d", n_back)
 
     def take_changes(self) -> KeyUpdate:
         """Return what the keys that have changed since the last time are now."""
@@ -217,10 +217,10 @@ class KeyWatch:
         return self._is_within(len(self._by_digest) + (digest not in self._by_digest))
 
     def _is_within(self, n: int) -> bool:
-        """Tell whether so many keys may be in force; where it is news that they may not, log it."""
+        """Tell whether so many keys may be active; where it is news that they may not, log it."""
         was_full, self._is_full = self._is_full, n > MOST_KEYS
         if self._is_full and not was_full:
-            self._logger.error("more than %d keys: further managed keys are not in force", MOST_KEYS)
+            self._logger.error("more than %d keys: further managed keys are not active", MOST_KEYS)
         return not self._is_full
 
     def _judge(self, content: bytes, why: str | None) -> None:
@@ -264,7 +264,7 @@ class KeyWatch:
     def _publish(self, now_s: float, *, corrects: bool = False) -> bool:
         """Have those keys hold that have not expired; False: these are the same as before."""
         all_ = (*self._others, *(key for key in self._entries() if key.digest not in self._digests))
-        keys = _in_force(all_, now_s)
+        keys = _active(all_, now_s)
         if not self._is_within(len(keys)):
             # Those of files first, then those that have a place.
             keys = tuple(sorted(keys, key=lambda key: key.is_managed + (key.digest not in self._by_digest)))[:MOST_KEYS]
@@ -302,7 +302,7 @@ def _managed(settings: Settings, logger: logging.Logger) -> ManagedKeys | None:
     return ManagedKeys(settings.ledger, tuple(key for key in settings.api_keys if key.is_managed), logger)
 
 
-def _in_force(keys: tuple[KeyEntry, ...], now_s: float) -> tuple[KeyEntry, ...]:
+def _active(keys: tuple[KeyEntry, ...], now_s: float) -> tuple[KeyEntry, ...]:
     """Return the keys that have not expired."""
     if all(key.expires_s is None or key.expires_s > now_s for key in keys):
         return keys
@@ -321,9 +321,9 @@ def _last_expiry(keys: Iterable[KeyEntry], now_s: float) -> float:
 def _looks_cut_off(before: FileEnd, now: FileEnd) -> str | None:
     """Return why a file of keys is not taken to be whole. Half a key would be a key, and a short one lets people in."""
     if before.has_mark and not now.has_mark:
-        return "its last line `# end` is gone, which the file in force has: it looks cut off"
+        return "its last line `# end` is gone, which the active file has: it looks cut off"
     if before.is_line and not now.is_line:
-        return "its last line has no end, unlike the file in force: it looks cut off"
+        return "its last line has no end, unlike the active file: it looks cut off"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Which managed keys are in force, as the database has them, before the first request is served.
+"""Which managed keys are active, as the database has them, before the first request is served.
 
 The files of keys are what this gateway wrote last: keys may have been made or blocked since then, by a command while it
 did not run, or at another gateway of the same database; a folder that is new has none. So a child writes them anew, as
@@ -50,7 +50,7 @@ def open_keys(
         return
     code = wait_for(pid, start_s, is_stopped)
     if code is None and not is_stopped():
-        logger.error("managed keys could not be read in %g s: those that were in force last stay so", start_s)
+        logger.error("managed keys could not be read in %g s: those that were active last stay so", start_s)
     on_reaped(pid)
     if code != _IS_NEW:
         return

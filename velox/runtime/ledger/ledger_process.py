@@ -234,7 +234,7 @@ class Pruner:
 
 
 class KeyWriter:
-    """Writes down which managed keys are in force, whenever that has changed. While it can't, the last ones hold.
+    """Writes down which managed keys are active, whenever that has changed. While it can't, the last ones hold.
 
     Now and then it compares what is written with the database.
     """
@@ -269,7 +269,7 @@ class KeyWriter:
             self._due_s = now_s + _RETRY_S
             if str(exc) != self._problem:
                 self._problem = str(exc)
-                self._logger.error("managed keys can't be read: %s; those that were in force last stay so", exc)
+                self._logger.error("managed keys can't be read: %s; those that were active last stay so", exc)
             return False
         self._due_s = now_s if has_more else now_s + _KEYS_S
         if self._problem:

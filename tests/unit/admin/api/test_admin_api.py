@@ -16,8 +16,8 @@ import pytest
 
 from tests.unit.admin.api.schema_check import problems
 from tests.unit.ledger.made import NOON_S, made_call
+from velox.accounts.active import caller_id, caller_id_of
 from velox.accounts.fields import FIELDS
-from velox.accounts.force import caller_id, caller_id_of
 from velox.accounts.model import KINDS
 from velox.accounts.service import Accounts, AccountsError
 from velox.accounts.sqlite import SqliteAccounts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.admin.api.schema_check import problems
-from velox.accounts.force import caller_id_of
+from velox.accounts.active import caller_id_of
 from velox.admin.api.budgets import BudgetPages
 from velox.admin.api.call import Asker
 from velox.admin.api.service import Api

@@ -353,7 +353,7 @@ def test_worker_ends_what_it_accepts_alone(world: World) -> None:
     assert found["key left"] == (
         "key left (0000000000000007) was accepted, but is revoked: corrected (held by: worker)"
     )
-    assert "was refused, but is in force" in found["key lost"] and "had other rights" in found["key limited"]
+    assert "was refused, but is active" in found["key lost"] and "had other rights" in found["key limited"]
     world.lines.clear()
     turns(world, 4 * LEFT_S)
     assert world.lines == [], "it was corrected once"

@@ -128,8 +128,8 @@ def test_symbolic_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "why"),
     [
-        ("one\ntwo\n", "one\ntw", "its last line has no end, unlike the file in force"),
-        ("one\ntwo\n# end\n", "one\n", "its last line `# end` is gone, which the file in force has"),
+        ("one\ntwo\n", "one\ntw", "its last line has no end, unlike the active file"),
+        ("one\ntwo\n# end\n", "one\n", "its last line `# end` is gone, which the active file has"),
         ("- key: one\n- key: two\n# end\n", "- key: one\n", "its last line `# end` is gone"),
     ],
 )
@@ -302,7 +302,7 @@ def test_keys_that_a_wrong_clock_took_away_are_back_when_it_is_right(tmp_path: P
         watched.wall_s = right_s + 1
         assert watched.names() == all_ and len(watched.watch.keys) == 5
 
-    expired, back = "keys that have expired: 3", "the clock was set back; keys that are in force again: 3"
+    expired, back = "keys that have expired: 3", "the clock was set back; keys that are active again: 3"
     assert watched.lines == [expired, back] * 2
 
 
@@ -478,7 +478,7 @@ def test_digest_that_another_key_has_now_stays(tmp_path: Path) -> None:
 
 
 def test_changes_that_nobody_can_have_written_change_nothing(tmp_path: Path) -> None:
-    """Half of a line waits for its other half; what is no line is told, and what was in force stays."""
+    """Half of a line waits for its other half; what is no line is told, and what was active stays."""
     watched = Managed(tmp_path)
     watched.accounts.create_key({"id": "a", "name": "a"}, "me")
     assert watched.names() == {"", "a"}

@@ -66,7 +66,7 @@ def test_key_that_was_blocked_while_no_gateway_ran_never_holds(tmp_path: Path) -
 
 
 def test_database_that_hangs_or_fails_holds_no_start_up(tmp_path: Path) -> None:
-    """The keys that were in force last stay so."""
+    """The keys that were active last stay so."""
     store = SqliteAccounts(tmp_path)
     shop, _ = Accounts(store).create_key({"name": "shop"}, ACTOR)
     assert opened(tmp_path) == ({"shop"}, "")

@@ -1,4 +1,4 @@
-"""Which keys are in force, and what each of them may do: from the accounts as they are kept.
+"""Which keys are active, and what each of them may do: from the accounts as they are kept.
 
 Knows: how a key, its team and its user go together. Does not know: where they are kept, or who takes the keys.
 """
