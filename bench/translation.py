@@ -29,7 +29,7 @@ import orjson
 from bench.machine import describe
 from docs.tables import fill
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import dialect_table
@@ -135,7 +135,7 @@ def _events(api: ApiKind, *, is_padded: bool = False) -> tuple[bytes, list[bytes
 
 def _translator(client: ApiKind, model: ApiKind, *, stream: bool = False) -> GenerationTranslator:
     dropped, made = DroppedFields(), dialect_table()
-    call = Call("0a1b2c", 1_790_000_000, "m", stream)
+    call = ClientCall("0a1b2c", 1_790_000_000, "m", stream)
     return GenerationTranslator(
         made.clients[client](call, dropped), made.models[model](ModelFacts(), dropped, "x"), dropped
     )
@@ -147,7 +147,7 @@ def _translated(client: ApiKind, model: ApiKind) -> Callable[[], object]:
 
     def cross() -> object:
         dropped = DroppedFields()
-        call = Call("0a1b2c", 1_790_000_000, "m", True)
+        call = ClientCall("0a1b2c", 1_790_000_000, "m", True)
         reader, writer = made.clients[client](call, dropped), made.models[model](facts, dropped, "x")
         return GenerationTranslator(reader, writer, dropped).request(body, "m")
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Answer, Block, Call, Signature, Stop, StopReason, ToolResult, ToolUse
+from velox.dialects.canonical.model import Answer, Block, ClientCall, Signature, Stop, StopReason, ToolResult, ToolUse
 from velox.dialects.messages.call_ids import given_id, shown_id
 from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.streams.events import events_of
 
-_CALL = Call("vx0a1b2c", 1)
+_CALL = ClientCall("vx0a1b2c", 1)
 _TAKEN = re.compile(r"[a-zA-Z0-9_-]+")
 
 

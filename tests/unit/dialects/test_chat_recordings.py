@@ -15,7 +15,7 @@ from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Answer, Call, End, Failed, Request
+from velox.dialects.canonical.model import Answer, ClientCall, End, Failed, Request
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.facts.model_facts import ModelFacts
@@ -33,7 +33,7 @@ _FAILED = ("test_tool_use_failed_error_streaming#0", "test_openrouter_stream_err
 _WHOLE = [each for each in _STREAMS if not each.name.endswith(_FAILED)]
 _ERRORS = [each for each in _ALL if each.status != 200]
 
-_CALL = Call("0123abcd", 1_700_000_000)
+_CALL = ClientCall("0123abcd", 1_700_000_000)
 _REASONING = {"cerebras": "reasoning", "groq": "reasoning", "ollama": "reasoning", "openrouter": "reasoning"}
 _REFUSED = {"moderation", "web_search_options", "messages[0].content[1].type"}
 # What is gone after a round trip. Nulls, `n: 1` and `stream: false` say nothing.

@@ -15,8 +15,8 @@ from velox.dialects.canonical.model import (
     Audio,
     Block,
     CacheMark,
-    Call,
     Choice,
+    ClientCall,
     Document,
     Format,
     Image,
@@ -47,7 +47,7 @@ _MARKS = ModelFacts(renamed=(("prompt_cache_breakpoint", "cache_control"),))
 
 def _read(*, dropped: DroppedFields | None = None, **fields: Any) -> Request:
     body = {"model": "m", "messages": [_HELLO], **fields}
-    return ChatClient(Call("id", 1), dropped or DroppedFields()).read(json.dumps(body).encode())
+    return ChatClient(ClientCall("id", 1), dropped or DroppedFields()).read(json.dumps(body).encode())
 
 
 def _refused(**fields: Any) -> str:
@@ -116,7 +116,7 @@ def _written_message(message: Message, facts: ModelFacts = UNKNOWN_MODEL) -> Any
 def test_pitfall_44_wrong_requests_say_where(body: bytes, param: str) -> None:
     """JSON, types and values: a clear error with the field's path."""
     with pytest.raises(BadRequestError) as caught:
-        ChatClient(Call("id", 1), DroppedFields()).read(body)
+        ChatClient(ClientCall("id", 1), DroppedFields()).read(body)
     assert caught.value.param == param
     assert len(caught.value.message) > 10
 
@@ -130,7 +130,7 @@ def test_pitfall_44_odd_json_is_kept() -> None:
         rb'"tools":[{"type":"function","function":{"name":"f","parameters":{"maximum":12345678901234567890}}}]}'
     )
 
-    request = ChatClient(Call("id", 1), DroppedFields()).read(bytearray(body))
+    request = ChatClient(ClientCall("id", 1), DroppedFields()).read(bytearray(body))
 
     assert request.model == "b"
     assert request.messages[0].blocks == [Text(rb'"\u00e9\/\ud83d\ude00 \ud83d x \\ud83d"')]
@@ -313,7 +313,7 @@ def test_pitfall_3_arguments_in_history_are_an_object(given: str, object_: bytes
     call = b'{"id":"c","type":"function","function":{"name":"f","arguments":%b}}' % given.encode()
     body = b'{"model":"m","messages":[{"role":"assistant","tool_calls":[%b]}]}' % call
 
-    request = ChatClient(Call("id", 1), DroppedFields()).read(body)
+    request = ChatClient(ClientCall("id", 1), DroppedFields()).read(body)
 
     assert request.messages[0].blocks == [ToolUse("c", "f", object_)]
 

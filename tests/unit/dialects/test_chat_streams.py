@@ -15,7 +15,7 @@ from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
-    Call,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -43,7 +43,7 @@ from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.protocol.sse_events import MOST_REPLY_BYTES
 
-_CALL = Call("abc", 7)
+_CALL = ClientCall("abc", 7)
 _TOOL = {"type": "function", "function": {"name": "f"}}
 
 

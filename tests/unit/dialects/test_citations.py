@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from velox.dialects.as_sent.foreign_history import without_foreign
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call, Citation, ClientSide, ModelSide, Source
+from velox.dialects.canonical.model import Citation, ClientCall, ClientSide, ModelSide, Source
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.facts.model_facts import ModelFacts
@@ -34,7 +34,7 @@ from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
 _FACTS: Final = ModelFacts(web_search="web_search", thinking="none")
-_CALL: Final = Call("vx1", 7, "m")
+_CALL: Final = ClientCall("vx1", 7, "m")
 _A, _B = "https://a.example/x", "https://b.example/y"
 # Its letters have one to four bytes; its words are cited for pages A, B and both.
 _BEGINNING, _FIRST, _BETWEEN, _SECOND = "Øl 🍺: ", "Żywiec is old", ", and ", "Tyskie, too 🍻."

@@ -27,7 +27,7 @@ from velox.dialects.as_sent.claude_wrapper import (
 )
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BrokenReplyError
-from velox.dialects.canonical.model import Call, End, ErrorKind, Failed
+from velox.dialects.canonical.model import ClientCall, End, ErrorKind, Failed
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
@@ -228,7 +228,7 @@ def test_pitfall_42_errors_of_bedrock_have_their_meaning() -> None:
 
 def test_translated_requests_are_put_into_the_wire_wrapper() -> None:
     """A request of another dialect has the same wire wrapper as one that came in Messages."""
-    request = MessagesClient(Call("1", 1), DroppedFields()).read(
+    request = MessagesClient(ClientCall("1", 1), DroppedFields()).read(
         b'{"model":"m","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
     )
     expected = {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.dialects.test_compaction import asked, translator_of
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call, Choice, ToolChoice, ToolUse
+from velox.dialects.canonical.model import Choice, ClientCall, ToolChoice, ToolUse
 from velox.dialects.responses.write_reply import ResponsesClient
 
 SHELL = {"commands": ["ls", "pwd"], "timeout_ms": 5, "max_output_length": None}
@@ -67,7 +67,7 @@ def namespace(name: str, *tools: str) -> dict[str, Any]:
 
 
 def read(tools: list[dict[str, Any]], *calls: dict[str, Any], **fields: Any) -> Any:
-    client = ResponsesClient(Call("a", 1), DroppedFields())
+    client = ResponsesClient(ClientCall("a", 1), DroppedFields())
     items = [{"type": "function_call", "call_id": str(n), "arguments": "{}", **call} for n, call in enumerate(calls)]
     body = {"model": "m", "tools": tools, "input": [{"role": "user", "content": "Hi"}, *items], **fields}
     return client, client.read(json.dumps(body).encode())

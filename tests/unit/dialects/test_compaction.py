@@ -12,7 +12,7 @@ from tests.unit.dialects.test_reported_tokens import sse
 from velox.dialects.as_sent.foreign_history import without_foreign
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.canonical.model import Call, ClientSide
+from velox.dialects.canonical.model import ClientCall, ClientSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.responses.compact_client import CompactClient
@@ -38,9 +38,9 @@ TRIGGER = {"type": "compaction_trigger"}
 SUMMARY = 'They want "green".\nNext: run it.'
 
 
-def translator_of(client: Callable[[Call, DroppedFields], ClientSide] = ResponsesClient) -> GenerationTranslator:
+def translator_of(client: Callable[[ClientCall, DroppedFields], ClientSide] = ResponsesClient) -> GenerationTranslator:
     dropped = DroppedFields()
-    return GenerationTranslator(client(Call("vx1", 7), dropped), ChatModel(ModelFacts(), dropped), dropped)
+    return GenerationTranslator(client(ClientCall("vx1", 7), dropped), ChatModel(ModelFacts(), dropped), dropped)
 
 
 def asked(translator: GenerationTranslator, **fields: Any) -> Any:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
@@ -38,7 +38,7 @@ def answered(client: ApiKind, api: ApiKind, status: int, body: bytes) -> bytes:
     """Return what a client gets for an error of a model of another API."""
     dropped = DroppedFields()
     model = TABLE.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), dropped, "openai-compatible")
-    translator = GenerationTranslator(TABLE.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    translator = GenerationTranslator(TABLE.clients[client](ClientCall("abc", 1, "m"), dropped), model, dropped)
     return translator.error(translator.read_error(status, [], body))
 
 

@@ -13,7 +13,7 @@ from tests.recorded import Exchange, recorded
 from velox.dialects.as_sent.claude_wrapper import bedrock_body
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.canonical.model import Call, Image, Media, MediaKind, Message, Request, Role, Text
+from velox.dialects.canonical.model import ClientCall, Image, Media, MediaKind, Message, Request, Role, Text
 from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.counting import (
     Counting,
@@ -32,7 +32,7 @@ from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
 from velox.types import ApiKind
 
-_CALL = Call("0123abcd", 1_700_000_000, "gemini-2.5-flash")
+_CALL = ClientCall("0123abcd", 1_700_000_000, "gemini-2.5-flash")
 _MESSAGES = (
     b'{"model":"claude","system":"Be brief.","messages":[{"role":"user","content":"Hi"}],'
     b'"tools":[{"name":"t","input_schema":{"type":"object","properties":{}}}]}'

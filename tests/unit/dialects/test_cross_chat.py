@@ -16,7 +16,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import (
     Answer,
-    Call,
+    ClientCall,
     ClientSide,
     Event,
     Failed,
@@ -37,7 +37,7 @@ from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox_sim.apis.message_wishes import message_wish
 
-_CALL: Final = Call("0123abcd", 1_700_000_000, "m")
+_CALL: Final = ClientCall("0123abcd", 1_700_000_000, "m")
 _CLAUDE: Final = ModelFacts(thinking="budget", forced_choice=False, max_tokens_name="max_tokens")
 _Model = Callable[[], ModelSide]
 _MODELS: Final[dict[str, tuple[_Model, list[Exchange]]]] = {

@@ -10,14 +10,14 @@ import pytest
 from tests.unit.dialects.assembling import events_of
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call, End, Failed, ModelSide
+from velox.dialects.canonical.model import ClientCall, End, Failed, ModelSide
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.messages.read_reply import MessagesModel
 
-_CALL: Final = Call("abc", 7, "m")
+_CALL: Final = ClientCall("abc", 7, "m")
 _CLAUDE: Final = ModelFacts(thinking="budget", forced_choice=False)
 _ASKED: Final = {"role": "user", "content": "Hi"}
 _TOOLS: Final = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]

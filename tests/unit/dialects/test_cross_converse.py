@@ -13,7 +13,7 @@ from tests.recorded import recorded
 from tests.unit.dialects.converse_shapes import request_faults
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call, ClientSide
+from velox.dialects.canonical.model import ClientCall, ClientSide
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.generate.write_reply import GenerateClient
@@ -38,7 +38,7 @@ _MODELS = ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "us.anthropic.claude-
     ],
 )
 def test_recorded_requests_of_clients_are_written_without_a_fault(
-    make: Callable[[Call, DroppedFields], ClientSide], provider: str, ending: str, n_least: int
+    make: Callable[[ClientCall, DroppedFields], ClientSide], provider: str, ending: str, n_least: int
 ) -> None:
     n_written = 0
     for exchange in recorded(provider, ending, status=None):
@@ -46,7 +46,7 @@ def test_recorded_requests_of_clients_are_written_without_a_fault(
             continue
         for model in _MODELS:
             try:
-                request = make(Call("abc", 1), DroppedFields()).read(exchange.body)
+                request = make(ClientCall("abc", 1), DroppedFields()).read(exchange.body)
                 body = ConverseModel(facts_of(PROVIDERS["bedrock"], model), DroppedFields()).write(request, model).body
             except BadRequestError:
                 continue

@@ -13,7 +13,7 @@ from tests.unit.dialects.test_matrix import PLAIN
 from tests.unit.dialects.test_matrix_requests import REQUESTS, TABLE
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.types import ApiKind
@@ -58,7 +58,7 @@ def changed(draw: st.DrawFn) -> tuple[ApiKind, bytes]:
 
 def translator_of(client: ApiKind, api: ApiKind, facts: ModelFacts) -> GenerationTranslator:
     dropped = DroppedFields()
-    call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is ApiKind.GENERATE else "")
+    call = ClientCall("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is ApiKind.GENERATE else "")
     return GenerationTranslator(
         TABLE.clients[client](call, dropped), TABLE.models[api](facts, dropped, "openai"), dropped
     )

@@ -8,7 +8,7 @@ import pytest
 
 from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import dialect_table
@@ -22,7 +22,7 @@ CALLING = [e for e in recorded("gemini", ":streamGenerateContent", stream=True) 
 def test_pitfall_04_a_stream_of_gemini_delivers_its_arguments(exchange: Exchange) -> None:
     """Its parts come whole, and a Messages client puts them together from deltas."""
     dropped, made = DroppedFields(), dialect_table()
-    client = made.clients[ApiKind.MESSAGES](Call("0a1b2c", 1_790_000_000, "m", True), dropped)
+    client = made.clients[ApiKind.MESSAGES](ClientCall("0a1b2c", 1_790_000_000, "m", True), dropped)
     translator = GenerationTranslator(client, made.models[ApiKind.GENERATE](ModelFacts(), dropped, "gemini"), dropped)
     translator.request(ASK, "m")
     text = translator.stream().feed(exchange.reply, True)

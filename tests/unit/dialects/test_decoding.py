@@ -8,7 +8,7 @@ import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call, ClientSide
+from velox.dialects.canonical.model import ClientCall, ClientSide
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.generate.write_reply import GenerateClient
 from velox.dialects.json_text.decoding import checked_text
@@ -28,11 +28,12 @@ _MARK = b"\xef\xbb\xbf"
     ],
 )
 def test_byte_order_mark_before_a_request_is_passed_over(
-    make: Callable[[Call, DroppedFields], ClientSide], body: bytes
+    make: Callable[[ClientCall, DroppedFields], ClientSide], body: bytes
 ) -> None:
     """A translated request is read as one that passes is."""
     found = [
-        make(Call("abc", 1, "m"), DroppedFields()).read(each) for each in (body, _MARK + body, bytearray(_MARK + body))
+        make(ClientCall("abc", 1, "m"), DroppedFields()).read(each)
+        for each in (body, _MARK + body, bytearray(_MARK + body))
     ]
 
     assert found == [found[0]] * 3

@@ -13,7 +13,7 @@ from openai.types import CreateEmbeddingResponse
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
 from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings
@@ -54,7 +54,7 @@ WRITTEN: dict[EmbeddingForm, Any] = {
 
 def translator_of(form: EmbeddingForm, dropped: DroppedFields | None = None) -> ModelEmbeddings:
     dropped = dropped or DroppedFields()
-    return ModelEmbeddings(ChatClient(Call("a", 1), dropped), ConverseModel(ModelFacts(), dropped), dropped, form)
+    return ModelEmbeddings(ChatClient(ClientCall("a", 1), dropped), ConverseModel(ModelFacts(), dropped), dropped, form)
 
 
 def asked(text: Any = "a", **more: Any) -> bytes:
@@ -210,7 +210,7 @@ def test_number_that_is_too_large_for_base64_is_broken() -> None:
 def test_clients_of_gemini_get_their_own_shape() -> None:
     """Their requests go by OpenAI's form to the model's."""
     dropped = DroppedFields()
-    sides = GenerateClient(Call("a", 1, "m"), dropped), ConverseModel(ModelFacts(), dropped)
+    sides = GenerateClient(ClientCall("a", 1, "m"), dropped), ConverseModel(ModelFacts(), dropped)
     made = ModelEmbeddings(*sides, dropped, COHERE, GoogleEmbeddings(*sides, dropped))
     request = {"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 256}
     bodies = made.requests(json.dumps({"requests": [request]}).encode(), "m")

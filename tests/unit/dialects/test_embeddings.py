@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings, with_embedding_model
 from velox.dialects.facts.model_facts import ModelFacts
@@ -27,7 +27,7 @@ PARAMS: TypeAdapter[Any] = TypeAdapter(embedding_create_params.EmbeddingCreatePa
 
 def translator_of(dropped: DroppedFields | None = None) -> GoogleEmbeddings:
     dropped = dropped or DroppedFields()
-    client = GenerateClient(Call("0a1b2c", 1, "m"), dropped)
+    client = GenerateClient(ClientCall("0a1b2c", 1, "m"), dropped)
     return GoogleEmbeddings(client, ChatModel(ModelFacts(), dropped), dropped)
 
 

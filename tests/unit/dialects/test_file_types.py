@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call, ClientSide, Document, Image, Media, MediaKind, ModelSide
+from velox.dialects.canonical.model import ClientCall, ClientSide, Document, Image, Media, MediaKind, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
@@ -29,7 +29,7 @@ from velox.dialects.responses.write_reply import ResponsesClient
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 
-_CALL: Final = Call("abc", 7, "m")
+_CALL: Final = ClientCall("abc", 7, "m")
 _PDF: Final = b"%PDF-1.7 \xe2\xe3"
 _PNG: Final = b"\x89PNG\r\n\x1a\n\x00\x00"
 _CSV: Final = b"a,b\n1,2\n"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from velox.dialects.as_sent.foreign_history import RefusedReasoning, has_sealed, without_foreign, without_sealed
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Answer, Block, Call, Signature, Stop, StopReason, ToolUse
+from velox.dialects.canonical.model import Answer, Block, ClientCall, Signature, Stop, StopReason, ToolUse
 from velox.dialects.canonical.signatures import tagged, tagged_base64
 from velox.dialects.chat.reasoning import id_with_thought, signature_detail, thinking_detail
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
@@ -201,7 +201,7 @@ def test_gemini_gets_calls_of_models_that_sign_none(is_stream: bool, thinking: s
     """Gemini 3 answers 400 to a turn whose first call has no signature, and Claude does not sign calls."""
     calls: list[Block] = [ToolUse("a", "f", b"{}"), ToolUse("b", "f", b"{}")]
     answer = Answer("m", "claude", calls, Stop(StopReason.TOOLS))
-    client = GenerateClient(Call("vx1", 1, "m", stream=is_stream), DroppedFields())
+    client = GenerateClient(ClientCall("vx1", 1, "m", stream=is_stream), DroppedFields())
     written = client.answer(answer)
     if is_stream:
         writer = client.stream()
@@ -220,7 +220,7 @@ def test_gemini_gets_calls_of_models_that_sign_none(is_stream: bool, thinking: s
 
     first, second = own(ApiKind.GENERATE, body, ModelFacts(thinking=thinking), "gemini")["contents"][1]["parts"]
     assert (first.get("thoughtSignature"), second.get("thoughtSignature")) == (signature, None)
-    request = GenerateClient(Call("vx2", 1, "m"), DroppedFields(strict=True)).read(json.dumps(body).encode())
+    request = GenerateClient(ClientCall("vx2", 1, "m"), DroppedFields(strict=True)).read(json.dumps(body).encode())
     assert request.messages[1].blocks == calls
 
 

@@ -16,8 +16,8 @@ from velox.dialects.canonical.model import (
     ApiError,
     Audio,
     Block,
-    Call,
     Choice,
+    ClientCall,
     Close,
     Delta,
     Document,
@@ -54,7 +54,7 @@ from velox.dialects.generate.write_reply import GenerateClient
 from velox.dialects.streams.events import answer_of, events_of
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES
 
-_CALL = Call("abc123", 1_700_000_000, "claude-x", True)
+_CALL = ClientCall("abc123", 1_700_000_000, "claude-x", True)
 _USER = {"role": "user", "parts": [{"text": "Hi"}]}
 
 
@@ -592,9 +592,9 @@ def test_a_signature_alone_closes_its_block() -> None:
 def test_array_has_the_same_items_as_the_events() -> None:
     """It is closed by the end of a whole answer alone."""
     answer = Answer("a", "m", [Text(b'"Hi\\n"'), ToolUse("c", "f", b'{"a":1}')], Stop(StopReason.TOOLS))
-    call = Call("0a", 1, "m", stream=True)
+    call = ClientCall("0a", 1, "m", stream=True)
     events = GenerateClient(call, DroppedFields()).stream()
-    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), DroppedFields()).stream()
+    array = GenerateClient(ClientCall("0a", 1, "m", stream=True, is_array=True), DroppedFields()).stream()
     sent = b"".join(events.write(event) for event in events_of(answer))
     pieces = [array.write(event) for event in events_of(answer)]
 
@@ -606,7 +606,7 @@ def test_array_has_the_same_items_as_the_events() -> None:
 
 def test_array_is_not_closed_after_an_error() -> None:
     """So that nobody takes it for whole."""
-    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), DroppedFields()).stream()
+    array = GenerateClient(ClientCall("0a", 1, "m", stream=True, is_array=True), DroppedFields()).stream()
     events: list[Event] = [Start("a", "m"), Open(0, Kind.TEXT), Delta(0, b'"Hi"')]
     events.append(Failed(ApiError(ErrorKind.UNAVAILABLE, 503, "Busy")))
     text = b"".join(array.write(event) for event in events)

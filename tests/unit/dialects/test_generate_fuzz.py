@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from tests.recorded import recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.generate.read_reply import GenerateModel
 from velox.dialects.generate.write_reply import GenerateClient
 
 _ALL = recorded("gemini", "enerateContent") + recorded("vertex", "enerateContent")
 _SMALL = [each for each in _ALL if len(each.body) < 4000 and len(each.reply) < 8000]
-_CALL = Call("abc", 1)
+_CALL = ClientCall("abc", 1)
 _FACTS = (ModelFacts(), ModelFacts(schema_keywords=False, thinking="thinking_budget", images_in_results=False))
 
 

@@ -13,7 +13,7 @@ from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
-    Call,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -34,7 +34,7 @@ from velox.dialects.generate.write_reply import GenerateClient
 _ALL = [each for name in ("gemini", "vertex") for each in recorded(name, "enerateContent")]
 _PLAIN = [each for each in _ALL if not each.is_stream]
 _STREAMS = [each for each in _ALL if each.is_stream]
-_CALL = Call("abc123", 1_700_000_000, "gemini-test")
+_CALL = ClientCall("abc123", 1_700_000_000, "gemini-test")
 # A model that checks no signatures: what is lost is not filled in.
 _FACTS = ModelFacts(thinking="thinking_budget")
 _REFUSED = {"cachedContent", "modelArmorConfig", "generationConfig.responseLogprobs"}

@@ -17,7 +17,7 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import (
     Answer,
-    Call,
+    ClientCall,
     Close,
     Delta,
     Event,
@@ -47,7 +47,7 @@ from velox.dialects.tools.tool_schema import listed_schema
 
 HALF = rb"\ud83d"
 OTHER = rb"\ude00"
-CALL = Call("abc", 1, "m")
+CALL = ClientCall("abc", 1, "m")
 
 
 def gemini(part: bytes) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call, ClientSide, ModelSide
+from velox.dialects.canonical.model import ClientCall, ClientSide, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
@@ -24,7 +24,7 @@ from velox.dialects.responses.write_reply import ResponsesClient
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 
-_CALL: Final = Call("abc", 7, "m")
+_CALL: Final = ClientCall("abc", 7, "m")
 _SCHEMA: Final = {"type": "object"}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import dialect_table
@@ -60,7 +60,10 @@ def test_messages_are_not_kept_until_the_answer(client: ApiKind, model: ApiKind)
     counts = []
     for n in (10, 2_000):
         dropped = DroppedFields()
-        sides_of_it = TABLE.clients[client](Call("a", 1, "m"), dropped), TABLE.models[model](UNKNOWN_MODEL, dropped, "")
+        sides_of_it = (
+            TABLE.clients[client](ClientCall("a", 1, "m"), dropped),
+            TABLE.models[model](UNKNOWN_MODEL, dropped, ""),
+        )
         translator = GenerationTranslator(*sides_of_it, dropped)
         translator.request(request(client, n), "m")
         counts.append(kept(translator))

@@ -12,7 +12,7 @@ from velox.dialects.as_sent.known_values import with_known_values
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
-    Call,
+    ClientCall,
     ClientSide,
     Message,
     ModelSide,
@@ -37,7 +37,7 @@ from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.types import ApiKind
 
-_CALL: Final = Call("abc", 7, "m")
+_CALL: Final = ClientCall("abc", 7, "m")
 _ASKED: Final = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 _HI: Final = Message(Role.USER, [Text(b'"Hi"')])
 

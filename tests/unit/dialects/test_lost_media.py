@@ -14,7 +14,7 @@ from tests.unit.dialects.assembling import assembled
 from tests.unit.dialects.assembling import events_of as read_events
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, delta, event, stop
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call, Image, Message, Request, Role, Text
+from velox.dialects.canonical.model import ClientCall, Image, Message, Request, Role, Text
 from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.translated_reply import TranslatedReply
 from velox.gateway.translation.translators import GenerationTranslator
@@ -25,7 +25,7 @@ from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
 TABLE = dialect_table()
-CALL = Call("abc", 1, "m")
+CALL = ClientCall("abc", 1, "m")
 FILMED = {"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}}
 HI = {"type": "text", "text": "Hi"}
 

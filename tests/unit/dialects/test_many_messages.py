@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.tools.open_calls import OpenCalls
 from velox.gateway.translation.translators import GenerationTranslator
@@ -113,7 +113,7 @@ def test_time_grows_with_the_size_alone(client: ApiKind, body: dict[str, Any]) -
     for api in TABLE.models:
         dropped = DroppedFields()
         sides_of_it = (
-            TABLE.clients[client](Call("vx1", 1, "m"), dropped),
+            TABLE.clients[client](ClientCall("vx1", 1, "m"), dropped),
             TABLE.models[api](UNKNOWN_MODEL, dropped, "x"),
         )
         started = time.process_time()
@@ -134,7 +134,7 @@ def test_calls_of_one_id_are_taken_in_their_order() -> None:
 
 def test_results_of_two_calls_with_one_id_both_go_to_gemini() -> None:
     body = chat(["c", "c"])
-    client = TABLE.clients[ApiKind.CHAT](Call("vx1", 1, "m"), DroppedFields())
+    client = TABLE.clients[ApiKind.CHAT](ClientCall("vx1", 1, "m"), DroppedFields())
     model = TABLE.models[ApiKind.GENERATE](UNKNOWN_MODEL, DroppedFields(), "gemini")
 
     written = json.loads(model.write(client.read(json.dumps(body).encode()), "m").body)

@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
-from velox.dialects.canonical.model import Call, ClientSide, Event, ModelSide
+from velox.dialects.canonical.model import ClientCall, ClientSide, Event, ModelSide
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.streams.events import answer_of, events_of
 from velox.gateway.translation.translators import GenerationTranslator
@@ -93,7 +93,7 @@ ERRORS = [
 def translator_of(client: ApiKind, api: ApiKind, provider: str, *, stream: bool = False) -> GenerationTranslator:
     """Return a translator whose request has been written."""
     dropped = DroppedFields()
-    made = TABLE.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), dropped)
+    made = TABLE.clients[client](ClientCall("0a1b2c", 1_790_000_000, "m", stream), dropped)
     translator = GenerationTranslator(made, TABLE.models[api](ModelFacts(), dropped, provider), dropped)
     asked = ASKS[client]
     if stream and client is not ApiKind.GENERATE:
@@ -109,7 +109,7 @@ def model_side(api: ApiKind, provider: str) -> ModelSide:
 
 
 def client_side(client: ApiKind) -> ClientSide:
-    made = TABLE.clients[client](Call("0a1b2c", 1_790_000_000, "m", True), DroppedFields())
+    made = TABLE.clients[client](ClientCall("0a1b2c", 1_790_000_000, "m", True), DroppedFields())
     asked = ASKS[client] if client is ApiKind.GENERATE else {**ASKS[client], "stream": True}
     made.read(json.dumps(asked).encode())
     return made

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import dialect_table
@@ -107,7 +107,7 @@ def test_request_is_one_of_the_api(client: ApiKind, exchange: Exchange, api: Api
     """Or it is refused with the field that can't be said."""
     dropped = DroppedFields()
     model = exchange.path.rpartition("/models/")[2].partition(":")[0] if client is ApiKind.GENERATE else ""
-    call = Call("0a1b2c", 1_790_000_000, model, "stream" in exchange.path)
+    call = ClientCall("0a1b2c", 1_790_000_000, model, "stream" in exchange.path)
     translator = GenerationTranslator(
         TABLE.clients[client](call, dropped), TABLE.models[api](FACTS, dropped, "openai"), dropped
     )

@@ -18,7 +18,7 @@ from tests.recorded import Exchange, recorded
 from tests.unit.dialects.assembling import assembled, events_of, normal
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
-from velox.dialects.canonical.model import Answer, Call, End, ErrorKind, StreamReader, Text
+from velox.dialects.canonical.model import Answer, ClientCall, End, ErrorKind, StreamReader, Text
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
@@ -27,7 +27,7 @@ from velox.protocol.sse_events import SseEvents
 _ALL = [each for each in recorded("anthropic", "/v1/messages", status=None) if "count" not in each.path]
 _ANSWERS = [each for each in _ALL if each.status == 200 and not each.is_stream]
 _STREAMS = [each for each in _ALL if each.status == 200 and each.is_stream]
-_CALL = Call("0123abcd", 1_700_000_000)
+_CALL = ClientCall("0123abcd", 1_700_000_000)
 # What no other dialect has, and what says nothing.
 _DROPPED_FIELDS = {"mcp_servers", "stream"}
 _DROPPED_BLOCKS = {

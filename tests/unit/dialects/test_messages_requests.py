@@ -11,8 +11,8 @@ from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     CacheMark,
-    Call,
     Choice,
+    ClientCall,
     Document,
     Format,
     Image,
@@ -36,7 +36,7 @@ from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.messages.read_reply import MessagesModel
 from velox.dialects.messages.write_reply import MessagesClient
 
-_CALL = Call("0123abcd", 1_700_000_000)
+_CALL = ClientCall("0123abcd", 1_700_000_000)
 _OWN = Signature("anthropic", "EqQB")
 _TOOL = Tool("look", b'"Looks."', b'{"type":"object","properties":{"a":{"type":"string"}}}')
 

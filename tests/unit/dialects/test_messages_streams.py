@@ -15,7 +15,7 @@ from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
-    Call,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -45,7 +45,7 @@ from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.messages.write_stream import MessagesStreamWriter
 from velox.protocol.sse_events import SseEvents
 
-_CALL = Call("0123abcd", 1_700_000_000)
+_CALL = ClientCall("0123abcd", 1_700_000_000)
 _START = {"type": "message_start", "message": {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 9}}}
 _STOP = {"type": "message_stop"}
 _END = Finish(Stop(StopReason.END))

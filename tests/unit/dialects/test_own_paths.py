@@ -9,7 +9,7 @@ import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, MESSAGES_NAMES, RESPONSES_NAMES, own_path
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
@@ -53,7 +53,7 @@ def refused(client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str
     """Return the path of the field that is refused."""
     provider, model, api = asked
     dropped = DroppedFields()
-    client = TABLE.clients[client_api](Call("a", 1, "m"), dropped)
+    client = TABLE.clients[client_api](ClientCall("a", 1, "m"), dropped)
     written = TABLE.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     with pytest.raises(BadRequestError) as raised:
         GenerationTranslator(client, written, dropped).request(json.dumps(body).encode(), model)

@@ -11,7 +11,7 @@ from tests.unit.dialects.assembling import assembled, events_of
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
-    Call,
+    ClientCall,
     Document,
     Failed,
     Image,
@@ -46,7 +46,7 @@ def asked(model: str = SONAR, dropped: DroppedFields | None = None, **fields: An
     """Return what Perplexity is asked for a client of Chat Completions."""
     found = dropped or DroppedFields()
     body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], **fields}
-    request = ChatClient(Call("abc", 7), found).read(json.dumps(body).encode())
+    request = ChatClient(ClientCall("abc", 7), found).read(json.dumps(body).encode())
     return json.loads(model_side(model, found).write(request, model).body)
 
 

@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.canonical.model import Call, ClientSide, ModelSide
+from velox.dialects.canonical.model import ClientCall, ClientSide, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.facts.model_facts import ModelFacts
@@ -23,7 +23,7 @@ from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.gateway.translation.translators import GenerationTranslator
 
-_CALL: Final = Call("vx1", 7, "m")
+_CALL: Final = ClientCall("vx1", 7, "m")
 _PNG: Final = "iVBORw0KGgo="
 _URL: Final = f"data:image/png;base64,{_PNG}"
 _PART: Final = {"inlineData": {"mimeType": "image/png", "data": _PNG}}

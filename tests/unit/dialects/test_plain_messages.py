@@ -9,12 +9,12 @@ import pytest
 from tests.recorded import recorded
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call, Message, Request, Role, Text
+from velox.dialects.canonical.model import ClientCall, Message, Request, Role, Text
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-_CALL = Call("x", 1, "m")
+_CALL = ClientCall("x", 1, "m")
 _KINDS = (
     ("openai", "/chat/completions", ApiKind.CHAT),
     ("mistral", "/chat/completions", ApiKind.CHAT),

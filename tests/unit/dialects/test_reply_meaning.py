@@ -27,7 +27,7 @@ from tests.unit.dialects.said import (
 )
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BrokenReplyError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.chat.read_stream import ChatStreamReader
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.translated_reply import TranslatedReply
@@ -61,7 +61,7 @@ _ASKED: Final[dict[ApiKind, dict[str, Any]]] = {
 def _translator(client: ApiKind, api: ApiKind) -> GenerationTranslator:
     dropped = DroppedFields()
     model = _TABLE.models[api](ModelFacts(), dropped, "openai")
-    made = GenerationTranslator(_TABLE.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    made = GenerationTranslator(_TABLE.clients[client](ClientCall("abc", 1, "m"), dropped), model, dropped)
     asked = dict(_ASKED[client])
     if client is not ApiKind.GENERATE:
         asked |= {"model": "m", "stream": True}

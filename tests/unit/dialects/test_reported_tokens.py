@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.dialects.test_converse_stream import event
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.protocol.usage.reader import BodyUsage, StreamUsage
 from velox.protocol.usage.tokens import Bill, TokenUsage, Units
@@ -254,7 +254,7 @@ STREAMS: list[tuple[ApiKind, bytes, TokenUsage]] = [
 def translator_of(client: ApiKind, api: ApiKind) -> GenerationTranslator:
     dropped = DroppedFields()
     model = TABLE.models[api](ModelFacts(), dropped, "openai")
-    return GenerationTranslator(TABLE.clients[client](Call("abc", 1, "m"), dropped), model, dropped)
+    return GenerationTranslator(TABLE.clients[client](ClientCall("abc", 1, "m"), dropped), model, dropped)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

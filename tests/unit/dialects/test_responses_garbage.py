@@ -11,7 +11,7 @@ from tests.recorded import recorded
 from tests.unit.dialects.assembling import events_of
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError, ReplyError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.responses.read_reply import ResponsesModel
 from velox.dialects.responses.write_reply import ResponsesClient
@@ -25,7 +25,7 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-_CALL = Call("abc", 7)
+_CALL = ClientCall("abc", 7)
 
 
 @st.composite

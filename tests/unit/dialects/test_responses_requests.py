@@ -13,8 +13,8 @@ from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Block,
     CacheMark,
-    Call,
     Choice,
+    ClientCall,
     Document,
     Format,
     Image,
@@ -45,7 +45,7 @@ _CODEX = Path(__file__).with_name("codex_request.json").read_bytes()
 
 def _read(dropped: DroppedFields | None = None, **fields: Any) -> Request:
     body = json.dumps({"model": "m", "input": "Hi", **fields}).encode()
-    return ResponsesClient(Call("abc", 7), dropped or DroppedFields()).read(body)
+    return ResponsesClient(ClientCall("abc", 7), dropped or DroppedFields()).read(body)
 
 
 def _written(request: Request, facts: ModelFacts = UNKNOWN_MODEL, dropped: DroppedFields | None = None) -> Any:
@@ -58,7 +58,7 @@ def _written(request: Request, facts: ModelFacts = UNKNOWN_MODEL, dropped: Dropp
 def test_pitfall_40_codex_tools_become_functions_and_hosted_ones_are_dropped() -> None:
     """Refusing a tool that Codex sends by default would refuse every request."""
     dropped = DroppedFields()
-    request = ResponsesClient(Call("abc", 7), dropped).read(_CODEX)
+    request = ResponsesClient(ClientCall("abc", 7), dropped).read(_CODEX)
 
     names = [tool.name for tool in request.tools]
     assert names == [
@@ -106,7 +106,7 @@ def test_input_changes_the_configuration() -> None:
 
 def test_codex_history_is_one_message_a_turn() -> None:
     """What the assistant thought, said and called is one message; so are the results of parallel calls."""
-    request = ResponsesClient(Call("abc", 7), DroppedFields()).read(_CODEX)
+    request = ResponsesClient(ClientCall("abc", 7), DroppedFields()).read(_CODEX)
 
     roles = [message.role.value for message in request.messages]
     assert roles[:5] == ["system", "system", "user", "user", "user"]
@@ -125,7 +125,7 @@ def test_codex_history_is_one_message_a_turn() -> None:
 
 def test_codex_history_is_legal_chat() -> None:
     """Every message with calls is followed by the results of all of them."""
-    request = ResponsesClient(Call("abc", 7), DroppedFields()).read(_CODEX)
+    request = ResponsesClient(ClientCall("abc", 7), DroppedFields()).read(_CODEX)
     messages = json.loads(ChatModel(UNKNOWN_MODEL, DroppedFields()).write(request, "m").body)["messages"]
 
     waiting: set[str] = set()
@@ -251,7 +251,7 @@ def test_bad_input_is_refused_with_its_path(fields: dict[str, Any], param: str) 
 def test_pitfall_44_bodies_that_are_no_requests(body: bytes) -> None:
     """They are refused, never a crash."""
     with pytest.raises(BadRequestError):
-        ResponsesClient(Call("abc", 7), DroppedFields()).read(body)
+        ResponsesClient(ClientCall("abc", 7), DroppedFields()).read(body)
 
 
 def test_pitfall_44_surrogates_duplicates_and_large_integers_are_kept() -> None:
@@ -260,7 +260,7 @@ def test_pitfall_44_surrogates_duplicates_and_large_integers_are_kept() -> None:
         b'{"model":"a","model":"m","input":[{"role":"user","content":"\\ud83d x"},{"type":"function_call",'
         b'"call_id":"c","name":"f","arguments":"{\\"n\\":12345678901234567890}"}]}'
     )
-    request = ResponsesClient(Call("abc", 7), DroppedFields()).read(body)
+    request = ResponsesClient(ClientCall("abc", 7), DroppedFields()).read(body)
 
     assert request.model == "m"
     assert request.messages[0].blocks == [Text(b'"\\ud83d x"')]
@@ -342,8 +342,10 @@ def test_round_trip_of_parts() -> None:
 def test_verbosity_goes_up_where_a_model_takes_it(api: ApiKind, verbosity: bool) -> None:
     """From both of OpenAI's APIs to both; elsewhere it is counted."""
     said = [
-        ResponsesClient(Call("abc", 7), DroppedFields()).read(b'{"model":"m","input":"Hi","text":{"verbosity":"low"}}'),
-        ChatClient(Call("abc", 7), DroppedFields()).read(
+        ResponsesClient(ClientCall("abc", 7), DroppedFields()).read(
+            b'{"model":"m","input":"Hi","text":{"verbosity":"low"}}'
+        ),
+        ChatClient(ClientCall("abc", 7), DroppedFields()).read(
             b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"verbosity":"low"}'
         ),
     ]

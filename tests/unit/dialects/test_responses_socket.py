@@ -12,7 +12,7 @@ from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import (
     Answer,
     ApiError,
-    Call,
+    ClientCall,
     ErrorKind,
     Message,
     Role,
@@ -33,7 +33,7 @@ def _message(**fields: Any) -> bytes:
 def _answered(
     socket: SocketMessages, asked: SocketRequest, number: int, text: bytes = b'"Hello"'
 ) -> list[dict[str, Any]]:
-    client = ResponsesClient(Call(f"a{number}", 7), DroppedFields())
+    client = ResponsesClient(ClientCall(f"a{number}", 7), DroppedFields())
     client.read(asked.body)
     writer = client.events()
     found: list[bytes] = []
@@ -47,7 +47,7 @@ def test_message_is_a_streamed_request() -> None:
     """What only a WebSocket has is left out; the rest is as it came."""
     asked = SocketMessages().asked(_message(instructions="Be kind.", stream_id="s"))
 
-    request = ResponsesClient(Call("a", 7), dropped := DroppedFields()).read(asked.body)
+    request = ResponsesClient(ClientCall("a", 7), dropped := DroppedFields()).read(asked.body)
     assert request.stream
     assert [message.role for message in request.messages] == [Role.SYSTEM, Role.USER]
     assert request.messages[1] == Message(Role.USER, [Text(b'"Hi"')])
@@ -61,7 +61,7 @@ def test_next_message_goes_on_with_the_answer() -> None:
     output = [{"type": "function_call_output", "call_id": "c", "output": "r"}]
     asked = socket.asked(_message(input=output, previous_response_id=events[-1]["response"]["id"]))
 
-    request = ResponsesClient(Call("a", 7), DroppedFields()).read(asked.body)
+    request = ResponsesClient(ClientCall("a", 7), DroppedFields()).read(asked.body)
     assert [message.role for message in request.messages] == [Role.USER, Role.ASSISTANT, Role.USER]
     assert events[-1]["type"] == "response.completed"
 
@@ -119,7 +119,7 @@ def test_prepared_conversation_has_an_answer_without_output() -> None:
     socket = SocketMessages()
     asked = socket.asked(_message(generate=False))
     assert not asked.generate
-    client = ResponsesClient(Call("w", 7), DroppedFields())
+    client = ResponsesClient(ClientCall("w", 7), DroppedFields())
     client.read(asked.body)
     events = [json.loads(each) for each in socket.messages(asked, prepared(client.events()))]
 

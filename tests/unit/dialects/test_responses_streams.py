@@ -17,7 +17,7 @@ from velox.dialects.canonical.model import (
     Answer,
     ApiError,
     Block,
-    Call,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -62,7 +62,7 @@ _USAGE = Usage(10, 20, 3, 1, None, 5)
 
 
 def _client(body: bytes = b'{"model":"m","input":"Hi","stream":true}') -> ResponsesClient:
-    client = ResponsesClient(Call("abc", 1_790_000_000), DroppedFields())
+    client = ResponsesClient(ClientCall("abc", 1_790_000_000), DroppedFields())
     client.read(body)
     return client
 
@@ -206,7 +206,9 @@ def test_pitfalls_10_11_13_signatures_come_back_with_the_history(blocks: list[Bl
         output = _written(told(answer))[-1]["response"]["output"]
     else:
         output = json.loads(_client().answer(answer))["output"]
-    request = ResponsesClient(Call("b", 1), DroppedFields()).read(json.dumps({"model": "m", "input": output}).encode())
+    request = ResponsesClient(ClientCall("b", 1), DroppedFields()).read(
+        json.dumps({"model": "m", "input": output}).encode()
+    )
 
     said = [block for message in request.messages for block in message.blocks]
     assert [block for block in said if not (isinstance(block, Text) and block.text == b'""' and stream)] == [
@@ -436,7 +438,7 @@ def test_recorded_request_round_trip(exchange: Exchange) -> None:
     dropped = DroppedFields()
     asked = exchange.json
     try:
-        request = ResponsesClient(Call("abc", 7), dropped).read(exchange.body)
+        request = ResponsesClient(ClientCall("abc", 7), dropped).read(exchange.body)
     except BadRequestError:
         assert any(word in exchange.body for word in _ONLY_OPENAI)
         return

@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.dialects.snapshot_stories import ANSWERS, ERRORS, REQUESTS, STREAMS, TARGETS, Target
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
@@ -46,7 +46,7 @@ def translator_of(client: ApiKind, target: Target, *, stream: bool) -> tuple[Gen
         asked["stream_options"] = {"include_usage": True}
     dropped = DroppedFields()
     facts = partial(facts_of, PROVIDERS[target.provider])(target.model)
-    reads = TABLE.clients[client](Call("0a1b2c", 1_790_000_000, target.model, stream), dropped)
+    reads = TABLE.clients[client](ClientCall("0a1b2c", 1_790_000_000, target.model, stream), dropped)
     made = GenerationTranslator(reads, TABLE.models[target.api](facts, dropped, target.provider), dropped)
     return made, made.request(json.dumps(asked).encode(), target.model)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Answer, Call, Stop, StopReason, ToolUse
+from velox.dialects.canonical.model import Answer, ClientCall, Stop, StopReason, ToolUse
 from velox.dialects.streams.events import events_of
 from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
@@ -19,7 +19,7 @@ TABLE = dialect_table()
 def test_arguments_of_many_lines_do_not_break_an_event(client: ApiKind) -> None:
     """Models pretty-print them."""
     arguments = b'{\n  "a": 1,\r\n  "b": "x\\ny"\n}'
-    writer = TABLE.clients[client](Call("abc", 7, "m", True), DroppedFields()).stream()
+    writer = TABLE.clients[client](ClientCall("abc", 7, "m", True), DroppedFields()).stream()
     answer = Answer("", "m", [ToolUse("c", "f", arguments)], Stop(StopReason.TOOLS))
     text = b"".join(writer.write(event) for event in events_of(answer))
 

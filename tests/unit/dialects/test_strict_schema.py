@@ -9,7 +9,7 @@ import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.facts.model_facts import UNKNOWN_MODEL
 from velox.dialects.messages.write_reply import MessagesClient
@@ -121,7 +121,7 @@ def test_schemas_of_anthropics_clients_are_asked_for_as_openai_takes_them(
         "tools": [{"name": "f", "input_schema": schema, "strict": True}],
     }
     dropped = DroppedFields()
-    request = MessagesClient(Call("abc", 1), dropped).read(json.dumps(body).encode())
+    request = MessagesClient(ClientCall("abc", 1), dropped).read(json.dumps(body).encode())
 
     found = json.loads(api(UNKNOWN_MODEL, dropped).write(request, "gpt").body)
 

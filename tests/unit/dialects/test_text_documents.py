@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
@@ -27,7 +27,7 @@ def told(asked: tuple[str, str, ApiKind], *blocks: dict[str, Any]) -> tuple[list
     """Return the texts that the model gets, and what was left out."""
     provider, model, api = asked
     dropped = DroppedFields()
-    client = TABLE.clients[ApiKind.MESSAGES](Call("a", 1, "m"), dropped)
+    client = TABLE.clients[ApiKind.MESSAGES](ClientCall("a", 1, "m"), dropped)
     written = TABLE.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": [*blocks]}]}
     sent = json.loads(GenerationTranslator(client, written, dropped).request(json.dumps(body).encode(), model))

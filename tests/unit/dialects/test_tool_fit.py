@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.vendors import schemas
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call, ClientSide, ModelSide
+from velox.dialects.canonical.model import ClientCall, ClientSide, ModelSide
 from velox.dialects.chat.read_reply import ChatModel
 from velox.dialects.chat.write_reply import ChatClient
 from velox.dialects.converse.read_reply import ConverseModel
@@ -31,7 +31,7 @@ from velox.gateway.translation.translators import GenerationTranslator
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 
-_CALL: Final = Call("abc", 7, "m")
+_CALL: Final = ClientCall("abc", 7, "m")
 _NAME: Final = "look.up"  # another one at Claude, too
 _LONG: Final = "a" * 65
 _TAKEN: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")

@@ -31,10 +31,10 @@ __all__ = [
     "Audio",
     "Block",
     "CacheMark",
-    "Call",
     "Choice",
     "Citation",
     "Cite",
+    "ClientCall",
     "ClientSide",
     "Close",
     "Content",
@@ -664,7 +664,7 @@ class ClientSide(Protocol):
         """Return the body of an error."""
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class ClientCall(msgspec.Struct, frozen=True, gc=False):
     """What is known of a client's request beside its body.
 
     id: ours, of letters and digits: where an id is needed that the upstream did not give. now_s: Unix time. model,

@@ -18,7 +18,7 @@ from msgspec import Raw
 from velox.dialects.canonical.endings import settled
 from velox.dialects.canonical.model import (
     ApiError,
-    Call,
+    ClientCall,
     ErrorKind,
     Image,
     JsonText,
@@ -237,7 +237,7 @@ _FINISHES: Final = {
 }
 
 
-def answer_id(theirs: str, call: Call) -> str:
+def answer_id(theirs: str, call: ClientCall) -> str:
     """Return the id of an answer: the upstream's where it is one of this dialect."""
     return theirs if theirs.startswith("chatcmpl-") else f"chatcmpl-{call.id}"
 

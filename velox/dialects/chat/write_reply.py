@@ -13,7 +13,7 @@ from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
     ApiError,
-    Call,
+    ClientCall,
     Image,
     JsonText,
     Refusal,
@@ -46,7 +46,7 @@ _TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast
 class ChatClient:
     """One request of a client, and what it gets back; see ClientSide."""
 
-    def __init__(self, call: Call, dropped: DroppedFields) -> None:
+    def __init__(self, call: ClientCall, dropped: DroppedFields) -> None:
         self._call: Final = call
         self._dropped: Final = dropped
         self._reader: Final = ChatRequestReader(dropped)

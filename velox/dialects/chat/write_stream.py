@@ -15,8 +15,8 @@ from typing import Final
 from velox.dialects.canonical.dropped_fields import SEARCHES, DroppedFields
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
-    Call,
     Cite,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -79,7 +79,7 @@ class ChatStreamWriter:
 
     def __init__(
         self,
-        call: Call,
+        call: ClientCall,
         model: str,
         custom: Collection[str],
         dropped: DroppedFields,

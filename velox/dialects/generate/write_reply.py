@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Answer, ApiError, Call, Refusal, Request, Search, Text, ToolUse
+from velox.dialects.canonical.model import Answer, ApiError, ClientCall, Refusal, Request, Search, Text, ToolUse
 from velox.dialects.canonical.own_paths import GENERATE_NAMES, own_path
 from velox.dialects.generate.read_request import GenerateRequestReader
 from velox.dialects.generate.sources import grounding_field, part_place
@@ -27,7 +27,7 @@ class GenerateClient:
 
     __slots__ = ("_call", "_dropped")
 
-    def __init__(self, call: Call, dropped: DroppedFields) -> None:
+    def __init__(self, call: ClientCall, dropped: DroppedFields) -> None:
         self._call: Final = call
         self._dropped: Final = dropped
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
-    Call,
     Cite,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -74,7 +74,7 @@ class GenerateStreamWriter:
         "_waiting_bytes",
     )
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ClientCall) -> None:
         self._call: Final = call
         self._end = b""  # of each chunk, after its parts
         self._opened: Final[dict[int, _Opened]] = {}
@@ -188,7 +188,7 @@ class GenerateArrayWriter(GenerateStreamWriter):
 
     __slots__ = ("_has_items",)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ClientCall) -> None:
         super().__init__(call)
         self._has_items = False
 

@@ -14,7 +14,7 @@ from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
     ApiError,
-    Call,
+    ClientCall,
     Refusal,
     Request,
     Search,
@@ -55,7 +55,7 @@ class MessagesClient:
 
     __slots__ = ("_body", "_call", "_dropped", "_model", "_n_read")
 
-    def __init__(self, call: Call, dropped: DroppedFields) -> None:
+    def __init__(self, call: ClientCall, dropped: DroppedFields) -> None:
         self._call: Final = call
         self._dropped: Final = dropped
         self._model = call.model

@@ -21,8 +21,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from velox.dialects.canonical.model import (
-    Call,
     Cite,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -100,7 +100,7 @@ class MessagesStreamWriter:
         "_usage",
     )
 
-    def __init__(self, call: Call, model: str) -> None:
+    def __init__(self, call: ClientCall, model: str) -> None:
         self._call: Final = call
         self._id = ""
         self._model = model

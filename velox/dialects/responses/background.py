@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import ApiError, Call
+from velox.dialects.canonical.model import ApiError, ClientCall
 from velox.dialects.json_text.decoding import decoded_request
 from velox.dialects.json_text.text import quoted
 from velox.dialects.openai_errors import read_error
@@ -67,7 +67,7 @@ class BackgroundAnswer:
         text = bytes(body)
         self._given: Final[dict[str, Raw]] = decoded_request(_FIELDS, text)
         given = decoded_request(_REQUEST, text)
-        self._object: Final = ResponseObject(answer_id, given.model, Call("", now_s), given, text)
+        self._object: Final = ResponseObject(answer_id, given.model, ClientCall("", now_s), given, text)
 
     def __repr__(self) -> str:
         return f"<BackgroundAnswer {self.id}>"

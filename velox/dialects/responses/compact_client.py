@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
-from velox.dialects.canonical.model import Answer, Call
+from velox.dialects.canonical.model import Answer, ClientCall
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import quoted
 from velox.dialects.responses.compaction import PREFIX, compaction_item, summary_of
@@ -37,7 +37,7 @@ _MESSAGE: Final = b'"message"'
 class CompactClient(ResponsesClient):
     """One request, and what its client gets back; see ClientSide."""
 
-    def __init__(self, call: Call, dropped: DroppedFields) -> None:
+    def __init__(self, call: ClientCall, dropped: DroppedFields) -> None:
         super().__init__(call, dropped, compacts=True)
 
     def answer(self, answer: Answer) -> bytes:

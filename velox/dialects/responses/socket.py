@@ -21,7 +21,18 @@ from msgspec import Raw
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, UnknownPreviousError
-from velox.dialects.canonical.model import ApiError, Call, End, ErrorKind, Finish, Start, Stop, StopReason, Usage, Used
+from velox.dialects.canonical.model import (
+    ApiError,
+    ClientCall,
+    End,
+    ErrorKind,
+    Finish,
+    Start,
+    Stop,
+    StopReason,
+    Usage,
+    Used,
+)
 from velox.dialects.json_text.decoding import checked_text, decoded_request, is_given
 from velox.dialects.openai_errors import error_json
 from velox.dialects.responses.write_reply import ResponsesClient
@@ -246,10 +257,10 @@ def is_last(event_type: str) -> bool:
 def check_prepared(asked: SocketRequest) -> None:
     """Look whether a request that is not to be answered could be. Raises BadRequestError."""
     _check_size(asked.body)  # of the whole conversation
-    ResponsesClient(Call("", 0, "", True), DroppedFields()).read(asked.body)
+    ResponsesClient(ClientCall("", 0, "", True), DroppedFields()).read(asked.body)
 
 
-def prepared_messages(messages: SocketMessages, asked: SocketRequest, call: Call) -> list[bytes]:
+def prepared_messages(messages: SocketMessages, asked: SocketRequest, call: ClientCall) -> list[bytes]:
     """Return the messages for a request that is not to be answered, and keep its conversation."""
     return messages.messages(asked, prepared(ResponsesClient(call, DroppedFields()).events()))
 

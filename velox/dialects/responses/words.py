@@ -20,7 +20,7 @@ from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
     ApiError,
-    Call,
+    ClientCall,
     ErrorKind,
     Image,
     JsonText,
@@ -252,7 +252,7 @@ _PREFIXES: Final = {
 }
 
 
-def answer_id(theirs: str, call: Call) -> str:
+def answer_id(theirs: str, call: ClientCall) -> str:
     """Return the id of an answer: the upstream's where it is one of this dialect."""
     return theirs if theirs.startswith("resp_") else f"resp_{call.id}"
 
@@ -367,7 +367,7 @@ class ResponseObject:
 
     __slots__ = ("_body", "_head", "_keeper", "_tail", "id")
 
-    def __init__(self, theirs: str, model: str, call: Call, given: wire.RequestBody, body: bytes) -> None:
+    def __init__(self, theirs: str, model: str, call: ClientCall, given: wire.RequestBody, body: bytes) -> None:
         self.id: Final = answer_id(theirs, call)
         form = b'{"id":%b,"object":"response","created_at":%d,"model":%b,"background":false,'
         self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given, body)

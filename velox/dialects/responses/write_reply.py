@@ -13,7 +13,7 @@ from velox.dialects.canonical.model import (
     Answer,
     AnswerBlock,
     ApiError,
-    Call,
+    ClientCall,
     Refusal,
     Request,
     Search,
@@ -52,7 +52,7 @@ __all__ = ["ResponsesClient"]
 class ResponsesClient:
     """One request of a client, and what it gets back; see ClientSide."""
 
-    def __init__(self, call: Call, dropped: DroppedFields, *, compacts: bool = False) -> None:
+    def __init__(self, call: ClientCall, dropped: DroppedFields, *, compacts: bool = False) -> None:
         """compacts: see ResponsesRequestReader."""
         self.call: Final = call
         self.reader: Final = ResponsesRequestReader(dropped, compacts=compacts, keeps=call.keeper is not None)

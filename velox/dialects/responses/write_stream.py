@@ -18,8 +18,8 @@ from typing import Final, Protocol
 
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import (
-    Call,
     Cite,
+    ClientCall,
     Close,
     Delta,
     End,
@@ -110,7 +110,7 @@ class Events(Protocol):
 class ResponsesStreamWriter:
     """Writes one stream as JSON objects, one an event. model: as the client asked for it. given, body: its request."""
 
-    def __init__(self, call: Call, model: str, given: wire.RequestBody, body: bytes, tools: ClientTools) -> None:
+    def __init__(self, call: ClientCall, model: str, given: wire.RequestBody, body: bytes, tools: ClientTools) -> None:
         self._call: Final = call
         self._model: Final = model
         self._given: Final = given

@@ -32,7 +32,7 @@ from velox.dialects.as_sent.types_taken import takes_types
 from velox.dialects.cache_marks import MarkingModel, adds_marks
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import ApiError, Call, ClientSide, ModelSide
+from velox.dialects.canonical.model import ApiError, ClientCall, ClientSide, ModelSide
 from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
 from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings, with_embedding_model
 from velox.dialects.embeddings.other_models import EmbeddingForm, ModelEmbeddings
@@ -100,7 +100,7 @@ _WRAPPED: Final[Mapping[WireWrapper, Callable[[ModelSide], ModelSide]]] = {
 class DialectTable(NamedTuple):
     """The classes of all dialects by API: those that read clients' requests, and those that write for models."""
 
-    clients: Mapping[ApiKind, Callable[[Call, DroppedFields], ClientSide]]
+    clients: Mapping[ApiKind, Callable[[ClientCall, DroppedFields], ClientSide]]
     models: Mapping[ApiKind, Callable[[ModelFacts, DroppedFields, str], ModelSide]]
 
 
@@ -199,12 +199,14 @@ class ProviderAdapter:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         left_out: tuple[str, ...] = ()
         traits = self._row.traits
+        # What the target refuses, whatever the dialect of the request.
         if request.body and (own := self._refused.left_out(request.body, request.client_api)) is not request.body:
             request = request._replace(body=own)
         if request.client_api in _OF_CLAUDE and request.body and self._refuses_scopes(request.model or ""):
             request = request._replace(body=without_scopes(request.body))
         if request.client_api in _OF_CLAUDE and request.body and not traits.billing_blocks:
             request = request._replace(body=without_billing(request.body))
+        # In another dialect: translated.
         if call.api is not request.client_api:
             return InBackground() if self._runs_in_background(request) else self._translated(call, request)
         if request.client_api is ApiKind.RESPONSES and (fitted := self._fitted(request)) is not None:
@@ -213,6 +215,7 @@ class ProviderAdapter:
             request.keeper.reads_reply = not self.keeps_answers(request.model or "")
             if request.keeper.reads_reply and self._runs_in_background(request):
                 return InBackground()
+        # In its own dialect: as sent, but for what this provider or model refuses, and the names of the model.
         if request.body and request.model is not None:
             facts = self._facts_of(request.model)
             own = without_foreign(request.body, request.client_api, facts, traits)
@@ -355,7 +358,7 @@ class ProviderAdapter:
         if client is None or model is None or request.model is None:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
-        of_client = Call(
+        of_client = ClientCall(
             request.id,
             request.now_s,
             request.fields.model or "",

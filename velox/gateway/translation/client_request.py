@@ -36,7 +36,7 @@ class ClientRequest(NamedTuple):
     secret: the key that goes up, which no error may show; None: none.
     model: the one to ask for; None: none is named.
     rules: of its route, for the fields that go up.
-    id, now_s, keeper: as in Call (dialects/canonical/model.py).
+    id, now_s, keeper: as in ClientCall (dialects/canonical/model.py).
     strict: a field that would be dropped is refused.
     has_limits: Velox reports its own limits with the reply.
     to_be_read: Velox reads the reply, which must not be compressed then.

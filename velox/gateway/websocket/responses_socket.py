@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, cast
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.canonical.model import ApiError, Call
+from velox.dialects.canonical.model import ApiError, ClientCall
 from velox.dialects.openai_errors import kind_of, read_error
 from velox.dialects.responses.socket import (
     MessageHead,
@@ -494,7 +494,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
     def _prepare(self, asked: SocketRequest, *, is_checked: bool) -> None:
         """Keep a conversation that no model is asked for."""
         number = self._owner.parts.recorder.next_id().decode("ascii").replace("-", "")
-        call = Call(number, int(time.time()), "", stream=True)
+        call = ClientCall(number, int(time.time()), "", stream=True)
         try:
             if not is_checked:
                 check_prepared(asked)

@@ -17,7 +17,7 @@ import msgspec
 from velox.dialects.as_sent.claude_fields import fitted
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.gateway.translation.adapter import DialectTable
 from velox.policy.patterns import is_exact
@@ -327,7 +327,7 @@ def _cross(
 ) -> None:
     """Translate one request. Raises BadRequestError."""
     facts, dropped, model = of
-    request = known.clients[client_api](Call("a", 0, model, keeper=_Keeper()), dropped).read(body)
+    request = known.clients[client_api](ClientCall("a", 0, model, keeper=_Keeper()), dropped).read(body)
     known.models[api](facts, dropped, provider).write(request, model)
 
 

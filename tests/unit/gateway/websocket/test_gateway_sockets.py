@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from velox.dialects.canonical.model import Call
+from velox.dialects.canonical.model import ClientCall
 from velox.dialects.responses.socket import SocketMessages, prepared_messages
 from velox.gateway.websocket.sockets import forget_oldest
 
@@ -17,7 +17,7 @@ class Connection:
         self.messages = SocketMessages()
         message = {"type": "response.create", "model": "m", "input": "a" * n_bytes, "generate": False}
         asked = self.messages.asked(json.dumps(message).encode())
-        prepared_messages(self.messages, asked, Call("a", 1, "", stream=True))
+        prepared_messages(self.messages, asked, ClientCall("a", 1, "", stream=True))
 
 
 def test_longest_silent_are_forgotten_first() -> None:
