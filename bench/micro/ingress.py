@@ -40,7 +40,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.protocol.http1.request import Http1Limits
 from velox.runtime.signing.authorities import Authorities
 from velox.runtime.upstreams.members import MemberMaker
-from velox.runtime.upstreams.upstream_manager import Fleet
+from velox.runtime.upstreams.upstream_manager import UpstreamManager
 from velox.runtime.worker import gateway_parts, queue_of
 from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
@@ -152,7 +152,7 @@ def _by_velox() -> _Take:
         log=AccessLog(2, "off", metrics.count_log_dropped),
         logger=logger,
     )
-    door = _Door(parts, queue_of(settings, 0), Fleet(settings, maker, table, loop).routing, loop)
+    door = _Door(parts, queue_of(settings, 0), UpstreamManager(settings, maker, table, loop).routing, loop)
     weakref.finalize(door, loop.close)
     ingress = Ingress(
         *(door, Http1Limits(), ClientTimeouts(10.0, 60.0, 60.0, 30.0), BodyBudget(1 << 30, 1.0, loop.time), loop),

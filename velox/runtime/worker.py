@@ -81,7 +81,7 @@ from velox.runtime.processes.process import return_large_blocks, wake
 from velox.runtime.processes.takeover import ListenerTakeover
 from velox.runtime.signing.authorities import Authorities
 from velox.runtime.upstreams.members import MemberMaker, member_upkeep
-from velox.runtime.upstreams.upstream_manager import Fleet
+from velox.runtime.upstreams.upstream_manager import UpstreamManager
 from velox.settings import Settings
 from velox.shm.answer_ring import AnswerMemory, AnswerRing
 from velox.shm.budget_table import BudgetMemory, BudgetTable
@@ -339,7 +339,7 @@ class Worker:
         self._is_pool_check_due = False
         self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
         self._descriptors: Final = descriptors_of(settings, context.slot, open_files_limit())
-        self._fleet: Final = self._make_fleet()
+        self._upstream_manager: Final = self._make_upstream_manager()
         self._upkeep: Final = member_upkeep(settings.workers, self._logger, loop)
         self._gateway: Final = self._make_gateway()
         self._keys: Final = KeyFollower(
@@ -363,7 +363,7 @@ class Worker:
         self._status.wants_keys = True
         wake(self._context.notify)
 
-    def _make_fleet(self) -> Fleet:
+    def _make_upstream_manager(self) -> UpstreamManager:
         context = self._context
         tell = context.upstreams.credentials.tell
         maker = MemberMaker(
@@ -377,7 +377,7 @@ class Worker:
             authorities=Authorities(os.environ, self._loop, self._logger, partial(tell, context.block)),
             sim_origin=context.sim_origin,
         )
-        return Fleet(self._settings, maker, context.upstreams, self._loop)
+        return UpstreamManager(self._settings, maker, context.upstreams, self._loop)
 
     def _make_gateway(self) -> Gateway:
         context, leases, budgets = self._context, None, None
@@ -399,7 +399,7 @@ class Worker:
             leases=leases,
             max_tunnels=self._descriptors.upstream,
             bodies=self._budget,
-            connections=self._fleet.connections,
+            connections=self._upstream_manager.connections,
             metrics=self._metrics,
             objects=self._make_objects(),
             share=self._shared_objects if shares_objects(self._settings) else None,
@@ -409,7 +409,7 @@ class Worker:
             log=self._log,
             logger=self._logger,
         )
-        return Gateway(parts, queue_of(self._settings, context.slot), self._fleet.routing, self._loop)
+        return Gateway(parts, queue_of(self._settings, context.slot), self._upstream_manager.routing, self._loop)
 
     def _make_objects(self) -> ObjectTable:
         table = ObjectTable(self._context.objects, self._context.block)
@@ -508,8 +508,8 @@ class Worker:
         self._metrics.reset_gauges()
         profiles = ProfileAgent(self._context.channel, self._loop)
         profiles.start()
-        self._fleet.start()
-        self._upkeep.replace(self._fleet.members)
+        self._upstream_manager.start()
+        self._upkeep.replace(self._upstream_manager.members)
         self._lag_due_s = time.monotonic() + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
         listener = ClientListener(self._context.sockets, self._ingress, self._tls)
@@ -561,7 +561,7 @@ class Worker:
         self._gateway.mirrors.close()
         if self._gateway.parts.models is not None:
             self._gateway.parts.models.close()
-        self._fleet.close()
+        self._upstream_manager.close()
         if self._shared is not None:
             await self._shared.close()
         if self._objects is not None:
@@ -604,13 +604,13 @@ class Worker:
         self._upkeep.tick(self._loop.time())
         self._memory.look(is_idle=not self._gateway.n_active and not self._budget.taken_bytes)
         self._gateway.sweep(self._loop.time())
-        self._fleet.tick(self._loop.time())
+        self._upstream_manager.tick(self._loop.time())
         self._metrics.set_connections(len(self._ingress.connections), self._ingress.n_http2)
 
     def _change(self, settings: Settings) -> Generator[None, None, None]:
         """Work with other settings from the last step on: with what of them can change while a worker runs."""
         yield from importing(settings)
-        routing = yield from self._fleet.replacing(settings)
+        routing = yield from self._upstream_manager.replacing(settings)
         self._gateway.route_by(routing)
         self._upkeep.replace(routing.members)
         self._gateway.parts.limiter.replace(settings.limit_rules)
@@ -633,4 +633,4 @@ class Worker:
 
     def _look_at_pools(self) -> None:
         self._is_pool_check_due = False
-        self._status.upstream_ready = any(member.pool.is_warm for member in self._fleet.members)
+        self._status.upstream_ready = any(member.pool.is_warm for member in self._upstream_manager.members)

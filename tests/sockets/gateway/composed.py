@@ -1,4 +1,4 @@
-"""A worker's fleet and gateway from the composition root (velox/runtime), with what a test puts in place of the world.
+"""A worker's upstreams and gateway, from the composition root (velox/runtime); a test puts its own things in place.
 
 This module alone knows how the root is called, and what a member, a route and a gateway are made of: tests name
 upstreams, routes and settings, and bring what connects to an upstream (`Dial`), a pool, a limit or a balancer where
@@ -40,7 +40,7 @@ from velox.policy.routes.match import RouteTable
 from velox.policy.routes.split import MirrorGate
 from velox.runtime.signing.authorities import Authorities
 from velox.runtime.upstreams.members import MemberMaker, labels_of, prefix_groups
-from velox.runtime.upstreams.upstream_manager import Fleet, RouteMaker
+from velox.runtime.upstreams.upstream_manager import RouteMaker, UpstreamManager
 from velox.runtime.worker import gateway_parts, queue_of
 from velox.settings import Settings, load
 from velox.shm.quota_table import QuotaMemory
@@ -245,7 +245,7 @@ class Composed:
             )
         else:
             self.maker = _Maker(counts, self.metrics, stands)
-        self.fleet: Final = Fleet(settings, self.maker, self.table, self.loop)
+        self.manager: Final = UpstreamManager(settings, self.maker, self.table, self.loop)
         made = gateway_parts(
             *(settings, 0, self.loop),
             auth=Authenticator(settings.api_keys),
@@ -257,7 +257,7 @@ class Composed:
             log=self.log,
             logger=_LOGGER,
         )
-        self.gateway: Final = Gateway(replace(made, **parts), queue_of(settings, 0), self.fleet.routing, self.loop)
+        self.gateway: Final = Gateway(replace(made, **parts), queue_of(settings, 0), self.manager.routing, self.loop)
 
     def enroll(self, settings: Settings) -> None:
         """Do what the supervisor does before its workers have some settings."""
@@ -272,5 +272,5 @@ def composed(settings: Settings, stands: Mapping[str, Stand], **more: Any) -> It
     try:
         yield made
     finally:
-        made.fleet.close()
+        made.manager.close()
         os.close(log_fd)

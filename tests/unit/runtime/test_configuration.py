@@ -36,7 +36,7 @@ class Turns:
         return n
 
 
-class Fleet:
+class UpstreamManager:
     """What works with the settings. slow: replacing takes some turns. broken: it can't."""
 
     def __init__(self, *, n_steps: int = 0, broken: bool = False) -> None:
@@ -66,7 +66,7 @@ def settings_of(folder: Path, n_routes: int) -> Settings:
 class Worker:
     """One worker's follower. snapshot: the supervisor's; the copy that this one has is as after a fork."""
 
-    def __init__(self, settings: Settings, fleet: Fleet) -> None:
+    def __init__(self, settings: Settings, manager: UpstreamManager) -> None:
         self.snapshot = ConfigSnapshot()
         self.turns = Turns()
         self.lines: list[str] = []
@@ -76,7 +76,7 @@ class Worker:
         logger.addHandler(handler)
         self.status = WorkerStatus(Segment(1, CELLS), 0)
         loop: Any = self.turns
-        self.follower = ConfigFollower(self.snapshot, settings, fleet.replace, self.status, logger, loop)
+        self.follower = ConfigFollower(self.snapshot, settings, manager.replace, self.status, logger, loop)
 
     def publish(self, settings: Settings) -> None:
         """Have news, as one that was forked before."""
@@ -101,14 +101,14 @@ def test_settings_arrive_as_they_were_sent(tmp_path: Path) -> None:
 def test_worker_takes_over_what_is_new_once(tmp_path: Path) -> None:
     """And says which one it works with, when it does."""
     before, now = settings_of(tmp_path, 3), settings_of(tmp_path, 4)
-    fleet = Fleet()
-    worker = Worker(before, fleet)
+    manager = UpstreamManager()
+    worker = Worker(before, manager)
     worker.look()
-    assert (fleet.settings, worker.status.configuration) == (None, 1)
+    assert (manager.settings, worker.status.configuration) == (None, 1)
     worker.publish(now)
     worker.look()
-    assert fleet.settings is not None and len(fleet.settings.routes) == 4
-    assert worker.follower.settings is fleet.settings
+    assert manager.settings is not None and len(manager.settings.routes) == 4
+    assert worker.follower.settings is manager.settings
     assert worker.status.configuration == 2
     worker.look()
     assert worker.status.configuration == 2
@@ -117,24 +117,24 @@ def test_worker_takes_over_what_is_new_once(tmp_path: Path) -> None:
 def test_long_work_is_done_in_turns_and_holds_when_all_of_it_is_done(tmp_path: Path) -> None:
     """The loop serves others in between; a newer one that comes meanwhile follows."""
     before, now, last = (settings_of(tmp_path, n) for n in (3, 4, 5))
-    fleet = Fleet(n_steps=5)
-    worker = Worker(before, fleet)
+    manager = UpstreamManager(n_steps=5)
+    worker = Worker(before, manager)
     worker.publish(now)
     worker.follower.look()
     worker.publish(last)
     worker.follower.look()
-    assert (fleet.settings, worker.status.configuration) == (None, 1)
+    assert (manager.settings, worker.status.configuration) == (None, 1)
     assert worker.turns.run() >= 5
     assert worker.status.configuration == 2
     worker.look()
-    assert fleet.settings is not None and len(fleet.settings.routes) == 5
+    assert manager.settings is not None and len(manager.settings.routes) == 5
     assert worker.status.configuration == 3
 
 
 def test_configuration_that_can_not_be_taken_over_leaves_the_one_before(tmp_path: Path) -> None:
     """Where it was is said, not with what; the next one is taken."""
     before, now = settings_of(tmp_path, 3), settings_of(tmp_path, 4)
-    worker = Worker(before, Fleet(broken=True))
+    worker = Worker(before, UpstreamManager(broken=True))
     worker.publish(now)
     worker.look()
     assert worker.follower.settings is before
@@ -152,7 +152,7 @@ def test_loop_goes_on_while_many_routes_are_taken_over(tmp_path: Path) -> None:
     before, now = settings_of(tmp_path, 3), settings_of(tmp_path, 2000)
 
     async def run() -> int:
-        worker = Worker(before, Fleet(n_steps=3))
+        worker = Worker(before, UpstreamManager(n_steps=3))
         worker.follower._loop = asyncio.get_running_loop()  # type: ignore[misc]
         worker.publish(now)
         worker.follower.look()

@@ -1,7 +1,7 @@
 """The upstreams of one worker, and the tables that lead there: made from the settings, and made anew at a reload.
 
-    Fleet.replace()  members whose entry and origin are the same are kept, with their connections and all that is known
-                     of them; others begin; what the new settings no longer name ends with its last exchange
+    replace()  members whose entry and origin are the same are kept, with their connections and all that is known of
+               them; others begin; what the new settings no longer name ends with its last exchange
 
 A part of the composition root (worker.py). Knows: which setting goes to which part. Does not know: what a part does, or
 who asks for a reload.
@@ -40,7 +40,7 @@ from velox.runtime.upstreams.members import MemberMaker, keys_of
 from velox.settings import Settings
 from velox.shm.upstream_table import UpstreamTable
 
-__all__ = ["Fleet", "RouteMaker"]
+__all__ = ["RouteMaker", "UpstreamManager"]
 
 # Copies under way in one worker: beyond, a slow mirror would hold memory without end. Arbitrary.
 _MOST_MIRRORED: Final = 64
@@ -69,7 +69,7 @@ class _Retired(NamedTuple):
         return not any(routing.n_open for routing in self.routings) and not self.member.pool.statistics().streams
 
 
-class Fleet:
+class UpstreamManager:
     """The members and the routing of one worker."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Fleet:
         self.routing = finished(self._making(settings, []))
 
     def __repr__(self) -> str:
-        return f"<Fleet {len(self._members)} members, {len(self._retired)} retired>"
+        return f"<UpstreamManager {len(self._members)} members, {len(self._retired)} retired>"
 
     @property
     def members(self) -> Sequence[Member]:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.e2e.recording import JSON, SSE, Call, RecordingUpstream
 from tests.sockets.gateway.core_attempts import RULES, SILENT, Step, ask, broken, run, whole
-from tests.sockets.gateway.core_fleet import Bed, bed, lines_of, settings_of, upstream
 from tests.sockets.gateway.core_gateway import FakeClient, ScriptedUpstream, gateway
+from tests.sockets.gateway.core_upstreams import Bed, bed, lines_of, settings_of, upstream
 from velox.errors import Reason
 from velox.heads import ReplyHead
 from velox.outcomes import Retry

@@ -1,4 +1,4 @@
-"""One worker's fleet and gateway on real upstreams, whose configuration a test replaces."""
+"""One worker's upstreams and gateway on real upstreams, whose configuration a test replaces."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Bed(Composed):
     def replace(self, settings: Settings) -> None:
         """Work with other settings."""
         self.enroll(settings)
-        self.gateway.routing = self.fleet.replace(settings)
+        self.gateway.routing = self.manager.replace(settings)
 
     def tick(self) -> None:
         """Do what a worker does now and then."""
         self.gateway.sweep(self.loop.time())
-        self.fleet.tick(self.loop.time())
+        self.manager.tick(self.loop.time())
 
     def member(self, name: str) -> Member:
         """Return the first member of an upstream."""
-        return next(member for member in self.fleet.members if member.name == name)
+        return next(member for member in self.manager.members if member.name == name)
 
     def running(self) -> list[int]:
         """Return the requests in flight by row, of all that ever had one."""
@@ -76,7 +76,7 @@ class Bed(Composed):
 
     async def until_warm(self) -> None:
         """Wait until each member has a connection that idles."""
-        await self.eventually(lambda: all(member.pool.is_warm for member in self.fleet.members))
+        await self.eventually(lambda: all(member.pool.is_warm for member in self.manager.members))
 
     async def eventually(self, condition: Callable[[], object]) -> None:
         """Tick until it is so."""
@@ -91,11 +91,11 @@ def bed(folder: Path, settings: Settings, maker: type[MemberMaker] = MemberMaker
     """A worker for the block, whose log is the file `log`. maker: of its members."""
     log_fd = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     made = Bed(settings, None, log_fd, maker=maker)
-    made.fleet.start()
+    made.manager.start()
     try:
         yield made
     finally:
-        made.fleet.close()
+        made.manager.close()
         os.close(log_fd)
 
 

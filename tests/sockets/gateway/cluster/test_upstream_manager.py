@@ -15,15 +15,15 @@ import pytest
 from tests.e2e.recording import SSE, Call, RecordingUpstream
 from tests.e2e.routed import nobody
 from tests.sockets.gateway.core_attempts import run, until
-from tests.sockets.gateway.core_fleet import Bed, bed, settings_of, upstream
 from tests.sockets.gateway.core_plans import fail, refuse_key, succeed
+from tests.sockets.gateway.core_upstreams import Bed, bed, settings_of, upstream
 from velox.gateway.upstreams.member import Member
 from velox.heads import WebSocketOffer
 from velox.net.upstream.pool import UpstreamPool
 from velox.observe.oplog import operations_logger
 from velox.policy.balance.candidates import Candidates
 from velox.runtime.upstreams.members import MemberMaker
-from velox.runtime.upstreams.upstream_manager import Fleet
+from velox.runtime.upstreams.upstream_manager import UpstreamManager
 from velox.settings import Settings
 
 TO_A: Final = ["name: r, to: a"]
@@ -100,7 +100,7 @@ def test_unchanged_upstream_keeps_all_that_it_has(tmp_path: Path, servers: Two) 
             worker.replace(settings_of(tmp_path, lines[::-1], ["name: s, to: [b, a], balance: peak_ewma"]))
             worker.tick()
 
-            assert worker.member("a") is member and repr(worker.fleet) == "<Fleet 2 members, 0 retired>"
+            assert worker.member("a") is member and repr(worker.manager) == "<UpstreamManager 2 members, 0 retired>"
             assert member.health.state(worker.loop.time()).name == "OUT" and member.health.rests_s(worker.loop.time())
             assert (await worker.answer()).startswith(b"HTTP/1.1 200")
             assert a.n_connections == n_connections
@@ -195,14 +195,14 @@ def test_retired_upstream_ends_with_its_last_stream(tmp_path: Path, servers: Two
             for _ in range(3):
                 worker.tick()
             await worker.until_warm()
-            assert repr(worker.fleet) == "<Fleet 1 members, 1 retired>" and a.n_open
+            assert repr(worker.manager) == "<UpstreamManager 1 members, 1 retired>" and a.n_open
             assert worker.table.memory.has_state(row) and worker.table.inflight(row) == 1
 
             a.step()
             await asyncio.wait_for(client.finished.wait(), 10)
             assert client.written.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") and not client.cuts
             await worker.eventually(lambda: not a.n_open)
-            assert repr(worker.fleet) == "<Fleet 1 members, 0 retired>"
+            assert repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>"
             assert not worker.table.memory.has_state(row) and not worker.table.inflight(row)
 
     run(main)
@@ -215,16 +215,16 @@ def test_request_between_two_attempts_holds_what_it_may_need(tmp_path: Path, ser
     async def main() -> None:
         with bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
             await worker.until_warm()
-            routing = worker.fleet.routing
+            routing = worker.manager.routing
             routing.n_open += 1  # as an exchange does
 
             worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
             worker.tick()
-            assert repr(worker.fleet) == "<Fleet 1 members, 1 retired>" and a.n_open
+            assert repr(worker.manager) == "<UpstreamManager 1 members, 1 retired>" and a.n_open
             routing.n_open -= 1
             worker.tick()
 
-            assert repr(worker.fleet) == "<Fleet 1 members, 0 retired>"
+            assert repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>"
             await worker.eventually(lambda: not a.n_open)
 
     run(main)
@@ -247,7 +247,7 @@ def test_websocket_holds_no_old_configuration(tmp_path: Path, servers: Two) -> N
 
             worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
             worker.tick()
-            assert repr(worker.fleet) == "<Fleet 1 members, 0 retired>"
+            assert repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>"
             assert worker.table.inflight(row) == 1
 
             a.step()
@@ -272,14 +272,14 @@ def test_what_runs_on_the_old_upstreams_takes_no_room_of_the_new(tmp_path: Path,
             await worker.eventually(lambda: b"data: 1" in client.written and worker.running() == [2])
 
             worker.replace(settings_of(tmp_path, *ways[1]))
-            assert worker.fleet.routing.room(worker.gateway.n_active, 0, worker.loop.time()) == 2
+            assert worker.manager.routing.room(worker.gateway.n_active, 0, worker.loop.time()) == 2
             assert (await worker.answer()).startswith(b"HTTP/1.1 200")
 
             a.step()
             await asyncio.wait_for(client.finished.wait(), 10)
-            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
+            await worker.eventually(lambda: repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>")
             assert worker.gateway.n_active == 1  # the one that asks for a WebSocket
-            assert worker.fleet.routing.room(1, 0, worker.loop.time()) == 2
+            assert worker.manager.routing.room(1, 0, worker.loop.time()) == 2
 
     run(main)
 
@@ -305,7 +305,7 @@ def test_what_runs_at_an_upstream_counts_under_its_limit_after_a_reload(
                 after = worker.member("a")
                 assert after is not before and after.concurrency is before.concurrency
                 assert after.concurrency.in_flight == 1
-                routing, now_s = worker.fleet.routing, worker.loop.time()
+                routing, now_s = worker.manager.routing, worker.loop.time()
                 assert routing.room(worker.gateway.n_active, 0, now_s) == after.concurrency.room
             later, _ = worker.ask()
             if limit == "1":
@@ -317,8 +317,8 @@ def test_what_runs_at_an_upstream_counts_under_its_limit_after_a_reload(
                 await worker.eventually(lambda each=each: b"data: 1" in each.written)
                 a.step()
                 await asyncio.wait_for(each.finished.wait(), 10)
-            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
-            assert worker.member("a").concurrency.in_flight == 0 and not worker.fleet.routing.retired
+            await worker.eventually(lambda: repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>")
+            assert worker.member("a").concurrency.in_flight == 0 and not worker.manager.routing.retired
 
     run(main)
 
@@ -337,7 +337,7 @@ def test_upstream_that_left_keeps_no_connection_while_old_requests_run(tmp_path:
 
             worker.replace(settings_of(tmp_path, [upstream("a", a)], TO_A))
             await worker.eventually(lambda: not b.n_open)
-            assert repr(worker.fleet) == "<Fleet 1 members, 1 retired>"
+            assert repr(worker.manager) == "<UpstreamManager 1 members, 1 retired>"
             n_dialed = b.n_connections
             for _ in range(10):
                 worker.tick()
@@ -346,7 +346,7 @@ def test_upstream_that_left_keeps_no_connection_while_old_requests_run(tmp_path:
 
             a.step()
             await asyncio.wait_for(client.finished.wait(), 10)
-            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
+            await worker.eventually(lambda: repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>")
 
     run(main)
 
@@ -357,7 +357,7 @@ def test_origins_of_one_upstream_keep_their_keys_when_another_one_goes(tmp_path:
     hashed = ["name: r, to: a, balance: hash"]
 
     def owners(worker: Bed, settings: Settings, n: int) -> dict[bytes, str]:
-        group = worker.fleet.routing.parts(settings.routes[0]).groups[0]
+        group = worker.manager.routing.parts(settings.routes[0]).groups[0]
         candidates = Candidates([1.0] * n, [0] * n)
         keys = [b"user-%d" % each for each in range(400)]
         found = {key: group.balancer.pick(candidates, 0.0, 0.5, key) for key in keys}
@@ -412,10 +412,10 @@ def test_who_waits_for_room_waits_on_over_a_reload(tmp_path: Path, servers: Two)
             clients = [worker.ask()[0]]
             await worker.eventually(lambda: b"data: 1" in clients[0].written)
             clients.append(worker.ask()[0])
-            await worker.eventually(lambda: "[1]" in repr(worker.fleet.routing.lines))
+            await worker.eventually(lambda: "[1]" in repr(worker.manager.routing.lines))
             worker.replace(settings_of(tmp_path, lines, [*routes[:1], "name: t, to: a"]))
             clients.append(worker.ask()[0])
-            await worker.eventually(lambda: "[1, 1]" in repr(worker.fleet.routing.lines))
+            await worker.eventually(lambda: "[1, 1]" in repr(worker.manager.routing.lines))
 
             for client in clients:
                 await until(lambda client=client: b"data: 1" in client.written)
@@ -435,7 +435,7 @@ def test_new_upstream_is_warmed_up_once_the_worker_serves(tmp_path: Path, server
             await worker.until_warm()
             n_a = a.n_warmups
             both = settings_of(tmp_path, [upstream("a", a), upstream("b", b)], TO_A)
-            other = Fleet(settings, worker.maker, worker.table, worker.loop)
+            other = UpstreamManager(settings, worker.maker, worker.table, worker.loop)
             worker.table.enroll([("a", f"http://127.0.0.1:{a.port}"), ("b", f"http://127.0.0.1:{b.port}")])
             other.replace(both)
             await asyncio.sleep(0)
@@ -463,14 +463,14 @@ def test_many_reloads_under_streams_lose_none(tmp_path: Path, servers: Two) -> N
                 client, _ = worker.ask()
                 clients.append(client)
                 await worker.eventually(lambda client=client: b"data: 1" in client.written)
-            assert repr(worker.fleet) == "<Fleet 1 members, 5 retired>"
+            assert repr(worker.manager) == "<UpstreamManager 1 members, 5 retired>"
             assert sorted(worker.running()) == [3, 3]
 
             for server in (a, b):
                 server.step(3)
             for client in clients:
                 await asyncio.wait_for(client.finished.wait(), 10)
-            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
+            await worker.eventually(lambda: repr(worker.manager) == "<UpstreamManager 1 members, 0 retired>")
 
             assert all(b"[DONE]" in client.written and not client.cuts for client in clients)
             assert worker.running() == [0, 0]
@@ -493,7 +493,7 @@ def test_end_closes_all_there_is(tmp_path: Path, servers: Two) -> None:
             worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
             await worker.until_warm()
 
-            worker.fleet.close()
+            worker.manager.close()
 
             await asyncio.wait_for(client.finished.wait(), 10)
             assert client.cuts and worker.running() == [0, 0]
@@ -508,20 +508,20 @@ def test_tables_change_with_the_last_step(tmp_path: Path, servers: Two) -> None:
 
     async def main() -> None:
         with bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
-            before = worker.fleet.routing
+            before = worker.manager.routing
             both = settings_of(tmp_path, [upstream("a", a), upstream("b", b)], TO_B)
             worker.table.enroll([("a", f"http://127.0.0.1:{a.port}"), ("b", f"http://127.0.0.1:{b.port}")])
-            steps = worker.fleet.replacing(both)
+            steps = worker.manager.replacing(both)
             next(steps)
-            assert worker.fleet.routing is before
+            assert worker.manager.routing is before
             row = worker.table.row("b", f"http://127.0.0.1:{b.port}")
             assert worker.table.memory.has_state(row)
 
             steps.close()
 
-            assert worker.fleet.routing is before and not worker.table.memory.has_state(row)
+            assert worker.manager.routing is before and not worker.table.memory.has_state(row)
             worker.replace(both)
-            assert [member.name for member in worker.fleet.members] == ["a", "b"]
+            assert [member.name for member in worker.manager.members] == ["a", "b"]
 
     run(main)
 
@@ -549,7 +549,7 @@ def test_configuration_that_can_not_be_made_leaves_nothing(tmp_path: Path, serve
 
             rows = {name: row for row, name, _ in worker.table.labels()}
             assert [worker.table.memory.has_state(rows[name]) for name in "abc"] == [True, False, False]
-            assert [member.name for member in worker.fleet.members] == ["a"]
+            assert [member.name for member in worker.manager.members] == ["a"]
 
     run(main)
 
