@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -152,6 +153,12 @@ class Table:
             if re.match(self._provider(name)["url"], url):
                 return name
         return None
+
+    def reading(self) -> Iterator[None]:
+        """Read all providers, which is else done when they are first looked for; one in a step."""
+        for name in self._lines:
+            self._provider(name)
+            yield
 
     def by_bill(self, provider: str, model: str) -> tuple[Dated, ...]:
         """Return the price of a model that find() has none for: replies of some providers tell what is billed."""

@@ -6,8 +6,8 @@ know: who prints it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 from velox.policy.budgets.rules import BudgetRule, rules_of
 from velox.policy.patterns import is_exact, matches, overlap
@@ -16,10 +16,23 @@ from velox.policy.routes.model_rule import told_family
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Band, Price
 from velox.prices.table import Table, shipped_table
+from velox.protocol.steps import finished
 from velox.protocol.usage.tokens import token_usage, told_units
 from velox.settings import Settings
 
-__all__ = ["call_prices", "check_price_lines", "price_answers", "price_book", "price_lines", "seller_of"]
+__all__ = [
+    "call_prices",
+    "check_price_lines",
+    "making_call_prices",
+    "price_answers",
+    "price_book",
+    "price_lines",
+    "seller_of",
+]
+
+# The price of a call, by its upstream's name, the model that was asked for, the one that answered ("": not known), tier
+# and Unix time in seconds.
+FindPrice: TypeAlias = Callable[[str, str, str, str, int], Price | None]
 
 _MOST_NAMED: Final = 5
 _REMEDY: Final = "Give prices (VELOX_PRICES), count tokens, or set `unpriced: allow`"
@@ -53,14 +66,21 @@ def seller_of(entry: UpstreamEntry, table: Table) -> Seller:
     return Seller(entry.name, table.provider_of(str(entry.origins[0])) or "")
 
 
-def call_prices(settings: Settings) -> Callable[[str, str, str, str, int], Price | None]:
-    """Return what finds the price of a call.
+def call_prices(settings: Settings) -> FindPrice:
+    """Return what finds the price of a call."""
+    return finished(making_call_prices(settings))
 
-    By its upstream's name, the model that was asked for, the one that answered ("": not known), tier and Unix time in
-    seconds.
-    """
+
+def making_call_prices(settings: Settings) -> Generator[None, None, FindPrice]:
+    """Return what call_prices() does, in steps."""
     book = price_book(settings)
-    sellers = {entry.name: seller_of(entry, book.table) for entry in settings.upstreams}
+    yield
+    if not all(book.table.knows(entry.provider) for entry in settings.upstreams):
+        yield from book.table.reading()
+    sellers = {}
+    for entry in settings.upstreams:
+        sellers[entry.name] = seller_of(entry, book.table)
+        yield
     rules = {entry.name: entry.model_facts for entry in settings.upstreams if entry.model_facts}
 
     def find(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:

@@ -75,7 +75,7 @@ from velox.runtime.keys.credentials import Certificates, KeyWatch
 from velox.runtime.keys.follower import KeyFollower
 from velox.runtime.leases.lease_client import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.on_demand import has_adapter, importing, shares_answers, shares_objects
-from velox.runtime.priced import call_prices
+from velox.runtime.priced import call_prices, making_call_prices
 from velox.runtime.processes.listeners import ClientListener
 from velox.runtime.processes.process import return_large_blocks, wake
 from velox.runtime.processes.takeover import ListenerTakeover
@@ -610,13 +610,14 @@ class Worker:
     def _change(self, settings: Settings) -> Generator[None, None, None]:
         """Work with other settings from the last step on: with what of them can change while a worker runs."""
         yield from importing(settings)
+        calls = self._gateway.parts.calls
+        prices = None if calls is None else (yield from making_call_prices(settings))
         routing = yield from self._upstream_manager.replacing(settings)
         self._gateway.route_by(routing)
         self._upkeep.replace(routing.members)
         self._gateway.parts.limiter.replace(settings.limit_rules)
-        calls = self._gateway.parts.calls
-        if calls is not None:
-            calls.prices = call_prices(settings)
+        if calls is not None and prices is not None:
+            calls.prices = prices
             if calls.budgets is not None:
                 calls.budgets.prices = calls.prices
                 calls.budgets.replace(settings.budgets)

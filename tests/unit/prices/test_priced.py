@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from velox.runtime.priced import call_prices, check_price_lines
+from velox.prices.table import shipped_table
+from velox.runtime.priced import call_prices, check_price_lines, making_call_prices
 from velox.settings import load
 
 NOW = 1_795_401_000
@@ -64,3 +65,15 @@ def test_family_of_an_arn_has_its_price(tmp_path: Path) -> None:
     assert price is not None and price == find("aws", GLOBAL, "", "", NOW)
     assert not [line for line in check_price_lines(settings, NOW) if ARN in line]
     assert find("aws", f"{ARN}x", "", "", NOW) is None
+
+
+def test_prices_of_many_upstreams_are_found_in_steps(tmp_path: Path) -> None:
+    """A worker that takes new settings over reads a provider's table, or finds whom an upstream pays, in each."""
+    config = tmp_path / "velox.yaml"
+    names = [f"u{n}" for n in range(200)]
+    entries = [f'  - {{name: {name}, origin: "http://127.0.0.1:{9 + n}"}}' for n, name in enumerate(names)]
+    config.write_text("\n".join(["upstreams:", *entries, "routes:", "  - {name: all, to: u0}"]))
+
+    settings = load({"VELOX_CONFIG": str(config)})
+    n_providers = sum(1 for _ in shipped_table().reading())
+    assert sum(1 for _ in making_call_prices(settings)) == 1 + n_providers + len(names)
