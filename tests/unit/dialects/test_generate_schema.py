@@ -286,6 +286,14 @@ _JSON = st.recursive(
 )
 
 
+def test_alternatives_that_are_no_list_stay_as_they_are() -> None:
+    """The model's API says what is wrong with them; nothing else is raised for such a schema."""
+    assert json.loads(json_schema(b'{"anyOf":false,"nullable":true,"type":"STRING"}')) == {
+        "anyOf": False,
+        "type": ["string", "null"],
+    }
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["type", "anyOf", "allOf", "$ref", "properties", "items", "$defs", "enum"]), _JSON)

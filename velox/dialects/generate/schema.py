@@ -310,7 +310,7 @@ def _standard(schema: _Schema, depth: int) -> _Schema:
 
 
 def _nullable(schema: _Schema) -> _Schema:
-    if "anyOf" in schema:
+    if isinstance(schema.get("anyOf"), list):
         return {**schema, "anyOf": [*schema["anyOf"], _NULL]}
     if "enum" in schema:
         schema["enum"] = [*_list(schema["enum"]), None]
