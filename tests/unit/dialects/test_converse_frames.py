@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
 from velox.dialects.canonical.errors import BrokenReplyError
-from velox.dialects.converse.frames import Frame, Frames
+from velox.dialects.converse.frames import EventFrame, Frames
 
 _STREAMS = recorded("bedrock", "converse-stream")
 
@@ -50,7 +50,7 @@ def _header(name: str, value: str | bytes | bool | int) -> bytes:
             return start + b"\x06" + struct.pack(">H", len(value)) + value
 
 
-def _by_botocore(data: bytes) -> list[Frame]:
+def _by_botocore(data: bytes) -> list[EventFrame]:
     buffer = EventStreamBuffer()
     buffer.add_data(data)
     found = []
@@ -61,7 +61,7 @@ def _by_botocore(data: bytes) -> list[Frame]:
             name, text = headers.get(":error-code", ""), headers.get(":error-message", "")
         else:
             name, text = headers.get(":exception-type" if kind == "exception" else ":event-type", ""), ""
-        found.append(Frame(kind.encode(), name.encode(), text.encode(), message.payload))
+        found.append(EventFrame(kind.encode(), name.encode(), text.encode(), message.payload))
     return found
 
 
@@ -131,13 +131,13 @@ def test_frame_reads_headers_of_all_types() -> None:
     headers = b"".join(b"\x01" + bytes([97 + kind, kind]) + value for kind, value in values)
     data = raw_frame(headers + _header(":message-type", "exception") + _header(":exception-type", "x"), b"{}")
 
-    assert Frames().feed(data) == [Frame(b"exception", b"x", b"", b"{}")] == _by_botocore(data)
+    assert Frames().feed(data) == [EventFrame(b"exception", b"x", b"", b"{}")] == _by_botocore(data)
 
 
 def test_frame_of_an_error_has_its_code_and_message() -> None:
     data = frame_of(b"", **{":message-type": "error", ":error-code": "InternalError", ":error-message": "An error"})
 
-    assert Frames().feed(data) == [Frame(b"error", b"InternalError", b"An error", b"")]
+    assert Frames().feed(data) == [EventFrame(b"error", b"InternalError", b"An error", b"")]
 
 
 @pytest.mark.parametrize("headers", [b"\x01", b"\x05abc", b"\x01a", b"\x01a\x0a", b"\x01a\x07\x00", b"\x01a\x04\x00"])

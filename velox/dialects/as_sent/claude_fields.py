@@ -2,7 +2,7 @@
 
 Claude is served by Anthropic, by clouds, and its API by servers of others. Each has its own betas, and answers 400 to a
 field whose beta it does not know, as to a beta that it does not know. So both go together: what the service has passes,
-with the beta that it asks for there; what it has not comes off with its beta, and is named as a loss; and what would
+with the beta that it asks for there; what it has not comes off with its beta, and is named as dropped; and what would
 change the answer by coming off is refused here, before anything is sent.
 
     tools.defer_loading      a field of a tool
@@ -35,7 +35,7 @@ from velox.dialects.messages.client_tools import client_tool
 from velox.dialects.messages.needed_fields import needed
 from velox.policy.patterns import matches
 
-__all__ = ["BETAS_OF", "Fitted", "fitted", "marked_last", "names_of", "object_of"]
+__all__ = ["BETAS_OF", "FittedBody", "fitted", "marked_last", "names_of", "object_of"]
 
 _Fields: TypeAlias = dict[str, Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -84,7 +84,7 @@ _STARTS: Final = tuple((beta.removesuffix("*"), path) for path, betas in BETAS_O
 _TOOLS, _MESSAGES, _EDITS = "tools.", "messages.", "context_management."
 _ELSEWHERE: Final = (_TOOLS, _MESSAGES, _EDITS, "source.")
 _TOOL_FIELDS: Final = ("defer_loading", "allowed_callers", "input_examples", "eager_input_streaming", "strict")
-_SERVER_TOOLS: Final = "server_tools"  # the loss, as in a translation
+_SERVER_TOOLS: Final = "server_tools"  # the dropped field, as in a translation
 # Of the messages: without any of these texts nothing in them is looked at.
 _SYSTEM: Final = b'"system"'
 _IN_BLOCKS: Final = (
@@ -114,7 +114,7 @@ _COMMA: Final = ord(",")
 _UNMARKED: Final = (b'"thinking"', b'"redacted_thinking"')
 
 
-class Fitted(NamedTuple):
+class FittedBody(NamedTuple):
     """A request as a service takes it: its body, and the betas that go with it."""
 
     body: bytes | bytearray
@@ -133,7 +133,7 @@ def fitted(
     dropped: DroppedFields,
     *,
     is_renamed: bool = False,
-) -> Fitted:
+) -> FittedBody:
     """Return what goes up. given: the client's betas. What can't be read goes up as it is.
 
     is_renamed: a route asks for another model than the client named, which may have other ways to think. Raises
@@ -143,13 +143,13 @@ def fitted(
     try:
         fields: _Fields = _FIELDS.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return Fitted(body, service.betas(dropped))
+        return FittedBody(body, service.betas(dropped))
     try:
         is_changed = is_renamed and fit_thinking(fields, facts, dropped)
         is_changed |= _Fit(fields, service, facts, dropped).fit()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         is_changed = False  # a field of another type than it should have: its provider says so
-    return Fitted(object_of(fields) if is_changed else body, service.betas(dropped))
+    return FittedBody(object_of(fields) if is_changed else body, service.betas(dropped))
 
 
 class _Service:
@@ -187,7 +187,7 @@ class _Service:
         return self._said.get(path, TAKEN).startswith(BY)
 
     def lose(self, path: str) -> None:
-        """Note that a field came off: its beta is a loss as well."""
+        """Note that a field came off: its beta is dropped as well."""
         self._lost.add(path)
 
     def of_type(self, start: str, kind: str) -> str:
@@ -250,7 +250,7 @@ class _Fit:
         return is_changed
 
     def _lose(self, path: str, name: str, param: str = "") -> None:
-        """Name a field as a loss, unless it has a beta in its place. Raises BadRequestError: the route is strict."""
+        """Name a field as dropped, unless it has a beta in its place. Raises BadRequestError: the route is strict."""
         if not self._service.is_by_beta(path):
             self._service.lose(path)
             self._dropped.drop(name, param)

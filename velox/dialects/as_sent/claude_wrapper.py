@@ -27,7 +27,7 @@ from velox.dialects.canonical.model import (
     WrappedModel,
     Written,
 )
-from velox.dialects.converse.frames import Frame, Frames
+from velox.dialects.converse.frames import EventFrame, Frames
 from velox.dialects.converse.words import api_error, message_of
 from velox.dialects.json_text.decoding import decoded_reply
 from velox.dialects.json_text.text import quoted
@@ -213,7 +213,7 @@ class InvokeStream:
                 found.append(_event(frame.payload))
         return b"".join(found)
 
-    def _fail(self, frame: Frame) -> bytes:
+    def _fail(self, frame: EventFrame) -> bytes:
         name = frame.name.decode("utf-8", "replace")
         message, _ = message_of(frame.payload, frame.message.decode("utf-8", "replace") or name)
         error = api_error(name, _IN_STREAM, message)

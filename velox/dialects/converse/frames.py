@@ -19,7 +19,7 @@ import msgspec
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.protocol.json.value_count import MOST_VALUES, has_over
 
-__all__ = ["Frame", "Frames"]
+__all__ = ["EventFrame", "Frames"]
 
 # As botocore takes: a frame of text has some 200 bytes, one with a picture megabytes.
 _MOST_BYTES: Final = 24 * 1024 * 1024
@@ -39,7 +39,7 @@ class _Names(NamedTuple):
     message: bytes
 
 
-class Frame(msgspec.Struct, frozen=True):
+class EventFrame(msgspec.Struct, frozen=True):
     """One frame.
 
     kind: b"event", b"exception" (of the model or the service), b"error" (of the transport). name: of the event's, the
@@ -66,7 +66,7 @@ class Frames:
     def __repr__(self) -> str:
         return f"<Frames {len(self._held)} of {self._total} bytes>"
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[EventFrame]:
         """Take what came, cut anywhere; return the frames that are whole.
 
         Raises BrokenReplyError: a checksum or a length is wrong, or a frame is over the bound.
@@ -78,7 +78,7 @@ class Frames:
                 return []
             data = bytes(held)
             held.clear()
-        found: list[Frame] = []
+        found: list[EventFrame] = []
         at, n_bytes = 0, len(data)
         while n_bytes - at >= _PRELUDE.size:
             total, n_headers, checksum = _PRELUDE.unpack_from(data, at)
@@ -110,7 +110,7 @@ class Frames:
         """True where no frame has begun that is not whole."""
         return not self._held
 
-    def _frame(self, data: bytes, n_headers: int) -> Frame:
+    def _frame(self, data: bytes, n_headers: int) -> EventFrame:
         if zlib.crc32(data[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
             raise BrokenReplyError("a frame of the upstream's event stream has a wrong checksum")
         if has_over(data, MOST_VALUES):
@@ -122,7 +122,7 @@ class Frames:
             names = _names(_headers(headers))
             if len(self._remembered) < _MOST_REMEMBERED:
                 self._remembered[headers] = names
-        return Frame(names.kind, names.name, names.message, data[payload_at:-4])
+        return EventFrame(names.kind, names.name, names.message, data[payload_at:-4])
 
 
 def _names(headers: dict[bytes, bytes]) -> _Names:

@@ -30,7 +30,7 @@ from velox.dialects.canonical.model import (
     Start,
     Used,
 )
-from velox.dialects.converse.frames import Frame, Frames
+from velox.dialects.converse.frames import EventFrame, Frames
 from velox.dialects.converse.wire import BLOCK_DELTA, BLOCK_START, BLOCK_STOP, MESSAGE_STOP, METADATA
 from velox.dialects.converse.words import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
 from velox.dialects.json_text.surrogates import reply_keeping_surrogates
@@ -118,7 +118,7 @@ class ConverseStreamReader:
         """Nothing more comes: what was not ended is cut."""
         return []
 
-    def _read(self, frame: Frame, events: list[Event]) -> None:
+    def _read(self, frame: EventFrame, events: list[Event]) -> None:
         match frame.name:
             case b"contentBlockDelta":
                 self._on_delta(frame.payload, events)
@@ -243,7 +243,7 @@ class ConverseStreamReader:
             events.append(End())
 
 
-def _failed(frame: Frame) -> Failed:
+def _failed(frame: EventFrame) -> Failed:
     name = frame.name.decode("utf-8", "replace")
     said = frame.message.decode("utf-8", "replace")
     message, _ = (said, "") if said else message_of(frame.payload, f"the upstream's stream failed: {name}")

@@ -21,8 +21,8 @@ __all__ = [
     "MORE_FIELDS",
     "CacheDetail",
     "Content",
+    "ConverseUsage",
     "Reasoning",
-    "TokenUsage",
     "ToolUseBlock",
 ]
 
@@ -96,7 +96,7 @@ class CacheDetail(msgspec.Struct, rename="camel", gc=False):
     input_tokens: int = 0
 
 
-class TokenUsage(msgspec.Struct, rename="camel", gc=False):
+class ConverseUsage(msgspec.Struct, rename="camel", gc=False):
     """Tokens; input_tokens without those of the cache, unless the total says otherwise (words.py)."""
 
     input_tokens: int | None = None
@@ -120,7 +120,7 @@ class _MoreFields(msgspec.Struct, gc=False):
 class _Answer(msgspec.Struct, rename="camel", gc=False):
     output: _Output
     stop_reason: str
-    usage: TokenUsage | None = None
+    usage: ConverseUsage | None = None
     additional_model_response_fields: msgspec.Raw = ABSENT
     service_tier: _Tier | None = None
 
@@ -176,7 +176,7 @@ class _MessageStop(msgspec.Struct, rename="camel", gc=False):
 
 
 class _Metadata(msgspec.Struct, rename="camel", gc=False):
-    usage: TokenUsage | None = None
+    usage: ConverseUsage | None = None
     service_tier: _Tier | None = None
 
 

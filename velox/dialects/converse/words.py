@@ -11,7 +11,7 @@ import msgspec
 
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind, JsonText, Stop, StopReason, Usage
-from velox.dialects.converse.wire import ERROR, MORE_FIELDS, BlockBegin, Content, TokenUsage
+from velox.dialects.converse.wire import ERROR, MORE_FIELDS, BlockBegin, Content, ConverseUsage
 
 __all__ = ["api_error", "broken_stop", "lost", "message_of", "stop_of", "text_of", "usage_of"]
 
@@ -114,7 +114,7 @@ def broken_stop(reason: str) -> ApiError | None:
     return ApiError(ErrorKind.API, _BAD_GATEWAY, f"the model's output could not be read ({reason})", reason)
 
 
-def usage_of(usage: TokenUsage | None, tier: str | None) -> Usage:
+def usage_of(usage: ConverseUsage | None, tier: str | None) -> Usage:
     """Return the tokens as the canonical model has them, where input has those of the cache, too.
 
     tier: what stands beside them.

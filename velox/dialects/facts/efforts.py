@@ -51,9 +51,9 @@ def effort_of(reasoning: Reasoning) -> str:
 
 
 def taken_effort(effort: str, taken: tuple[str, ...], dropped: DroppedFields, field: str = "reasoning") -> str:
-    """Return the effort as a model takes it: itself, the next lower one, or the lowest. Another one is a loss.
+    """Return the effort as a model takes it: itself, the next lower one, or the lowest. Another one is dropped.
 
-    taken: those that the model takes. field: the loss's name. Reasoning that was asked for is not switched off, and a
+    taken: those that the model takes. field: its name then. Reasoning that was asked for is not switched off, and a
     word that is no effort is left as it is.
     """
     known = [each for each in EFFORTS[1:] if each in taken]

@@ -34,7 +34,7 @@ def checked_tools(tools: list[Tool], facts: ModelFacts) -> list[Tool]:
 
 
 def taken_max_tokens(asked: int | None, facts: ModelFacts, dropped: DroppedFields) -> int | None:
-    """Return the limit that was asked for, or the model's own, which is a loss; None: none was."""
+    """Return the limit that was asked for, or the model's own, which drops a field; None: none was."""
     if asked is None or not facts.most_output or asked <= facts.most_output:
         return asked
     dropped.drop("max_tokens", problem=f"max_tokens may be {facts.most_output} at most for this model")

@@ -24,7 +24,7 @@ _FIELD: Final = "detail"
 
 
 def taken_detail(asked: str | None, facts: ModelFacts, dropped: DroppedFields, path: str) -> str | None:
-    """Return the detail as a model takes it: itself, or the next lower one, which is a loss; None: not said.
+    """Return the detail as a model takes it: itself, or the next lower one, which drops a field; None: not said.
 
     path: of the picture.
     """

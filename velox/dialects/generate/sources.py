@@ -23,7 +23,7 @@ from velox.dialects.generate.wire import Candidate, is_absent
 from velox.dialects.json_text.text import quoted
 from velox.dialects.streams.citations import bytes_to_characters, n_bytes
 
-__all__ = ["Grounding", "Place", "grounding_field", "has_sources", "part_place"]
+__all__ = ["CitedPlace", "Grounding", "grounding_field", "has_sources", "part_place"]
 
 
 class _Page(msgspec.Struct, gc=False):
@@ -148,7 +148,7 @@ def has_sources(candidate: Candidate) -> bool:
     return not (is_absent(candidate.grounding_metadata) and is_absent(candidate.citation_metadata))
 
 
-class Place(NamedTuple):
+class CitedPlace(NamedTuple):
     """A citation as it is written. first, last: bytes; words: that are cited; part: its number, None: not said."""
 
     source: Source
@@ -158,7 +158,7 @@ class Place(NamedTuple):
     part: int | None = None
 
 
-def grounding_field(searches: Iterable[Search], places: Iterable[Place], others: Iterable[Source] = ()) -> bytes:
+def grounding_field(searches: Iterable[Search], places: Iterable[CitedPlace], others: Iterable[Source] = ()) -> bytes:
     """Write the field, b"" for nothing to say. others: pages that are cited nobody knows where."""
     queries: dict[str, None] = {}
     numbers: dict[str, int] = {}
@@ -200,8 +200,8 @@ def grounding_field(searches: Iterable[Search], places: Iterable[Place], others:
     )
 
 
-def part_place(text: str, start: int, end: int, source: Source, part: int) -> Place:
+def part_place(text: str, start: int, end: int, source: Source, part: int) -> CitedPlace:
     """Return where a citation stands within its part. start, end: in characters."""
     first = n_bytes(text[:start])
     words = text[start:end]
-    return Place(source, first, first + n_bytes(words), words, part)
+    return CitedPlace(source, first, first + n_bytes(words), words, part)

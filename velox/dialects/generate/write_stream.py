@@ -34,7 +34,7 @@ from velox.dialects.canonical.model import (
     Usage,
     Used,
 )
-from velox.dialects.generate.sources import Place, grounding_field
+from velox.dialects.generate.sources import CitedPlace, grounding_field
 from velox.dialects.generate.wire import as_object
 from velox.dialects.generate.words import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
 from velox.dialects.json_text.surrogates import without_half, without_halves
@@ -82,7 +82,7 @@ class GenerateStreamWriter:
         self._refusal: list[JsonText] = []
         self._usage = Usage()
         self._searches: Final[list[Search]] = []
-        self._places: Final[list[Place]] = []
+        self._places: Final[list[CitedPlace]] = []
         self._unplaced: Final[list[Source]] = []  # cited, nobody knows where
         self._stop: Stop | None = None
         self._has_calls = False
@@ -112,7 +112,7 @@ class GenerateStreamWriter:
             if span is None:
                 self._unplaced.append(source)
             else:
-                self._places.append(Place(source, span.first_byte, span.last_byte, span.words))
+                self._places.append(CitedPlace(source, span.first_byte, span.last_byte, span.words))
         elif isinstance(event, Searched):
             self._searches.append(event.search)
         elif isinstance(event, End):

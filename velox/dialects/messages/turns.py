@@ -34,7 +34,7 @@ from velox.dialects.canonical.names import UniqueIds
 from velox.dialects.json_text.text import is_blank, quoted
 from velox.dialects.tools.open_calls import OpenCalls
 
-__all__ = ["PROVIDER", "Turn", "has_foreign", "mark_last", "system_texts", "turns_of"]
+__all__ = ["PROVIDER", "MessagesTurn", "has_foreign", "mark_last", "system_texts", "turns_of"]
 
 PROVIDER: Final = "anthropic"
 # Looking a member of an enum up costs more than most of what is done with it.
@@ -45,7 +45,7 @@ _BEGINNING: Final = quoted(".")
 _Marked: TypeAlias = Text | Image | Document | ToolUse | ToolResult
 
 
-class Turn(msgspec.Struct, gc=False):
+class MessagesTurn(msgspec.Struct, gc=False):
     """One turn. is_user: else the assistant's. plain: as in Message. calls: of the assistant, among its blocks."""
 
     is_user: bool
@@ -65,18 +65,18 @@ def system_texts(messages: list[Message]) -> tuple[list[Text], list[Message]]:
     return texts, []
 
 
-def turns_of(messages: list[Message], dropped: DroppedFields) -> list[Turn]:
+def turns_of(messages: list[Message], dropped: DroppedFields) -> list[MessagesTurn]:
     """Return the turns. Raises BadRequestError: a call has no result, or a result no call."""
-    turns: list[Turn] = []
+    turns: list[MessagesTurn] = []
     for message in messages:
         if message.name is not None:
             dropped.drop("name", "messages")
         is_user = message.role is not _ASSISTANT
         is_more = bool(turns) and turns[-1].is_user is is_user
         if message.plain is not None and not is_more:
-            turns.append(Turn(is_user, message.blocks, message.plain))
+            turns.append(MessagesTurn(is_user, message.blocks, message.plain))
             continue
-        turn = turns[-1] if is_more else Turn(is_user, [])
+        turn = turns[-1] if is_more else MessagesTurn(is_user, [])
         turn.plain = None
         blocks = turn.blocks
         for block in message.blocks:
@@ -92,7 +92,7 @@ def turns_of(messages: list[Message], dropped: DroppedFields) -> list[Turn]:
         if not is_more and (blocks or turn.results):
             turns.append(turn)
     if turns and not turns[0].is_user:
-        turns.insert(0, Turn(is_user=True, blocks=[Text(_BEGINNING)]))
+        turns.insert(0, MessagesTurn(is_user=True, blocks=[Text(_BEGINNING)]))
     _pair(turns)
     return turns
 
@@ -119,7 +119,7 @@ def _add(to: list[Block], block: Block, dropped: DroppedFields) -> None:
             to.append(block)
 
 
-def mark_last(turn: Turn, cache: CacheMark) -> None:
+def mark_last(turn: MessagesTurn, cache: CacheMark) -> None:
     """Put a mark on the last block that can have one: what a mark on the whole request says."""
     for block in reversed(turn.blocks):
         if isinstance(block, _Marked):
@@ -133,7 +133,7 @@ def _mark(block: Block, cache: CacheMark) -> None:
         block.cache = cache
 
 
-def _pair(turns: list[Turn]) -> None:
+def _pair(turns: list[MessagesTurn]) -> None:
     """Put results first, check that each call has one in the next turn, and see that no two calls have one id.
 
     Some dialects have no ids, and some servers give the same ones in each turn, which Anthropic refuses.

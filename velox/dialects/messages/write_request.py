@@ -41,7 +41,7 @@ from velox.dialects.facts.limits import taken_max_tokens, taken_stops, usual_max
 from velox.dialects.facts.model_facts import ALWAYS_THINKING, REFUSED, ModelFacts
 from velox.dialects.json_text.text import decoded, is_blank, joined, quoted
 from velox.dialects.media.file_types import PDF, file_text, is_text
-from velox.dialects.messages.turns import Turn, has_foreign, mark_last, system_texts, turns_of
+from velox.dialects.messages.turns import MessagesTurn, has_foreign, mark_last, system_texts, turns_of
 from velox.dialects.tools.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.tools.hosted import taken_search
 from velox.dialects.tools.tool_fit import fitted_parameters
@@ -117,7 +117,7 @@ class MessagesRequestWriter:
         turns = turns_of(rest, self._dropped)
         if not turns and system:
             # A conversation needs a message: the last instruction is it.
-            turns = [Turn(is_user=True, blocks=[system.pop()])]
+            turns = [MessagesTurn(is_user=True, blocks=[system.pop()])]
         if not turns:
             raise BadRequestError("there is no message with any content; send one at least", "messages")
         if not turns[-1].is_user and not self._facts.prefill:
@@ -145,7 +145,7 @@ class MessagesRequestWriter:
 
     # -- options --------------------------------------------------------------------------------------
 
-    def _write_options(self, max_tokens: int, turns: list[Turn]) -> bool:
+    def _write_options(self, max_tokens: int, turns: list[MessagesTurn]) -> bool:
         """Write what is no part of the prompt; return whether the model reasons."""
         request, dropped = self._request, self._dropped
         config: list[bytes] = []
@@ -183,7 +183,7 @@ class MessagesRequestWriter:
         return is_reasoning
 
     def _option(self, name: str, value: bytes, lost: str = "") -> bool:
-        """Write a field as it is called there; return whether the model takes it. lost: its name as a loss."""
+        """Write a field as it is called there; return whether the model takes it. lost: its name when dropped."""
         facts = self._facts
         if name in facts.refused or lost in facts.refused:
             self._dropped.drop(lost or name)
@@ -208,7 +208,7 @@ class MessagesRequestWriter:
             self.json_tool += "_"
         return None
 
-    def _write_reasoning(self, max_tokens: int, turns: list[Turn], config: list[bytes]) -> bool:
+    def _write_reasoning(self, max_tokens: int, turns: list[MessagesTurn], config: list[bytes]) -> bool:
         reasoning, dropped = self._request.reasoning, self._dropped
         assert reasoning is not None, "the caller checks it"
         way = self._facts.thinking
@@ -248,7 +248,7 @@ class MessagesRequestWriter:
             config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, dropped)))
         return True
 
-    def _budget(self, budget: int, max_tokens: int, turns: list[Turn]) -> int | None:
+    def _budget(self, budget: int, max_tokens: int, turns: list[MessagesTurn]) -> int | None:
         """Return a budget that leaves room for an answer; None: there can't be reasoning."""
         if max_tokens <= _LEAST_BUDGET or _is_in_loop_without_thinking(turns):
             return None
@@ -298,7 +298,7 @@ class MessagesRequestWriter:
 
     # -- tools ----------------------------------------------------------------------------------------
 
-    def _write_tools(self, turns: list[Turn], *, is_reasoning: bool) -> None:
+    def _write_tools(self, turns: list[MessagesTurn], *, is_reasoning: bool) -> None:
         request, out = self._request, self._out
         choice = request.tool_choice or ToolChoice(_AUTO)
         tools = request.tools
@@ -432,7 +432,7 @@ class MessagesRequestWriter:
             self._write_text(text)
         out.append(b"]")
 
-    def _write_turns(self, turns: list[Turn]) -> None:
+    def _write_turns(self, turns: list[MessagesTurn]) -> None:
         out = self._out
         out.append(b',"messages":[')
         last = turns[-1]
@@ -569,7 +569,7 @@ class MessagesRequestWriter:
         out.append(b"}")
 
 
-def _is_in_loop_without_thinking(turns: list[Turn]) -> bool:
+def _is_in_loop_without_thinking(turns: list[MessagesTurn]) -> bool:
     """True where the last results answer calls before which no reasoning of Anthropic's stands.
 
     With a budget the API wants that reasoning back, and refuses the request without it. It is not there after a

@@ -28,7 +28,7 @@ from velox.dialects.responses import wire
 from velox.dialects.tools.arguments import CUSTOM_SCHEMA
 from velox.dialects.tools.hosted import HostedTools
 
-__all__ = ["APPLY_PATCH", "LOCAL_SHELL", "SHELL", "TOOL_SEARCH", "ClientTools", "Origin", "ToolKind"]
+__all__ = ["APPLY_PATCH", "LOCAL_SHELL", "SHELL", "TOOL_SEARCH", "ClientTools", "ToolKind", "ToolOrigin"]
 
 LOCAL_SHELL: Final = "local_shell"
 SHELL: Final = "shell"
@@ -77,7 +77,7 @@ class ToolKind(enum.Enum):
 _CALLED_BY_NAME: Final = frozenset({ToolKind.FUNCTION, ToolKind.CUSTOM})
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ToolOrigin(msgspec.Struct, frozen=True):
     """The tool that a function stands for, as the client calls it."""
 
     kind: ToolKind
@@ -94,7 +94,7 @@ class ClientTools:
         self._dropped: Final = dropped
         self.hosted: Final = HostedTools(dropped, "tools.hosted")
         self.tools: Final[list[Tool]] = []
-        self._origins: Final[dict[str, Origin]] = {}  # of those that are more than a function without a namespace
+        self._origins: Final[dict[str, ToolOrigin]] = {}  # of those that are more than a function without a namespace
         self._plain: Final[set[str]] = set()  # functions that stand for themselves
         self._functions: Final[dict[tuple[str | None, str], str]] = {}  # of the others: namespace, name -> function
         self._taken: Final[set[str]] = set()
@@ -104,12 +104,12 @@ class ClientTools:
     def __repr__(self) -> str:
         return f"<ClientTools {len(self.tools)} tools, {len(self._origins)} others>"
 
-    def origin(self, function: str) -> Origin:
+    def origin(self, function: str) -> ToolOrigin:
         """Return what a function stands for that the model calls."""
         origin = self._origins.get(function)
         if origin is None and function not in self._plain and (only := self._named.get(function)) is not None:
             origin = self._origins.get(only)  # models leave the namespace off
-        return origin or Origin(ToolKind.FUNCTION, function)
+        return origin or ToolOrigin(ToolKind.FUNCTION, function)
 
     def function(self, name: str, namespace: str | None = None, kind: ToolKind = ToolKind.FUNCTION) -> str:
         """Return the function that stands for a tool, which need not be among those of this request any more.
@@ -140,7 +140,7 @@ class ClientTools:
             self._plain.add(name)
         else:
             self._functions[namespace, name] = function
-            self._origins[function] = Origin(kind, name, namespace)
+            self._origins[function] = ToolOrigin(kind, name, namespace)
             if namespace is not None:
                 self._named[name] = None if name in self._named else function
         return function

@@ -43,7 +43,7 @@ from velox.dialects.json_text.text import EMPTY, joined, quoted, raw_text
 from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annotations, search_of
-from velox.dialects.responses.tools import Origin, ToolKind
+from velox.dialects.responses.tools import ToolKind, ToolOrigin
 from velox.dialects.tools.arguments import custom_arguments, custom_input, read_arguments, written_arguments
 from velox.protocol.usage.tokens import TokenUsage, openai_searches, with_tools
 
@@ -257,7 +257,7 @@ def answer_id(theirs: str, call: ClientCall) -> str:
     return theirs if theirs.startswith("resp_") else f"resp_{call.id}"
 
 
-def call_prefix(origin: Origin) -> str:
+def call_prefix(origin: ToolOrigin) -> str:
     """Return how the id of an item of a call begins."""
     return _PREFIXES[origin.kind]
 
@@ -295,7 +295,7 @@ def sealed(signature: Signature, item_id: str, *, is_redacted: bool = False) -> 
     return tagged(signature, is_redacted=is_redacted)
 
 
-def call_item(item_id: bytes, call_id: bytes, origin: Origin, arguments: JsonValue, status: bytes) -> bytes:
+def call_item(item_id: bytes, call_id: bytes, origin: ToolOrigin, arguments: JsonValue, status: bytes) -> bytes:
     """Write a call as the client has declared the tool. arguments: an object; b"": none yet."""
     namespace = b"" if origin.namespace is None else b',"namespace":' + quoted(origin.namespace)
     name = quoted(origin.name)

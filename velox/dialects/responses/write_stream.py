@@ -43,7 +43,7 @@ from velox.dialects.canonical.model import (
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.responses import wire
 from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
-from velox.dialects.responses.tools import ClientTools, Origin, ToolKind
+from velox.dialects.responses.tools import ClientTools, ToolKind, ToolOrigin
 from velox.dialects.responses.words import (
     COMPLETED,
     IN_PROGRESS,
@@ -95,7 +95,7 @@ class _Block:
         self.tail = b"}"
         self.call_id = ""
         self.name = b""  # as JSON
-        self.origin: Origin | None = None
+        self.origin: ToolOrigin | None = None
         self.signature: Signature | None = None
         self.annotations: Final[list[bytes]] = []
 
@@ -282,7 +282,7 @@ class ResponsesStreamWriter:
             self._lead(block, b"response.function_call_arguments.delta", b"")
         return [self._added(block, self._call_item(block, origin, b"", IN_PROGRESS))]
 
-    def _call_item(self, block: _Block, origin: Origin, arguments: JsonValue, status: bytes) -> bytes:
+    def _call_item(self, block: _Block, origin: ToolOrigin, arguments: JsonValue, status: bytes) -> bytes:
         return call_item(quoted(block.item_id), quoted(block.call_id), origin, arguments, status)
 
     def _added(self, block: _Block, item: bytes) -> bytes:

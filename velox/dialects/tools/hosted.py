@@ -32,7 +32,7 @@ _NO_SEARCH: Final = (
 
 
 class HostedTools:
-    """Those of one request, as its reader finds them. lost: the name of their loss, in the client's dialect."""
+    """The hosted tools of one request, as the reader finds them. lost: their name as a dropped field."""
 
     __slots__ = ("_dropped", "_is_search_named", "_n_others", "_named", "_search", "_search_param", "lost")
 

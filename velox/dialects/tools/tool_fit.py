@@ -38,7 +38,7 @@ from velox.dialects.json_text.text import is_blank, joined, quoted
 from velox.dialects.tools.argument_keys import with_keys
 from velox.dialects.tools.schema_drafts import MOST_DEPTH, Schema, SchemaTooDeepError, current, fault
 
-__all__ = ["Fitted", "ToolKeys", "as_taken", "fit_tools", "fitted_parameters"]
+__all__ = ["FittedSchema", "ToolKeys", "as_taken", "fit_tools", "fitted_parameters"]
 
 # By the client's name of a tool: the names of its properties there -> the client's.
 ToolKeys: TypeAlias = dict[str, Mapping[str, str]]
@@ -64,7 +64,7 @@ _NO_KEYS: Final[Mapping[str, str]] = MappingProxyType({})
 _NOTE: Final = "The arguments must also fit this JSON schema: "
 
 
-class Fitted(NamedTuple):
+class FittedSchema(NamedTuple):
     """A schema as it is taken. note: what it does not say any more. keys: its names of properties -> the client's.
 
     n_parts: what its top was made of, references as often as they stand there.
@@ -112,25 +112,25 @@ def fit_tools(request: Request, refused: tuple[str, ...]) -> ToolKeys:
     return keys
 
 
-def fitted_parameters(schema: JsonValue, refused: tuple[str, ...], name: str, param: str = "tools") -> Fitted:
+def fitted_parameters(schema: JsonValue, refused: tuple[str, ...], name: str, param: str = "tools") -> FittedSchema:
     """Return the schema of a tool's arguments as it is taken. name, param: for an error. Raises BadRequestError."""
-    found = _changed(schema, refused) or Fitted(schema)
+    found = _changed(schema, refused) or FittedSchema(schema)
     _check(found, name, param)
     return found
 
 
-def as_taken(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
+def as_taken(schema: JsonValue, refused: tuple[str, ...]) -> FittedSchema | None:
     """Return a schema as it is taken; None: it is as it stands, or is none, or can't be changed within bounds."""
     found = _changed(schema, refused) if len(schema) <= _MOST_LARGE else None
     return found if found is not None and not found.fault else None
 
 
-def _check(fitted: Fitted, name: str, param: str = "tools") -> None:
+def _check(fitted: FittedSchema, name: str, param: str = "tools") -> None:
     if fitted.fault:
         raise BadRequestError(f"the schema of the tool {name!r} can't be sent to this model: {fitted.fault}", param)
 
 
-def _changed(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
+def _changed(schema: JsonValue, refused: tuple[str, ...]) -> FittedSchema | None:
     """Return a schema that fits; None: it does as it stands."""
     return _changed_anew(schema, refused) if len(schema) > _LONGEST_REMEMBERED else _remembered(schema, refused)
 
@@ -156,11 +156,11 @@ def _fit_history(request: Request, keys: ToolKeys) -> None:
 
 
 @functools.lru_cache(maxsize=_MOST_SCHEMAS)
-def _remembered(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
+def _remembered(schema: JsonValue, refused: tuple[str, ...]) -> FittedSchema | None:
     return _changed_anew(schema, refused)
 
 
-def _changed_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
+def _changed_anew(schema: JsonValue, refused: tuple[str, ...]) -> FittedSchema | None:
     try:
         given = orjson.loads(schema)
         return _made_to_fit(given, refused) if isinstance(given, dict) else None
@@ -170,7 +170,7 @@ def _changed_anew(schema: JsonValue, refused: tuple[str, ...]) -> Fitted | None:
         return None  # a value in it nests too deeply to be written anew
 
 
-def _made_to_fit(given: Schema, refused: tuple[str, ...]) -> Fitted | None:
+def _made_to_fit(given: Schema, refused: tuple[str, ...]) -> FittedSchema | None:
     try:
         found = current(given)
     except SchemaTooDeepError:
@@ -178,7 +178,7 @@ def _made_to_fit(given: Schema, refused: tuple[str, ...]) -> Fitted | None:
     try:
         found, said, n_parts = _without_refused(found, refused)
     except SchemaTooDeepError as exc:
-        return Fitted(b"", fault=str(exc))
+        return FittedSchema(b"", fault=str(exc))
     keys: dict[str, str] = {}
     if _KEYS in refused:
         keys = _keys_of(found)
@@ -187,11 +187,11 @@ def _made_to_fit(given: Schema, refused: tuple[str, ...]) -> Fitted | None:
             found = _with_references(found, keys)
     written = orjson.dumps(found)
     if _MALFORMED in refused and (wrong := fault(found)):
-        return Fitted(written, fault=wrong)
+        return FittedSchema(written, fault=wrong)
     if written == orjson.dumps(given):
         return None
     note = _NOTE + orjson.dumps(said).decode() if said else ""
-    return Fitted(written, note, {their: own for own, their in keys.items()}, n_parts=n_parts)
+    return FittedSchema(written, note, {their: own for own, their in keys.items()}, n_parts=n_parts)
 
 
 def _without_refused(schema: Schema, refused: tuple[str, ...]) -> tuple[Schema, Schema, int]:
