@@ -21,9 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from velox.policy.resources.descriptors import DescriptorPlan, plan_descriptors
-from velox.policy.resources.garbage import GarbageWatch
-from velox.policy.resources.memory_watch import MemoryState, MemoryWatch
+from velox.policy.resources import DescriptorPlan, GarbageWatch, MemoryState, MemoryWatch, plan_descriptors
 from velox.providers.rows import PROVIDERS
 from velox.runtime.buckets import table_size
 from velox.runtime.on_demand import has_adapter
@@ -247,7 +245,7 @@ class MemoryBound:
 def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int, queued: int) -> MemoryBound:
     """Add up what one worker can be made to hold.
 
-    clients, upstream: connections (policy/resources/descriptors.py). inflight, queued: the worker's share of what may
+    clients, upstream: connections (policy/resources.py). inflight, queued: the worker's share of what may
     run and wait. The kernel's socket buffers are not in it: about 0.3 MB of a reply for each client that reads nothing.
     """
     tls = settings.tls_cert_file is not None

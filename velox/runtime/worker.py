@@ -59,7 +59,7 @@ from velox.observe.oplog import operations_logger
 from velox.outcomes import KeyHolder
 from velox.policy.limits.estimate import Estimator
 from velox.policy.queue.fair_queue import FairQueue
-from velox.policy.resources.memory_watch import MemoryWatch
+from velox.policy.resources import MemoryWatch
 from velox.policy.retries.retry import RetryBudget, RetryRules
 from velox.policy.routes.entries import UpstreamEntry
 from velox.policy.web_origins import WebOrigins

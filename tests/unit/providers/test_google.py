@@ -14,7 +14,7 @@ from google.auth import crypt, jwt
 from tests.unit.providers.outside import FakeOutside, run
 from velox.providers.google import GoogleChain
 from velox.providers.renewal import Fetched, FetchError
-from velox.runtime.signing.google_keys import google_signer
+from velox.runtime.signing.chains import google_signer
 
 _NOW = 1_790_000_000.0
 _TOKEN_URL = "POST https://oauth2.googleapis.com/token"

@@ -15,7 +15,7 @@ from velox.errors import Reason, VeloxError
 
 __all__ = ["ConnectionLimiter"]
 
-# Of the descriptors in reserve (policy/resources/descriptors.py); the next ones are closed as soon as the refusal is
+# Of the descriptors in reserve (policy/resources.py); the next ones are closed as soon as the refusal is
 # written.
 _MOST_LINGERING: Final = 16
 _IPV6_PREFIX: Final = 64  # what one subscriber has

@@ -3,8 +3,9 @@
 A process that gets no processor is not stuck: on a busy machine a step of a few milliseconds may take seconds. So the
 time in which it was runnable and waited for one does not count; that in which it ran, slept or was stopped does.
 
-Knows: heartbeats, and that a supervisor which stood still itself can't tell. Does not know: what a process does, or who
-starts the next one.
+Knows: heartbeats, what the kernel says of a process's main thread (/proc/PID/schedstat and /proc/PID/stat: proc(5),
+Documentation/scheduler/sched-stats), and that a supervisor which stood still itself can't tell. Does not know: what a
+process does, or who starts the next one.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
-from velox.runtime.processes.cpu_use import CpuUse, cpu_use, starved_s
-
-__all__ = ["ADMIN_STUCK_AFTER_S", "LEASE_MANAGER_STUCK_AFTER_S", "LEDGER_STUCK_AFTER_S", "Watchdog", "Watched"]
+__all__ = [
+    "ADMIN_STUCK_AFTER_S",
+    "LEASE_MANAGER_STUCK_AFTER_S",
+    "LEDGER_STUCK_AFTER_S",
+    "CpuUse",
+    "Watchdog",
+    "Watched",
+    "cpu_use",
+]
 
 # Its pages take milliseconds, a profile's picture up to a second or two; and probes wait for it.
 ADMIN_STUCK_AFTER_S: Final = 5.0
@@ -35,6 +43,29 @@ _ABORT_GRACE_S: Final = 1.0
 _PAUSE_S: Final = 2.0
 # A silence that is looked into. All that are well beat more often.
 _SILENT_S: Final = 1.0
+_NS_PER_S: Final = 1e9
+
+
+class CpuUse(NamedTuple):
+    """Since its start, in nanoseconds. is_runnable: it runs, or waits for a processor; not if it sleeps or is stopped.
+
+    waited_ns: told when it gets a processor again.
+    """
+
+    ran_ns: int
+    waited_ns: int
+    is_runnable: bool
+
+
+def cpu_use(pid: int) -> CpuUse | None:
+    """Return what is known of a process; None: nothing is. It is gone, or the kernel does not count this."""
+    try:
+        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_bytes().split()
+        # The name of a process may hold anything; its state follows the last bracket.
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, ValueError, IndexError):
+        return None
+    return CpuUse(int(ran), int(waited), state == b"R")
 
 
 class Watched(Protocol):
@@ -107,6 +138,16 @@ class Watchdog:
         silence = self._silences.get(pid)
         if silence is None:
             silence = self._silences[pid] = _Silence(now_s, use)
-        silence.starved_s += starved_s(silence.use, use, now_s - silence.looked_s)
+        silence.starved_s += _starved_s(silence.use, use, now_s - silence.looked_s)
         silence.looked_s, silence.use = now_s, use
         return silence.starved_s
+
+
+def _starved_s(before: CpuUse | None, after: CpuUse | None, seconds: float) -> float:
+    """Return how many of these seconds a process waited for a processor, and could do nothing else."""
+    if before is None or after is None:
+        return 0.0
+    waited_ns = after.waited_ns - before.waited_ns
+    if not waited_ns and after.ran_ns == before.ran_ns and before.is_runnable and after.is_runnable:
+        return seconds  # it waits still: the kernel has not counted it
+    return min(seconds, max(0.0, waited_ns / _NS_PER_S))

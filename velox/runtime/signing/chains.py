@@ -6,19 +6,19 @@ the task that renews (authorities.py).
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from velox.providers.authority import Authority, BearerAuthority, SigV4Authority
 from velox.providers.aws import AwsChain
 from velox.providers.entra import EntraChain
-from velox.providers.google import GoogleChain
+from velox.providers.google import GoogleChain, RsaSigner
 from velox.providers.provider import Keyless, Provider
-from velox.providers.renewal import Fetch, Outside, RenewedSource
-from velox.runtime.signing.google_keys import google_signer
+from velox.providers.renewal import Fetch, FetchError, Outside, RenewedSource
 
-__all__ = ["Chains", "authority_of"]
+__all__ = ["Chains", "authority_of", "google_signer"]
 
 T = TypeVar("T")
 
@@ -77,3 +77,20 @@ def authority_of(
             return BearerAuthority(renewed(f"a token of Entra ({row.name})", chains.entra(row)))
         case Keyless.CLIENT:
             raise AssertionError("the client's own keys need none")
+
+
+def google_signer(info: Mapping[str, Any]) -> RsaSigner:
+    """Return the signer of a service account's key: RSA is in google-auth, which is an extra. Raises FetchError."""
+    try:
+        crypt = importlib.import_module("google.auth.crypt")
+    except ImportError:
+        raise FetchError(
+            "the key of a Google service account needs google-auth: pip install -r requirements.lock"
+        ) from None
+    try:
+        return cast(RsaSigner, crypt.RSASigner.from_service_account_info(info))
+    except (ValueError, TypeError) as exc:
+        # The error would show parts of the key.
+        raise FetchError(
+            f"the private key of the Google service account can't be read ({type(exc).__name__})"
+        ) from None

@@ -10,8 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from velox.observe.oplog import operations_logger
-from velox.runtime.processes.cpu_use import CpuUse, cpu_use
-from velox.runtime.processes.watchdog import Watchdog
+from velox.runtime.processes.watchdog import CpuUse, Watchdog, cpu_use
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.policy.resources.descriptors import plan_descriptors
+from velox.policy.resources import plan_descriptors
 
 
 def test_limit_that_is_high_enough_changes_nothing() -> None:

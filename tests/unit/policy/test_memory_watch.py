@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from velox.observe.oplog import operations_logger
-from velox.policy.resources.memory_watch import MemoryState, MemoryWatch
+from velox.policy.resources import MemoryState, MemoryWatch
 from velox.runtime.capacity import MemoryGuard, ResidentMemory
 from velox.settings.machine import container_memory, hard_default, soft_default
 from velox.shm.segment import Segment

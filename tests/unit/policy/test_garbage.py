@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from velox.policy.resources.garbage import GarbageWatch
+from velox.policy.resources import GarbageWatch
 
 MIB = 2**20
 

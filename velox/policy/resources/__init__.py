@@ -1,1 +1,0 @@
-"""What a process has: descriptors, memory, garbage."""
