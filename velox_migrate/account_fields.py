@@ -33,6 +33,7 @@ __all__ = [
     "name_here",
     "stands_for_all",
     "take_fields",
+    "time_s",
     "window_fields",
 ]
 
@@ -336,7 +337,9 @@ def window_fields(duration: object, reset_at: object, zone: str) -> tuple[dict[s
         return {"window": "total"}, []
     seconds = duration_s("budget_duration", duration)
     assert isinstance(duration, str), "it is a duration"
-    reset_s = _moment_s(reset_at)
+    reset_s = time_s(reset_at)
+    if reset_s is not None and not 0 <= reset_s < _LAST_S:
+        reset_s = None
     calendar = _CALENDAR.get(duration)
     if calendar is not None:
         window: dict[str, object] = {"window": calendar, **({"zone": zone} if zone != "UTC" else {})}
@@ -364,12 +367,12 @@ def duration_text(budget: Budget) -> str | None:
     return _LENGTHS.get(str(budget.window)) or period_text(budget)
 
 
-def _moment_s(value: object) -> int | None:
+def time_s(value: object) -> int | None:
+    """Return the Unix time of a timestamp, which is UTC where it says nothing else; None: it is none."""
     if not isinstance(value, str):
         return None
     try:
         found = datetime.datetime.fromisoformat(value)
     except ValueError:
         return None
-    seconds = int((found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp())
-    return seconds if 0 <= seconds < _LAST_S else None
+    return int((found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp())

@@ -11,7 +11,6 @@ first one made.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -30,7 +29,7 @@ from velox.ledger.store import Carried, Sums
 from velox.policy import spellings
 from velox.policy.budgets.budget import parse_budget, window_at
 from velox.policy.patterns import covers
-from velox_migrate.account_fields import ALL_MODELS, take_fields, window_fields
+from velox_migrate.account_fields import ALL_MODELS, take_fields, time_s, window_fields
 from velox_migrate.pg_dump import Row, parse_array
 
 __all__ = ["TABLES", "Plan", "Tables", "plan", "read_tables"]
@@ -273,7 +272,7 @@ class _Planning:
     def _account(self, kind: Kind, theirs: str, given: dict[str, object], **more: Any) -> bool:
         shown = self._shown(kind, theirs, given)
         fields = {name: given[name] for name in _FIELDS[kind] if given.get(name) is not None}
-        expires_s = _time_s(fields.get("expires"))
+        expires_s = time_s(fields.get("expires"))
         if expires_s is not None:
             fields["expires"] = time_text(expires_s)
         if kind == "user" and "models" in fields:
@@ -303,7 +302,7 @@ class _Planning:
                 self._id(kind, theirs),
                 ours,
                 given.get("blocked") is True,
-                _time_s(given.get("created_at")),
+                time_s(given.get("created_at")),
                 **more,
             )
         )
@@ -316,7 +315,7 @@ class _Planning:
             self._tell(self._plan.left_out, "a key whose token is no SHA-256", shown)
             return
         id_ = self._ids["key", theirs] = f"key_{digest[:32]}"
-        expires_s = _time_s(given.get("expires"))
+        expires_s = time_s(given.get("expires"))
         if expires_s is not None and expires_s <= self._now_s:
             self._tell(self._plan.left_out, "keys that have expired", shown)
             self._label(digest, id_, given)
@@ -327,7 +326,7 @@ class _Planning:
         if given["models"] == []:
             del given["models"]
         old = [
-            (bytes.fromhex(row["token"] or ""), _time_s(row.get("revoke_at")))
+            (bytes.fromhex(row["token"] or ""), time_s(row.get("revoke_at")))
             for row in self._rows[_OLD]
             if row.get("active_token_id") == theirs and _HEX.fullmatch(row.get("token") or "")
         ]
@@ -384,7 +383,7 @@ class _Planning:
         sums = {**self._tables.by_day, **{at: each for at, each in self._tables.by_log.items() if at[0] not in days}}
         found: dict[tuple[int, str, str, str, str], Sums] = {}
         for (day, api_key, team, user, model), each in sorted(sums.items()):
-            start_s = _time_s(day)
+            start_s = time_s(day)
             if start_s is None:
                 self._tell(self._plan.left_out, "spend without a day", api_key[:8])
                 continue
@@ -410,7 +409,7 @@ class _Planning:
     def _rest(self, kind: Kind, theirs: str, given: Mapping[str, object]) -> None:
         """Carry what an account has spent in its period beyond the sums by day, so that its budget goes on."""
         spent = _nano(str(given.get("spend") or 0))
-        reset_s, duration = _time_s(given.get("budget_reset_at")), given.get("budget_duration")
+        reset_s, duration = time_s(given.get("budget_reset_at")), given.get("budget_duration")
         if not spent or (kind, theirs) not in self._ids or (reset_s is not None and reset_s <= self._now_s):
             return
         since_s = 0
@@ -434,7 +433,7 @@ class _Planning:
         rows = self._spent.get((kind, label or id_), ())
         known = sum(nano for start_s, nano in rows if start_s >= since_s // _DAY_S * _DAY_S)
         if spent > known:
-            created_s = _time_s(given.get("created_at")) or self._now_s
+            created_s = time_s(given.get("created_at")) or self._now_s
             start_s = max(since_s, min(created_s, self._now_s)) // 60 * 60
             self._spend(Carried(start_s, label, team, user, _UNKNOWN, Sums(cost_nano=spent - known)))
 
@@ -496,14 +495,3 @@ def _within(own: Collection[str], most: Collection[str]) -> list[str]:
     found = [each for each in own if any(covers(wide, each) for wide in most)]
     found += [each for each in most if each not in found and any(covers(wide, each) for wide in own)]
     return found or ["no-default-models"]
-
-
-def _time_s(value: object) -> int | None:
-    """Return the Unix time of a timestamp, which is UTC where it says nothing else."""
-    if not isinstance(value, str):
-        return None
-    try:
-        found = datetime.datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return int((found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp())
