@@ -100,7 +100,11 @@ def wait_for(pid: int, timeout_s: float, is_stopped: Callable[[], bool]) -> int 
 def how_it_ended(status: int) -> str:
     """Return how a child ended, as a person calls it. status: of waitpid(2)."""
     if os.WIFSIGNALED(status):
-        return signal.Signals(os.WTERMSIG(status)).name
+        number = os.WTERMSIG(status)
+        try:
+            return signal.Signals(number).name
+        except ValueError:  # of those for real time, the first and the last one have names
+            return f"signal {number}"
     return f"exit code {os.WEXITSTATUS(status)}"
 
 
