@@ -16,7 +16,7 @@ OTHERS: Final = {
     "chat": {"sources", "reasoning"},
     "converse": {"frames", "media"},
     "generate": {"sources", "schema", "partial_args", "json_items"},
-    "messages": {"sources", "turns", "call_ids", "client_tools", "needed_fields"},
+    "messages": {"sources", "turns", "client_tools"},
     "responses": {
         *("sources", "tools", "socket", "kept", "conversations", "background", "compaction", "compact_client"),
     },

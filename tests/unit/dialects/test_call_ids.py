@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.model import Answer, Block, ClientCall, Signature, Stop, StopReason, ToolResult, ToolUse
-from velox.dialects.messages.call_ids import given_id, shown_id
+from velox.dialects.messages.words import given_id, shown_id
 from velox.dialects.messages.write_reply import MessagesClient
 from velox.dialects.streams.events import events_of
 

@@ -32,7 +32,7 @@ from velox.dialects.facts.limits import taken_max_tokens
 from velox.dialects.facts.model_facts import BY, REFUSED, TAKEN, ModelFacts
 from velox.dialects.json_text.text import is_blank, quoted
 from velox.dialects.messages.client_tools import client_tool
-from velox.dialects.messages.needed_fields import needed
+from velox.dialects.messages.read_request import needed
 from velox.policy.patterns import matches
 
 __all__ = ["BETAS_OF", "FittedBody", "fitted", "marked_last", "names_of", "object_of"]

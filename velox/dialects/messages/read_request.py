@@ -41,9 +41,7 @@ from velox.dialects.json_text.decoding import checked_text, decoded_request
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, decoded, is_blank, joined, quoted
 from velox.dialects.media.file_types import pictured, typed
-from velox.dialects.messages.call_ids import given_id
 from velox.dialects.messages.client_tools import client_tool
-from velox.dialects.messages.needed_fields import needed
 from velox.dialects.messages.sources import OWN_SEARCH, SEALED
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import (
@@ -60,9 +58,10 @@ from velox.dialects.messages.wire import (
     ToolChoiceIn,
     ToolIn,
 )
+from velox.dialects.messages.words import given_id
 from velox.dialects.tools.hosted import HostedTools
 
-__all__ = ["read_request"]
+__all__ = ["needed", "read_request"]
 
 _T = TypeVar("_T")
 _NOTHING: Final = (b"", b"null")
@@ -72,7 +71,7 @@ _CHOICES: Final = MappingProxyType(
     {"auto": Choice.AUTO, "any": Choice.REQUIRED, "tool": Choice.TOOL, "none": Choice.NONE}
 )
 _TIERS: Final = MappingProxyType({"auto": "auto", "standard_only": "default"})
-# They change what is answered (needed_fields.py).
+# They change what is answered (needed()).
 _REFUSED: Final = ("container", "thread", "compaction")
 _DROPPED: Final = (
     "mcp_servers",
@@ -471,3 +470,25 @@ def _reasoning(found: RequestIn, dropped: DroppedFields) -> Reasoning | None:
             return Reasoning(effort, budget, summary=thinking.display)
         case _:
             raise BadRequestError("the type must be enabled, adaptive, disabled or between_tools", "thinking.type")
+
+
+# -- fields that are needed --------------------------------------------------------------------------
+# Without them the answer would be another one: state of a conversation that Anthropic keeps, and an answer of another
+# kind. Refused on a translated model, and where a request goes up as sent to another service (claude_fields.py).
+
+_NEEDED: Final = MappingProxyType(
+    {
+        "container": "container is kept by Anthropic, and the model of this route is not there",
+        "compaction": "a compaction can't be asked for at this model's provider; leave the field out",
+        "thread": "thread is kept by Anthropic, and the model of this route is not there; send the whole conversation",
+    }
+)
+# `error.details` by which Anthropic's SDK learns to go on without a thread: its tool runner makes one by default, and
+# sends the whole conversation then (the SDK's ThreadUnsupportedRequestErrorDetails).
+_DETAILS: Final = MappingProxyType({"thread": b'{"error_code":"thread_unsupported_request","unsupported":["thread"]}'})
+
+
+def needed(name: str) -> BadRequestError | None:
+    """Return the refusal of a field without which the answer is another one; None: of any other field."""
+    message = _NEEDED.get(name)
+    return None if message is None else BadRequestError(message, name, _DETAILS.get(name, b""))

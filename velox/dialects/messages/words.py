@@ -1,10 +1,13 @@
-"""What the words of Anthropic's answers mean: stop reasons, usage, tiers, errors; both ways.
+"""What the words of Anthropic's answers mean: stop reasons, usage, tiers, errors, ids; both ways.
 
 Knows: the words. Does not know: where they stand.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from types import MappingProxyType
 from typing import Final
 
@@ -34,12 +37,14 @@ __all__ = [
     "error_kind",
     "error_of",
     "error_type",
+    "given_id",
     "latest",
     "lost",
     "query_of",
     "read_citation",
     "search_of",
     "served_tier",
+    "shown_id",
     "status_kind",
     "stop_of",
     "stop_word",
@@ -253,3 +258,33 @@ def latest(new: UsageOut, before: UsageOut) -> UsageOut:
         new.inference_geo or before.inference_geo,
         new.server_tool_use if is_given(new.server_tool_use) else before.server_tool_use,
     )
+
+
+# -- ids of calls ------------------------------------------------------------------------------------
+# Anthropic takes letters, digits, "_" and "-". Other servers have more in theirs ("functions.Bash:0" is Kimi's), and
+# want them back as they were. A client sends what it got to whichever model comes next, also to Claude, which answers
+# 400 to such an id: so it gets one that fits, from which the other can be read again.
+
+_FITTING: Final = re.compile(r"[a-zA-Z0-9_-]+")
+# The number of a request, and the other server's id.
+_SHOWN: Final = re.compile(r"vx[0-9a-z]+_([a-zA-Z0-9_-]+)")
+
+
+def shown_id(given: str, request_id: str) -> str:
+    """Return the id that a client gets. request_id: ours (ClientCall.id), as ids of others may come again later."""
+    if _FITTING.fullmatch(given) is not None:
+        return given
+    text = base64.urlsafe_b64encode(given.encode("utf-8", "surrogatepass")).decode("ascii").rstrip("=")
+    return f"{request_id}_{text}"
+
+
+def given_id(shown: str) -> str:
+    """Return the id that the model's server gave, of what a client sends."""
+    found = _SHOWN.fullmatch(shown)
+    if found is None:
+        return shown
+    try:
+        given = base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)).decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError):
+        return shown
+    return shown if _FITTING.fullmatch(given) is not None else given

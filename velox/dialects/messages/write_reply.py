@@ -29,11 +29,10 @@ from velox.dialects.canonical.signatures import tagged
 from velox.dialects.json_text.decoding import decoded_request
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, quoted
-from velox.dialects.messages.call_ids import shown_id
 from velox.dialects.messages.read_request import read_request
 from velox.dialects.messages.sources import search_blocks, text_blocks
 from velox.dialects.messages.turns import PROVIDER
-from velox.dialects.messages.words import served_tier, written_usage
+from velox.dialects.messages.words import served_tier, shown_id, written_usage
 from velox.dialects.messages.write_stream import MessagesStreamWriter, error_body, signed, stop_fields
 
 __all__ = ["MessagesClient"]

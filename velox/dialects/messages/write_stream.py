@@ -44,10 +44,9 @@ from velox.dialects.canonical.model import (
 )
 from velox.dialects.canonical.signatures import tagged
 from velox.dialects.json_text.text import quoted
-from velox.dialects.messages.call_ids import shown_id
 from velox.dialects.messages.sources import citation, search_blocks
 from velox.dialects.messages.turns import PROVIDER
-from velox.dialects.messages.words import error_type, stop_word, written_usage
+from velox.dialects.messages.words import error_type, shown_id, stop_word, written_usage
 from velox.dialects.streams.in_turn import BlockEvent, InTurn
 
 __all__ = ["MessagesStreamWriter", "error_body", "signed", "stop_fields"]
