@@ -30,7 +30,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from velox.heads import Headers
-from velox.providers.renewal import Fetched, FetchError, Outside, Question, Reply, one_line
+from velox.providers.renewal import FetchClient, Fetched, FetchError, Question, Reply, one_line
 from velox.providers.sigv4 import AwsCredentials
 
 __all__ = ["AwsChain", "domain_of", "region_of", "xml_text"]
@@ -101,14 +101,14 @@ class AwsChain:
     def __init__(
         self,
         environment: Mapping[str, str],
-        outside: Outside,
+        client: FetchClient,
         *,
         clock: Callable[[], float],
         region: str,
         profile: str | None = None,
     ) -> None:
         self._environment: Final = environment
-        self._outside: Final = outside
+        self._client: Final = client
         self._clock: Final = clock
         self._region: Final = region
         self._profile: Final = profile
@@ -185,7 +185,7 @@ class AwsChain:
         raise FetchError(f"the AWS profile {name!r} has no credentials")
 
     async def _section(self, path: str, is_meant: Callable[[str], bool]) -> dict[str, str] | None:
-        content = await self._outside.read(path)
+        content = await self._client.read(path)
         if content is None:
             return None
         parser = configparser.RawConfigParser(strict=False, delimiters=("=",))
@@ -202,7 +202,7 @@ class AwsChain:
     async def _of_web_identity(self, path: str, role: str | None, session: str | None) -> Fetched[AwsCredentials]:
         if not role:
             raise FetchError("a web identity token file is set, but no role: set AWS_ROLE_ARN")
-        token = await self._outside.read(path)
+        token = await self._client.read(path)
         if token is None or not token.strip():
             raise FetchError(f"the web identity token file {path} is {'missing' if token is None else 'empty'}")
         region = region_of(self._environment) or self._region
@@ -216,7 +216,7 @@ class AwsChain:
         domain = domain_of(region)
         headers: Headers = [(b"content-type", b"application/x-www-form-urlencoded"), (b"accept", b"text/xml")]
         body = urlencode(form).encode("ascii")
-        reply = await self._outside.ask(Question(b"POST", f"https://sts.{region}.{domain}/", headers, body))
+        reply = await self._client.ask(Question(b"POST", f"https://sts.{region}.{domain}/", headers, body))
         text = reply.body.decode("utf-8", "replace")
         if reply.status != 200:
             said = ": ".join(filter(None, (xml_text("Code", text), xml_text("Message", text))))
@@ -240,7 +240,7 @@ class AwsChain:
         token = (env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN") or "").encode("latin-1", "replace")
         path = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
         if path:
-            found = await self._outside.read(path)
+            found = await self._client.read(path)
             if found is None:
                 raise FetchError(f"the container's authorization token file {path} is missing")
             token = found.rstrip(b"\r\n")
@@ -248,7 +248,7 @@ class AwsChain:
             raise FetchError("the container's authorization token has a line break")
         if token:
             headers.append((b"authorization", token))
-        reply = await self._outside.ask(Question(b"GET", url, headers))
+        reply = await self._client.ask(Question(b"GET", url, headers))
         return self._read(reply, "the container's credentials endpoint")
 
     async def _of_instance(self) -> Fetched[AwsCredentials]:
@@ -259,7 +259,7 @@ class AwsChain:
         base = (env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _IMDS.get(mode, _IMDS["ipv4"])).rstrip("/")
         ttl: Headers = [(b"x-aws-ec2-metadata-token-ttl-seconds", _IMDS_TOKEN_S)]
         try:
-            reply = await self._outside.ask(
+            reply = await self._client.ask(
                 Question(b"PUT", f"{base}/latest/api/token", ttl, b"", timeout_s=_IMDS_TIMEOUT_S)
             )
         except FetchError as exc:
@@ -270,7 +270,7 @@ class AwsChain:
         if reply.status != 200 or not reply.body:
             raise FetchError(f"the instance metadata service answered {reply.status} to the request for a token")
         token: Headers = [(b"x-aws-ec2-metadata-token", reply.body.strip())]
-        reply = await self._outside.ask(Question(b"GET", base + _IMDS_ROLES, token, timeout_s=_IMDS_TIMEOUT_S))
+        reply = await self._client.ask(Question(b"GET", base + _IMDS_ROLES, token, timeout_s=_IMDS_TIMEOUT_S))
         role = reply.body.decode("utf-8", "replace").strip().partition("\n")[0].strip()
         if reply.status == 404 or (reply.status == 200 and not role):
             raise FetchError("no AWS credentials: this instance has no role")
@@ -279,7 +279,7 @@ class AwsChain:
         url = base + _IMDS_ROLES + role
         if re.fullmatch(r"[\w+=,.@-]+", role) is None:
             raise FetchError("the instance metadata service named a role that is none")
-        reply = await self._outside.ask(Question(b"GET", url, token, timeout_s=_IMDS_TIMEOUT_S))
+        reply = await self._client.ask(Question(b"GET", url, token, timeout_s=_IMDS_TIMEOUT_S))
         return self._read(reply, "the instance metadata service", may_extend=True)
 
     def _read(self, reply: Reply, who: str, *, may_extend: bool = False) -> Fetched[AwsCredentials]:

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 from velox.heads import Headers
 from velox.providers.oauth import form_post, token_of
-from velox.providers.renewal import Fetched, FetchError, Outside, Question
+from velox.providers.renewal import FetchClient, Fetched, FetchError, Question
 
 __all__ = ["EntraChain"]
 
@@ -32,10 +32,10 @@ class EntraChain:
     """Fetches an access token, each time anew. scope: ".../.default". clock: Unix time."""
 
     def __init__(
-        self, environment: Mapping[str, str], outside: Outside, *, clock: Callable[[], float], scope: str
+        self, environment: Mapping[str, str], client: FetchClient, *, clock: Callable[[], float], scope: str
     ) -> None:
         self._environment: Final = environment
-        self._outside: Final = outside
+        self._client: Final = client
         self._clock: Final = clock
         self._scope: Final = scope
         # Managed identities have resources, not scopes.
@@ -51,7 +51,7 @@ class EntraChain:
             return await self._of_client({"client_secret": env["AZURE_CLIENT_SECRET"]}, "AZURE_CLIENT_SECRET")
         if env.get("AZURE_FEDERATED_TOKEN_FILE"):
             path = env["AZURE_FEDERATED_TOKEN_FILE"]
-            token = await self._outside.read(path)
+            token = await self._client.read(path)
             if token is None or not token.strip():
                 raise FetchError(f"the federated token file {path} is {'missing' if token is None else 'empty'}")
             assertion = token.decode("utf-8", "replace").strip()
@@ -72,21 +72,21 @@ class EntraChain:
             raise FetchError("AZURE_AUTHORITY_HOST is not https")
         url = f"{authority}/{quote(tenant, safe='')}/oauth2/v2.0/token"
         form = {"grant_type": "client_credentials", "client_id": client, "scope": self._scope, **proof}
-        reply = await self._outside.ask(form_post(url, form))
+        reply = await self._client.ask(form_post(url, form))
         return token_of(reply, f"Entra, for the client {client},", self._clock())
 
     async def _of_app_service(self) -> Fetched[str]:
         env = self._environment
         url = f"{env['IDENTITY_ENDPOINT']}?{self._query('2019-08-01')}"
         headers: Headers = [(b"x-identity-header", env["IDENTITY_HEADER"].encode("latin-1", "replace"))]
-        reply = await self._outside.ask(Question(b"GET", url, headers))
+        reply = await self._client.ask(Question(b"GET", url, headers))
         return token_of(reply, "the identity endpoint of App Service", self._clock())
 
     async def _of_instance(self) -> Fetched[str]:
         base = self._environment.get("AZURE_POD_IDENTITY_AUTHORITY_HOST", _IMDS).rstrip("/")
         url = f"{base}/metadata/identity/oauth2/token?{self._query('2018-02-01')}"
         try:
-            reply = await self._outside.ask(Question(b"GET", url, [(b"metadata", b"true")], timeout_s=_IMDS_TIMEOUT_S))
+            reply = await self._client.ask(Question(b"GET", url, [(b"metadata", b"true")], timeout_s=_IMDS_TIMEOUT_S))
         except FetchError as exc:
             raise FetchError(
                 "no Entra credentials: AZURE_CLIENT_SECRET and AZURE_FEDERATED_TOKEN_FILE are not set, and the "

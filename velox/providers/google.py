@@ -22,7 +22,7 @@ import msgspec
 
 from velox.heads import Headers
 from velox.providers.oauth import checked_token, form_post, token_of
-from velox.providers.renewal import Fetched, FetchError, Outside, Question
+from velox.providers.renewal import FetchClient, Fetched, FetchError, Question
 
 __all__ = ["GoogleChain", "MakeSigner", "RsaSigner"]
 
@@ -96,7 +96,7 @@ class GoogleChain:
     def __init__(
         self,
         environment: Mapping[str, str],
-        outside: Outside,
+        client: FetchClient,
         *,
         clock: Callable[[], float],
         make_signer: MakeSigner,
@@ -104,7 +104,7 @@ class GoogleChain:
         path: str | None = None,
     ) -> None:
         self._environment: Final = environment
-        self._outside: Final = outside
+        self._client: Final = client
         self._clock: Final = clock
         self._make_signer: Final = make_signer
         self._scope: Final = scope
@@ -118,7 +118,7 @@ class GoogleChain:
         env = self._environment
         folder = env.get("CLOUDSDK_CONFIG") or f"{env.get('HOME', '~')}/.config/gcloud"
         path = self._path or f"{folder}/application_default_credentials.json"
-        content = await self._outside.read(path)
+        content = await self._client.read(path)
         if content is None:
             if self._path is not None:
                 raise FetchError(f"the Google credentials file {path} is missing")
@@ -163,7 +163,7 @@ class GoogleChain:
 
     async def _post(self, url: str, form: dict[str, str], who: str) -> Fetched[str]:
         _check_https(url)
-        return token_of(await self._outside.ask(form_post(url, form)), who, self._clock())
+        return token_of(await self._client.ask(form_post(url, form)), who, self._clock())
 
     # -- workload identity federation -----------------------------------------------------------------------
 
@@ -183,13 +183,13 @@ class GoogleChain:
 
     async def _subject(self, source: _TokenSource, path: str) -> str:
         if source.file:
-            content = await self._outside.read(source.file)
+            content = await self._client.read(source.file)
             if content is None:
                 raise FetchError(f"the token file {source.file} of {path} is missing")
             where = source.file
         elif source.url:
             headers: Headers = [(name.lower().encode(), value.encode()) for name, value in source.headers.items()]
-            reply = await self._outside.ask(Question(b"GET", source.url, headers))
+            reply = await self._client.ask(Question(b"GET", source.url, headers))
             where = source.url.partition("?")[0]
             if reply.status != 200:
                 raise FetchError(f"{where} answered {reply.status} to the request for a token")
@@ -213,7 +213,7 @@ class GoogleChain:
             (b"content-type", b"application/json"),
             (b"authorization", b"Bearer " + token.encode("ascii")),
         ]
-        reply = await self._outside.ask(Question(b"POST", url, headers, body))
+        reply = await self._client.ask(Question(b"POST", url, headers, body))
         who = "Google's impersonation of a service account"
         if reply.status != 200:
             return token_of(reply, who, self._clock())  # raises, with what it said
@@ -231,7 +231,7 @@ class GoogleChain:
         url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token?scopes={self._scope}"
         flavor: Headers = [(b"metadata-flavor", b"Google")]
         try:
-            reply = await self._outside.ask(Question(b"GET", url, flavor, timeout_s=_METADATA_TIMEOUT_S))
+            reply = await self._client.ask(Question(b"GET", url, flavor, timeout_s=_METADATA_TIMEOUT_S))
         except FetchError as exc:
             raise FetchError(
                 "no Google credentials: GOOGLE_APPLICATION_CREDENTIALS is not set, and the metadata server does not "

@@ -8,8 +8,8 @@ stays in use until it expires, the next tries wait longer and longer, and the re
 before its time is fetched anew at once, but not more often than twice a minute. A request that comes before the first
 fetch has ended, or finds what holds expired though no fetch has failed (the machine slept), can wait for the fetch.
 
-A fetch asks through `Outside`, which the composition root implements: so what is asked and how an answer is read has no
-socket in it. No error, repr or log has a secret: replies and bodies stay out of them.
+A fetch asks through `FetchClient`, which the composition root implements: so what is asked and how an answer is read
+has no socket in it. No error, repr or log has a secret: replies and bodies stay out of them.
 
 Knows: lifetimes, pauses, reasons. Does not know: what is fetched, or from whom.
 """
@@ -27,9 +27,9 @@ from velox.providers.authority import NoCredentialsError
 
 __all__ = [
     "Fetch",
+    "FetchClient",
     "FetchError",
     "Fetched",
-    "Outside",
     "Question",
     "Renewal",
     "RenewedSource",
@@ -90,7 +90,7 @@ class Reply:
     headers: Headers = field(default_factory=list, repr=False)
 
 
-class Outside(Protocol):
+class FetchClient(Protocol):
     """The network and the files, for fetches."""
 
     async def ask(self, question: Question) -> Reply:

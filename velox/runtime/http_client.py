@@ -42,7 +42,7 @@ class RequestError(Exception):
 
 
 class HttpClient:
-    """Sends requests and reads files, on any loop. It is the Outside of velox.providers."""
+    """Sends requests and reads files, on any loop. It is the FetchClient of velox.providers."""
 
     def __init__(self) -> None:
         self._context: ssl.SSLContext | None = None

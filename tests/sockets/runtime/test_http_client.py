@@ -71,8 +71,8 @@ def _run(server: _Server, test: Callable[[HttpClient, int], Awaitable[T]], conte
 def test_question_is_sent_and_its_connection_closed() -> None:
     server = _Server({"POST /x?a=b": _reply(400, b"why")})
 
-    async def ask(outside: HttpClient, port: int) -> None:
-        reply = await outside.ask(Question(b"POST", f"http://127.0.0.1:{port}/x?a=b", [(b"x-a", b"1")], b"body"))
+    async def ask(client: HttpClient, port: int) -> None:
+        reply = await client.ask(Question(b"POST", f"http://127.0.0.1:{port}/x?a=b", [(b"x-a", b"1")], b"body"))
         assert (reply.status, reply.body) == (400, b"why")
         assert server.asked[0].startswith(b"POST /x?a=b HTTP/1.1\r\n") and server.asked[0].endswith(b"\r\n\r\nbody")
         assert f"\r\nhost: 127.0.0.1:{port}\r\n".encode() in server.asked[0].lower()
@@ -84,24 +84,24 @@ def test_question_is_sent_and_its_connection_closed() -> None:
 def test_question_without_answer_says_which_host_and_why() -> None:
     server = _Server({"GET /gone": b"", "GET /huge": _reply(200, b"x" * (2**20 + 1)), "GET /bad": b"nonsense\r\n\r\n"})
 
-    async def ask(outside: HttpClient, port: int) -> None:
+    async def ask(client: HttpClient, port: int) -> None:
         for path in ("/gone", "/huge", "/bad"):
             with pytest.raises(FetchError, match=r"^127\.0\.0\.1 was asked: "):
-                await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}{path}"))
+                await client.ask(Question(b"GET", f"http://127.0.0.1:{port}{path}"))
 
     _run(server, ask)
 
-    async def nobody(outside: HttpClient, port: int) -> None:
+    async def nobody(client: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="could not be reached"):
-            await outside.ask(Question(b"GET", "http://127.0.0.1:1/"))
+            await client.ask(Question(b"GET", "http://127.0.0.1:1/"))
         for url in ("nonsense", "ftp://127.0.0.1/", "http://"):
             with pytest.raises(FetchError, match="is no http or https URL"):
-                await outside.ask(Question(b"GET", url))
+                await client.ask(Question(b"GET", url))
         for url in ("http://h:99999/", "http://h:x/", "http://[::1/"):
             with pytest.raises(FetchError, match="is no URL that can be asked: "):
-                await outside.ask(Question(b"GET", url))
+                await client.ask(Question(b"GET", url))
         with pytest.raises(FetchError):
-            await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}/", [(b"a", b"x\r\ny: z")]))
+            await client.ask(Question(b"GET", f"http://127.0.0.1:{port}/", [(b"a", b"x\r\ny: z")]))
 
     _run(server, nobody)
 
@@ -109,9 +109,9 @@ def test_question_without_answer_says_which_host_and_why() -> None:
 def test_question_that_takes_too_long_is_given_up() -> None:
     server = _Server({"GET /slow": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc"})
 
-    async def ask(outside: HttpClient, port: int) -> None:
+    async def ask(client: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="in time"):
-            await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}/slow", timeout_s=0.05))
+            await client.ask(Question(b"GET", f"http://127.0.0.1:{port}/slow", timeout_s=0.05))
 
     _run(server, ask)
 
@@ -189,17 +189,17 @@ def test_question_over_tls_is_verified(tmp_path: Path, monkeypatch: pytest.Monke
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
 
-    async def ask(outside: HttpClient, port: int) -> int:
-        return (await outside.ask(Question(b"GET", f"https://127.0.0.1:{port}/"))).status
+    async def ask(client: HttpClient, port: int) -> int:
+        return (await client.ask(Question(b"GET", f"https://127.0.0.1:{port}/"))).status
 
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     assert _run(_Server({}), ask, context) == 404
 
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
 
-    async def refused(outside: HttpClient, port: int) -> None:
+    async def refused(client: HttpClient, port: int) -> None:
         with pytest.raises(FetchError, match="127"):
-            await ask(outside, port)
+            await ask(client, port)
 
     _run(_Server({}), refused, context)
 
@@ -209,13 +209,13 @@ def test_files_are_read_up_to_a_bound(tmp_path: Path) -> None:
     small.write_bytes(b"token\n")
     large.write_bytes(bytes(2**20 + 1))
 
-    async def read(outside: HttpClient, port: int) -> None:
-        assert await outside.read(str(small)) == b"token\n"
-        assert await outside.read(str(tmp_path / "none")) is None
+    async def read(client: HttpClient, port: int) -> None:
+        assert await client.read(str(small)) == b"token\n"
+        assert await client.read(str(tmp_path / "none")) is None
         with pytest.raises(FetchError, match="more than 1048576 bytes"):
-            await outside.read(str(large))
+            await client.read(str(large))
         with pytest.raises(FetchError, match="can't be read"):
-            await outside.read(str(tmp_path))
+            await client.read(str(tmp_path))
 
     _run(_Server({}), read)
 
@@ -237,9 +237,9 @@ def test_credentials_of_an_instance_over_real_sockets() -> None:
         }
     )
 
-    async def fetch(outside: HttpClient, port: int) -> AwsCredentials:
+    async def fetch(client: HttpClient, port: int) -> AwsCredentials:
         env = {"HOME": "/nonexistent", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{port}"}
-        return (await AwsChain(env, outside, clock=lambda: 0.0, region="us-east-1")()).value
+        return (await AwsChain(env, client, clock=lambda: 0.0, region="us-east-1")()).value
 
     assert _run(server, fetch) == AwsCredentials("A", "s", "t", 1893456000.0)
     assert len(server.asked) == 3 and b"\r\nx-aws-ec2-metadata-token: imds\r\n" in server.asked[2]

@@ -1,4 +1,4 @@
-"""Where Microsoft Entra's tokens come from, with an outside that is made up."""
+"""Where Microsoft Entra's tokens come from, with a client that is made up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.unit.providers.outside import FakeOutside, run
+from tests.unit.providers.fetch_client import FakeFetchClient, run
 from velox.providers.entra import EntraChain
 from velox.providers.renewal import Fetched, FetchError
 
@@ -19,34 +19,34 @@ _URL = "POST https://login.microsoftonline.com/t%2F1/oauth2/v2.0/token"
 _IMDS = "GET http://169.254.169.254/metadata/identity/oauth2/token"
 
 
-def _fetch(environment: dict[str, str], outside: FakeOutside) -> Fetched[str]:
-    return run(EntraChain(environment, outside, clock=lambda: _NOW, scope=_SCOPE)())
+def _fetch(environment: dict[str, str], client: FakeFetchClient) -> Fetched[str]:
+    return run(EntraChain(environment, client, clock=lambda: _NOW, scope=_SCOPE)())
 
 
-def _reason(environment: dict[str, str], outside: FakeOutside) -> str:
+def _reason(environment: dict[str, str], client: FakeFetchClient) -> str:
     with pytest.raises(FetchError) as caught:
-        _fetch(environment, outside)
+        _fetch(environment, client)
     assert "s3cret" not in caught.value.reason and "eyJ" not in caught.value.reason
     return caught.value.reason
 
 
-def _form(outside: FakeOutside) -> dict[str, str]:
-    return {name: values[0] for name, values in parse_qs((outside.asked[0].body or b"").decode()).items()}
+def _form(client: FakeFetchClient) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs((client.asked[0].body or b"").decode()).items()}
 
 
 def test_client_secret_gets_a_token() -> None:
-    outside = FakeOutside({_URL: _GIVEN})
+    client = FakeFetchClient({_URL: _GIVEN})
 
-    assert _fetch({**_CLIENT, "AZURE_CLIENT_SECRET": "s3cret"}, outside) == _MADE
-    assert _form(outside) == {
+    assert _fetch({**_CLIENT, "AZURE_CLIENT_SECRET": "s3cret"}, client) == _MADE
+    assert _form(client) == {
         "grant_type": "client_credentials",
         "client_id": "c1",
         "client_secret": "s3cret",
         "scope": _SCOPE,
     }
-    assert "s3cret" not in repr(outside.asked)
+    assert "s3cret" not in repr(client.asked)
 
-    china = FakeOutside({_URL.replace("microsoftonline.com", "chinacloudapi.cn"): _GIVEN})
+    china = FakeFetchClient({_URL.replace("microsoftonline.com", "chinacloudapi.cn"): _GIVEN})
     host = {"AZURE_AUTHORITY_HOST": "https://login.chinacloudapi.cn/"}
     assert _fetch({**_CLIENT, **host, "AZURE_CLIENT_SECRET": "s3cret"}, china) == _MADE
 
@@ -54,52 +54,54 @@ def test_client_secret_gets_a_token() -> None:
 def test_client_that_is_refused_says_why() -> None:
     said = {"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret\r\nTrace ID: 1"}
     env = {**_CLIENT, "AZURE_CLIENT_SECRET": "s3cret"}
-    assert _reason(env, FakeOutside({_URL: (401, said)})) == (
+    assert _reason(env, FakeFetchClient({_URL: (401, said)})) == (
         "Entra, for the client c1, gave no token: it answered 401 "
         "(invalid_client: AADSTS7000215: Invalid client secret Trace ID: 1)"
     )
-    assert "connection refused" in _reason(env, FakeOutside())
+    assert "connection refused" in _reason(env, FakeFetchClient())
     for missing in _CLIENT:
-        assert f"but {missing} is not" in _reason({**env, missing: ""}, FakeOutside())
-    assert "not https" in _reason({**env, "AZURE_AUTHORITY_HOST": "http://x"}, FakeOutside())
+        assert f"but {missing} is not" in _reason({**env, missing: ""}, FakeFetchClient())
+    assert "not https" in _reason({**env, "AZURE_AUTHORITY_HOST": "http://x"}, FakeFetchClient())
 
 
 def test_workload_identity_sends_the_token_of_now() -> None:
-    outside = FakeOutside({_URL: _GIVEN}, {"/federated": "one\n"})
+    client = FakeFetchClient({_URL: _GIVEN}, {"/federated": "one\n"})
     env = {**_CLIENT, "AZURE_FEDERATED_TOKEN_FILE": "/federated"}
 
-    assert _fetch(env, outside) == _MADE
-    form = _form(outside)
+    assert _fetch(env, client) == _MADE
+    form = _form(client)
     assert form["client_assertion"] == "one"
     assert form["client_assertion_type"] == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-    outside.asked.clear()
-    outside.files["/federated"] = "two"
-    _fetch(env, outside)
-    assert _form(outside)["client_assertion"] == "two"
+    client.asked.clear()
+    client.files["/federated"] = "two"
+    _fetch(env, client)
+    assert _form(client)["client_assertion"] == "two"
 
-    assert "missing" in _reason(env, FakeOutside())
-    assert "empty" in _reason(env, FakeOutside({}, {"/federated": " "}))
+    assert "missing" in _reason(env, FakeFetchClient())
+    assert "empty" in _reason(env, FakeFetchClient({}, {"/federated": " "}))
 
 
 def test_app_service_has_an_endpoint_of_its_own() -> None:
     env = {"IDENTITY_ENDPOINT": "http://127.0.0.1:41/msi/token", "IDENTITY_HEADER": "s3cret"}
-    outside = FakeOutside(
+    client = FakeFetchClient(
         {"GET http://127.0.0.1:41/msi/token": (200, {"access_token": "eyJ.tok", "expires_on": "1790003599"})}
     )
 
-    assert _fetch(env, outside) == Fetched("eyJ.tok", 1_790_003_599.0)
-    assert outside.headers(0) == {"x-identity-header": "s3cret"}
+    assert _fetch(env, client) == Fetched("eyJ.tok", 1_790_003_599.0)
+    assert client.headers(0) == {"x-identity-header": "s3cret"}
     query = "api-version=2019-08-01&resource=https%3A%2F%2Fcognitiveservices.azure.com"
-    assert outside.asked[0].url.endswith("?" + query)
+    assert client.asked[0].url.endswith("?" + query)
 
 
 def test_managed_identity_of_the_instance_comes_last() -> None:
-    outside = FakeOutside({_IMDS: (200, {"access_token": "eyJ.tok", "expires_in": "3599", "expires_on": "1790003599"})})
+    client = FakeFetchClient(
+        {_IMDS: (200, {"access_token": "eyJ.tok", "expires_in": "3599", "expires_on": "1790003599"})}
+    )
 
-    assert _fetch({"AZURE_CLIENT_ID": "mine"}, outside) == _MADE
-    assert outside.headers(0) == {"metadata": "true"}
-    assert "client_id=mine" in outside.asked[0].url
+    assert _fetch({"AZURE_CLIENT_ID": "mine"}, client) == _MADE
+    assert client.headers(0) == {"metadata": "true"}
+    assert "client_id=mine" in client.asked[0].url
 
-    assert "does not answer (connection refused)" in _reason({}, FakeOutside())
+    assert "does not answer (connection refused)" in _reason({}, FakeFetchClient())
     said = {"error": "invalid_request", "error_description": "Identity not found"}
-    assert "400 (invalid_request: Identity not found)" in _reason({}, FakeOutside({_IMDS: (400, said)}))
+    assert "400 (invalid_request: Identity not found)" in _reason({}, FakeFetchClient({_IMDS: (400, said)}))

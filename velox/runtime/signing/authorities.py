@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.authority import Authority
-from velox.providers.renewal import Outside
+from velox.providers.renewal import FetchClient
 from velox.providers.rows import PROVIDERS
 from velox.runtime.on_demand import signs_in
 
@@ -38,7 +38,7 @@ class Authorities:
         self._environment: Final = environment
         self._loop: Final = loop
         self._logger: Final = logger
-        self._client: Outside | None = None  # that fetches for all of them
+        self._client: FetchClient | None = None  # that fetches for all of them
         self._tell: Final = tell
         self._known: Final[dict[_Place, tuple[Authority, asyncio.Task[None]]]] = {}
         self._users: dict[str, _Place] = {}  # by the names of upstreams

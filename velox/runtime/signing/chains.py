@@ -16,7 +16,7 @@ from velox.providers.aws import AwsChain
 from velox.providers.entra import EntraChain
 from velox.providers.google import GoogleChain, RsaSigner
 from velox.providers.provider import Keyless, Provider
-from velox.providers.renewal import Fetch, FetchError, Outside, RenewedSource
+from velox.providers.renewal import Fetch, FetchClient, FetchError, RenewedSource
 
 __all__ = ["Chains", "authority_of", "google_signer"]
 
@@ -26,15 +26,15 @@ T = TypeVar("T")
 class Chains:
     """What fetches credentials of clouds, each time anew. environment: where the clouds' own variables stand."""
 
-    def __init__(self, environment: Mapping[str, str], outside: Outside) -> None:
+    def __init__(self, environment: Mapping[str, str], client: FetchClient) -> None:
         self._environment: Final = environment
-        self._outside: Final = outside
+        self._client: Final = client
 
     def aws(self, parameters: Mapping[str, str]) -> AwsChain:
         """Return those of AWS, for an upstream with such parameters."""
         return AwsChain(
             self._environment,
-            self._outside,
+            self._client,
             clock=time.time,
             region=parameters["region"],
             profile=parameters.get("profile"),
@@ -42,24 +42,22 @@ class Chains:
 
     def google(self, row: Provider) -> GoogleChain:
         """Return those of Google."""
-        return GoogleChain(
-            self._environment, self._outside, clock=time.time, make_signer=google_signer, scope=row.scope
-        )
+        return GoogleChain(self._environment, self._client, clock=time.time, make_signer=google_signer, scope=row.scope)
 
     def entra(self, row: Provider) -> EntraChain:
         """Return those of Microsoft."""
-        return EntraChain(self._environment, self._outside, clock=time.time, scope=row.scope)
+        return EntraChain(self._environment, self._client, clock=time.time, scope=row.scope)
 
 
 def authority_of(
     row: Provider,
     parameters: Mapping[str, str],
     environment: Mapping[str, str],
-    outside: Outside,
+    client: FetchClient,
     on_problem: Callable[[str, str | None], None],
 ) -> Authority:
     """Return what signs in at a provider, for an upstream with such parameters. on_problem: as of RenewedSource."""
-    chains = Chains(environment, outside)
+    chains = Chains(environment, client)
 
     def renewed(name: str, fetch: Fetch[T]) -> RenewedSource[T]:
         return RenewedSource(name, fetch, clock=time.time, on_problem=on_problem)

@@ -34,7 +34,7 @@ class _AskedError(Exception):
 
 
 class _FilesOnly(HttpClient):
-    """The outside of a check."""
+    """Reads files, and sends no request."""
 
     async def ask(self, question: Question) -> Reply:
         """Ask nobody."""

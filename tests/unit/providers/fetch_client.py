@@ -1,4 +1,4 @@
-"""An outside for fetches: answers and files that the test sets; it remembers what was asked."""
+"""A client for fetches: answers and files that the test sets; it remembers what was asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from velox.providers.renewal import FetchError, Question, Reply
 T = TypeVar("T")
 
 
-class FakeOutside:
+class FakeFetchClient:
     """answers: by method and URL up to "?": status and body (bytes, text or JSON), or why there is none."""
 
     def __init__(
