@@ -117,7 +117,7 @@ def _limiter(case: Case) -> _Work:
         for _ in range(n):
             limits = limiter.limits(_CALLER, _PEEK.model)
             tokens = estimator.estimate(Endpoint.CHAT, len(_BODY), _PEEK) if limits.counts_tokens else NO_TOKENS
-            grant = limiter.admit(limits, tokens, time.monotonic_ns())
+            reservation = limiter.admit(limits, tokens, time.monotonic_ns())
             usage = None
             if tokens is not NO_TOKENS:
                 meter, _, _ = metered(_BODY, _PEEK, Endpoint.CHAT)
@@ -127,7 +127,7 @@ def _limiter(case: Case) -> _Work:
             if limits.headers is not None:
                 limits.headers.lines(time.monotonic_ns())
             if not limits.is_kept:
-                grant.settle(usage, sent=True, pays=True)
+                reservation.settle(usage, sent=True, pays=True)
 
     return work
 

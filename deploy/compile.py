@@ -85,7 +85,7 @@ _MODULES: Final = (
     "gateway/request/exchange",
     "gateway/reply/filters",
     "gateway/translation/forward",
-    "gateway/limits/grant",
+    "gateway/limits/reservation",
     "gateway/cluster/group",
     "gateway/front/intake",
     "gateway/limits/limiter",

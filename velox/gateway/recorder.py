@@ -14,7 +14,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.plan import RequestPlan
-from velox.gateway.limits.grant import Spent
+from velox.gateway.limits.reservation import Spent
 from velox.gateway.reply.reply import Reply
 from velox.gateway.upstreams.member import Member
 from velox.heads import RequestHead

@@ -177,7 +177,7 @@ def one_a_minute(scope: Scope = Scope.GATEWAY) -> LimitRule:
 def full_in_minutes(made: Gateway, caller: Caller = ANYONE, model: str | None = None) -> list[int]:
     """Return for each of a caller's quotas in how many minutes, rounded up, all that was taken of it is made good."""
     limits = made.parts.limiter.limits(caller, model)
-    return [-(-bound.quota.full_in_ns(time.monotonic_ns()) // (60 * 10**9)) for bound in limits.bounds]
+    return [-(-bound.quota.full_in_ns(time.monotonic_ns()) // (60 * 10**9)) for bound in limits.quotas]
 
 
 Step = tuple[ReplyHead | None, bytes, bool] | UpstreamFailure

@@ -52,7 +52,7 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert capacity._CONVERSATIONS == sockets._MOST_KEPT_BYTES
     assert capacity._TURNS == responses_socket._MOST_TURNS
     assert len(interface.ReadBuffer().view) == capacity._UPSTREAM_READ
-    assert capacity._KEPT == 2 * limiter._KEPT_SETS == 2 * limiter._KEPT_BOUNDS, "a Memo holds twice its limit"
+    assert capacity._KEPT == 2 * limiter._KEPT_SETS == 2 * limiter._KEPT_QUOTAS, "a Memo holds twice its limit"
     assert capacity._MOST_ALONE == quota_table._MOST_OVERFLOWN
     assert capacity._MIRRORED == mirror._MOST
     assert capacity._MIRRORED_BODIES == 2 * mirror._MOST_BYTES

@@ -5,7 +5,7 @@
 
 Knows: the rules, which of them count a request, what a refusal says. Does not know: where a quota is kept and who else
 takes from it (shm/quotas.py), what a request may cost (policy/limits/estimate.py), or what becomes of what it took
-(grant.py).
+(reservation.py).
 
 Between look and taking another worker may be faster. What was taken by then is given back, and the answer is a refusal.
 """
@@ -17,8 +17,8 @@ from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.plan import RequestPlan
-from velox.gateway.limits.grant import Bound, Grant, LimitSet, SlotBound
 from velox.gateway.limits.lease_wait import NotYetError, unavailable
+from velox.gateway.limits.reservation import LimitSet, QuotaLimit, Reservation, SlotLimit
 from velox.memo import Memo
 from velox.outcomes import Decision, Unit
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, Estimator
@@ -32,7 +32,7 @@ __all__ = ["DecisionCounter", "Limiter", "QuotaTable"]
 
 # Each holds a few hundred bytes. A client can make up models, but no callers.
 _KEPT_SETS: Final = 4096
-_KEPT_BOUNDS: Final = 4096
+_KEPT_QUOTAS: Final = 4096
 _NS_PER_S: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
 # When a running request ends nobody knows.
@@ -82,7 +82,7 @@ class Limiter:
         self._sets: Final[Memo[tuple[bytes, str | None], LimitSet]] = Memo(_KEPT_SETS)
         # Callers share those of the gateway. Of models each caller has its own: rows that it claims are of its share.
         # One of each name: a rate that comes back after another one is a new quota, which finds what that has used.
-        self._bounds: Final[Memo[tuple[int, int], Bound]] = Memo(_KEPT_BOUNDS)
+        self._quotas: Final[Memo[tuple[int, int], QuotaLimit]] = Memo(_KEPT_QUOTAS)
         self._names_models = False
         self.replace(rules)
 
@@ -117,7 +117,7 @@ class Limiter:
         body: bytes | bytearray | None,
         estimator: Estimator,
         now_ns: int,
-    ) -> Grant:
+    ) -> Reservation:
         """Take what a request needs, of all that count it. Raises as admit() does."""
         caller = plan.caller
         found = None if self._names_models else self._sets.get((caller.id, None))
@@ -134,13 +134,13 @@ class Limiter:
         Where Redis would have to be asked first, it is not counted.
         """
         try:
-            grant = self.admit(self.limits(caller, None), NO_TOKENS, now_ns)
+            reservation = self.admit(self.limits(caller, None), NO_TOKENS, now_ns)
         except NotYetError:
             return
-        grant.used_wait()
-        grant.settle(None, sent=True, pays=False)
+        reservation.used_wait()
+        reservation.settle(None, sent=True, pays=False)
 
-    def admit(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> Grant:
+    def admit(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> Reservation:
         """Take what a request needs, of all that count it. Raises VeloxError(RATE_LIMITED), and has taken nothing.
 
         Raises NotYetError where Redis must be asked first, VeloxError(LIMITS_UNAVAILABLE) where it can't be.
@@ -156,29 +156,29 @@ class Limiter:
                 raise self._refused([(only, answer)], estimate, now_ns)
             if answer:
                 self._counter(only.scope, only.unit, Decision.WAITED)()
-                return Grant(limits, estimate, [answer])
+                return Reservation(limits, estimate, [answer])
             only.count_granted()
-            return Grant(limits, estimate) if limits.granted is None else limits.granted
+            return Reservation(limits, estimate) if limits.granted is None else limits.granted
         self._look(limits, estimate, now_ns)
         waits = self._take(limits, estimate, now_ns)
-        for bound, wait_ns in zip(limits.bounds, waits, strict=True):
+        for limit, wait_ns in zip(limits.quotas, waits, strict=True):
             if wait_ns:
-                self._counter(bound.scope, bound.unit, Decision.WAITED)()
+                self._counter(limit.scope, limit.unit, Decision.WAITED)()
             else:
-                bound.count_granted()
+                limit.count_granted()
         for held in limits.slots:
             held.count_granted()
-        return Grant(limits, estimate, waits if any(waits) else None)
+        return Reservation(limits, estimate, waits if any(waits) else None)
 
     def _look(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> None:
         """Raise VeloxError if one of them has no room."""
-        answers: list[tuple[Bound, int]] = []
+        answers: list[tuple[QuotaLimit, int]] = []
         is_refused = False
-        for bound in limits.bounds:
-            n = bound.needed(estimate)
-            answer = bound.quota.ask(n, now_ns) if n else 0
+        for limit in limits.quotas:
+            n = limit.needed(estimate)
+            answer = limit.quota.ask(n, now_ns) if n else 0
             is_refused |= answer < 0
-            answers.append((bound, answer))
+            answers.append((limit, answer))
         if is_refused:
             raise self._refused(answers, estimate, now_ns)
         for held in limits.slots:
@@ -194,45 +194,47 @@ class Limiter:
                 if not held.slots.take():
                     raise self._full(held)
                 n_slots += 1
-            for bound in limits.bounds:
-                n = bound.needed(estimate)
-                answer = bound.quota.take(n, now_ns) if n else 0
+            for limit in limits.quotas:
+                n = limit.needed(estimate)
+                answer = limit.quota.take(n, now_ns) if n else 0
                 if answer < 0:
-                    raise self._refused([(bound, answer)], estimate, now_ns)
+                    raise self._refused([(limit, answer)], estimate, now_ns)
                 waits.append(answer)
         except BaseException:  # a refusal, or a bug: nothing stays taken
             for held in limits.slots[:n_slots]:
                 held.slots.release()
-            for taken, wait_ns in zip(limits.bounds, waits, strict=False):
+            for taken, wait_ns in zip(limits.quotas, waits, strict=False):
                 taken.quota.give_back(taken.needed(estimate), waiting=wait_ns > 0)
             raise
         return waits
 
     # -- refusals -----------------------------------------------------------------------------------
 
-    def _refused(self, asked: Sequence[tuple[Bound, int]], estimate: Estimate, now_ns: int) -> VeloxError | NotYetError:
+    def _refused(
+        self, asked: Sequence[tuple[QuotaLimit, int]], estimate: Estimate, now_ns: int
+    ) -> VeloxError | NotYetError:
         """Return the 429, whose time is when all that were asked have room again, without a wait."""
         answers = [pair for pair in asked if pair[1] != NOT_YET]
         if len(answers) < len(asked) and all(answer >= 0 for _, answer in answers):
-            wants = [(bound.quota, bound.needed(estimate)) for bound, answer in asked if answer == NOT_YET]
+            wants = [(limit.quota, limit.needed(estimate)) for limit, answer in asked if answer == NOT_YET]
             return NotYetError(wants)
         # A wait that may be waited for is shorter than each that may not: the longest is among the refusals.
-        bound, answer = min(answers, key=lambda pair: pair[1])
-        self._counter(bound.scope, bound.unit, Decision.REFUSED)()
-        n = bound.needed(estimate)
+        limit, answer = min(answers, key=lambda pair: pair[1])
+        self._counter(limit.scope, limit.unit, Decision.REFUSED)()
+        n = limit.needed(estimate)
         if answer == NEVER:
-            return _never(bound, n)
+            return _never(limit, n)
         if answer == UNAVAILABLE:
             return unavailable()
-        longest_ns = bound.in_line_ns(n, now_ns) - answer
-        what = f"{n} tokens" if bound.is_tokens else "a request"
+        longest_ns = limit.in_line_ns(n, now_ns) - answer
+        what = f"{n} tokens" if limit.is_tokens else "a request"
         message = (
-            f"{_WHOSE[bound.scope]} {'token' if bound.is_tokens else 'request'} limit is reached ({bound.name}); "
+            f"{_WHOSE[limit.scope]} {'token' if limit.is_tokens else 'request'} limit is reached ({limit.name}); "
             f"{what} will pass in {-(-longest_ns // _NS_PER_MS)} ms"
         )
         return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=longest_ns / _NS_PER_S)
 
-    def _full(self, held: SlotBound) -> VeloxError:
+    def _full(self, held: SlotLimit) -> VeloxError:
         self._counter(held.scope, Unit.CONCURRENCY, Decision.REFUSED)()
         message = (
             f"{_WHOSE[held.scope]} limit of {held.slots.limit} requests at a time is reached ({held.name}); "
@@ -243,37 +245,37 @@ class Limiter:
     # -- which limits -------------------------------------------------------------------------------
 
     def _make(self, caller: Caller, model: str | None) -> LimitSet:
-        bounds: list[Bound] = []
-        slots: list[SlotBound] = []
+        quotas: list[QuotaLimit] = []
+        slots: list[SlotLimit] = []
         for rule in rules_of(caller, self._rules):
             if rule.models and (model is None or not any(matches(pattern, model) for pattern in rule.models)):
                 continue
             rates = rule.rates
             if rates.rpm:
-                bounds.append(self._bound(rule, "rpm", rates.rpm, rates.burst, caller, model))
+                quotas.append(self._quota_limit(rule, "rpm", rates.rpm, rates.burst, caller, model))
             if rates.tpm:
-                bounds.append(self._bound(rule, "tpm", rates.tpm, rates.tpm_burst, caller, model))
+                quotas.append(self._quota_limit(rule, "tpm", rates.tpm, rates.tpm_burst, caller, model))
             if rates.concurrency:
                 others = self._others(rule, "concurrency", caller)
                 tag = self._tag(rule, "concurrency", caller, model)
                 held = self._table.slots(tag, rates.concurrency, open_ended=rule.is_open_ended, others=others)
                 granted = self._counter(rule.scope, Unit.CONCURRENCY, Decision.GRANTED)
-                slots.append(SlotBound(held, called(rule, "concurrency"), rule.scope, granted))
-        return LimitSet(caller, bounds, slots)
+                slots.append(SlotLimit(held, called(rule, "concurrency"), rule.scope, granted))
+        return LimitSet(caller, quotas, slots)
 
-    def _bound(
+    def _quota_limit(
         self, rule: LimitRule, rate: str, per_minute: int, burst: int, caller: Caller, model: str | None
-    ) -> Bound:
+    ) -> QuotaLimit:
         others = self._others(rule, rate, caller)
         tag = self._tag(rule, rate, caller, model)
         bucket = BucketRate.from_rpm(per_minute, burst, self._max_wait_s)
-        known, name = self._bounds.get((tag, others)), called(rule, rate)
+        known, name = self._quotas.get((tag, others)), called(rule, rate)
         if known is not None and known.quota.rate == bucket and known.name == name:
             return known
         quota = self._table.quota(tag, bucket, open_ended=rule.is_open_ended, others=others)
         unit = Unit.TOKENS if rate == "tpm" else Unit.REQUESTS
         granted = self._counter(rule.scope, unit, Decision.GRANTED)
-        return self._bounds.put((tag, others), Bound(quota, name, rule.scope, unit, granted))
+        return self._quotas.put((tag, others), QuotaLimit(quota, name, rule.scope, unit, granted))
 
     def _others(self, rule: LimitRule, rate: str, caller: Caller) -> int:
         """Return the name for a caller's models beyond its share of rows; 0 where it can't make up any, or is alone."""
@@ -291,10 +293,10 @@ class Limiter:
         return self._table.tag(rate.encode(), rule.name.encode(), who, what)
 
 
-def _never(bound: Bound, n: int) -> VeloxError:
+def _never(limit: QuotaLimit, n: int) -> VeloxError:
     message = (
-        f"this request may need {n} tokens and {_WHOSE[bound.scope]} limit holds {bound.quota.rate.burst} "
-        f"({bound.name}), so it can never pass; ask for fewer (max_tokens), or send less"
+        f"this request may need {n} tokens and {_WHOSE[limit.scope]} limit holds {limit.quota.rate.burst} "
+        f"({limit.name}), so it can never pass; ask for fewer (max_tokens), or send less"
     )
     error = VeloxError(Reason.RATE_LIMITED, message)
     error.should_retry = False

@@ -43,9 +43,9 @@ from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
 from velox.gateway.limits.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.limits.cost_filter import CostFilter
-from velox.gateway.limits.grant import NO_GRANT, Grant
 from velox.gateway.limits.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.limits.metering import Meter, Usage, metered, usage_of
+from velox.gateway.limits.reservation import NOT_RESERVED, Reservation
 from velox.gateway.limits.usage_drain import UsageDrain
 from velox.gateway.reply.addresses import AddressFilter
 from velox.gateway.reply.filters import ReplyFilter, placed
@@ -158,7 +158,7 @@ class Exchange(HedgingHost):
         ),
         "_gone",
         "_is_unnamed",
-        *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
+        *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
         *("_is_unfolded", "_keeper", "taken_ns"),
     )
 
@@ -202,7 +202,7 @@ class Exchange(HedgingHost):
         self._drain: UsageDrain | None = None  # while it goes on without its client, for its usage
         self._failed: VeloxError | None = None  # what it was ended for from outside
         self._before: VeloxError | None = None  # how the last attempt ended that another one followed
-        self._grant: Grant = NO_GRANT
+        self._reservation: Reservation = NOT_RESERVED
         self._meter: Meter | None = None  # where its tokens are counted
         self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
@@ -344,7 +344,7 @@ class Exchange(HedgingHost):
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
         parts = self.gateway.parts
-        self._grant = parts.limiter.enter(self.plan, self.fields, self.body, parts.estimator, now_ns)
+        self._reservation = parts.limiter.enter(self.plan, self.fields, self.body, parts.estimator, now_ns)
 
     def start(self, *, is_read: bool = True) -> None:
         """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
@@ -363,11 +363,11 @@ class Exchange(HedgingHost):
             if keeping is not None and keeping.unknown:
                 await self._learn(keeping)
                 keeping = self._keeping
-            if self._grant is NO_GRANT:
+            if self._reservation is NOT_RESERVED:
                 self.phase = "limit"
                 await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
-            if self._grant.wait_ns:
-                await self._wait_for_turn(self._grant.wait_ns)
+            if self._reservation.wait_ns:
+                await self._wait_for_turn(self._reservation.wait_ns)
             if self.plan.may_be_ours and await self._answer_ourselves():
                 pass  # answered here
             else:
@@ -555,7 +555,7 @@ class Exchange(HedgingHost):
         if time.monotonic() + wait_ns / _NS_PER_S >= self.deadline_s:
             raise self._too_late()
         await self.gateway.sleep(wait_ns / _NS_PER_S)
-        self._grant.used_wait()
+        self._reservation.used_wait()
 
     async def _answer_ourselves(self) -> bool:
         """Answer a question for models here, if it is none for an upstream, and one for the server as a whole."""
@@ -638,7 +638,7 @@ class Exchange(HedgingHost):
         assert routing is not None, "the way is of it"
         now_s = self._forward_s = self.loop.time()
         parts.retry_budget.on_request(now_s)
-        if self._grant.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
+        if self._reservation.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
             self._meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint, self.plan.dialect)
             self._pass_through(filters)
             if self._calls is not None and self.plan.terms.wants_cost:
@@ -724,7 +724,7 @@ class Exchange(HedgingHost):
         way, filters = self._way, self._filters
         if way is not None and way.parts.entry.response_headers is not NO_RULES:
             filters = placed(filters, HeaderRuleFilter(way.parts.entry.response_headers))
-        fields, rates = self.gateway.parts.reply_fields, self._grant.limits.headers
+        fields, rates = self.gateway.parts.reply_fields, self._reservation.limits.headers
         plan = self.plan
         rewrites = plan.tells_addresses
         if rewrites:
@@ -916,7 +916,7 @@ class Exchange(HedgingHost):
             id=self.id.decode("ascii").translate(_NO_SIGNS),
             now_s=int(time.time()),
             strict=way.parts.entry.strict,
-            has_limits=self._grant.limits.headers is not None,
+            has_limits=self._reservation.limits.headers is not None,
             to_be_read=bool(self._filters),
             on_bug=self.recorder.crashed,
             on_translated=self.recorder.translated,
@@ -1011,7 +1011,7 @@ class Exchange(HedgingHost):
         if self._timer is not None:
             self._stop_timer()
         # Most often there is nothing to settle.
-        is_kept = error is None and self._grant.limits.is_kept and self._calls is None
+        is_kept = error is None and self._reservation.limits.is_kept and self._calls is None
         tokens = self.cost if is_kept else self._settle(error)
         if error is None:
             assert reply is not None, "an exchange without error has replied"
@@ -1050,9 +1050,9 @@ class Exchange(HedgingHost):
             usage = None if self._meter is None else self._usage(self._meter, is_whole=is_whole)
             if self._calls is not None:
                 self._end_calls(self._calls, error, usage, pays=pays)
-            if error is None and self._grant.limits.is_kept:
+            if error is None and self._reservation.limits.is_kept:
                 return self.cost
-            spent = self._grant.settle(usage, sent=self.was_sent, pays=pays)
+            spent = self._reservation.settle(usage, sent=self.was_sent, pays=pays)
         except Exception as exc:  # a bug: the slot is freed and the client told all the same
             self.recorder.crashed(exc)
             spent = None
@@ -1062,12 +1062,12 @@ class Exchange(HedgingHost):
         return spent.input + spent.output
 
     def _usage(self, meter: Meter, *, is_whole: bool) -> Usage:
-        least = self._grant.estimate.answer if self._calls is None else self._calls.guess
+        least = self._reservation.estimate.answer if self._calls is None else self._calls.guess
         return usage_of(meter, self._answering, self.fields.model, least, is_whole=is_whole)
 
     async def _record_calls(self, log: CallLog, way: Way) -> RequestCalls:
         log.check()
-        plan, fields, estimate = self.plan, self.fields, self._grant.estimate
+        plan, fields, estimate = self.plan, self.fields, self._reservation.estimate
         if plan.endpoint is Endpoint.GENERATE and self.body is not None:
             fields = await in_steps(with_google_limits(fields, self.body))
         is_form = isinstance(fields, FormFields)  # the bytes of pictures and sounds tell nothing of tokens
@@ -1131,8 +1131,8 @@ class Exchange(HedgingHost):
     @property
     def rates(self) -> RateHeaders | None:
         """What the client learns of its limits; None where no quota counts its requests."""
-        if self._grant is not NO_GRANT:
-            return self._grant.limits.headers
+        if self._reservation is not NOT_RESERVED:
+            return self._reservation.limits.headers
         return self.gateway.parts.limiter.limits(self.plan.caller, self.fields.model).headers
 
     def refuse(self, error: VeloxError) -> None:

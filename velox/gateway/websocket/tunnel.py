@@ -106,7 +106,7 @@ class TunnelExchange(Exchange):
         self.release_routing()  # it uses no pool, and may last for hours
         assert self._way is not None, "a tunnel has a route"
         parts = self.gateway.parts
-        more = (parts.reply_fields, self._grant.limits.headers)
+        more = (parts.reply_fields, self._reservation.limits.headers)
         rules = self._way.parts.entry.response_headers or None
         place = nowhere if self._keeping is None else self._keeping.place
         return TunnelReply(

@@ -56,7 +56,7 @@ def used(made: Gateway, caller: Caller = ANYONE) -> tuple[int, int, int]:
     """Return what is taken of ALL: requests, tokens, slots."""
     limits = made.parts.limiter.limits(caller, "m")
     now_ns = time.monotonic_ns()
-    requests, tokens = (bound.quota.rate.burst - bound.quota.remaining(now_ns) for bound in limits.bounds)
+    requests, tokens = (bound.quota.rate.burst - bound.quota.remaining(now_ns) for bound in limits.quotas)
     return requests, tokens, limits.slots[0].slots.in_use()
 
 
@@ -197,7 +197,7 @@ def test_end_from_outside_in_any_phase_is_settled_once(phase: str, end: Callable
         more: dict[str, object] = {"rules": RULES} if phase == "backoff" else {}
         dial = never if phase == "connect" else upstream.dial
         with gateway(dial, limited=[ALL], estimator=ESTIMATOR, max_wait_s=6000.0, **more) as made:  # type: ignore[arg-type]
-            quota = made.parts.limiter.limits(ANYONE, "m").bounds[0].quota
+            quota = made.parts.limiter.limits(ANYONE, "m").quotas[0].quota
             if phase == "limit":
                 quota.take(100, time.monotonic_ns())
             full_in_ns = quota.full_in_ns(time.monotonic_ns())
@@ -346,11 +346,11 @@ def test_refusal_takes_nothing_and_says_when_to_come_back() -> None:
         with limited(ScriptedUpstream(whole(200, USAGE, JSON)).dial, rules=(ALL, quick)) as made:
             for _ in range(3):
                 assert status_of(await ask(made)) == 200
-                before = [bound.quota.remaining(time.monotonic_ns()) for bound in limits_of(made).bounds[:2]]
+                before = [bound.quota.remaining(time.monotonic_ns()) for bound in limits_of(made).quotas[:2]]
                 refused = await ask(made)
                 assert status_of(refused) == 429 and b'"rate_limited"' in refused.written
                 assert b"(VELOX_RATE_LIMIT_RPM)" in refused.written
-                after = [bound.quota.remaining(time.monotonic_ns()) for bound in limits_of(made).bounds[:2]]
+                after = [bound.quota.remaining(time.monotonic_ns()) for bound in limits_of(made).quotas[:2]]
                 assert before == after
                 told = headers_of(refused)
                 assert 0 < int(told["retry-after-ms"]) <= 100 and told["retry-after"] == "1"

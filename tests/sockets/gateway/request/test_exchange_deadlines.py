@@ -62,7 +62,7 @@ def test_exchange_that_is_ended_in_any_phase_ends_at_once(phase: str, how: str) 
         timeouts = replace(TIMEOUTS, total_s=600.0)
         with gateway(dial, rules=RULES, limited=limited, max_wait_s=600.0, timeouts=timeouts) as made:  # type: ignore[arg-type]
             if phase == "limit":
-                made.parts.limiter.limits(ANYONE, None).bounds[0].quota.take(1, time.monotonic_ns())
+                made.parts.limiter.limits(ANYONE, None).quotas[0].quota.take(1, time.monotonic_ns())
             client = FakeClient()
             exchange = submit(made, client, (b"x-request-timeout-ms", b"300000"))
             await until(lambda: exchange.phase == phase)

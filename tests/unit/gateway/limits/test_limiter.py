@@ -15,9 +15,9 @@ from msgspec import structs
 
 from tests.unit.gateway.limits.local_quotas import LocalTable
 from velox.errors import Reason, VeloxError
-from velox.gateway.limits.grant import LONGEST_DEBT_NS, NO_GRANT, Grant
 from velox.gateway.limits.limiter import Limiter, QuotaTable
 from velox.gateway.limits.metering import Usage
+from velox.gateway.limits.reservation import LONGEST_DEBT_NS, NOT_RESERVED, Reservation
 from velox.gateway.reply.rate_headers import duration_text
 from velox.outcomes import Decision, Unit
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, Estimator
@@ -27,7 +27,7 @@ from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
 from velox.types import ANYONE, NO_RATES, BodyFields, Caller, Endpoint, KeyTerms, Rates, Scope
 
-NOW = time.monotonic_ns()  # a grant reads this clock when it is settled
+NOW = time.monotonic_ns()  # a reservation reads this clock when it is settled
 MINUTE_NS = 60 * 10**9
 ALICE = Caller("alice", id=b"a")
 BOB = Caller("bob", id=b"b")
@@ -66,7 +66,7 @@ class House:
         tokens: Estimate = NO_TOKENS,
         *,
         now_ns: int = NOW,
-    ) -> Grant:
+    ) -> Reservation:
         """Let one request in."""
         return self.limiter.admit(self.limiter.limits(caller, model), tokens, now_ns)
 
@@ -137,7 +137,7 @@ def test_limit_for_some_keys_and_models_counts_no_others() -> None:
     house = House(rule(Scope.KEY, keys=("alice",), models=("gpt-4*", "o1"), rpm=1))
 
     counted = [(who, model) for who, model in product((ALICE, BOB), ("gpt-4o", "o1", "o1-mini", None))]
-    found = [(who, model) for who, model in counted if house.limiter.limits(who, model).bounds]
+    found = [(who, model) for who, model in counted if house.limiter.limits(who, model).quotas]
 
     assert found == [(ALICE, "gpt-4o"), (ALICE, "o1")]
 
@@ -162,7 +162,7 @@ def test_key_whose_rate_changes_keeps_what_it_has_used() -> None:
 
     house.admit(before)
     assert house.limiter.limits(before, None) is house.limiter.limits(before, None)
-    assert house.limiter.limits(after, None).bounds[0].quota.rate.burst == 20
+    assert house.limiter.limits(after, None).quotas[0].quota.rate.burst == 20
     assert list(house.table.quotas) == ["rpm/VELOX_KEY/k/"]
 
 
@@ -175,13 +175,13 @@ def test_memo_of_limits_is_bounded_whatever_models_clients_make_up() -> None:
         house.limiter.limits(ALICE, f"model-{n}")
 
     most = 2 * 4096  # a memo keeps twice its limit
-    assert len(house.limiter._sets) <= most and len(house.limiter._bounds) <= most
+    assert len(house.limiter._sets) <= most and len(house.limiter._quotas) <= most
 
 
 def test_model_with_a_lone_surrogate_has_a_quota() -> None:
     """JSON lets one through, and UTF-8 can't say it."""
     limiter = Limiter([rule(Scope.MODEL, rpm=60)], SharedTable(QuotaMemory(64, 1), 0), 0.0, lambda *_: lambda: None)
-    assert limiter.limits(ALICE, "\ud800").bounds
+    assert limiter.limits(ALICE, "\ud800").quotas
 
 
 # -- all or none --------------------------------------------------------------------------------------
@@ -334,12 +334,12 @@ def test_wait_is_the_longest_of_all_that_must_be_waited_for() -> None:
     )
     house.admit().used_wait()
 
-    grant = house.admit()
+    reservation = house.admit()
 
-    assert grant.wait_ns == 2 * 10**9
+    assert reservation.wait_ns == 2 * 10**9
     waiting = {name: quota.waiting for name, quota in house.table.quotas.items()}
     assert waiting == {"rpm/limits[0]//": 1, "rpm/limits[1]/a/": 1, "rpm/limits[2]//m": 0}
-    grant.used_wait()
+    reservation.used_wait()
     assert {quota.waiting for quota in house.table.quotas.values()} == {0}
     assert house.said[Scope.KEY, Unit.REQUESTS, Decision.WAITED] == 1
     assert house.said[Scope.MODEL, Unit.REQUESTS, Decision.WAITED] == 0
@@ -395,10 +395,10 @@ def test_estimate_above_a_full_quota_takes_all_of_it_and_is_settled(
     house = House(rule(Scope.KEY, tpm=1000), *others)
     tokens = "tpm/limits[0]/a/"
 
-    grant = house.admit(tokens=estimate)
+    reservation = house.admit(tokens=estimate)
     assert house.remaining()[tokens] == 0
     assert house.refuses(tokens=estimate).should_retry is not False, "the next one waits for its turn"
-    grant.settle(Usage(5, 7, True), sent=True, pays=True)
+    reservation.settle(Usage(5, 7, True), sent=True, pays=True)
 
     assert house.remaining()[tokens] == 988
 
@@ -411,9 +411,9 @@ def test_reply_that_does_not_tell_its_usage_makes_no_debt_of_a_guess(
 ) -> None:
     """What was taken stays taken; only what is known can be charged above it."""
     house = House(rule(Scope.KEY, tpm=1000))
-    grant = house.admit(tokens=Estimate(5000, 100_000))
+    reservation = house.admit(tokens=Estimate(5000, 100_000))
 
-    grant.settle(Usage(given, made, True), sent=True, pays=True)
+    reservation.settle(Usage(given, made, True), sent=True, pays=True)
 
     quota = house.table.quotas["tpm/limits[0]/a/"]
     assert (quota.tat - NOW) / quota.rate.interval_ns == pytest.approx(1000 - left)
@@ -423,9 +423,9 @@ def test_reply_that_does_not_tell_its_usage_makes_no_debt_of_a_guess(
 def test_stream_without_usage_is_charged_as_its_page_says(n_events: int, charged: int) -> None:
     """docs/tokens.md: the prompt's estimate and the events, within what was taken; or the events if they are more."""
     house = House(rule(Scope.KEY, tpm=100_000))
-    grant = house.admit(tokens=Estimate(2000, 1024))
+    reservation = house.admit(tokens=Estimate(2000, 1024))
 
-    grant.settle(Usage(None, n_events, False), sent=True, pays=True)
+    reservation.settle(Usage(None, n_events, False), sent=True, pays=True)
 
     assert house.remaining()["tpm/limits[0]/a/"] == 100_000 - charged
 
@@ -473,12 +473,12 @@ def test_message_names_the_rule_and_whose_limit_it_is_never_the_key() -> None:
     ("given", "made", "left"),
     [(90, 300, 610), (100, 400, 500), (200, 900, 0), (None, 50, 850), (90, None, 510), (None, None, 500), (0, 0, 1000)],
 )
-def test_grant_is_settled_by_what_was_really_used(given: int | None, made: int | None, left: int) -> None:
+def test_reservation_is_settled_by_what_was_really_used(given: int | None, made: int | None, left: int) -> None:
     """More than estimated is charged, less goes back; what is not known stays as it was estimated."""
     house = House(rule(Scope.KEY, tpm=1000))
-    grant = house.admit(tokens=Estimate(100, 400))
+    reservation = house.admit(tokens=Estimate(100, 400))
 
-    spent = grant.settle(Usage(given, made, True), sent=True, pays=True)
+    spent = reservation.settle(Usage(given, made, True), sent=True, pays=True)
 
     wanted = (100 if given is None else given, 400 if made is None else made)
     assert spent == (500, *wanted)
@@ -488,8 +488,8 @@ def test_grant_is_settled_by_what_was_really_used(given: int | None, made: int |
 def test_usage_above_what_is_left_is_a_debt_that_time_pays() -> None:
     """2,100 of 1,000 tokens were used: the next ones wait until the debt is paid."""
     house = House(rule(Scope.KEY, tpm=1000))
-    grant = house.admit(tokens=Estimate(100, 0))
-    grant.settle(Usage(100, 2000, True), sent=True, pays=True)
+    reservation = house.admit(tokens=Estimate(100, 0))
+    reservation.settle(Usage(100, 2000, True), sent=True, pays=True)
 
     assert house.refuses(tokens=Estimate(100, 0)).retry_after_s == pytest.approx(1.2 * 60, abs=1e-3)
 
@@ -497,9 +497,9 @@ def test_usage_above_what_is_left_is_a_debt_that_time_pays() -> None:
 def test_nonsense_of_an_upstream_locks_nobody_out_for_good() -> None:
     """However much it says was used, and how often: the bucket gives again after LONGEST_DEBT_NS."""
     house = House(rule(Scope.KEY, tpm=1000))
-    grants = [house.admit(tokens=Estimate(100, 0), now_ns=time.monotonic_ns()) for _ in range(3)]
-    for grant in grants:
-        grant.settle(Usage(100, 10**9, True), sent=True, pays=True)
+    reservations = [house.admit(tokens=Estimate(100, 0), now_ns=time.monotonic_ns()) for _ in range(3)]
+    for reservation in reservations:
+        reservation.settle(Usage(100, 10**9, True), sent=True, pays=True)
 
     (quota,) = house.table.quotas.values()
     assert LONGEST_DEBT_NS < quota.full_in_ns(time.monotonic_ns()) <= LONGEST_DEBT_NS + MINUTE_NS
@@ -514,9 +514,9 @@ def test_request_that_never_went_out_gives_everything_back(waits: bool) -> None:
     house.limiter.limits(ALICE, "m")
     before = house.state()
 
-    grant = house.admit(tokens=Estimate(100, 400))
-    assert (grant.wait_ns > 0) == waits
-    grant.settle(None, sent=False, pays=True)
+    reservation = house.admit(tokens=Estimate(100, 400))
+    assert (reservation.wait_ns > 0) == waits
+    reservation.settle(None, sent=False, pays=True)
 
     assert house.state() == before
     assert house.remaining() == {name: 0 if waits else quota.rate.burst for name, quota in house.table.quotas.items()}
@@ -527,32 +527,32 @@ def test_request_that_never_went_out_gives_everything_back(waits: bool) -> None:
 def test_request_that_was_not_answered_costs_its_permit_and_no_tokens() -> None:
     """The upstream got it, and broke: not the client's to pay."""
     house = House(*FOUR)
-    grant = house.admit(tokens=Estimate(100, 400))
+    reservation = house.admit(tokens=Estimate(100, 400))
 
-    assert grant.settle(None, sent=True, pays=False) == (500, 0, 0)
+    assert reservation.settle(None, sent=True, pays=False) == (500, 0, 0)
 
     assert house.remaining() == dict(zip(NAMES, (8, 9000, 7, 8000, 6, 7000), strict=True))
     assert {slots.n for slots in house.table.slots_of.values()} == {0}
 
 
 @pytest.mark.parametrize(("sent", "pays"), [(True, True), (True, False), (False, False)])
-def test_grant_is_settled_once(sent: bool, pays: bool) -> None:
+def test_reservation_is_settled_once(sent: bool, pays: bool) -> None:
     """A second end changes nothing, whatever it says."""
     house = House(*FOUR)
-    grant = house.admit(tokens=Estimate(100, 400))
-    grant.settle(None, sent=sent, pays=pays)
+    reservation = house.admit(tokens=Estimate(100, 400))
+    reservation.settle(None, sent=sent, pays=pays)
     before = house.state()
 
-    assert grant.settle(None, sent=False, pays=False) is None
-    assert grant.settle(None, sent=True, pays=True) is None
+    assert reservation.settle(None, sent=False, pays=False) is None
+    assert reservation.settle(None, sent=True, pays=True) is None
 
     assert house.state() == before
 
 
-def test_no_grant_can_be_settled_by_all() -> None:
+def test_no_reservation_can_be_settled_by_all() -> None:
     """Exchanges that never came to the gate share it."""
     for _ in range(2):
-        assert NO_GRANT.settle(None, sent=False, pays=False) is None
+        assert NOT_RESERVED.settle(None, sent=False, pays=False) is None
 
 
 # -- headers ------------------------------------------------------------------------------------------
@@ -653,15 +653,15 @@ def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Cal
     limiter = Limiter(FOUR, make(), 0.5, lambda *_: lambda: None)
     limits = limiter.limits(ALICE, "m")
     told: list[object] = []
-    grants = []
+    reservations = []
     for n in range(14):
         try:
-            grants.append(limiter.admit(limits, Estimate(100, 400), now_ns + n * 30_000_000))
-            told.append(grants[-1].wait_ns)
+            reservations.append(limiter.admit(limits, Estimate(100, 400), now_ns + n * 30_000_000))
+            told.append(reservations[-1].wait_ns)
         except VeloxError as error:
             told.append((re.sub(r"\d+ ms", "", error.message), error.retry_after_s))
         if n % 5 == 4:
-            grants.pop().settle(None, sent=n == 4, pays=False)
+            reservations.pop().settle(None, sent=n == 4, pays=False)
         assert limits.headers is not None
         told.append(limits.headers.headers(now_ns + n * 30_000_000))
     assert _STORIES.setdefault("story", told) == told

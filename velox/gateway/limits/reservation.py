@@ -23,13 +23,13 @@ from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.limits.quota import Quota, Slots
 from velox.types import Caller, Scope
 
-__all__ = ["LONGEST_DEBT_NS", "NO_GRANT", "Bound", "Grant", "LimitSet", "SlotBound", "Spent"]
+__all__ = ["LONGEST_DEBT_NS", "NOT_RESERVED", "LimitSet", "QuotaLimit", "Reservation", "SlotLimit", "Spent"]
 
 # As long as a bucket may be empty for what was used above the estimates: ten times what it gives in a minute.
 LONGEST_DEBT_NS: Final = 600_000_000_000
 
 
-class Bound:
+class QuotaLimit:
     """One quota, and the rule that made it. name: as messages call it. count_granted: when it lets a request pass."""
 
     __slots__ = ("_behind_ns", "_looked_ns", "count_granted", "is_tokens", "most", "name", "quota", "scope", "unit")
@@ -80,7 +80,7 @@ class Bound:
         self.quota.charge(min(n, max(0, room_ns // rate.interval_ns)))
 
 
-class SlotBound:
+class SlotLimit:
     """Slots, and the rule that made them. name: as messages call it. count_granted: when they let a request pass."""
 
     __slots__ = ("count_granted", "name", "scope", "slots")
@@ -99,24 +99,24 @@ class LimitSet:
     granted: what a request gets that need not wait, if nothing is settled for it but when it never goes out.
     """
 
-    __slots__ = ("bounds", "caller", "counts_tokens", "granted", "headers", "is_kept", "nothing", "only", "slots")
+    __slots__ = ("caller", "counts_tokens", "granted", "headers", "is_kept", "nothing", "only", "quotas", "slots")
 
-    def __init__(self, caller: Caller, bounds: Sequence[Bound], slots: Sequence[SlotBound]) -> None:
+    def __init__(self, caller: Caller, quotas: Sequence[QuotaLimit], slots: Sequence[SlotLimit]) -> None:
         self.caller: Final = caller
-        self.bounds: Final = tuple(bounds)
+        self.quotas: Final = tuple(quotas)
         self.slots: Final = tuple(slots)
-        tokens = [bound.quota for bound in bounds if bound.is_tokens]
-        requests = [bound.quota for bound in bounds if not bound.is_tokens]
+        tokens = [limit.quota for limit in quotas if limit.is_tokens]
+        requests = [limit.quota for limit in quotas if not limit.is_tokens]
         self.counts_tokens: Final = bool(tokens)
-        self.headers: Final = RateHeaders(requests, tokens, DROPPED) if bounds else None
+        self.headers: Final = RateHeaders(requests, tokens, DROPPED) if quotas else None
         self.is_kept: Final = not tokens and not slots
         # Nothing was taken, and nothing is settled: all its requests share it.
-        self.nothing: Final = None if bounds or slots else Grant(self)
-        self.granted: Final = Grant(self, is_shared=True) if bounds and self.is_kept else None
-        self.only: Final = self.bounds[0] if len(self.bounds) == 1 and not self.slots else None
+        self.nothing: Final = None if quotas or slots else Reservation(self)
+        self.granted: Final = Reservation(self, is_shared=True) if quotas and self.is_kept else None
+        self.only: Final = self.quotas[0] if len(self.quotas) == 1 and not self.slots else None
 
     def __repr__(self) -> str:
-        return f"<LimitSet quotas={len(self.bounds)} slots={len(self.slots)}>"
+        return f"<LimitSet quotas={len(self.quotas)} slots={len(self.slots)}>"
 
 
 class Spent(NamedTuple):
@@ -127,7 +127,7 @@ class Spent(NamedTuple):
     output: int
 
 
-class Grant:
+class Reservation:
     """What was taken. estimate: its tokens, where a limit counts them. wait_ns: until it may be sent.
 
     is_shared: by requests that each have taken the same, and settle it once.
@@ -152,14 +152,14 @@ class Grant:
         self.wait_ns: Final = max(waits) if waits else 0
 
     def __repr__(self) -> str:
-        return f"<Grant of {self.limits!r} {self.estimate} {'settled' if self._is_settled else 'held'}>"
+        return f"<Reservation of {self.limits!r} {self.estimate} {'settled' if self._is_settled else 'held'}>"
 
     def used_wait(self) -> None:
         """What had to wait is due. Before the request goes out."""
         waits, self._waits = self._waits, None
-        for bound, wait_ns in zip(self.limits.bounds, waits or (), strict=False):
+        for limit, wait_ns in zip(self.limits.quotas, waits or (), strict=False):
             if wait_ns:
-                bound.quota.used_wait(bound.needed(self.estimate))
+                limit.quota.used_wait(limit.needed(self.estimate))
 
     def settle(self, usage: Usage | None, *, sent: bool, pays: bool) -> Spent | None:
         """Free the slots, and make good what was taken in advance. Only the first call counts.
@@ -175,31 +175,31 @@ class Grant:
             held.slots.release()
         if sent and self.estimate is NO_TOKENS:
             return None
-        given, made, known = self._used(usage) if sent and pays else (0, 0, 0)
-        for index, bound in enumerate(limits.bounds):
+        prompt, answer, known = self._used(usage) if sent and pays else (0, 0, 0)
+        for index, limit in enumerate(limits.quotas):
             waiting = self._waits is not None and self._waits[index] > 0
-            if not bound.is_tokens:
+            if not limit.is_tokens:
                 if not sent:
-                    bound.quota.give_back(1, waiting=waiting)
+                    limit.quota.give_back(1, waiting=waiting)
                 continue
-            taken = bound.needed(self.estimate)
+            taken = limit.needed(self.estimate)
             # Where nothing is known, what was taken stays taken: a guess is never a debt.
-            more = max(known, min(given + made, taken)) - taken
+            more = max(known, min(prompt + answer, taken)) - taken
             if more > 0:
-                bound.charge(more)
+                limit.charge(more)
             elif more:
-                bound.quota.give_back(-more, waiting=waiting)
-        return None if self.estimate is NO_TOKENS else Spent(self.estimate.total, given, made)
+                limit.quota.give_back(-more, waiting=waiting)
+        return None if self.estimate is NO_TOKENS else Spent(self.estimate.total, prompt, answer)
 
     def _used(self, usage: Usage | None) -> tuple[int, int, int]:
         """Return the tokens of the prompt and of the answer, estimated where nothing is known; and those known."""
-        given, made, _ = self.estimate
+        prompt, answer, _ = self.estimate
         if usage is None:
-            return given, made, 0
-        given = given if usage.input is None else usage.input
-        made = made if usage.output is None else usage.output
-        return given, made, (usage.input or 0) + (usage.output or 0)
+            return prompt, answer, 0
+        prompt = prompt if usage.input is None else usage.input
+        answer = answer if usage.output is None else usage.output
+        return prompt, answer, (usage.input or 0) + (usage.output or 0)
 
 
 # Of a request that has not come to the gate.
-NO_GRANT: Final = Grant(LimitSet(Caller(""), (), ()))
+NOT_RESERVED: Final = Reservation(LimitSet(Caller(""), (), ()))
