@@ -62,12 +62,15 @@ RECORDED: Final = (
 
 
 def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
-    """Return the kinds of that name, or with one of the words in their name; all of them without words."""
-    if words and all(any(word == kind.name for kind in RECORDED) for word in words):
-        return tuple(kind for kind in RECORDED if kind.name in words)
-    names = {kind.name for kind in KINDS}
+    """Return the kinds of that name, or of KINDS with one of the words in their name; all of KINDS without words.
+
+    They come in one order, however they were asked for: the calibration is the last.
+    """
+    every = (*(kind for kind in KINDS if kind is not CALIBRATION), *RECORDED, CALIBRATION)
+    names = {kind.name for kind in every}
+    parts = [word for word in words if word not in names]
     return tuple(
         kind
-        for kind in KINDS
-        if not words or any(word == kind.name or (word not in names and word in kind.name) for word in words)
+        for kind in every
+        if kind.name in words or (kind in KINDS and (not words or any(part in kind.name for part in parts)))
     )

@@ -112,6 +112,13 @@ def test_chosen_name_of_a_kind_is_that_kind_only() -> None:
     assert chosen([]) == KINDS
 
 
+def test_chosen_what_records_cost_is_counted_beside_others() -> None:
+    """The rig counts the kinds that it is told of, in the order in which its counts are read: none is left out."""
+    names = [kind.name for kind in chosen(["ledger", CALIBRATION.name, "nothing recorded"])]
+    assert names == ["nothing recorded", "ledger", CALIBRATION.name]
+    assert [kind.name for kind in chosen([*names, JSON])] == [JSON, *names]
+
+
 @pytest.mark.skipif(BUILD == "compiled", reason="compiled functions have no frames to count")
 def test_frames_are_counted_of_velox_only() -> None:
     """What is printed are functions of the gateway, and objects held while its upstream has not answered."""
