@@ -55,6 +55,58 @@ def test_no_folder_has_more_files_than_a_reader_takes_in() -> None:
     assert len(folders) > 40 and {folder: n_files for folder, n_files in folders.items() if n_files > 20} == {}
 
 
+# Interfaces of gateway/: this list may only shrink. One with a single implementation is a class to be named instead.
+INTERFACES = frozenset(
+    {
+        "access/places.SharedObjects",
+        "answers/answers.AnswerStore",
+        "answers/answers.BackgroundOwner",
+        "answers/background.Keeping",
+        "answers/kept_answers.SharedAnswers",
+        "cluster/group.AttemptHost",
+        "cluster/group.AttemptReply",
+        "cluster/group.HedgingHost",
+        "front/coded_bodies.RequestTaker",
+        "gateway/recorder.RecordedExchange",
+        "limits/budgets.Destinations",
+        "limits/calls.RecordedAttempt",
+        "limits/calls.RecordedMember",
+        "limits/lease_wait.LeaseWait",
+        "limits/limiter.QuotaTable",
+        "limits/metering.AnsweringModel",
+        "reply/reply.ReplyListener",
+        "request/exchange.ExchangeOwner",
+        "translation/translated_reply.ReplyTranslator",
+        "translation/translated_reply.StreamTranslator",
+        "translation/translators.PlainTranslator",
+        "upstreams/member.Counts",
+        "upstreams/member.MemberPool",
+        "websocket/responses_socket.SocketOwner",
+        "websocket/responses_socket._TlsTransport",
+        "websocket/sockets.Keeping",
+        "websocket/sockets.Kept",
+    }
+)
+
+
+def test_gateway_gets_no_interface_more() -> None:
+    """A reader follows a class, not a promise of one: what only one class fulfils is that class, or a value."""
+    found = [name for path in FILES if path.is_relative_to(ROOT / "velox/gateway") for name in interfaces(path)]
+
+    assert len(found) == len(INTERFACES) and set(found) == INTERFACES
+
+
+def interfaces(path: Path) -> list[str]:
+    """Return the names of a module's protocols and abstract classes."""
+    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    return [
+        f"{path.parent.name}/{path.stem}.{node.name}"
+        for node in classes
+        if any(ast.unparse(base) in ("Protocol", "abc.ABC", "ABC") for base in node.bases)
+        or any("abstractmethod" in ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Attribute))
+    ]
+
+
 def test_tree_names_no_machine() -> None:
     """No path of a developer's machine and no other project's tools in anything that is shipped."""
     for path in FILES:

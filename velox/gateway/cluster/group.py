@@ -259,7 +259,7 @@ def _inflight(members: Sequence[Member]) -> Sequence[int]:
 
 
 class AttemptReply(Protocol):
-    """Where the reply of an attempt goes: to the client (reply.py), or first to where it is held back (held.py).
+    """Where the reply of an attempt goes: to the client (reply.py), or first to where it is held back (buffered_reply.py).
 
     All as in Reply.
     """
@@ -362,7 +362,7 @@ class AttemptHost(RecordedExchange):
 
 
 class HedgingHost(AttemptHost):
-    """What hedging (hedged.py) asks of the request; here because it is compiled, and hedged.py is not."""
+    """What hedging (hedging.py) asks of the request; here because it is compiled, and hedging.py is not."""
 
     __slots__ = ("deadline_s",)
 

@@ -36,7 +36,7 @@ from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.cluster.capacity import Claim
 from velox.gateway.cluster.group import UNSAYABLE, Attempt, Group, HedgingHost, RetryDecision
-from velox.gateway.cluster.hedged import HedgedAttempts, hedged
+from velox.gateway.cluster.hedging import HedgedAttempts, hedged
 from velox.gateway.cluster.retries import Hidden, RetryPolicy
 from velox.gateway.cluster.routing import RouteCursor, Routing, Way
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
@@ -906,7 +906,9 @@ class Exchange(HedgingHost):
         return ClientRequest(
             client_api,
             attempt.forwarder,
-            attempt.member,
+            attempt.member.pool,
+            attempt.member.timeouts,
+            attempt.member.concurrency.limit,
             attempt.secret,
             self.head,
             self.fields,

@@ -4,7 +4,7 @@
     close()    at the end of a drain: what is under way is given up
 
 Knows: how much may be under way, how long an answer is read, who gets a copy's result. Does not know: which part
-of the requests it is (policy/routes/split.py), or how one is sent (aside.py).
+of the requests it is (policy/routes/split.py), or how one is sent (internal_request.py).
 
 A client must not notice: all that its own request waits for is one draw and the making of a task. A copy is not counted
 against limits, and not tried again; it has a room, a key and a place in the concurrency of its upstream like any other
@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart, is_large
-from velox.gateway.aside import ask_status
+from velox.gateway.internal_request import Listener, ask_status
 from velox.gateway.cluster.group import Attempt, Group
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.limits.calls import Copied, RequestCalls
@@ -275,12 +275,12 @@ class _Copy:
         member.concurrency.begin(self._began_s)
         try:
             status = await ask_status(
-                member,
+                member.pool,
                 request,
                 loop,
                 timeout_s=min(_TOTAL_S, timeouts.total_s or math.inf),
                 first_byte_s=max(timeouts.first_byte_s, timeouts.thinking_s),
-                listener=self,
+                listener=Listener(self.on_head, self.on_first, self.on_data),
             )
             await self._catch_up()
         except UpstreamFailure as failure:
@@ -309,7 +309,7 @@ class _Copy:
         member = self._attempt.member
         member.counts.count_attempt(member.row, outcome)
 
-    # -- Listener ---------------------------------------------------------------------------------
+    # -- its answer--------------------------------------------------------------------------------
 
     def on_head(self, head: ReplyHead) -> None:
         self._status = head.status

@@ -453,7 +453,16 @@ class ProviderAdapter:
         first = build(bodies[0])
         if not isinstance(made, ModelEmbeddings) or len(bodies) == 1:
             return Prepared(first, brings_back)
-        first.dispatch = BatchSplit(bodies, build, made.take, request.member, request.on_bug, request.apart).open
+        first.dispatch = BatchSplit(
+            bodies,
+            build,
+            made.take,
+            request.pool,
+            request.timeouts,
+            request.most_at_once,
+            request.on_bug,
+            request.apart,
+        ).open
         return Prepared(first, brings_back, usage_so_far=made.usage_so_far)
 
     def _translated(self, call: TargetCall, request: ClientRequest) -> Prepared | AnsweredHere:

@@ -11,7 +11,7 @@ repeats all of them.
 Vectors are read in the thread for such work (apart.py): an answer may have megabytes of numbers.
 
 Knows: how many run at a time, which end the sink gets. Does not know: what the bodies are (other_models.py), or how
-one is sent (aside.py).
+one is sent (internal_request.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from typing import Final
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart, is_large
-from velox.gateway.aside import CalledMember, ask
+from velox.gateway.internal_request import ask
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
+from velox.net.upstream.pool import Pool
+from velox.policy.routes.entries import Timeouts
 
 __all__ = ["BatchSplit"]
 
@@ -40,14 +42,15 @@ _NOT_GOOD_FROM: Final = 300
 class BatchSplit:
     """The calls of one attempt, and its stream.
 
+    pool, timeouts, most_at_once: of its upstream; most_at_once is 0 where any number of requests may run there.
     build: makes the request of a body, just before it is sent: a signature does not hold for long. take: called with an
     answer's number, headers and body, in the thread of `apart` where it is long. Raises BrokenReplyError. on_bug:
     called with an unexpected error.
     """
 
     __slots__ = (
-        *("_apart", "_bodies", "_build", "_headers", "_is_over", "_member", "_n_bytes", "_n_left", "_next", "_on_bug"),
-        *("_sink", "_take", "_tasks"),
+        *("_apart", "_bodies", "_build", "_headers", "_is_over", "_most_at_once", "_n_bytes", "_n_left", "_next", "_on_bug"),
+        *("_pool", "_sink", "_take", "_tasks", "_timeouts"),
     )
 
     def __init__(
@@ -55,7 +58,9 @@ class BatchSplit:
         bodies: Sequence[bytes],
         build: Callable[[bytes], UpstreamRequest],
         take: Callable[[int, Headers, bytes], None],
-        member: CalledMember,
+        pool: Pool,
+        timeouts: Timeouts,
+        most_at_once: int,
         on_bug: Callable[[Exception], None],
         apart: Apart,
     ) -> None:
@@ -63,7 +68,9 @@ class BatchSplit:
         self._bodies: Final = bodies
         self._build: Final = build
         self._take: Final = take
-        self._member: Final = member
+        self._pool: Final = pool
+        self._timeouts: Final = timeouts
+        self._most_at_once: Final = most_at_once
         self._on_bug: Final = on_bug
         self._sink: ReplySink | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,7 +87,7 @@ class BatchSplit:
         """Begin. The sink gets the reply once it is whole."""
         self._sink = sink
         loop = asyncio.get_running_loop()
-        n_at_once = min(len(self._bodies), _AT_ONCE, self._member.concurrency.limit or _AT_ONCE)
+        n_at_once = min(len(self._bodies), _AT_ONCE, self._most_at_once or _AT_ONCE)
         self._tasks = [loop.create_task(self._work(loop)) for _ in range(n_at_once)]
         return self
 
@@ -129,11 +136,11 @@ class BatchSplit:
             self._fail(UpstreamFailure(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded"))
 
     async def _call(self, n: int, loop: asyncio.AbstractEventLoop) -> None:
-        limits = self._member.timeouts
+        limits = self._timeouts
         # Vectors come in one piece, once they are there: an answer that has begun is late sooner than it is silent.
         whole_s = limits.first_byte_s + limits.idle_s
         answer = await ask(
-            self._member,
+            self._pool,
             self._build(self._bodies[n]),
             loop,
             timeout_s=min(whole_s, limits.total_s or whole_s),

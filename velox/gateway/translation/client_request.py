@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 from velox.dialects.canonical.errors import BadRequestError, UnknownPreviousError
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
-from velox.gateway.aside import CalledMember
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
-from velox.policy.routes.entries import HeaderRules
+from velox.net.upstream.pool import Pool
+from velox.policy.routes.entries import HeaderRules, Timeouts
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields
 
@@ -32,7 +32,8 @@ COUNTS: Final = frozenset(COUNTED_BY)
 class ClientRequest(NamedTuple):
     """One request of a client, as far as its provider adapter depends on it, and where it goes.
 
-    forwarder, member: of the attempt.
+    forwarder: of the attempt. pool, timeouts, most_at_once: of its upstream; most_at_once is 0 where any number of
+    requests may run there.
     secret: the key that goes up, which no error may show; None: none.
     model: the one to ask for; None: none is named.
     rules: of its route, for the fields that go up.
@@ -48,7 +49,9 @@ class ClientRequest(NamedTuple):
 
     client_api: ApiKind
     forwarder: Forwarder
-    member: CalledMember
+    pool: Pool
+    timeouts: Timeouts
+    most_at_once: int
     secret: bytes | None
     head: RequestHead
     fields: BodyFields

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import VeloxError
-from velox.gateway.aside import Answer, ask
+from velox.gateway.internal_request import Answer, ask
 from velox.gateway.steps import in_steps
 from velox.gateway.upstreams.member import Member
 from velox.memo import Memo
@@ -334,7 +334,7 @@ async def _fetch(members: Sequence[Member], path: str, most_bytes: int, statuses
             break
         try:
             question = _question(member, path, loop.time())
-            answer = await ask(member, question, loop, timeout_s=left_s, max_bytes=most_bytes)
+            answer = await ask(member.pool, question, loop, timeout_s=left_s, max_bytes=most_bytes)
         except VeloxError as error:
             problem = error.message
             continue

@@ -3,7 +3,7 @@
     tick()      every 0.25 s: asks those whose turn it is
     replace()   at a reload: a member that stays goes on as it was
 
-Knows: when which member is queried, and who gets the result. Does not know: how a question is sent (aside.py),
+Knows: when which member is queried, and who gets the result. Does not know: how a question is sent (internal_request.py),
 how many bad answers it takes (policy/health/member.py), or what a load is for (policy/balance/scraped.py).
 
 A member is asked one thing at a time. Who could not be asked, as all its connections were busy, has not answered badly:
@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.aside import ask, ask_status
+from velox.gateway.internal_request import ask, ask_status
 from velox.gateway.upstreams.member import Member
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.policy.health.member import State
@@ -153,7 +153,7 @@ class MemberUpkeep:
         assert entry is not None and active is not None, "only such members are probed"
         request = self._question(member, entry.path)
         try:
-            status = await ask_status(member, request, self._loop, timeout_s=active.timeout_s)
+            status = await ask_status(member.pool, request, self._loop, timeout_s=active.timeout_s)
             problem = None if 200 <= status < 300 else f"it answered {status} to {entry.path}"
         except UpstreamFailure as failure:
             if failure.reason is Reason.CONN_LIMIT:
@@ -179,7 +179,7 @@ class MemberUpkeep:
         request = self._question(member, _LOAD_PATH)
         problem: str | None = None
         try:
-            answer = await ask(member, request, self._loop, timeout_s=_LOAD_TIMEOUT_S, max_bytes=_LOAD_BYTES)
+            answer = await ask(member.pool, request, self._loop, timeout_s=_LOAD_TIMEOUT_S, max_bytes=_LOAD_BYTES)
         except UpstreamFailure as failure:
             problem = failure.message
         except VeloxError:

@@ -273,7 +273,7 @@ def test_stream_that_is_over_gets_a_moment_for_its_end(after_s: float, n_cancell
         reply.on_reply(head(200, SSE), b"data: 1\n\n!", False)
         await end_of(reply)
         reply.detach()
-        reply.detach()  # as one of two attempts is (hedged.py)
+        reply.detach()  # as one of two attempts is (hedging.py)
         assert body_of(client) == b"data: 1\n\n!"
         await asyncio.sleep(after_s)
         reply.on_reply(None, b"more", False)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import pytest
 
 from tests.e2e.recording import Call, RecordingUpstream
-from tests.sockets.gateway.asides import eventually, place
+from tests.sockets.gateway.internal_requests import eventually, place
 from tests.sockets.gateway.composed import Stand, member_of, routing_of, upstream_of
 from tests.sockets.gateway.core_attempts import (
     BODY,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 
@@ -25,18 +24,6 @@ class Limits:
     idle_s: float = 30.0
     total_s: float = 0.0
     limit: int = 0
-
-
-@dataclass
-class Member:
-    """One that has a limit and its own time-outs."""
-
-    pool: Any
-    timeouts: Limits = field(default_factory=Limits)
-
-    @property
-    def concurrency(self) -> Limits:
-        return self.timeouts
 
 
 class Sink:
@@ -66,9 +53,9 @@ class Setup:
         self.bugs: list[Exception] = []
         self.sink = Sink()
         self.server = server
-        member = Member(server, limits or Limits())
+        limits = limits or Limits()
         bodies = [b"%d" % n for n in range(n)]
-        self.calls = BatchSplit(bodies, self.build, self.take, member, self.bugs.append, Apart())
+        self.calls = BatchSplit(bodies, self.build, self.take, server, limits, limits.limit, self.bugs.append, Apart())
 
     def build(self, body: bytes) -> UpstreamRequest:
         return UpstreamRequest.of(b"POST", b"/" + body, [], body)

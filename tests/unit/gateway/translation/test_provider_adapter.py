@@ -12,7 +12,6 @@ from tests.unit.dialects.test_reported_tokens import sse
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.apart import Apart
-from velox.gateway.aside import CalledMember
 from velox.gateway.limits.metering import Meter
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.adapter import DialectTable, ProviderAdapter
@@ -21,7 +20,8 @@ from velox.gateway.translation.forward import Forwarder
 from velox.gateway.translation.prepared import Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamRequest
-from velox.policy.routes.entries import NO_RULES, HeaderRules
+from velox.net.upstream.pool import Pool
+from velox.policy.routes.entries import NO_RULES, HeaderRules, Timeouts
 from velox.protocol.usage.tokens import TokenUsage
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
@@ -222,7 +222,9 @@ def client_request_of(
     return ClientRequest(
         client_api=client_api,
         forwarder=forwarder_of("openai"),
-        member=cast(CalledMember, None),  # asked for by several calls alone
+        pool=cast(Pool, None),  # asked for by several calls alone
+        timeouts=cast(Timeouts, None),
+        most_at_once=0,
         secret=None,
         head=head,
         fields=BodyFields(model=model),

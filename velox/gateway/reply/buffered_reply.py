@@ -1,4 +1,4 @@
-"""A reply that is held back until it is known whose reply the client gets: one of two attempts' (hedged.py).
+"""A buffered reply: kept back until it is known which of two attempts answers the client (hedging.py).
 
 Knows: when a reply has brought its first good byte, or is an error. Does not know: the other attempt, or who decides.
 
@@ -8,7 +8,7 @@ Knows: when a reply has brought its first good byte, or is an error. Does not kn
            reply without a body is good, too
     bad    an error, a redirect, or an event stream that ended without an event
 
-Once released, all goes to the client's reply, what was held first.
+Once released, all goes to the client's reply, beginning with what was buffered.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol.reply_body import label_of
 
-__all__ = ["HeldReply"]
+__all__ = ["BufferedReply"]
 
 # Of an error's body, or of a good one's, which waits for the other attempt.
 _MOST_HELD: Final = 64 * 1024
 
 
-class HeldReply:
+class BufferedReply:
     """The sink of one attempt of two. `ended` resolves as Reply's does.
 
     on_head: told of the head at once. on_answer: called once, when it is good or bad. told: the fields that tell of the
@@ -76,7 +76,7 @@ class HeldReply:
         self._on_answer: Callable[[], None] | None = on_answer
         self._told: Final = told
         self._listener: ReplyListener | None = None  # once its attempt has begun, and until it is over
-        self._stream: UpstreamStream | None = None  # while it is held back
+        self._stream: UpstreamStream | None = None  # while it is buffered
         self._watch: FirstEventWatch | None = None  # of an event stream that is not compressed
         self._data: list[bytes] = []
         self._n_held = 0
@@ -92,7 +92,7 @@ class HeldReply:
 
     def __repr__(self) -> str:
         state = "released" if self._is_released else "good" if self.is_good else "bad" if self.is_bad else "silent"
-        return f"<HeldReply {state} {self._n_held} bytes>"
+        return f"<BufferedReply {state} {self._n_held} bytes>"
 
     # -- what the attempt asks for (group.py) ---------------------------------------------------
 
@@ -205,7 +205,7 @@ class HeldReply:
         if self.passes:
             self._reply.release_head()
 
-    # -- who decides (hedged.py) ------------------------------------------------------------------
+    # -- who decides (hedging.py) ------------------------------------------------------------------
 
     def release(self) -> None:
         """It is the client's reply, from here on or when its attempt begins."""

@@ -11,10 +11,10 @@ import pytest
 
 from tests.e2e.recording import Call, RecordingUpstream
 from tests.e2e.recording_http2 import Http2Call
-from tests.sockets.gateway.asides import GET, Place, eventually, place, request
+from tests.sockets.gateway.internal_requests import GET, Place, eventually, place, request
 from tests.sockets.net.dialing import dialer_to, full_listener, local, nothing_left, run
 from velox.errors import Reason, VeloxError
-from velox.gateway.aside import Answer, ask, ask_status
+from velox.gateway.internal_request import Answer, ask, ask_status
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import Retry
@@ -47,12 +47,12 @@ def with_place(upstream: RecordingUpstream, talk: Talk, *, max_connections: int 
 async def asked(
     where: Place, what: UpstreamRequest = GET, *, timeout_s: float = LONG_S, max_bytes: int = 1000
 ) -> Answer:
-    return await ask(where, what, asyncio.get_running_loop(), timeout_s=timeout_s, max_bytes=max_bytes)
+    return await ask(where.pool, what, asyncio.get_running_loop(), timeout_s=timeout_s, max_bytes=max_bytes)
 
 
 async def status(where: Place, *, timeout_s: float = LONG_S, first_byte_s: float | None = None) -> int:
     loop = asyncio.get_running_loop()
-    return await ask_status(where, GET, loop, timeout_s=timeout_s, first_byte_s=first_byte_s)
+    return await ask_status(where.pool, GET, loop, timeout_s=timeout_s, first_byte_s=first_byte_s)
 
 
 async def silent(call: Call) -> None:

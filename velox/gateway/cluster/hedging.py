@@ -5,10 +5,10 @@
     send()            the first; when the delay is over (retries/hedge.py) a second, if budget and members allow it
     on_answer()       one has brought its first good byte: it wins, the other is cancelled in the same turn
                       one has an error: it waits for the other, and is what the client gets if that fails, too
-    left()            one has failed: the other goes on as if it were alone; the last one has the usual retries
+    on_failed()       one has failed: the other goes on as if it were alone; the last one has the usual retries
 
-Each attempt (racer.py) runs in a task of its own, unless no second one can follow, and into a reply of its own, which
-is held back (held.py) until it is the only one left. From then on all is as with one attempt.
+Each attempt runs in a task of its own, unless no second one can follow, and its reply is buffered (buffered_reply.py)
+until it is the only one left. From then on all is as with one attempt.
 
 Knows: which of two goes on, who gets the other's end. Does not know: how an attempt is made (group.py), when a
 second one is due and how many there may be (policy/retries/hedge.py), or who gets it (routing.py).
@@ -23,9 +23,9 @@ from typing import Final
 
 from velox.errors import VeloxError, untraced
 from velox.gateway.cluster.group import Attempt, AttemptHost, HedgingHost, Outcome
-from velox.gateway.cluster.racer import Racer
 from velox.gateway.cluster.routing import RouteCursor
-from velox.gateway.reply.outcome import WHOLE, Broken, Refused
+from velox.gateway.reply.buffered_reply import BufferedReply
+from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
 from velox.gateway.reply.reply import Reply, ReplyEnd
 from velox.gateway.reply.respond import crash
 from velox.net.upstream.interface import UpstreamFailure
@@ -64,6 +64,49 @@ def _may_repeat(host: HedgingHost) -> bool:
     return host.fields.stream or plan.endpoint in _SHORT
 
 
+class _BufferedAttempt:
+    """One of two attempts of a request at a time: its reply is buffered until it is known whose the client gets.
+
+    task: in which it runs, if it has one. is_out: it has failed or was given up. has_begun: it has taken its first
+    step. has_first: it has brought the first byte.
+    """
+
+    __slots__ = ("_attempts", "_host", "attempt", "has_begun", "has_first", "is_out", "reply", "task")
+
+    def __init__(self, attempts: HedgedAttempts, host: HedgingHost, reply: Reply, attempt: Attempt) -> None:
+        self._attempts: Final = attempts
+        self._host: Final = host
+        self.attempt: Final = attempt
+        attempt.on_first_byte = self._on_first
+        self.reply: Final = BufferedReply(
+            reply, host.client, attempt.on_head, partial(attempts.on_answer, self), host.attempt_fields
+        )
+        self.task: asyncio.Task[Outcome] | None = None
+        self.is_out = False
+        self.has_begun = False
+        self.has_first = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of its upstream."""
+        return self.attempt.member.name
+
+    async def send(self) -> Outcome:
+        """Send as any attempt does, and report a failure."""
+        self.has_begun = True  # a task that is cancelled before its first step never runs
+        outcome = await self.attempt.send(self._host, self.reply)
+        if isinstance(outcome, Broken):
+            self._attempts.on_failed(self, outcome.failure)
+        elif isinstance(outcome, Unsayable):
+            self._attempts.on_failed(self, outcome.error)
+        return outcome
+
+    def _on_first(self) -> None:
+        """It has brought the first bytes of a good reply."""
+        self.has_first = True
+        self._attempts.on_first(self)
+
+
 class HedgedAttempts:
     """The first attempt of a request, and maybe another one beside it. Has what an exchange asks of an Attempt.
 
@@ -94,9 +137,9 @@ class HedgedAttempts:
         self.last = attempt
         self._began_s: Final = host.loop.time()
         self._reply: Reply | None = None
-        self._first: Racer | None = None
-        self._second: Racer | None = None
-        self._sole: Racer | None = None  # whose reply it will be, whatever it is
+        self._first: _BufferedAttempt | None = None
+        self._second: _BufferedAttempt | None = None
+        self._sole: _BufferedAttempt | None = None  # whose reply it will be, whatever it is
         self._failed: VeloxError | None = None  # what both were ended for from outside
         self._is_late = False
         self._n_running = 0
@@ -112,7 +155,7 @@ class HedgedAttempts:
         """Return what came of the one that counts. As Attempt.send()."""
         self._hedging.on_request()
         self._reply = reply
-        first = self._first = Racer(self, self._host, reply, self.last)
+        first = self._first = _BufferedAttempt(self, self._host, reply, self.last)
         delay_s = self._hedging.delay_s(self._began_s)
         is_open = False
         try:
@@ -136,7 +179,7 @@ class HedgedAttempts:
         assert sole is not None, "one is left whose error the client may get"
         is_open = False
         try:
-            outcome = await sole.attempt.pass_on(sole.held)
+            outcome = await sole.attempt.pass_on(sole.reply)
             is_open = isinstance(outcome, Refused)
             return outcome
         finally:
@@ -147,7 +190,7 @@ class HedgedAttempts:
         """As Attempt.give_up()."""
         sole = self._sole
         assert sole is not None, "one is left whose error the client does not get"
-        failure = sole.attempt.give_up(refused, sole.held)
+        failure = sole.attempt.give_up(refused, sole.reply)
         self._close()
         return failure
 
@@ -163,57 +206,60 @@ class HedgedAttempts:
     def overdue(self, reply: Reply, now_s: float) -> UpstreamFailure | None:
         """Return why the only attempt that is left gets no more time. Of two each is failed by itself."""
         if self._sole is not None:
-            return self._sole.attempt.overdue(self._sole.held, now_s)
-        for racer in (self._first, self._second):
-            if racer is not None and not racer.is_out and not racer.held.is_bad:
-                failure = racer.attempt.overdue(racer.held, now_s)
+            return self._sole.attempt.overdue(self._sole.reply, now_s)
+        for buffered in (self._first, self._second):
+            if buffered is not None and not buffered.is_out and not buffered.reply.is_bad:
+                failure = buffered.attempt.overdue(buffered.reply, now_s)
                 if failure is not None:
-                    racer.held.on_failure(failure)
+                    buffered.reply.on_failure(failure)
         return None
 
-    # -- what the attempts tell -------------------------------------------------------------------
+    # -- events of the attempts -------------------------------------------------------------------
 
-    def on_answer(self, racer: Racer) -> None:
-        """What is held of its reply is good or bad."""
+    def on_answer(self, buffered: _BufferedAttempt) -> None:
+        """Its buffered reply is good or bad: decide which of two goes on."""
         assert self._reply is not None, "set by send()"
-        if self._sole is not None or racer.is_out or self._reply.ended.done():
+        if self._sole is not None or buffered.is_out or self._reply.ended.done():
             return
-        other = self._other(racer)
+        other = self._other(buffered)
         if other is None:
-            self._leave_alone(racer)
-        elif racer.held.is_good:
-            self._choose(racer, other)
-        elif other.held.is_bad:
+            self._leave_alone(buffered)
+        elif buffered.reply.is_good:
+            self._choose(buffered, other)
+        elif other.reply.is_bad:
             # Who would not be asked again has said what is to be said, be it of the request. Else the later one.
-            is_final = self._is_final(other) and not self._is_final(racer)
-            self._choose(*((other, racer) if is_final else (racer, other)))
+            is_final = self._is_final(other) and not self._is_final(buffered)
+            if is_final:
+                self._choose(other, buffered)
+            else:
+                self._choose(buffered, other)
 
-    def on_first(self, racer: Racer) -> None:
+    def on_first(self, buffered: _BufferedAttempt) -> None:
         """It has brought the first byte."""
-        if racer is self._first:
+        if buffered is self._first:
             now_s = self._host.loop.time()
             self._hedging.heard(now_s - self._began_s, now_s)
 
-    def left(self, racer: Racer, failure: VeloxError) -> None:
+    def on_failed(self, buffered: _BufferedAttempt, failure: VeloxError) -> None:
         """It has failed: the other one goes on alone, if there is one."""
-        if racer.is_out:
+        if buffered.is_out:
             return
-        racer.is_out = True
-        other = self._other(racer)
+        buffered.is_out = True
+        other = self._other(buffered)
         if self._sole is None and other is not None:
-            self._host.attempt_failed(racer.name, failure)
+            self._host.attempt_failed(buffered.name, failure)
             self._leave_alone(other)
             return
-        self._sole = racer
-        self.last = racer.attempt
+        self._sole = buffered
+        self.last = buffered.attempt
         self._stop_timer()
 
     # -- two at a time ----------------------------------------------------------------------------
 
-    def _start(self, racer: Racer) -> None:
+    def _start(self, buffered: _BufferedAttempt) -> None:
         self._n_running += 1
-        racer.task = self._host.loop.create_task(racer.send())
-        racer.task.add_done_callback(partial(self._on_end, racer))
+        buffered.task = self._host.loop.create_task(buffered.send())
+        buffered.task.add_done_callback(partial(self._on_end, buffered))
 
     def _on_late(self) -> None:
         """The first has not answered in time: a second one goes, if one may."""
@@ -231,63 +277,63 @@ class HedgedAttempts:
             return
         second.begin(now_s)
         self._cursor.tried(second)
-        self._second = Racer(self, host, self._reply, second)
+        self._second = _BufferedAttempt(self, host, self._reply, second)
         host.count_hedges(1)
         self._start(self._second)
 
-    def _other(self, racer: Racer) -> Racer | None:
-        """Return the one that may still answer beside `racer`."""
-        other = self._second if racer is self._first else self._first
+    def _other(self, buffered: _BufferedAttempt) -> _BufferedAttempt | None:
+        """Return the one that may still answer beside `buffered`."""
+        other = self._second if buffered is self._first else self._first
         return None if other is None or other.is_out else other
 
-    def _is_final(self, racer: Racer) -> bool:
+    def _is_final(self, buffered: _BufferedAttempt) -> bool:
         """True for an error after which there would be no other attempt."""
-        head = racer.held.head
+        head = buffered.reply.head
         assert head is not None, "it is bad"
         return head.status != 401 and not self._host.rules.covers(head.status, head.headers)
 
-    def _choose(self, winner: Racer, loser: Racer) -> None:
+    def _choose(self, winner: _BufferedAttempt, loser: _BufferedAttempt) -> None:
         """Go on with one of two, and end the other at once."""
         loser.is_out = True
-        if loser.held.is_bad:
-            self._host.attempt_failed(loser.name, loser.held.refusal())
+        if loser.reply.is_bad:
+            self._host.attempt_failed(loser.name, loser.reply.refusal())
         else:
             self._note_hedged(loser, winner)
             self._heard_nothing_of(loser)
         self._drop(loser)
         self._leave_alone(winner)
 
-    def _leave_alone(self, racer: Racer) -> None:
+    def _leave_alone(self, buffered: _BufferedAttempt) -> None:
         """Go on with what is the only attempt left, as if there had been no other."""
-        self._sole = racer
-        self.last = racer.attempt
+        self._sole = buffered
+        self.last = buffered.attempt
         self._stop_timer()
         host = self._host
         if host.n_attempts:
-            host.goes_on_with(racer.attempt)
-            host.phase = "ttfb" if racer.attempt.is_sent else "connect"
+            host.goes_on_with(buffered.attempt)
+            host.phase = "ttfb" if buffered.attempt.is_sent else "connect"
         assert self._reply is not None, "set by send()"
         if not self._reply.ended.done():  # else it was failed in this turn, and the attempts hear of it in the next
-            racer.held.release()
+            buffered.reply.release()
 
-    def _note_hedged(self, loser: Racer, winner: Racer) -> None:
+    def _note_hedged(self, loser: _BufferedAttempt, winner: _BufferedAttempt) -> None:
         """Of two at a time one was given up for the other."""
         self._host.tried += (f"{loser.name}=hedged",)
         self._host.goes_on_with(winner.attempt)
 
-    def _drop(self, racer: Racer) -> None:
+    def _drop(self, buffered: _BufferedAttempt) -> None:
         """End an attempt: its error is reported; without one it is cancelled."""
-        held = racer.held
-        if held.is_bad and not held.passes:
-            held.on_failure(held.refusal())
+        reply = buffered.reply
+        if reply.is_bad and not reply.passes:
+            reply.on_failure(reply.refusal())
             return
-        held.detach()
-        assert racer.task is not None, "started"
-        racer.task.cancel()
+        reply.detach()
+        assert buffered.task is not None, "started"
+        buffered.task.cancel()
 
-    def _heard_nothing_of(self, racer: Racer) -> None:
+    def _heard_nothing_of(self, buffered: _BufferedAttempt) -> None:
         """It is given up. Before the delay was over that says nothing: some clients do not wait for anything."""
-        if racer is self._first and self._is_late and not racer.held.is_bad:
+        if buffered is self._first and self._is_late and not buffered.reply.is_bad:
             now_s = self._host.loop.time()
             self._hedging.heard(now_s - self._began_s, now_s)
 
@@ -303,8 +349,8 @@ class HedgedAttempts:
         try:
             await self._over
         except asyncio.CancelledError:
-            for racer in self._end_all():
-                self._drop(racer)
+            for buffered in self._end_all():
+                self._drop(buffered)
             while self._n_running:
                 self._over = self._host.loop.create_future()
                 try:
@@ -317,7 +363,7 @@ class HedgedAttempts:
         assert self._sole is not None and self._sole.task is not None, "the last one that ends is the only one"
         return self._sole.task.result()
 
-    def _end_all(self) -> list[Racer]:
+    def _end_all(self) -> list[_BufferedAttempt]:
         """Return those that are to be ended, from outside: all that run."""
         first, second = self._first, self._second
         assert first is not None, "set by send()"
@@ -327,40 +373,40 @@ class HedgedAttempts:
                 self._note_hedged(second, first)
         self._stop_timer()
         running = [each for each in (first, second) if each is not None and each.task and not each.task.done()]
-        for racer in running:
-            racer.is_out = True
+        for buffered in running:
+            buffered.is_out = True
         return running
 
     def _on_end_from_outside(self, ended: asyncio.Future[ReplyEnd]) -> None:
         """The client's reply has failed (Exchange.fail()): both are ended, unless it is the reply of one already."""
-        if ended.cancelled() or self._first is None or (self._sole is not None and self._sole.held.passes):
+        if ended.cancelled() or self._first is None or (self._sole is not None and self._sole.reply.passes):
             return  # or both had ended in this turn, and the exchange knows what came in between
         broken = ended.result()
         assert isinstance(broken, Broken), "it is not whole, for nothing was passed on"
         self._failed = broken.failure
-        for racer in self._end_all():
-            if racer.attempt.is_sent:
-                racer.held.on_failure(broken.failure)
+        for buffered in self._end_all():
+            if buffered.attempt.is_sent:
+                buffered.reply.on_failure(broken.failure)
             else:
-                self._drop(racer)
+                self._drop(buffered)
 
-    def _on_end(self, racer: Racer, task: asyncio.Task[Outcome]) -> None:
+    def _on_end(self, buffered: _BufferedAttempt, task: asyncio.Task[Outcome]) -> None:
         """Its task is over."""
         host = self._host
         self._n_running -= 1
-        if not racer.has_begun:
-            racer.attempt.gave_up(host.loop.time())
+        if not buffered.has_begun:
+            buffered.attempt.gave_up(host.loop.time())
         error = None if task.cancelled() else task.exception()
-        if racer is self._second:
-            host.recorder.hedged(self._outcome(racer, task))
-        if error is not None and not racer.is_out:  # it got no connection; or a bug
+        if buffered is self._second:
+            host.recorder.hedged(self._outcome(buffered, task))
+        if error is not None and not buffered.is_out:  # it got no connection; or a bug
             failure = error if isinstance(error, VeloxError) else crash()
-            is_last = self._sole is not None or self._other(racer) is None
-            self.left(racer, failure)
+            is_last = self._sole is not None or self._other(buffered) is None
+            self.on_failed(buffered, failure)
             if not is_last and isinstance(error, Exception) and error is not failure:
                 host.recorder.crashed(error)
-        elif self._sole is None and not racer.is_out and self._other(racer) is None:
-            self._sole, self.last = racer, racer.attempt  # it is answered here
+        elif self._sole is None and not buffered.is_out and self._other(buffered) is None:
+            self._sole, self.last = buffered, buffered.attempt  # it is answered here
         if isinstance(error, VeloxError):
             untraced(error)
         if self._n_running:
@@ -369,7 +415,7 @@ class HedgedAttempts:
         elif not self._over.done():
             self._over.set_result(None)
 
-    def _outcome(self, second: Racer, task: asyncio.Task[Outcome]) -> Hedged:
+    def _outcome(self, second: _BufferedAttempt, task: asyncio.Task[Outcome]) -> Hedged:
         """Return what came of the second attempt."""
         if second.has_first:
             return Hedged.WON
@@ -380,7 +426,7 @@ class HedgedAttempts:
         outcome = task.result()
         if isinstance(outcome, Broken) and outcome.failure is self._failed:
             return Hedged.LOST
-        is_good = outcome is WHOLE and second.held.status < 400
+        is_good = outcome is WHOLE and second.reply.status < 400
         return Hedged.WON if is_good else Hedged.FAILED
 
     def _close(self) -> None:
@@ -389,10 +435,10 @@ class HedgedAttempts:
         reply = self._reply
         if reply is not None:
             reply.ended.remove_done_callback(self._on_end_from_outside)
-        for racer in (self._first, self._second):
-            if racer is not None:
-                racer.attempt.abandon(racer.held)
-                racer.held.detach()
-                racer.attempt.on_first_byte = None
-                racer.task = None
+        for buffered in (self._first, self._second):
+            if buffered is not None:
+                buffered.attempt.abandon(buffered.reply)
+                buffered.reply.detach()
+                buffered.attempt.on_first_byte = None
+                buffered.task = None
         self._first = self._second = self._sole = self._reply = self._failed = None

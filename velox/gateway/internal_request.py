@@ -1,9 +1,9 @@
-"""A request of the gateway's own, aside from those of clients: a question to a member, or a copy that nobody waits for.
+"""Internal requests: the gateway asks an upstream something itself, or sends a copy that no client waits for.
 
-    ask()          and take the answer
-    ask_status()   and throw the answer away but for its status
+    ask()          returns the answer
+    ask_status()   returns its status, and keeps nothing else of it
 
-Knows: how one is sent on a member's pool, how long it may take, how much of an answer is kept. Does not know: why it is
+Knows: how one is sent on a connection of a pool, how long it may take, how much of an answer is kept. Does not know: why it is
 asked (upkeep.py, mirror.py), health, limits or retries.
 
 It takes a room as an attempt does (group.py), and waits in the same line for one. A connection that had idled and is
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.reply.first_event import FirstEventWatch
@@ -26,7 +26,7 @@ from velox.net.upstream.pool import Pool
 from velox.outcomes import Retry
 from velox.protocol.reply_body import CodingError, label_of, plain_reply
 
-__all__ = ["Answer", "Askable", "CalledMember", "Listener", "ask", "ask_status"]
+__all__ = ["Answer", "Listener", "ask", "ask_status"]
 
 # How often one request is sent: an upstream that drops all its idle connections is met by three of them at most.
 _TRIES: Final = 3
@@ -35,56 +35,17 @@ _UNPROCESSED: Final = frozenset({Retry.STALE, Retry.REFUSED, Retry.GOAWAY})
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD"})
 
 
-class Askable(Protocol):
-    """Where a request of the gateway's own may go: a member."""
+class Listener(NamedTuple):
+    """What is called of an answer before it is whole. None of it may raise.
 
-    @property
-    def pool(self) -> Pool:
-        """Its connections."""
+    on_head: its head is there. on_first: its first event that tells of the model's work, or the first bytes of a body
+    without events; called with the seconds since the request was sent. on_data: more of its body, and whether that was
+    the end.
+    """
 
-
-class _Timeouts(Protocol):
-    @property
-    def first_byte_s(self) -> float: ...
-
-    @property
-    def idle_s(self) -> float: ...
-
-    @property
-    def total_s(self) -> float: ...
-
-
-class _Concurrency(Protocol):
-    @property
-    def limit(self) -> int: ...
-
-
-class CalledMember(Askable, Protocol):
-    """Where several calls of one request go (batch_split.py): a member."""
-
-    @property
-    def timeouts(self) -> _Timeouts:
-        """How long one may take."""
-
-    @property
-    def concurrency(self) -> _Concurrency:
-        """How many requests may run there; 0: any number."""
-
-
-class Listener(Protocol):
-    """Who wants to know of an answer before it is whole. Must not raise."""
-
-    def on_head(self, head: ReplyHead) -> None:
-        """It begins."""
-
-    def on_first(self, waited_s: float) -> None:
-        """Its first event that tells of the model's work is there, or the first bytes of a body without events.
-
-        waited_s: since the request was sent.
-        """
-
-    def on_data(self, data: bytes, end: bool) -> None:
-        """More of its body came. end: that was all."""
+    on_head: Callable[[ReplyHead], None]
+    on_first: Callable[[float], None]
+    on_data: Callable[[bytes, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +58,7 @@ class Answer:
 
 
 async def ask(
-    member: Askable,
+    pool: Pool,
     request: UpstreamRequest,
     loop: asyncio.AbstractEventLoop,
     *,
@@ -113,7 +74,7 @@ async def ask(
     connections were busy, DRAINING at the end. Anything else is a bug.
     """
     begin_s = timeout_s if first_byte_s is None else min(timeout_s, first_byte_s)
-    sink = await _send(member, request, lambda: _Sink(loop, max_bytes), timeout_s, begin_s)
+    sink = await _send(pool, request, lambda: _Sink(loop, max_bytes), timeout_s, begin_s)
     head = sink.head
     assert head is not None, "a whole reply has a head"
     try:
@@ -124,7 +85,7 @@ async def ask(
 
 
 async def ask_status(
-    member: Askable,
+    pool: Pool,
     request: UpstreamRequest,
     loop: asyncio.AbstractEventLoop,
     *,
@@ -137,41 +98,41 @@ async def ask_status(
     first_byte_s: how much of timeout_s may be over when the answer begins; None: all. Raises as ask() does.
     """
     begin_s = timeout_s if first_byte_s is None else min(timeout_s, first_byte_s)
-    sink = await _send(member, request, lambda: _Sink(loop, None, listener), timeout_s, begin_s)
+    sink = await _send(pool, request, lambda: _Sink(loop, None, listener), timeout_s, begin_s)
     assert sink.head is not None, "a whole reply has a head"
     return sink.head.status
 
 
 async def _send(
-    member: Askable, request: UpstreamRequest, make_sink: Callable[[], _Sink], timeout_s: float, begin_s: float
+    pool: Pool, request: UpstreamRequest, make_sink: Callable[[], _Sink], timeout_s: float, begin_s: float
 ) -> _Sink:
     try:
-        return await _send_anywhere(member, request, make_sink, timeout_s, begin_s)
+        return await _send_anywhere(pool, request, make_sink, timeout_s, begin_s)
     except VeloxError as exc:
         untraced(exc)  # the sink keeps it
         raise
 
 
 async def _send_anywhere(
-    member: Askable, request: UpstreamRequest, make_sink: Callable[[], _Sink], timeout_s: float, begin_s: float
+    pool: Pool, request: UpstreamRequest, make_sink: Callable[[], _Sink], timeout_s: float, begin_s: float
 ) -> _Sink:
     sink = make_sink()
     now_s = sink.loop.time()
     n_left = _TRIES
     while True:
         try:
-            await _send_once(member.pool, request, sink, now_s + begin_s, now_s + timeout_s)
+            await _send_once(pool, request, sink, now_s + begin_s, now_s + timeout_s)
         except UpstreamFailure as failure:
             n_left -= 1
             may_repeat = failure.may_be_stale and request.method in _IDEMPOTENT
             if not n_left or not (may_repeat or failure.unprocessed in _UNPROCESSED):
                 raise
             if failure.may_be_stale:
-                member.pool.retire_stale_idle(sink.loop.time())
+                pool.retire_stale_idle(sink.loop.time())
             sink = make_sink()
         except TimeoutError:
             if not sink.done.done() or sink.done.cancelled():
-                raise _too_late(member.pool, sink) from None
+                raise _too_late(pool, sink) from None
             sink.done.result()  # it came at the last moment
             return sink
         else:
