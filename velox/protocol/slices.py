@@ -1,7 +1,7 @@
 """Work on megabytes in slices, so that no call holds the interpreter's lock for long.
 
 A call of C gives the lock back when it returns, and one that copies 50 MB returns after 5 to 20 ms: most of them are
-spent on getting memory. Between two slices other threads have their turn (gateway/apart.py).
+spent on getting memory. Between two slices other threads have their turn (gateway/cpu_work.py).
 
     concatenated(), drained()         one text of many pieces
     copied()                    one text of another kind of bytes

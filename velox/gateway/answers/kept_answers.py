@@ -44,7 +44,7 @@ from velox.dialects.responses.kept import (
 from velox.errors import Reason, VeloxError
 from velox.gateway.answers.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Changed, Unfolded
 from velox.gateway.answers.background import begin
-from velox.gateway.apart import LARGE_BYTES, Apart
+from velox.gateway.cpu_work import LARGE_BYTES, TranslationThread
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
 from velox.gateway.translation.client_request import refusal
@@ -104,7 +104,7 @@ class KeptAnswers:
         self._kept_s: Final = kept_s
         self._most_bytes: Final = most_bytes
         self._shared: Final = shared
-        self._apart: Final = Apart()
+        self._thread: Final = TranslationThread()
 
     def __repr__(self) -> str:
         return f"<KeptAnswers {self._ring!r}>"
@@ -402,7 +402,7 @@ class KeptAnswers:
 
     async def _doing(self, n_bytes: int, work: Callable[[], _T]) -> _T:
         """Return what some work returns: in the thread if it is about so many bytes. Raises what it raises."""
-        return work() if n_bytes <= LARGE_BYTES else await self._apart.run(work)
+        return work() if n_bytes <= LARGE_BYTES else await self._thread.run(work)
 
 
 class Keeper:

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
+from velox.gateway.cpu_work import in_steps
 from velox.gateway.recorder import RecordedExchange, Recorder
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
 from velox.gateway.reply.reply import ReplyEnd, ReplyListener
 from velox.gateway.reply.reply_fields import AttemptFields
-from velox.gateway.steps import in_steps
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead
@@ -259,7 +259,7 @@ def _inflight(members: Sequence[Member]) -> Sequence[int]:
 
 
 class AttemptReply(Protocol):
-    """Where the reply of an attempt goes: to the client (reply.py), or first to where it is held back (buffered_reply.py).
+    """Where the reply of an attempt goes: to the client (reply.py), or first into a buffer (buffered_reply.py).
 
     All as in Reply.
     """
@@ -338,7 +338,7 @@ class AttemptHost(RecordedExchange):
 
     @property
     @abc.abstractmethod
-    def prepares_apart(self) -> bool:
+    def prepares_in_thread(self) -> bool:
         """True where what is sent may take long to be put into another API, or to be given another model."""
 
     @abc.abstractmethod
@@ -349,7 +349,7 @@ class AttemptHost(RecordedExchange):
         """
 
     @abc.abstractmethod
-    async def prepare_apart(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Do what prepare() does, while others have their turns."""
 
     @abc.abstractmethod
@@ -503,10 +503,10 @@ class Attempt(ReplyListener):
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
             # What an API of its own takes may be long in the making, and so may be a body with another model.
-            is_apart = group.changes_body[self.n] and host.prepares_apart
-            if is_apart:
+            in_thread = group.changes_body[self.n] and host.prepares_in_thread
+            if in_thread:
                 host.phase = "translate"
-                prepared = await host.prepare_apart(self)
+                prepared = await host.prepare_in_thread(self)
             else:
                 prepared = host.prepare(self)
             if isinstance(prepared, UpstreamRequest):

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.routing import Routing
-from velox.gateway.steps import in_steps
+from velox.gateway.cpu_work import in_steps
 from velox.gateway.upstreams.model_sources import ModelSources, Told
 from velox.heads import Header, Headers, RequestHead
 from velox.memo import Memo

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from velox.errors import VeloxError, untraced
+from velox.gateway.cpu_work import in_steps
 from velox.gateway.reply.respond import crash
-from velox.gateway.steps import in_steps
 from velox.heads import RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room

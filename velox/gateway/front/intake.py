@@ -13,8 +13,8 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.endpoints import dialect_of, has_content
 from velox.gateway.access.plan import RequestPlan, plan_of
-from velox.gateway.apart import Apart
 from velox.gateway.cluster.routing import Routing
+from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.front.coded_bodies import CodedBodies
 from velox.gateway.front.probes import Probes, answer_to
 from velox.gateway.limits.lease_wait import NotYetError
@@ -83,8 +83,10 @@ class Gateway(ExchangeOwner):
         self._sockets: Final = ResponsesSockets(self)
         self._probes = Probes(routing.table.routes)
         self._coded: Final = CodedBodies(self, parts.tunnels.limits.body_bytes)
-        self.apart = Apart()
-        self.mirrors = Mirrors(loop, self.apart, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
+        self.thread = TranslationThread()
+        self.mirrors = Mirrors(
+            loop, self.thread, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed
+        )
 
     def __repr__(self) -> str:
         return f"<Gateway active={len(self._active)} queued={len(self.queue)} {self.routing!r}>"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.apart import Apart
+from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.reply.early_error import (
     BEGIN_BYTES,
@@ -132,14 +132,14 @@ class Reply:
 
     filters: of the request; those of the reply's head are added to them. rewrites: one of them changes addresses.
     rates: what the client learns of its limits. dialect: in which the client reads errors. answers: what a reply of
-    status 200 is. apart: where filters do what would hold the loop.
+    status 200 is. thread: where filters do what would hold the loop.
     """
 
     __slots__ = (
         *("_chain", "_client", "_comment_s", "_fields", "_early", "_filters", "_first", "_gate", "_has_body"),
         "_quiet",
         *("_has_first", "_may_hold"),
-        *("_apart", "_catching_up"),
+        *("_thread", "_catching_up"),
         *(
             "_is_chat",
             "_answers",
@@ -170,9 +170,9 @@ class Reply:
         rewrites: bool = False,
         answers: int = Answers.ANYTHING,
         is_chat: bool = False,
-        apart: Apart | None = None,
+        thread: TranslationThread | None = None,
     ) -> None:
-        self._apart: Final = apart or Apart()
+        self._thread: Final = thread or TranslationThread()
         self._catching_up: _CatchingUp | None = None  # while a filter is behind
         self._rewrites: Final = rewrites
         self._client = client
@@ -704,7 +704,7 @@ class Reply:
 
     async def _catch_up_step(self, chain: FilterChain, waiting: deque[tuple[bytes, bool]], end: bool) -> bool:
         if chain.has_work:
-            await self._apart.run(chain.work)
+            await self._thread.run(chain.work)
         else:
             # The others' turn. No wait for a client that reads slowly: what it leaves counts where it is buffered.
             await asyncio.sleep(0)

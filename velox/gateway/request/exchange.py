@@ -32,13 +32,13 @@ from velox.gateway.access.access import Guard
 from velox.gateway.access.places import NOWHERE, Keeping
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
-from velox.gateway.apart import Apart, is_large
 from velox.gateway.auth import seal_upload
 from velox.gateway.cluster.capacity import Claim
 from velox.gateway.cluster.group import UNSAYABLE, Attempt, Group, HedgingHost, RetryDecision
 from velox.gateway.cluster.hedging import HedgedAttempts, hedged
 from velox.gateway.cluster.retries import Hidden, RetryPolicy
 from velox.gateway.cluster.routing import RouteCursor, Routing, Way
+from velox.gateway.cpu_work import TranslationThread, in_steps, is_large
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
 from velox.gateway.limits.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
@@ -57,7 +57,6 @@ from velox.gateway.reply.respond import crash
 from velox.gateway.request.batch_lines import check_lines
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.request.parts import GatewayLimits, Parts
-from velox.gateway.steps import in_steps
 from velox.gateway.translation.client_request import COUNTS, ClientRequest
 from velox.gateway.translation.prepared import AnsweredHere, InBackground, Prepared
 from velox.gateway.upstreams.member import Member
@@ -105,7 +104,7 @@ class ExchangeOwner(abc.ABC):
     routing: Routing
     loop: asyncio.AbstractEventLoop
     mirrors: Mirrors
-    apart: Apart
+    thread: TranslationThread
     draining: bool
     n_hedges: int
     n_drains: int  # exchanges that are read on though their clients have left
@@ -715,9 +714,16 @@ class Exchange(HedgingHost):
         """Send a copy, put into the API of its upstream where that has another one."""
         has_adapter = any(member.adapter is not None for member in mirror[1].members)
         prepare = self._prepare if has_adapter else None
-        apart = self._prepare_apart if has_adapter and self.prepares_apart else None
+        thread = self._prepare_in_thread if has_adapter and self.prepares_in_thread else None
         self.gateway.mirrors.copy(
-            mirror, routing, self.head, self.fields, self.body, prepare=prepare, prepare_apart=apart, calls=self._calls
+            mirror,
+            routing,
+            self.head,
+            self.fields,
+            self.body,
+            prepare=prepare,
+            prepare_in_thread=thread,
+            calls=self._calls,
         )
 
     def _make_reply(self) -> Reply:
@@ -742,7 +748,7 @@ class Exchange(HedgingHost):
             rewrites=rewrites,
             answers=plan.answers,
             is_chat=plan.endpoint in _COMPLETIONS,
-            apart=self.gateway.apart,
+            thread=self.gateway.thread,
         )
 
     def _pass_through(self, filters: Sequence[ReplyFilter]) -> None:
@@ -820,25 +826,25 @@ class Exchange(HedgingHost):
         return self._prepare(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
     @property
-    def prepares_apart(self) -> bool:
+    def prepares_in_thread(self) -> bool:
         """True where what is sent may take long to be put into another API, or to be given another model."""
         return self.body is not None and is_large((self.body,))
 
-    async def prepare_apart(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
+    async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Do what prepare() does: in steps, or where another API is written in the worker's thread for such work."""
         if attempt.member.adapter is None:
             assert self.body is not None, "it is large"
             await attempt.rename(self.fields, self.body)
             return self.prepare(attempt)
-        return await self._prepare_apart(attempt, None if self._meter is None else self._meter.note, keeps=True)
+        return await self._prepare_in_thread(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
-    async def _prepare_apart(
+    async def _prepare_in_thread(
         self, attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None, *, keeps: bool = False
     ) -> Prepared | AnsweredHere:
         told: list[tuple[ApiKind, ApiKind, int]] = []
         try:
             prepare = partial(self._prepare, attempt, on_tokens, partial(_note, told), keeps=keeps)
-            return await self.gateway.apart.run(prepare)
+            return await self.gateway.thread.run(prepare)
         finally:
             for client_api, model_api, n_dropped in told:  # counters are of the loop
                 self.recorder.translated(client_api, model_api, n_dropped)
@@ -924,7 +930,7 @@ class Exchange(HedgingHost):
             on_translated=self.recorder.translated,
             on_lost=partial(_tell, self.loop, self.recorder.lost),
             on_tokens=on_tokens,
-            apart=self.gateway.apart,
+            thread=self.gateway.thread,
         )
 
     async def lease(self, member: Member) -> UpstreamConnection:

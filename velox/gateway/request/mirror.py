@@ -24,10 +24,10 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.apart import Apart, is_large
-from velox.gateway.internal_request import Listener, ask_status
 from velox.gateway.cluster.group import Attempt, Group
 from velox.gateway.cluster.routing import Routing
+from velox.gateway.cpu_work import TranslationThread, is_large
+from velox.gateway.internal_request import Listener, ask_status
 from velox.gateway.limits.calls import Copied, RequestCalls
 from velox.gateway.limits.metering import Meter, usage_key
 from velox.gateway.recorder import outcome_of, outcome_of_failure
@@ -42,11 +42,13 @@ from velox.protocol.reply_body import label_of
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import BodyFields
 
-__all__ = ["Mirrors", "Prepare", "PrepareApart"]
+__all__ = ["Mirrors", "Prepare", "PrepareInThread"]
 
 # Makes what a copy's attempt sends, and is told whom its translation tells the answer's tokens; None: nobody.
 Prepare: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Prepared | AnsweredHere]
-PrepareApart: TypeAlias = Callable[[Attempt, Callable[[TokenUsage], None] | None], Awaitable[Prepared | AnsweredHere]]
+PrepareInThread: TypeAlias = Callable[
+    [Attempt, Callable[[TokenUsage], None] | None], Awaitable[Prepared | AnsweredHere]
+]
 
 # Of all routes of one worker; each route has a bound of its own. Arbitrary.
 _MOST: Final = 256
@@ -59,14 +61,14 @@ _TOTAL_S: Final = 300.0  # longer than nearly all answers take
 class Mirrors:
     """The copies of one worker.
 
-    apart: where large answers are read. on_end: called with the result of each. on_room: an upstream may take more than
-    a moment ago. on_bug: called with an unexpected error. random: in [0, 1).
+    thread: where large answers are read. on_end: called with the result of each. on_room: an upstream may take more
+    than a moment ago. on_bug: called with an unexpected error. random: in [0, 1).
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        apart: Apart,
+        thread: TranslationThread,
         *,
         on_end: Callable[[Mirrored], None],
         on_room: Callable[[], None],
@@ -74,7 +76,7 @@ class Mirrors:
         random: Callable[[], float] = random.random,
     ) -> None:
         self._loop: Final = loop
-        self._apart: Final = apart
+        self._thread: Final = thread
         self._on_end: Final = on_end
         self._on_room: Final = on_room
         self._on_bug: Final = on_bug
@@ -99,13 +101,13 @@ class Mirrors:
         body: bytes | bytearray | None,
         *,
         prepare: Prepare | None = None,
-        prepare_apart: PrepareApart | None = None,
+        prepare_in_thread: PrepareInThread | None = None,
         calls: RequestCalls | None = None,
     ) -> None:
         """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more.
 
         prepare: None: the request is sent as it came. calls: where it is recorded; None: nowhere.
-        prepare_apart: makes, beside the loop, what goes to an upstream of another API; None: that takes no time.
+        prepare_in_thread: makes, beside the loop, what goes to an upstream of another API; None: that takes no time.
 
         routing: of the request's configuration, which stays as long as the copy is under way.
         """
@@ -124,7 +126,7 @@ class Mirrors:
         routing.n_open += 1  # its upstream stays, whatever is reloaded
         self._n_bytes += n_bytes
         task = self._loop.create_task(
-            self._send(group, head, fields, body, prepare, prepare_apart, calls), name="mirror"
+            self._send(group, head, fields, body, prepare, prepare_in_thread, calls), name="mirror"
         )
         self._tasks.add(task)
 
@@ -152,7 +154,7 @@ class Mirrors:
         fields: BodyFields,
         body: bytes | bytearray | None,
         prepare: Prepare | None,
-        prepare_apart: PrepareApart | None,
+        prepare_in_thread: PrepareInThread | None,
         calls: RequestCalls | None,
     ) -> Mirrored:
         try:
@@ -173,8 +175,8 @@ class Mirrors:
                     prepared: Prepared | AnsweredHere = Prepared(
                         attempt.build(head, fields, body, to_be_read=calls is not None)
                     )
-                elif prepare_apart is not None and attempt.member.adapter is not None:
-                    prepared = await prepare_apart(attempt, None if meter is None else meter.note)
+                elif prepare_in_thread is not None and attempt.member.adapter is not None:
+                    prepared = await prepare_in_thread(attempt, None if meter is None else meter.note)
                     if group.is_limited and attempt.member.concurrency.room <= 0:
                         return Mirrored.DROPPED  # others have taken its place meanwhile
                 else:
@@ -187,7 +189,7 @@ class Mirrors:
                 return Mirrored.DROPPED  # nobody is to be asked
             attempt.take(prepared)
             request = prepared.request
-            copy = _Copy(attempt, self._loop, meter, self._apart)
+            copy = _Copy(attempt, self._loop, meter, self._thread)
             # Together with the place that it takes at once: nothing is awaited since it was seen to be free.
             self.n_begun += 1
             try:
@@ -221,7 +223,6 @@ class _Copy:
     """One copy; hears of its answer, for the member that gives it."""
 
     __slots__ = (
-        "_apart",
         "_attempt",
         "_began_s",
         "_chain",
@@ -231,15 +232,18 @@ class _Copy:
         "_meter",
         "_n_waiting",
         "_status",
+        "_thread",
         "_waiting",
         "first_byte_ns",
         "may_have_worked",
         "reason",
     )
 
-    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, meter: Meter | None, apart: Apart) -> None:
-        """meter: reads the answer of one that is recorded. apart: where that is done of what is large."""
-        self._apart: Final = apart
+    def __init__(
+        self, attempt: Attempt, loop: asyncio.AbstractEventLoop, meter: Meter | None, thread: TranslationThread
+    ) -> None:
+        """meter: reads the answer of one that is recorded. thread: where that is done of what is large."""
+        self._thread: Final = thread
         self._waiting: Final[deque[tuple[bytes, bool]]] = deque()  # for a filter that is behind
         self._n_waiting = 0
         self._attempt: Final = attempt
@@ -343,7 +347,7 @@ class _Copy:
         """Read beside the loop what is large of it, once it is there."""
         while (chain := self._chain) is not None and (chain.is_behind or (self._waiting and not chain.is_over)):
             if chain.has_work:
-                await self._apart.run(chain.work)
+                await self._thread.run(chain.work)
             self._step(chain.go_on if chain.is_behind else partial(chain.feed, *self._waiting.popleft()))
 
     def _step(self, step: Callable[[], bytes]) -> None:

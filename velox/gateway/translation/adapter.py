@@ -461,7 +461,7 @@ class ProviderAdapter:
             request.timeouts,
             request.most_at_once,
             request.on_bug,
-            request.apart,
+            request.thread,
         ).open
         return Prepared(first, brings_back, usage_so_far=made.usage_so_far)
 

@@ -8,7 +8,7 @@ For all others it is one attempt with one reply: that has the head of the first 
 of the bodies. The first error or failure takes the place of the reply, and ends the other calls. Another attempt
 repeats all of them.
 
-Vectors are read in the thread for such work (apart.py): an answer may have megabytes of numbers.
+Vectors are read in the thread for such work (cpu_work.py): an answer may have megabytes of numbers.
 
 Knows: how many run at a time, which end the sink gets. Does not know: what the bodies are (other_models.py), or how
 one is sent (internal_request.py).
@@ -24,7 +24,7 @@ from typing import Final
 
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.errors import Reason, VeloxError
-from velox.gateway.apart import Apart, is_large
+from velox.gateway.cpu_work import TranslationThread, is_large
 from velox.gateway.internal_request import ask
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
@@ -44,12 +44,23 @@ class BatchSplit:
 
     pool, timeouts, most_at_once: of its upstream; most_at_once is 0 where any number of requests may run there.
     build: makes the request of a body, just before it is sent: a signature does not hold for long. take: called with an
-    answer's number, headers and body, in the thread of `apart` where it is long. Raises BrokenReplyError. on_bug:
+    answer's number, headers and body, in the thread of `thread` where it is long. Raises BrokenReplyError. on_bug:
     called with an unexpected error.
     """
 
     __slots__ = (
-        *("_apart", "_bodies", "_build", "_headers", "_is_over", "_most_at_once", "_n_bytes", "_n_left", "_next", "_on_bug"),
+        *(
+            "_thread",
+            "_bodies",
+            "_build",
+            "_headers",
+            "_is_over",
+            "_most_at_once",
+            "_n_bytes",
+            "_n_left",
+            "_next",
+            "_on_bug",
+        ),
         *("_pool", "_sink", "_take", "_tasks", "_timeouts"),
     )
 
@@ -62,9 +73,9 @@ class BatchSplit:
         timeouts: Timeouts,
         most_at_once: int,
         on_bug: Callable[[Exception], None],
-        apart: Apart,
+        thread: TranslationThread,
     ) -> None:
-        self._apart: Final = apart
+        self._thread: Final = thread
         self._bodies: Final = bodies
         self._build: Final = build
         self._take: Final = take
@@ -157,7 +168,7 @@ class BatchSplit:
             raise BrokenReplyError(f"its answers are over {_MOST_BYTES} bytes")
         take = partial(self._take, n, answer.headers, answer.body)
         if is_large((answer.body,)):
-            await self._apart.run(take)
+            await self._thread.run(take)
         else:
             take()
         if n == 0:

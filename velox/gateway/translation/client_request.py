@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from velox.dialects.canonical.errors import BadRequestError, UnknownPreviousError
 from velox.errors import Reason, VeloxError
-from velox.gateway.apart import Apart
+from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import RequestHead
 from velox.net.upstream.pool import Pool
@@ -44,7 +44,7 @@ class ClientRequest(NamedTuple):
     on_bug, on_tokens: as in TranslatedReply.
     on_translated: called with the client's API, the upstream's, and how many fields were left out.
     on_lost: called with both for each thing that the answer loses, in whichever thread that is found.
-    apart: for what is large of an answer.
+    thread: for what is large of an answer.
     """
 
     client_api: ApiKind
@@ -67,7 +67,7 @@ class ClientRequest(NamedTuple):
     on_tokens: Callable[[TokenUsage], None] | None
     on_translated: Callable[[ApiKind, ApiKind, int], None]
     on_lost: Callable[[ApiKind, ApiKind], None]
-    apart: Apart
+    thread: TranslationThread
     keeper: AnswerKeeper | None = None
 
 

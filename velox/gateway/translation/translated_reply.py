@@ -25,7 +25,7 @@ from velox.dialects.canonical.errors import BrokenReplyError, ReplyError
 from velox.dialects.canonical.model import ApiError, ErrorKind
 from velox.dialects.openai_errors import error_json
 from velox.errors import Reason, VeloxError
-from velox.gateway.apart import LARGE_BYTES, is_large
+from velox.gateway.cpu_work import LARGE_BYTES, is_large
 from velox.gateway.reply.filters import InnerError, ReplyFilter
 from velox.gateway.reply.pipeline import Place
 from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField

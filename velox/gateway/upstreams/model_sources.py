@@ -24,8 +24,8 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import VeloxError
+from velox.gateway.cpu_work import in_steps
 from velox.gateway.internal_request import Answer, ask
-from velox.gateway.steps import in_steps
 from velox.gateway.upstreams.member import Member
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest

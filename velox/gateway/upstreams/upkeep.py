@@ -3,8 +3,9 @@
     tick()      every 0.25 s: asks those whose turn it is
     replace()   at a reload: a member that stays goes on as it was
 
-Knows: when which member is queried, and who gets the result. Does not know: how a question is sent (internal_request.py),
-how many bad answers it takes (policy/health/member.py), or what a load is for (policy/balance/scraped.py).
+Knows: when which member is queried, and who gets the result. Does not know: how a question is sent
+(internal_request.py), how many bad answers it takes (policy/health/member.py), or what a load is for
+(policy/balance/scraped.py).
 
 A member is asked one thing at a time. Who could not be asked, as all its connections were busy, has not answered badly:
 then nobody is told. Nor is anybody of what is an answer to the key (401, 403, 429): requests have others, or find out

@@ -1,7 +1,7 @@
 """One WebSocket of the Responses API that Velox answers itself: each message of the client is a request like any other.
 
     ResponsesSocket   frames in, messages out; one answer at a time in each lane (`stream_id`). A large message is read
-                      beside the loop (apart.py); what follows it waits
+                      beside the loop (cpu_work.py); what follows it waits
       Turn            a `response.create` as POST to the same path: the whole way of a request (exchange.py), whose
                       events are messages
 
@@ -34,10 +34,9 @@ from velox.dialects.responses.socket import (
     type_of,
 )
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.apart import LARGE_BYTES, Apart, is_large
 from velox.gateway.cluster.routing import Routing
+from velox.gateway.cpu_work import LARGE_BYTES, TranslationThread, in_steps, is_large
 from velox.gateway.request.parts import Parts
-from velox.gateway.steps import in_steps
 from velox.gateway.translation.client_request import refusal
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
@@ -99,7 +98,7 @@ class SocketOwner(Protocol):
     parts: Parts
     routing: Routing
     loop: asyncio.AbstractEventLoop
-    apart: Apart
+    thread: TranslationThread
     draining: bool
 
     def check_head(self, head: RequestHead) -> Caller:
@@ -428,7 +427,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
     async def _looked_at(self, text: bytes | bytearray) -> _Message:
         """Read a message. Raises BadRequestError for one that has no head."""
         owner = self._owner
-        looked = await owner.apart.run(partial(parsed_message, self.messages, text))
+        looked = await owner.thread.run(partial(parsed_message, self.messages, text))
         problem: BadRequestError | VeloxError | None = looked.problem
         try:
             await in_steps(owner.parts.reader.read_in_steps(text))  # as in _ask()

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import pytest
 
 from tests.e2e.recording import Call, RecordingUpstream
-from tests.sockets.gateway.internal_requests import eventually, place
 from tests.sockets.gateway.composed import Stand, member_of, routing_of, upstream_of
 from tests.sockets.gateway.core_attempts import (
     BODY,
@@ -31,6 +30,7 @@ from tests.sockets.gateway.core_gateway import (
     gateway,
     one_a_minute,
 )
+from tests.sockets.gateway.internal_requests import eventually, place
 from velox.gateway.front.intake import Gateway
 from velox.outcomes import Retry
 from velox.policy.limits.limit_rules import LimitRule

@@ -19,9 +19,9 @@ from tests.unit import virtual_time
 from tests.unit.gateway.limits.recorded_calls import CallRecords
 from tests.unit.gateway.translation.test_provider_adapter import client_request_of
 from tests.unit.net.upstream.pool_server import Server
-from velox.gateway.apart import Apart
 from velox.gateway.cluster.group import Attempt
 from velox.gateway.cluster.routing import Routing
+from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.limits.calls import CallLog
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.translation.adapter import ProviderAdapter
@@ -104,7 +104,7 @@ class Setup:
         chance = random.Random(7)
         self.mirrors: Final = Mirrors(
             self.loop,
-            Apart(),
+            TranslationThread(),
             on_end=lambda end: self.ends.update([end]),
             on_room=self._on_room,
             on_bug=self.bugs.append,
@@ -407,25 +407,25 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
         return adapter.prepare(call, request._replace(forwarder=attempt.forwarder, on_tokens=on_tokens))
 
     async def main() -> None:
-        apart = Apart()
+        thread = TranslationThread()
         server = Server(takes_s=600.0)
         setup = Setup(server, limit=3, adapter=adapter)
         mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
 
-        async def prepare_apart(
+        async def prepare_in_thread(
             attempt: Attempt, on_tokens: Callable[[TokenUsage], None] | None
         ) -> Prepared | AnsweredHere:
-            return await apart.run(lambda: prepare(attempt, on_tokens))
+            return await thread.run(lambda: prepare(attempt, on_tokens))
 
         for _ in range(10):
             setup.mirrors.copy(
-                mirror, setup.routing, request_head(), PEEK, BODY, prepare=prepare, prepare_apart=prepare_apart
+                mirror, setup.routing, request_head(), PEEK, BODY, prepare=prepare, prepare_in_thread=prepare_in_thread
             )
         while len(names) < 10 or setup.ends[Mirrored.DROPPED] < 7:
             await asyncio.sleep(0)
         assert server.n_open == 3 and setup.mirrors.n_begun == 3
-        assert all(name.startswith("apart") for name in names)
+        assert all(name.startswith("translation") for name in names)
         setup.mirrors.close()
         while len(setup.mirrors):
             await asyncio.sleep(0)

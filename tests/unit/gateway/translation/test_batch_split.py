@@ -12,7 +12,7 @@ from tests.unit.net.upstream.pool_server import Server
 from tests.unit.virtual_time import run
 from velox.dialects.canonical.errors import BrokenReplyError
 from velox.errors import Reason
-from velox.gateway.apart import Apart
+from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.translation.batch_split import BatchSplit
 from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
@@ -55,7 +55,9 @@ class Setup:
         self.server = server
         limits = limits or Limits()
         bodies = [b"%d" % n for n in range(n)]
-        self.calls = BatchSplit(bodies, self.build, self.take, server, limits, limits.limit, self.bugs.append, Apart())
+        self.calls = BatchSplit(
+            bodies, self.build, self.take, server, limits, limits.limit, self.bugs.append, TranslationThread()
+        )
 
     def build(self, body: bytes) -> UpstreamRequest:
         return UpstreamRequest.of(b"POST", b"/" + body, [], body)

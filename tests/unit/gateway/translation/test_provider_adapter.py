@@ -11,7 +11,7 @@ from tests.unit.dialects.test_claude_wrapper import bedrock_framed
 from tests.unit.dialects.test_reported_tokens import sse
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.errors import Reason, VeloxError
-from velox.gateway.apart import Apart
+from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.limits.metering import Meter
 from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.adapter import DialectTable, ProviderAdapter
@@ -240,7 +240,7 @@ def client_request_of(
         on_tokens=None,
         on_translated=lambda *_: None,
         on_lost=lambda *_: None,
-        apart=Apart(),
+        thread=TranslationThread(),
     )
 
 

@@ -91,7 +91,7 @@ class Gateway:
 
     def __init__(self, tunnels: Tunnels) -> None:
         self.loop: Final = AtOnceLoop()
-        self.apart: Final = AtOnce()
+        self.thread: Final = AtOnce()
         self.parts: Final = self
         self.auth: Final = Authenticator(())
         self.answers: Final = None

@@ -1,20 +1,24 @@
-"""A thread for work that would hold the loop: a large request or reply that is put into another API.
+"""Work that would block the event loop: done in steps, with other turns in between, or in a thread.
 
-One piece of work after the other, so that a worker has one such at a time in the making. The interpreter's lock
-is handed over each half millisecond meanwhile, in place of 5: each turn of the loop has to get it back once.
+    in_steps()          takes a generator's steps, each a millisecond at most
+    TranslationThread   runs what has no steps: a large request or reply that is put into another API
 
-Knows: threads. Does not know: what the work is.
+The thread does one piece of work after the other, so that a worker has one such at a time in the making. The
+interpreter's lock is handed over each half millisecond meanwhile, in place of 5: each turn of the loop has to get it
+back once.
+
+Knows: steps and threads. Does not know: what the work is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-__all__ = ["LARGE_BYTES", "Apart", "is_large"]
+__all__ = ["LARGE_BYTES", "TranslationThread", "in_steps", "is_large"]
 
 _T = TypeVar("_T")
 _SWITCH_S: Final = 0.0005
@@ -37,8 +41,19 @@ def is_large(pieces: Sequence[bytes | bytearray]) -> bool:
     return sum(piece.count(half) for piece in pieces for half in _HALVES) > _MANY_HALVES
 
 
-class Apart:
-    """Of one worker. The thread begins with the first work."""
+async def in_steps(steps: Generator[None, None, _T]) -> _T:
+    """Take all steps, with a turn of the loop after each; return their result. Raises what they raise."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+class TranslationThread:
+    """The thread of one worker for large translations; it starts with the first one."""
 
     __slots__ = ("_threads",)
 
@@ -46,7 +61,7 @@ class Apart:
         self._threads: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
-        return f"<Apart {'idle' if self._threads is None else 'begun'}>"
+        return f"<TranslationThread {'idle' if self._threads is None else 'begun'}>"
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Do it in the thread, after what was given before. Raises what it raises.
@@ -55,5 +70,5 @@ class Apart:
         """
         if self._threads is None:
             sys.setswitchinterval(_SWITCH_S)
-            self._threads = ThreadPoolExecutor(1, "apart")
+            self._threads = ThreadPoolExecutor(1, "translation")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

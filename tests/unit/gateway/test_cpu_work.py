@@ -1,4 +1,4 @@
-"""Work that is done in a thread, beside the loop (gateway/apart.py)."""
+"""Work that is done in a thread, beside the loop (gateway/cpu_work.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from velox.gateway.apart import Apart, is_large
+from velox.gateway.cpu_work import TranslationThread, is_large
 
 
 def test_the_loop_goes_on_meanwhile() -> None:
@@ -16,7 +16,7 @@ def test_the_loop_goes_on_meanwhile() -> None:
 
     async def main() -> bool:
         asyncio.get_running_loop().call_soon(goes_on.set)
-        return await Apart().run(lambda: goes_on.wait(20))
+        return await TranslationThread().run(lambda: goes_on.wait(20))
 
     assert asyncio.run(main())
 
@@ -25,8 +25,8 @@ def test_one_piece_of_work_after_the_other() -> None:
     done: list[int] = []
 
     async def main() -> None:
-        apart = Apart()
-        await asyncio.gather(*(apart.run(lambda n=n: done.append(n)) for n in range(20)))  # type: ignore[misc]
+        thread = TranslationThread()
+        await asyncio.gather(*(thread.run(lambda n=n: done.append(n)) for n in range(20)))  # type: ignore[misc]
 
     asyncio.run(main())
 
@@ -35,7 +35,7 @@ def test_one_piece_of_work_after_the_other() -> None:
 
 def test_errors_come_back() -> None:
     async def main() -> None:
-        await Apart().run(lambda: 1 // 0)
+        await TranslationThread().run(lambda: 1 // 0)
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(main())
