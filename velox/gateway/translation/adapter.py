@@ -446,10 +446,7 @@ class ProviderAdapter:
         except BadRequestError as exc:
             raise refusal(exc) from exc
         request.on_translated(request.client_api, call.api, len(dropped.names))
-        n_held = (lambda: made.n_held) if isinstance(made, ModelEmbeddings) else int
-        brings_back = _translation(
-            NonStreamingTranslator(made, lambda: made.tokens, n_held), request, self._heads, on_head
-        )
+        brings_back = _translation(NonStreamingTranslator(made), request, self._heads, on_head)
         first = build(bodies[0])
         if not isinstance(made, ModelEmbeddings) or len(bodies) == 1:
             return Prepared(first, brings_back)

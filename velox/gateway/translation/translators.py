@@ -10,8 +10,8 @@ there are (adapter.py), heads and filters (translated_reply.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -49,6 +49,9 @@ from velox.dialects.canonical.model import (
     Work,
     Written,
 )
+from velox.dialects.counting import Counting
+from velox.dialects.embeddings.gemini_clients import GoogleEmbeddings
+from velox.dialects.embeddings.other_models import ModelEmbeddings
 from velox.dialects.json_text.surrogates import first_document
 from velox.dialects.json_text.text import EMPTY, decoded, quoted
 from velox.dialects.streams.citations import CitedTexts
@@ -60,7 +63,7 @@ from velox.protocol.json.value_count import MOST_VALUES
 from velox.protocol.slices import concatenated
 from velox.protocol.usage.tokens import TokenUsage
 
-__all__ = ["GenerationTranslator", "InvokeTranslator", "NonStreamingTranslator", "PlainTranslator"]
+__all__ = ["GenerationTranslator", "InvokeTranslator", "NonStreamingTranslator"]
 
 _TOO_LONG: Final = "context_length_exceeded"
 _STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
@@ -454,40 +457,17 @@ class _InvokeStream:
         return self._writer.write(Failed(error))
 
 
-class PlainTranslator(Protocol):
-    """What has one body for an answer (dialects/counting.py)."""
-
-    @property
-    def dropped(self) -> tuple[str, ...]: ...
-
-    def answer(self, body: bytes) -> bytes:
-        """Put the reply into the client's dialect. Raises BrokenReplyError."""
-
-    def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
-        """Read an error's body."""
-
-    def error(self, error: ApiError) -> bytes:
-        """Write an error in the client's dialect."""
-
-
 class NonStreamingTranslator:
-    """Gives a translation that has no streams the interface of one that has; stream() is never called.
+    """Gives a translation that has no streams the interface of one that has; stream() is never called."""
 
-    tokens: what its reply reported. n_held: how many bytes of the answer other calls have brought.
-    """
-
-    __slots__ = ("_inner", "_n_held", "_tokens", "answer", "error", "read_error")
+    __slots__ = ("_inner", "answer", "error", "read_error")
     most_values: Final = _MOST_NUMBERS
 
     def __init__(
         self,
-        inner: PlainTranslator,
-        tokens: Callable[[], TokenUsage] = TokenUsage,
-        n_held: Callable[[], int] = int,
+        inner: Counting | GoogleEmbeddings | ModelEmbeddings,
     ) -> None:
         self._inner: Final = inner
-        self._tokens: Final = tokens
-        self._n_held: Final = n_held
         self.answer: Final = inner.answer
         self.error: Final = inner.error
         self.read_error: Final = inner.read_error
@@ -498,7 +478,7 @@ class NonStreamingTranslator:
     @property
     def tokens(self) -> TokenUsage:
         """Those of the prompt and of the answer, as far as the upstream has reported them."""
-        return self._tokens()
+        return TokenUsage() if isinstance(self._inner, Counting) else self._inner.tokens
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -508,7 +488,7 @@ class NonStreamingTranslator:
     @property
     def n_held(self) -> int:
         """Bytes of the answer that are not in its body."""
-        return self._n_held()
+        return self._inner.n_held if isinstance(self._inner, ModelEmbeddings) else 0
 
     def answer_of_stream(self, body: bytes) -> bytes:
         """Raise BrokenReplyError: there is no stream of this."""

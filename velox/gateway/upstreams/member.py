@@ -71,26 +71,6 @@ class Counts(Protocol):
         """Tell that this worker is done with it: the row may be somebody else's from now on."""
 
 
-class MemberPool(Pool, Protocol):
-    """What is asked of a member's pool: by requests, and by who keeps the members."""
-
-    @property
-    def is_warm(self) -> bool:
-        """True while it can serve: see UpstreamPool."""
-
-    def start(self) -> None:
-        """Begin to connect."""
-
-    def tick(self, now_s: float) -> None:
-        """Do what is due."""
-
-    def keep_none(self) -> None:
-        """Keep no connection that idles. Called now and then."""
-
-    def close(self) -> None:
-        """Close what is idle, and the rest as it becomes so."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
     """One origin of an upstream.
@@ -112,7 +92,7 @@ class Member:
     address: str
     row: int
     forwarders: tuple[Forwarder, ...]
-    pool: MemberPool
+    pool: Pool
     health: MemberHealth
     counts: Counts
     websockets: Dialer | None = None

@@ -82,7 +82,7 @@ _DEFAULT_UPKEEP: Final = Upkeep()
 
 
 class Pool(Protocol):
-    """What is asked of a pool by who sends a request."""
+    """What is asked of a pool: by who sends a request, and by who keeps the members of upstreams."""
 
     def lease_nowait(self) -> UpstreamConnection | None:
         """Return a connection with room, or None."""
@@ -98,6 +98,22 @@ class Pool(Protocol):
 
     def statistics(self) -> PoolStatistics:
         """Count what is there."""
+
+    @property
+    def is_warm(self) -> bool:
+        """True while it can serve: see UpstreamPool."""
+
+    def start(self) -> None:
+        """Begin to connect."""
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due."""
+
+    def keep_none(self) -> None:
+        """Keep no connection that idles. Called now and then."""
+
+    def close(self) -> None:
+        """Close what is idle, and the rest as it becomes so."""
 
 
 class UpstreamPool:
