@@ -5,7 +5,6 @@ Knows: which series and which line an end goes to. Does not know: how they are s
 
 from __future__ import annotations
 
-import abc
 import datetime
 import logging
 import time
@@ -13,9 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.access.plan import RequestPlan
 from velox.gateway.limits.reservation import Spent
-from velox.gateway.reply.reply import Reply
+from velox.gateway.request_context import RequestContext
 from velox.gateway.upstreams.member import Member
 from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -34,9 +32,9 @@ from velox.outcomes import (
     StreamEnd,
     TokenCount,
 )
-from velox.types import ApiKind, BodyFields, Endpoint, Priority
+from velox.types import ApiKind, Endpoint, Priority
 
-__all__ = ["RecordedExchange", "Recorder", "outcome_of", "outcome_of_failure"]
+__all__ = ["Recorder", "outcome_of", "outcome_of_failure"]
 
 _ATTEMPTS: Final = {
     Reason.UPSTREAM_DNS: AttemptOutcome.CONNECT_ERROR,
@@ -62,32 +60,6 @@ _STREAM_ENDS: Final = {
     Reason.UPSTREAM_TOTAL_TIMEOUT: StreamEnd.CUT,
     Reason.DRAINING: StreamEnd.DRAINING,
 }
-
-
-class RecordedExchange(abc.ABC):
-    """What is recorded of an exchange (exchange.py).
-
-    phase: for the log. started_ns: monotonic. n_attempts: at upstreams. upstream: of the last one, or of the one whose
-    reply it is. tried: the others, and how each ended.
-
-    A base class and no protocol: compiled code reads its attributes directly.
-    """
-
-    __slots__ = (
-        *("body", "fields", "head", "id", "n_attempts", "phase", "plan", "reply", "started_ns", "tried", "upstream"),
-    )
-
-    id: bytes
-    plan: RequestPlan
-    head: RequestHead
-    fields: BodyFields
-    body: bytes | bytearray | None
-    phase: str
-    reply: Reply | None
-    started_ns: int
-    n_attempts: int
-    upstream: str
-    tried: tuple[str, ...]
 
 
 class Recorder:
@@ -219,7 +191,7 @@ class Recorder:
         self._next_crowd_line_s = now_s + 1.0
         return False
 
-    def ended(self, exchange: RecordedExchange, reason: Reason | None, status: int, now_ns: int) -> None:
+    def ended(self, exchange: RequestContext, reason: Reason | None, status: int, now_ns: int) -> None:
         """Note the end of an exchange; called once for each."""
         endpoint, started_ns, reply = exchange.plan.endpoint, exchange.started_ns, exchange.reply
         if reason is None and status >= 400:
@@ -280,7 +252,7 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def _record(exchange: RecordedExchange, code: str, status: int, now_ns: int) -> AccessRecord:
+def _record(exchange: RequestContext, code: str, status: int, now_ns: int) -> AccessRecord:
     reply, plan, started_ns = exchange.reply, exchange.plan, exchange.started_ns
     ttfb_ns = reply.first_byte_ns - started_ns if reply is not None and reply.first_byte_ns else None
     return AccessRecord(

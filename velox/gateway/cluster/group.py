@@ -27,22 +27,22 @@ from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.cpu_work import in_steps
-from velox.gateway.recorder import RecordedExchange, Recorder
+from velox.gateway.recorder import Recorder
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
 from velox.gateway.reply.reply import ReplyEnd, ReplyListener
 from velox.gateway.reply.reply_fields import AttemptFields
+from velox.gateway.request_context import RequestContext
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead
-from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.outcomes import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
-from velox.policy.retries.retry import RetryRules, retry_after_s
+from velox.policy.retries.retry import retry_after_s
 from velox.policy.routes.entries import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.forms import with_form_model, with_form_model_in_steps
 from velox.protocol.json.edit import with_model, with_model_in_steps
@@ -57,7 +57,6 @@ __all__ = [
     "AttemptHost",
     "AttemptReply",
     "Group",
-    "HedgingHost",
     "Outcome",
     "RetryDecision",
 ]
@@ -304,42 +303,19 @@ class AttemptReply(Protocol):
     def release_head(self) -> None: ...
 
 
-class AttemptHost(RecordedExchange):
-    """What an attempt needs of the request that it is made for (exchange.py).
+class AttemptHost(RequestContext):
+    """The request that an attempt is made for: an exchange (exchange.py), or that of a WebSocket (tunnel.py).
 
-    lasts: it is a tunnel's, with a connection of its own. was_sent, may_have_begun: an upstream got the request, and
-    may work on it.
-
-    A base class and no protocol, as are HedgingHost and ExchangeOwner: compiled code reads its attributes directly.
+    A base class and no protocol: compiled code reads its attributes directly.
     """
 
-    __slots__ = ("client", "loop", "may_have_begun", "recorder", "was_sent")
+    __slots__ = ("recorder",)
 
-    loop: asyncio.AbstractEventLoop
     recorder: Recorder
-    client: Client
-    lasts: bool
-    was_sent: bool
-    may_have_begun: bool
-
-    @property
-    @abc.abstractmethod
-    def is_streamed(self) -> bool:
-        """True when the client gets an event stream."""
-
-    @property
-    @abc.abstractmethod
-    def wants_stream(self) -> bool:
-        """True when it asked for one."""
 
     @abc.abstractmethod
     def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
-
-    @property
-    @abc.abstractmethod
-    def prepares_in_thread(self) -> bool:
-        """True where what is sent may take long to be put into another API, or to be given another model."""
 
     @abc.abstractmethod
     def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
@@ -358,36 +334,15 @@ class AttemptHost(RecordedExchange):
 
     @abc.abstractmethod
     def found_capacity(self) -> None:
-        """The member takes more than a moment ago."""
-
-
-class HedgingHost(AttemptHost):
-    """What hedging (hedging.py) asks of the request; here because it is compiled, and hedging.py is not."""
-
-    __slots__ = ("deadline_s",)
-
-    deadline_s: float
-
-    @property
-    @abc.abstractmethod
-    def rules(self) -> RetryRules:
-        """Which errors are tried again."""
-
-    @abc.abstractmethod
-    def attempt_fields(self) -> AttemptFields:
-        """Return the fields that tell the client of the attempts so far."""
-
-    @abc.abstractmethod
-    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
-        """Note how an attempt ended that another one follows, or is beside."""
+        """Let others have what the upstream takes more than a moment ago."""
 
     @abc.abstractmethod
     def goes_on_with(self, attempt: Attempt) -> None:
-        """Of two attempts this is the one whose reply it will be, if any."""
+        """Note which of two attempts (hedging.py) is the one whose reply it will be, if any."""
 
     @abc.abstractmethod
     def count_hedges(self, n: int) -> None:
-        """So many second attempts more are under way, or fewer."""
+        """Count so many second attempts more that are under way, or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,12 +445,12 @@ class Attempt(ReplyListener):
 
         Raises VeloxError where it could not be sent for a reason that is not the upstream's.
         """
-        loop, group, member, lasts = host.loop, self._group, self.member, host.lasts
+        loop, group, member, is_tunnel = host.loop, self._group, self.member, host.is_tunnel
         told = host.attempt_began(self)
         if self._began_s < 0.0:
             self.begin(loop.time())
         if group.is_limited:
-            member.concurrency.begin(self._began_s, lasts=lasts)
+            member.concurrency.begin(self._began_s, is_tunnel=is_tunnel)
         else:
             member.concurrency.n_begun += 1
         self._host = host
@@ -503,7 +458,7 @@ class Attempt(ReplyListener):
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
             # What an API of its own takes may be long in the making, and so may be a body with another model.
-            in_thread = group.changes_body[self.n] and host.prepares_in_thread
+            in_thread = group.changes_body[self.n] and host.is_large
             if in_thread:
                 host.phase = "translate"
                 prepared = await host.prepare_in_thread(self)
@@ -520,7 +475,7 @@ class Attempt(ReplyListener):
                 return prepared
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.
-            connection = None if lasts else member.pool.lease_nowait()
+            connection = None if is_tunnel else member.pool.lease_nowait()
             if connection is None:
                 connection = await host.lease(member)
             host.phase = "ttfb"
@@ -612,7 +567,7 @@ class Attempt(ReplyListener):
         if self.is_sent:
             reply.detach()
         if self._group.is_limited:
-            self.member.concurrency.ended(self._began_s, now_s, replied=self._has_first, lasts=host.lasts)
+            self.member.concurrency.ended(self._began_s, now_s, replied=self._has_first, is_tunnel=host.is_tunnel)
         else:
             self.member.concurrency.n_begun -= 1
         self._host = None  # a cycle, which would hold the request's body

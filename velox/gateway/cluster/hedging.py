@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from velox.errors import VeloxError, untraced
-from velox.gateway.cluster.group import Attempt, AttemptHost, HedgingHost, Outcome
+from velox.gateway.cluster.group import Attempt, AttemptHost, Outcome
 from velox.gateway.cluster.routing import RouteCursor
 from velox.gateway.reply.buffered_reply import BufferedReply
 from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
@@ -31,6 +31,7 @@ from velox.gateway.reply.respond import crash
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Hedged
 from velox.policy.retries.hedge import ProbeRelief, SecondTries
+from velox.policy.retries.retry import RetryRules
 from velox.types import Endpoint
 
 __all__ = ["HedgedAttempts", "hedged"]
@@ -43,17 +44,17 @@ _LASTING: Final = (b'"background"', b'"conversation"')
 
 
 def hedged(
-    host: HedgingHost, cursor: RouteCursor, tries: SecondTries | None, first: Attempt
+    host: AttemptHost, cursor: RouteCursor, rules: RetryRules, tries: SecondTries | None, first: Attempt
 ) -> Attempt | HedgedAttempts:
-    """Return what a request begins with. tries: of its route; None: it does not hedge."""
+    """Return what a request begins with. rules: of its retries. tries: of its route; None: it does not hedge."""
     if tries is None and first.late_s < math.inf:
         tries = ProbeRelief(first.late_s)
     if tries is None or not _may_repeat(host):
         return first
-    return HedgedAttempts(host, cursor, tries, first)
+    return HedgedAttempts(host, cursor, rules, tries, first)
 
 
-def _may_repeat(host: HedgingHost) -> bool:
+def _may_repeat(host: AttemptHost) -> bool:
     """True for what is asked of a model and changes nothing, whose client has not begun to repeat it itself."""
     plan = host.plan
     if plan.terms.retries_itself or host.head.offer is not None or not plan.reads_body:
@@ -73,7 +74,7 @@ class _BufferedAttempt:
 
     __slots__ = ("_attempts", "_host", "attempt", "has_begun", "has_first", "is_out", "reply", "task")
 
-    def __init__(self, attempts: HedgedAttempts, host: HedgingHost, reply: Reply, attempt: Attempt) -> None:
+    def __init__(self, attempts: HedgedAttempts, host: AttemptHost, reply: Reply, attempt: Attempt) -> None:
         self._attempts: Final = attempts
         self._host: Final = host
         self.attempt: Final = attempt
@@ -124,15 +125,19 @@ class HedgedAttempts:
         "_n_running",
         "_over",
         "_reply",
+        "_rules",
         "_second",
         "_sole",
         "_timer",
         "last",
     )
 
-    def __init__(self, host: HedgingHost, cursor: RouteCursor, hedging: SecondTries, attempt: Attempt) -> None:
+    def __init__(
+        self, host: AttemptHost, cursor: RouteCursor, rules: RetryRules, hedging: SecondTries, attempt: Attempt
+    ) -> None:
         self._host: Final = host
         self._cursor: Final = cursor
+        self._rules: Final = rules
         self._hedging: Final = hedging
         self.last = attempt
         self._began_s: Final = host.loop.time()
@@ -290,7 +295,7 @@ class HedgedAttempts:
         """True for an error after which there would be no other attempt."""
         head = buffered.reply.head
         assert head is not None, "it is bad"
-        return head.status != 401 and not self._host.rules.covers(head.status, head.headers)
+        return head.status != 401 and not self._rules.covers(head.status, head.headers)
 
     def _choose(self, winner: _BufferedAttempt, loser: _BufferedAttempt) -> None:
         """Go on with one of two, and end the other at once."""

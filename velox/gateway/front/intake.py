@@ -430,7 +430,7 @@ class Gateway(ExchangeOwner):
         self._active.discard(exchange)
         queue, lines = self.queue, self.routing.lines
         now_ns = time.monotonic_ns()
-        if exchange.n_attempts and not exchange.lasts:
+        if exchange.n_attempts and not exchange.is_tunnel:
             # What was refused behind the gate took no server's time, and a tunnel's says nothing of a request's.
             queue.serviced(now_ns - exchange.taken_ns)
         if tokens != exchange.cost:

@@ -34,11 +34,11 @@ from velox.gateway.access.plan import RequestPlan
 from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own, unknown_object
 from velox.gateway.auth import seal_upload
 from velox.gateway.cluster.capacity import Claim
-from velox.gateway.cluster.group import UNSAYABLE, Attempt, Group, HedgingHost, RetryDecision
+from velox.gateway.cluster.group import UNSAYABLE, Attempt, AttemptHost, Group, RetryDecision
 from velox.gateway.cluster.hedging import HedgedAttempts, hedged
 from velox.gateway.cluster.retries import Hidden, RetryPolicy
 from velox.gateway.cluster.routing import RouteCursor, Routing, Way
-from velox.gateway.cpu_work import TranslationThread, in_steps, is_large
+from velox.gateway.cpu_work import TranslationThread, in_steps
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
 from velox.gateway.limits.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
@@ -52,7 +52,7 @@ from velox.gateway.reply.filters import ReplyFilter, placed
 from velox.gateway.reply.outcome import Broken, Refused, Unsayable, Whole
 from velox.gateway.reply.rate_headers import RateHeaders
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS, AttemptFields, HeaderRuleFilter
+from velox.gateway.reply.reply_fields import AttemptFields, HeaderRuleFilter
 from velox.gateway.reply.respond import crash
 from velox.gateway.request.batch_lines import check_lines
 from velox.gateway.request.mirror import Mirrors
@@ -67,7 +67,6 @@ from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, Up
 from velox.outcomes import Drained, Phase
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.queue.fair_queue import FairQueue
-from velox.policy.retries.retry import RetryRules
 from velox.policy.routes.entries import NO_RULES
 from velox.policy.routes.sessions import lifetime_s
 from velox.policy.routes.split import MirrorGate
@@ -85,8 +84,6 @@ __all__ = ["Exchange", "ExchangeOwner"]
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
 _ERRORS_FROM: Final = 400
-# Of these the client hears only if nobody has failed before in a way that may pass.
-_REFUSALS: Final = frozenset({400, 404, 413, 422})
 _JSON: Final = (b"content-type", b"application/json")
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # A model thinks before the text of these. Other APIs have items between which it may think again.
@@ -132,21 +129,14 @@ class ExchangeOwner(abc.ABC):
         """Write the error that an exchange has ended in."""
 
 
-class Exchange(HedgingHost):
-    """One request and its reply; the host of its attempts (group.AttemptHost).
-
-    fields: what was read of its body. phase: for the log. taken_ns: when it left the queue. was_sent: an upstream has
-    got it, and did not say that it takes it not. may_have_begun: an upstream, with work for it; it has not answered.
-    n_attempts: at upstreams. upstream: of the last one, or of the one whose reply it is; "" before the first. tried:
-    the others: "name=reason", "name=status", or "name=hedged" where another was faster.
-    """
+class Exchange(AttemptHost):
+    """One request and its reply, from the queue to its end. taken_ns: when it left the queue."""
 
     __slots__ = (
         *(
             "_addresses",
             "_answering",
             "_attempting",
-            "_before",
             "_calls",
             "_cursor",
             "_drain",
@@ -160,8 +150,6 @@ class Exchange(HedgingHost):
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
         *("_is_unfolded", "_keeper", "taken_ns"),
     )
-
-    lasts: bool = False  # a tunnel's does: it has a connection of its own
 
     def __init__(
         self,
@@ -200,7 +188,7 @@ class Exchange(HedgingHost):
         self._gone: Reason | None = None
         self._drain: UsageDrain | None = None  # while it goes on without its client, for its usage
         self._failed: VeloxError | None = None  # what it was ended for from outside
-        self._before: VeloxError | None = None  # how the last attempt ended that another one followed
+        self.failed_before: VeloxError | None = None  # how the last attempt ended that another one followed
         self._reservation: Reservation = NOT_RESERVED
         self._meter: Meter | None = None  # where its tokens are counted
         self._calls: RequestCalls | None = None  # where its calls are recorded
@@ -392,7 +380,7 @@ class Exchange(HedgingHost):
                 assert reply is not None, "made with the choice"
                 attempting: Attempt | HedgedAttempts = attempt
                 if way.only is None or way.parts.hedging is not None:
-                    attempting = hedged(self, self.cursor, way.parts.hedging, attempt)
+                    attempting = hedged(self, self.cursor, self.gateway.parts.retry_rules, way.parts.hedging, attempt)
                 self._attempting = attempting
                 outcome = await attempting.send(self, reply)
                 while not isinstance(outcome, Whole):
@@ -424,7 +412,7 @@ class Exchange(HedgingHost):
             self._end_drain(self._drain)
             error = VeloxError(self._gone or Reason.CLIENT_CLOSED, "the client left")
         self._end(error)
-        self._before = None
+        self.failed_before = None
         if error is not None:
             untraced(error)
 
@@ -448,14 +436,14 @@ class Exchange(HedgingHost):
             return self._after_unsayable(attempt, outcome.error)
         if isinstance(outcome, Refused):
             decision = self._after_error(attempt, outcome)
-            if decision is None or (isinstance(decision, Hidden) and self._before is None):
+            if decision is None or (isinstance(decision, Hidden) and self.failed_before is None):
                 return None
             failure = attempting.give_up(outcome, reply)
             if isinstance(decision, Hidden):
-                assert self._before is not None, "see above"
+                assert self.failed_before is not None, "see above"
                 self.tried += (f"{attempt.member.name}={failure.status}",)
                 raise _first_of(
-                    self._before, f"the fallback {attempt.member.name} refused the request ({failure.status})"
+                    self.failed_before, f"the fallback {attempt.member.name} refused the request ({failure.status})"
                 )
         else:
             if not isinstance(outcome.failure, UpstreamFailure):
@@ -494,13 +482,13 @@ class Exchange(HedgingHost):
         If none can say it, the client hears why the first can't. If one that can has failed before, it hears of that
         failure, which may pass: the request was right.
         """
-        before = self._before
+        before = self.failed_before
         was_unsayable = before is None or before.reason in UNSAYABLE
         decision = self._retry_policy().after_no_way(attempt, self.loop.time(), anyhow=was_unsayable)
         if before is None:
             if decision is None:
                 raise error
-            self._before = error
+            self.failed_before = error
         self.tried += (f"{attempt.member.name}={error.reason.code}",)
         if decision is not None:
             return decision
@@ -637,7 +625,7 @@ class Exchange(HedgingHost):
         assert routing is not None, "the way is of it"
         now_s = self._forward_s = self.loop.time()
         parts.retry_budget.on_request(now_s)
-        if self._reservation.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
+        if self._reservation.estimate is not NO_TOKENS or (self._calls is not None and not self.is_tunnel):
             self._meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint, self.plan.dialect)
             self._pass_through(filters)
             if self._calls is not None and self.plan.terms.wants_cost:
@@ -714,7 +702,7 @@ class Exchange(HedgingHost):
         """Send a copy, put into the API of its upstream where that has another one."""
         has_adapter = any(member.adapter is not None for member in mirror[1].members)
         prepare = self._prepare if has_adapter else None
-        thread = self._prepare_in_thread if has_adapter and self.prepares_in_thread else None
+        thread = self._prepare_in_thread if has_adapter and self.is_large else None
         self.gateway.mirrors.copy(
             mirror,
             routing,
@@ -775,16 +763,6 @@ class Exchange(HedgingHost):
 
     # -- what its attempts ask for (group.AttemptHost) ------------------------------------------------
 
-    @property
-    def is_streamed(self) -> bool:
-        """True when the client gets an event stream."""
-        return self.reply is not None and self.reply.is_sse
-
-    @property
-    def wants_stream(self) -> bool:
-        """True when the client asked for an event stream."""
-        return self.fields.stream and not self.lasts
-
     def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
         member = attempt.member
@@ -808,27 +786,11 @@ class Exchange(HedgingHost):
             told = told.leaving_out(dropped)
         return told
 
-    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
-        """Note how an attempt ended that another one follows."""
-        is_status = failure.reason is Reason.UPSTREAM_STATUS
-        if self._before is None or not (is_status and failure.status in _REFUSALS):
-            self._before = failure
-        self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
-
-    def attempt_fields(self) -> AttemptFields:
-        """Return the fields of a reply that tell of the attempts so far."""
-        return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
-
     def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Return what an attempt sends. Raises VeloxError for what the API of its upstream can't say."""
         if attempt.member.adapter is None and not self.plan.has_addresses:  # as it came
             return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
         return self._prepare(attempt, None if self._meter is None else self._meter.note, keeps=True)
-
-    @property
-    def prepares_in_thread(self) -> bool:
-        """True where what is sent may take long to be put into another API, or to be given another model."""
-        return self.body is not None and is_large((self.body,))
 
     async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Do what prepare() does: in steps, or where another API is written in the worker's thread for such work."""
@@ -950,11 +912,6 @@ class Exchange(HedgingHost):
             and bool(body)
             and adapter.has_sealed(body or b"", client_api)
         )
-
-    @property
-    def rules(self) -> RetryRules:
-        """Which errors are tried again."""
-        return self.gateway.parts.retry_rules
 
     def goes_on_with(self, attempt: Attempt) -> None:
         """Note which of two attempts is left."""

@@ -54,7 +54,7 @@ class TunnelExchange(Exchange):
 
     __slots__ = ()
 
-    lasts = True
+    is_tunnel = True
 
     # -- what the client does meanwhile ---------------------------------------------------------
 
@@ -106,7 +106,6 @@ class TunnelExchange(Exchange):
         self.release_routing()  # it uses no pool, and may last for hours
         assert self._way is not None, "a tunnel has a route"
         parts = self.gateway.parts
-        more = (parts.reply_fields, self._reservation.limits.headers)
         rules = self._way.parts.entry.response_headers or None
         place = nowhere if self._keeping is None else self._keeping.place
         return TunnelReply(
@@ -114,7 +113,8 @@ class TunnelExchange(Exchange):
             self.head,
             self.id,
             self.loop,
-            *more,
+            parts.reply_fields,
+            self._reservation.limits.headers,
             tunnels=parts.tunnels,
             rules=rules,
             guard=self.plan.guard,

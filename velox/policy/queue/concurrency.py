@@ -96,8 +96,8 @@ class ConcurrencyLimit:
         """How many more may begin; below 0: some began without asking, as second attempts do."""
         return _UNLIMITED
 
-    def begin(self, now_s: float, *, lasts: bool = False) -> None:
-        """A request begins. lasts: it becomes a tunnel. Whether it was allowed to is the caller's affair."""
+    def begin(self, now_s: float, *, is_tunnel: bool = False) -> None:
+        """A request begins. is_tunnel: it becomes a tunnel. Whether it was allowed to is the caller's affair."""
         self.n_begun += 1
 
     def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
@@ -110,8 +110,8 @@ class ConcurrencyLimit:
     def refused(self, began_s: float, now_s: float) -> None:
         """The upstream said that it has too much to do (429, 503), or nothing for as long as one waits."""
 
-    def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
-        """A request has ended, however. replied: replied() was called for it. began_s, lasts: as given to begin()."""
+    def ended(self, began_s: float, now_s: float, *, replied: bool, is_tunnel: bool = False) -> None:
+        """Count the end of a request. replied: replied() was called for it. began_s, is_tunnel: as given to begin()."""
         self.n_begun -= 1
 
 
@@ -178,9 +178,9 @@ class AdaptiveLimit(ConcurrencyLimit):
     def room(self) -> int:
         return int(self._limit) - self.in_flight
 
-    def begin(self, now_s: float, *, lasts: bool = False) -> None:
+    def begin(self, now_s: float, *, is_tunnel: bool = False) -> None:
         self.n_begun += 1
-        if lasts:
+        if is_tunnel:
             self._n_lasting += 1
             return
         current = self._round
@@ -228,9 +228,9 @@ class AdaptiveLimit(ConcurrencyLimit):
         self._signal(max(1.0, least, self._refused * _LEAST_REFUSED, limit * _CUT), now_s)
         self._sign = self._refused
 
-    def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
+    def ended(self, began_s: float, now_s: float, *, replied: bool, is_tunnel: bool = False) -> None:
         self.n_begun -= 1
-        if lasts:
+        if is_tunnel:
             self._n_lasting -= 1
             return
         current = self._round

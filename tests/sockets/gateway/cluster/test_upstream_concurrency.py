@@ -53,8 +53,8 @@ class Noted(FixedLimit):
     def refused(self, began_s: float, now_s: float) -> None:
         self.told.append("refused")
 
-    def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
-        super().ended(began_s, now_s, replied=replied, lasts=lasts)
+    def ended(self, began_s: float, now_s: float, *, replied: bool, is_tunnel: bool = False) -> None:
+        super().ended(began_s, now_s, replied=replied, is_tunnel=is_tunnel)
         self.told.append("end" if replied else "end without a reply")
 
 

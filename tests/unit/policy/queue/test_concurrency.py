@@ -30,10 +30,10 @@ def test_fixed_limit_has_room_for_so_many() -> None:
     limit = FixedLimit(2)
     limit.begin(0.0)
     assert limit.room == 1
-    limit.begin(0.0, lasts=True)
+    limit.begin(0.0, is_tunnel=True)
     assert (limit.room, limit.in_flight, limit.n_begun) == (0, 2, 2)
 
-    limit.ended(0.0, 1.0, replied=True, lasts=True)
+    limit.ended(0.0, 1.0, replied=True, is_tunnel=True)
 
     assert limit.room == 1
     assert repr(limit) == "<FixedLimit 1 of 2>"
@@ -415,12 +415,12 @@ def test_limit_is_never_below_one() -> None:
 def test_tunnels_do_not_count() -> None:
     """They last, and their delay says nothing; n_begun is for whoever has to know who is on the way."""
     limit = AdaptiveLimit(MOST)
-    limit.begin(0.0, lasts=True)
+    limit.begin(0.0, is_tunnel=True)
     limit.begin(0.0)
 
     assert (limit.in_flight, limit.n_begun, limit.room) == (1, 2, 3)
 
-    limit.ended(0.0, 1.0, replied=False, lasts=True)
+    limit.ended(0.0, 1.0, replied=False, is_tunnel=True)
     limit.ended(0.0, 1.0, replied=False)
 
     assert (limit.in_flight, limit.n_begun, limit.room) == (0, 0, 4)

@@ -1,0 +1,88 @@
+"""What is known of a request while it runs: one object that its exchange writes, and its attempts and the log read.
+
+Knows: these values, and what follows from them. Does not know: the steps of a request (exchange.py), or what is done
+at an upstream (group.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.access.plan import RequestPlan
+from velox.gateway.cpu_work import is_large
+from velox.gateway.reply.reply import Reply
+from velox.gateway.reply.reply_fields import NO_ATTEMPTS, AttemptFields
+from velox.heads import RequestHead
+from velox.net.application import Client
+from velox.types import BodyFields
+
+__all__ = ["RequestContext"]
+
+# The client hears of one of these only if no attempt before has failed in a way that may pass.
+_REFUSALS: Final = frozenset({400, 404, 413, 422})
+
+
+class RequestContext:
+    """One request while it runs. An exchange inherits from it, so that compiled code reads its attributes directly.
+
+    is_tunnel: it asks for a WebSocket, and has a connection of its own. fields: what was read of its body.
+    phase: what it waits for, for the log. started_ns: when it came, monotonic. deadline_s: when its client stops
+    waiting, on the loop's clock. was_sent: an upstream received the request and did not report it as unprocessed.
+    may_have_begun: an upstream received it, may work on it, and has not answered. n_attempts: at upstreams. upstream:
+    of the last one, or of the one whose reply it is; "" before the first. tried: the others, each "name=reason",
+    "name=status", or "name=hedged" where another was faster. failed_before: how the last attempt ended that another
+    one followed.
+    """
+
+    __slots__ = (
+        *("body", "client", "deadline_s", "failed_before", "fields", "head", "id", "loop", "may_have_begun"),
+        *("n_attempts", "phase", "plan", "reply", "started_ns", "tried", "upstream", "was_sent"),
+    )
+
+    is_tunnel: bool = False
+
+    id: bytes
+    plan: RequestPlan
+    loop: asyncio.AbstractEventLoop
+    client: Client
+    head: RequestHead
+    fields: BodyFields
+    body: bytes | bytearray | None
+    phase: str
+    reply: Reply | None
+    started_ns: int
+    deadline_s: float
+    was_sent: bool
+    may_have_begun: bool
+    n_attempts: int
+    upstream: str
+    tried: tuple[str, ...]
+    failed_before: VeloxError | None
+
+    @property
+    def is_streamed(self) -> bool:
+        """True when the client gets an event stream."""
+        return self.reply is not None and self.reply.is_sse
+
+    @property
+    def wants_stream(self) -> bool:
+        """True when the client asked for an event stream."""
+        return self.fields.stream and not self.is_tunnel
+
+    @property
+    def is_large(self) -> bool:
+        """True where its body may take long to be put into another API, or to be given another model."""
+        return self.body is not None and is_large((self.body,))
+
+    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
+        """Note how an attempt ended that another one follows, or is beside."""
+        is_status = failure.reason is Reason.UPSTREAM_STATUS
+        if self.failed_before is None or not (is_status and failure.status in _REFUSALS):
+            self.failed_before = failure
+        self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
+
+    def attempt_fields(self) -> AttemptFields:
+        """Return the fields of a reply that tell of the attempts so far."""
+        return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
