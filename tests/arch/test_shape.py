@@ -59,13 +59,9 @@ def test_no_folder_has_more_files_than_a_reader_takes_in() -> None:
 INTERFACES = frozenset(
     {
         "access/places.SharedObjects",
-        "answers/answers.AnswerStore",
-        "answers/answers.BackgroundOwner",
-        "answers/background.Keeping",
         "answers/kept_answers.SharedAnswers",
         "cluster/group.AttemptHost",
         "cluster/group.AttemptReply",
-        "front/coded_bodies.RequestTaker",
         "limits/budgets.Destinations",
         "limits/calls.RecordedAttempt",
         "limits/calls.RecordedMember",
@@ -77,10 +73,6 @@ INTERFACES = frozenset(
         "translation/translated_reply.ReplyTranslator",
         "translation/translated_reply.StreamTranslator",
         "upstreams/member.Counts",
-        "websocket/responses_socket.SocketOwner",
-        "websocket/responses_socket._TlsTransport",
-        "websocket/sockets.Keeping",
-        "websocket/sockets.Kept",
     }
 )
 

@@ -30,7 +30,17 @@ from velox.policy.pace import PaceRules
 from velox.protocol.websocket.handshake import GOING_AWAY, POLICY, TRY_LATER, FrameScanner, close_frame
 from velox.protocol.websocket.messages import MessageError
 
-__all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Gate", "HoldingGate", "Tunnel", "TunnelEnd", "TunnelLimits"]
+__all__ = [
+    "CLOSE_S",
+    "READ_BYTES",
+    "UNSENT_BYTES",
+    "Gate",
+    "HoldingGate",
+    "TlsTransport",
+    "Tunnel",
+    "TunnelEnd",
+    "TunnelLimits",
+]
 
 # What may wait to be sent on one side before the other is not read any more.
 UNSENT_BYTES: Final = 64 * 1024
@@ -58,7 +68,7 @@ class HoldingGate(Gate, Protocol):
         """What came and has not gone on."""
 
 
-class _TlsTransport(Protocol):
+class TlsTransport(Protocol):
     """What a TLS transport has beside asyncio.Transport."""
 
     def set_read_buffer_limits(self, high: int, low: int) -> None:
@@ -272,7 +282,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
             transport.pause_reading()
         transport.set_write_buffer_limits(UNSENT_BYTES)
         if hasattr(transport, "set_read_buffer_limits"):
-            cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)  # as in upstream/http1.py
+            cast(TlsTransport, transport).set_read_buffer_limits(1, 0)  # as in upstream/http1.py
         transport.set_protocol(self)
 
     def start(self) -> None:

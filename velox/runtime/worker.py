@@ -26,7 +26,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access.access import Access
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.access.places import SharedObjects
-from velox.gateway.answers.answers import Answers, AnswerStore
+from velox.gateway.answers.answers import Answers
 from velox.gateway.auth import Authenticator
 from velox.gateway.cluster.models import Describe, ModelsPage
 from velox.gateway.front.cors import CrossOrigin
@@ -96,7 +96,8 @@ from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 
-if TYPE_CHECKING:  # loads a library, which most gateways don't need
+if TYPE_CHECKING:  # loads a dialect or a library, which most gateways don't need
+    from velox.gateway.answers.kept_answers import KeptAnswers
     from velox.runtime.shared.answers import AnswerSharing
     from velox.runtime.shared.objects import ObjectSharing
     from velox.runtime.shared.postgres_pool import PostgresPool
@@ -451,7 +452,7 @@ class Worker:
         ring = AnswerRing(memory, self._context.block)
         asks_others = shares_answers(settings) and any(map(has_adapter, settings.upstreams))
 
-        def make() -> AnswerStore:
+        def make() -> KeptAnswers:
             from velox.gateway.answers.kept_answers import KeptAnswers
 
             self._shared = self._shared_answers()

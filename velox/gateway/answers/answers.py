@@ -4,34 +4,29 @@
     kept.keeper()   has the answer of a translated request kept, unless that says `store: false`
     serve()         GET, DELETE and the rest of /responses/ID, for an answer that is kept here
 
-Knows: which requests may be for such an answer. Does not know: how one is found (kept_answers.py, which loads a dialect
-that most gateways don't need).
+Knows: which requests may be for such an answer. Does not know: how one is found (kept_answers.py).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.answers.values import AnswerPlace, Unfolded
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
 from velox.heads import Headers, ReplyHead, RequestHead
-from velox.net.application import Client, ClientExchange
 from velox.net.client.body_budget import BodyBudget
-from velox.types import AnswerKeeper, ApiKind, Caller
+from velox.types import ApiKind, Caller
+
+if TYPE_CHECKING:  # loads a dialect, which most gateways don't need
+    from velox.gateway.answers.kept_answers import KeptAnswers
 
 __all__ = [
     "REFERRING",
-    "AnswerPlace",
-    "AnswerStore",
     "Answers",
-    "AnswersDownError",
-    "BackgroundOwner",
-    "Changed",
     "Room",
-    "Unfolded",
     "is_of_answer",
     "names_own",
     "unknown_object",
@@ -45,102 +40,22 @@ _CONVERSATIONS_PATH: Final = b"/conversations"
 _OWN: Final = ("resp_vx", "conv_vx")  # no provider's id begins so
 
 
-class Unfolded(NamedTuple):
-    """A request with its whole input. previous: the answer that it goes on from. own: the items that came.
-
-    conversation: that both go into; None: none that is kept here.
-    """
-
-    body: bytes
-    previous: str | None
-    own: bytes
-    conversation: str | None = None
-
-
-class AnswerPlace(NamedTuple):
-    """What a path names: an answer, and what stands behind it."""
-
-    answer_id: str
-    rest: str
-
-
-class BackgroundOwner(Protocol):
-    """What an answer in the background asks of the gateway."""
-
-    loop: asyncio.AbstractEventLoop
-
-    def submit(
-        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
-    ) -> ClientExchange | None:
-        """Take a whole request; None when it was refused on the spot."""
-
-
-class AnswerStore(Protocol):
-    """What keeps answers (kept_answers.py)."""
-
-    async def unfold(self, body: bytes | bytearray, caller: Caller) -> Unfolded | None:
-        """See Answers."""
-
-    def keeper(self, caller: Caller, unfolded: Unfolded | None) -> AnswerKeeper:
-        """Return who keeps the answer of a request."""
-
-    async def readers(
-        self, keeper: AnswerKeeper, body: bytes | bytearray, *, may_pass: bool
-    ) -> tuple[ReplyFilter, ...]:
-        """Return what a keeper needs among the filters of the reply, in their order.
-
-        may_pass: the answer may pass as it came, from a provider that does not keep it, and is then to be read.
-        """
-
-    def in_background(
-        self,
-        owner: BackgroundOwner,
-        bodies: BodyBudget,
-        head: RequestHead,
-        body: bytes | bytearray,
-        caller: Caller,
-        answer_id: str,
-        keeper: AnswerKeeper,
-    ) -> bytes:
-        """Begin an answer in the background; return what its client is told. Raises VeloxError."""
-
-    async def serve(
-        self,
-        place: AnswerPlace,
-        head: RequestHead,
-        body: bytes | bytearray,
-        caller: Caller,
-        makes: Callable[[], str] | None,
-    ) -> bytes | None:
-        """Return what is told of an answer or conversation; None: it is not kept here. Raises VeloxError."""
-
-
-class Changed(NamedTuple):
-    """What is kept after a change: texts with their ids, the one that was changed last."""
-
-    texts: Sequence[tuple[tuple[str, ...], bytes]]
-
-
-class AnswersDownError(Exception):
-    """The store that several gateways share can't be asked."""
-
-
 _CONVERSATIONS: Final = AnswerPlace("", "")
 
 
 class Answers:
     """Of one worker. make: of what keeps them, once it is needed. is_used: tells whether anybody has kept any."""
 
-    def __init__(self, make: Callable[[], AnswerStore], is_used: Callable[[], bool]) -> None:
+    def __init__(self, make: Callable[[], KeptAnswers], is_used: Callable[[], bool]) -> None:
         self._make: Final = make
         self._is_used: Final = is_used
-        self._made: AnswerStore | None = None
+        self._made: KeptAnswers | None = None
 
     def __repr__(self) -> str:
         return f"<Answers {self._made!r}>"
 
     @property
-    def kept(self) -> AnswerStore:
+    def kept(self) -> KeptAnswers:
         """What keeps them, made with the first question."""
         if self._made is None:
             self._made = self._make()

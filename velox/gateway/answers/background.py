@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 from velox.dialects.canonical.errors import BadRequestError
 from velox.dialects.canonical.model import ApiError, ErrorKind
@@ -22,15 +22,14 @@ from velox.dialects.openai_errors import read_error
 from velox.dialects.responses.background import BackgroundAnswer
 from velox.dialects.responses.kept import KeptAnswer
 from velox.errors import VeloxError
-from velox.gateway.answers.answers import BackgroundOwner
 from velox.gateway.translation.client_request import refusal
 from velox.heads import Headers, RequestHead
-from velox.net.application import ChunkWriter, ClientExchange, PairsOnly, Successor
+from velox.net.application import Application, ChunkWriter, ClientExchange, PairsOnly, Successor
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.refusals import no_room
 from velox.types import Caller
 
-__all__ = ["Keeping", "begin"]
+__all__ = ["begin"]
 
 _LOOK_S: Final = 1.0
 _ALIVE_S: Final = 60
@@ -46,20 +45,17 @@ _NOT_PASSED: Final = frozenset(
     }
 )
 
-
-class Keeping(Protocol):
-    """Where answers are kept (kept_answers.py)."""
-
-    def keep(self, answer: KeptAnswer) -> None:
-        """Keep an answer; the latest of one id counts."""
-
-    async def found(self, object_id: str, caller: Caller) -> KeptAnswer | None:
-        """Return the answer with this id; None: there is none, or no longer. Raises VeloxError."""
+# Keeps an answer; the latest of one id counts.
+Keep: TypeAlias = Callable[[KeptAnswer], None]
+# Returns the answer with an id; None: there is none, or no longer. Raises VeloxError.
+Found: TypeAlias = Callable[[str, Caller], Awaitable[KeptAnswer | None]]
 
 
 def begin(
-    owner: BackgroundOwner,
-    kept: Keeping,
+    application: Application,
+    loop: asyncio.AbstractEventLoop,
+    keep: Keep,
+    found: Found,
     bodies: BodyBudget,
     head: RequestHead,
     body: bytes | bytearray,
@@ -73,7 +69,8 @@ def begin(
 ) -> bytes:
     """Begin an answer; return what its client is told. Raises VeloxError.
 
-    own_input: the items that it sent. keep_end: keeps the answer that is made.
+    application: gets the request that makes it. keep: keeps an answer as it is meanwhile; found: finds it, and raises
+    VeloxError. own_input: the items that the request sent. keep_end: keeps the answer that is made.
     """
     try:
         answer = BackgroundAnswer(answer_id, int(time.time()), body, previous, conversation)
@@ -82,11 +79,11 @@ def begin(
     request = answer.request()
     if not bodies.take_unless_waiting(len(request)):
         raise no_room(close=False)
-    run = _Run(owner, kept, caller, answer, own_input, keep_end, lambda: bodies.give(len(request)))
+    run = _Run(application, loop, keep, found, caller, answer, own_input, keep_end, lambda: bodies.give(len(request)))
     told = run.keep("queued")
     fields = [field for field in head.headers if field[0] not in _NOT_PASSED]
     sub = RequestHead.of(b"POST", head.target, [*fields, *_JSON], len(request))
-    owner.loop.call_soon(run.begin, sub, request)
+    loop.call_soon(run.begin, sub, request)
     return told
 
 
@@ -99,16 +96,20 @@ class _Run(PairsOnly):
 
     def __init__(
         self,
-        owner: BackgroundOwner,
-        kept: Keeping,
+        application: Application,
+        loop: asyncio.AbstractEventLoop,
+        keep: Keep,
+        found: Found,
         caller: Caller,
         answer: BackgroundAnswer,
         own_input: bytes,
         keep_end: Callable[[KeptAnswer], None],
         give_room: Callable[[], None],
     ) -> None:
-        self._owner: Final = owner
-        self._kept: Final = kept
+        self._application: Final = application
+        self._loop: Final = loop
+        self._keep: Final = keep
+        self._found: Final = found
         self._caller: Final = caller
         self._answer: Final = answer
         self._input: Final = own_input
@@ -127,13 +128,13 @@ class _Run(PairsOnly):
     def keep(self, status: str) -> bytes:
         """Keep the answer as it is now, and return it."""
         response = self._answer.begun(status)
-        self._kept.keep(self._made(response, int(time.time()) + _ALIVE_S))
+        self._keep(self._made(response, int(time.time()) + _ALIVE_S))
         return response
 
     def begin(self, head: RequestHead, body: bytes) -> None:
         """Ask for the answer."""
-        self._watch = self._owner.loop.create_task(self._look())
-        exchange = self._owner.submit(self, head, body, self._caller)
+        self._watch = self._loop.create_task(self._look())
+        exchange = self._application.submit(self, head, body, self._caller)
         if not self._is_over:
             self._exchange = exchange
 
@@ -143,7 +144,7 @@ class _Run(PairsOnly):
         while not self._is_over:
             await asyncio.sleep(_LOOK_S)
             n_looks += 1
-            kept = await self._kept.found(self._answer.id, self._caller)
+            kept = await self._found(self._answer.id, self._caller)
             if kept is None or not kept.until_s:
                 self._is_over = True
                 exchange, self._exchange = self._exchange, None
@@ -214,11 +215,11 @@ class _Run(PairsOnly):
         self.release_body()
         if self._watch is not None:
             self._watch.cancel()
-        self._owner.loop.create_task(self._keep_unless_over(response))
+        self._loop.create_task(self._keep_unless_over(response))
 
     async def _keep_unless_over(self, response: bytes) -> None:
         try:
-            kept = await self._kept.found(self._answer.id, self._caller)
+            kept = await self._found(self._answer.id, self._caller)
         except VeloxError:
             kept = None  # nobody can say: what was told last counts
         if kept is not None and kept.until_s:

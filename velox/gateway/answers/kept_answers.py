@@ -8,6 +8,7 @@ Knows: whose an answer is, and where it is found. Does not know: what stands in 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import deque
@@ -42,13 +43,14 @@ from velox.dialects.responses.kept import (
     wants_kept,
 )
 from velox.errors import Reason, VeloxError
-from velox.gateway.answers.answers import AnswerPlace, AnswersDownError, BackgroundOwner, Changed, Unfolded
 from velox.gateway.answers.background import begin
+from velox.gateway.answers.values import AnswerPlace, AnswersDownError, Changed, Unfolded
 from velox.gateway.cpu_work import LARGE_BYTES, TranslationThread
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
 from velox.gateway.translation.client_request import refusal
 from velox.heads import ReplyHead, RequestHead
+from velox.net.application import Application
 from velox.net.client.body_budget import BodyBudget
 from velox.protocol.sse_events import SseEvents
 from velox.shm.answer_ring import AnswerRing
@@ -143,7 +145,10 @@ class KeptAnswers:
     async def readers(
         self, keeper: AnswerKeeper, body: bytes | bytearray, *, may_pass: bool
     ) -> tuple[ReplyFilter, ...]:
-        """See AnswerStore."""
+        """Return what a keeper needs among the filters of the reply, in their order.
+
+        may_pass: the answer may pass as it came, from a provider that does not keep it, and is then to be read.
+        """
         reads = may_pass and await self._doing(len(body), partial(wants_kept, body))
         reading = (ReadAnswer(keeper, body, self._ring.most_bytes),) if reads else ()
         if not reads and len(body) <= LARGE_BYTES:
@@ -154,7 +159,8 @@ class KeptAnswers:
 
     def in_background(
         self,
-        owner: BackgroundOwner,
+        application: Application,
+        loop: asyncio.AbstractEventLoop,
         bodies: BodyBudget,
         head: RequestHead,
         body: bytes | bytearray,
@@ -166,7 +172,15 @@ class KeptAnswers:
         own = keeper.own_input(body)
         keep_end = keeper.keep_answer if isinstance(keeper, Keeper) else self.keep
         return begin(
-            *(owner, self, bodies, head, body, caller, answer_id),
+            application,
+            loop,
+            self.keep,
+            self.found,
+            bodies,
+            head,
+            body,
+            caller,
+            answer_id,
             previous=keeper.previous if keeper.conversation is None else None,
             conversation=keeper.conversation,
             own_input=own,

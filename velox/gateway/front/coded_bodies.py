@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from velox.errors import VeloxError, untraced
 from velox.gateway.cpu_work import in_steps
 from velox.gateway.reply.respond import crash
 from velox.heads import RequestHead
-from velox.net.application import Client, ClientExchange
+from velox.net.application import Application, Client, ClientExchange
 from velox.net.client.refusals import no_room
 from velox.protocol.content_coding import coding_of, decoding
 from velox.types import Caller
@@ -29,28 +29,12 @@ __all__ = ["CodedBodies"]
 _OF_THE_CODING: Final = frozenset({b"content-encoding", b"content-digest", b"content-md5", b"digest"})
 
 
-class RequestTaker(Protocol):
-    """Who takes requests (intake.py)."""
-
-    loop: asyncio.AbstractEventLoop
-
-    def submit(
-        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
-    ) -> ClientExchange | None:
-        """Take a whole request; None when it was refused on the spot."""
-
-    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
-        """Answer a request that never became an exchange."""
-
-    def crashed(self, exc: Exception) -> None:
-        """Record an error that is a bug."""
-
-
 class CodedBodies:
-    """Those of one worker. most_bytes: that a decoded body may have."""
+    """Those of one worker. application: gets the decoded requests. most_bytes: that a decoded body may have."""
 
-    def __init__(self, taker: RequestTaker, most_bytes: int) -> None:
-        self.taker: Final = taker
+    def __init__(self, application: Application, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
+        self.application: Final = application
+        self.loop: Final = loop
         self.most_bytes: Final = most_bytes
         self.turn: Final = asyncio.Lock()
 
@@ -72,9 +56,7 @@ class _CodedRequest:
         self._client: Final = client
         self._exchange: ClientExchange | None = None
         self._is_paused = False
-        self._task: asyncio.Task[None] | None = bodies.taker.loop.create_task(
-            self._run(head, body, caller), name="body"
-        )
+        self._task: asyncio.Task[None] | None = bodies.loop.create_task(self._run(head, body, caller), name="body")
 
     def __repr__(self) -> str:
         return f"<_CodedRequest {'decoded' if self._task is None else 'is decoded'}>"
@@ -100,7 +82,7 @@ class _CodedRequest:
             self._exchange.client_resumed()
 
     async def _run(self, head: RequestHead, body: bytes | bytearray, caller: Caller) -> None:
-        bodies, taker = self._bodies, self._bodies.taker
+        bodies, application = self._bodies, self._bodies.application
         error: VeloxError | None = None
         try:
             async with bodies.turn:
@@ -109,13 +91,13 @@ class _CodedRequest:
         except VeloxError as exc:
             error = untraced(exc)
         except Exception as exc:
-            taker.crashed(exc)
+            application.crashed(exc)
             error = crash()
         self._task = None
         if error is not None:
-            taker.refuse(self._client, head, error)
+            application.refuse(self._client, head, error)
             return
-        self._exchange = taker.submit(self._client, _without_coding(head, len(decoded)), decoded, caller)
+        self._exchange = application.submit(self._client, _without_coding(head, len(decoded)), decoded, caller)
         if self._is_paused and self._exchange is not None:
             self._exchange.client_paused()
 

@@ -82,7 +82,7 @@ class Gateway(ExchangeOwner):
         tell = parts.recorder
         self._sockets: Final = ResponsesSockets(self)
         self._probes = Probes(routing.table.routes)
-        self._coded: Final = CodedBodies(self, parts.tunnels.limits.body_bytes)
+        self._coded: Final = CodedBodies(self, loop, parts.tunnels.limits.body_bytes)
         self.thread = TranslationThread()
         self.mirrors = Mirrors(
             loop, self.thread, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed

@@ -94,7 +94,10 @@ _NO_SIGNS: Final = str.maketrans("", "", "-_.")
 
 
 class ExchangeOwner(abc.ABC):
-    """What an exchange asks of the gateway that it belongs to (intake.py)."""
+    """The gateway (intake.py), as what belongs to it sees it: exchanges, and WebSockets that are answered here.
+
+    A base class and no protocol: compiled code reads its attributes directly.
+    """
 
     parts: Parts
     queue: FairQueue[Exchange]
@@ -111,10 +114,22 @@ class ExchangeOwner(abc.ABC):
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
 
     @abc.abstractmethod
+    def check_head(self, head: RequestHead) -> Caller:
+        """Return the caller. Raises VeloxError if the request is refused whatever its body is."""
+
+    @abc.abstractmethod
     def submit(
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
     ) -> ClientExchange | None:
         """Take a whole request; None when it was refused on the spot."""
+
+    @abc.abstractmethod
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
+        """Answer a request that never became an exchange."""
+
+    @abc.abstractmethod
+    def crashed(self, exc: Exception) -> None:
+        """Record an error that is a bug."""
 
     @abc.abstractmethod
     def found_capacity(self) -> None:
@@ -516,7 +531,9 @@ class Exchange(AttemptHost):
             calls.end(_NOT_ASKED)  # the request that follows is recorded, and paid for
         answer_id = f"resp_{self.id.decode('ascii').translate(_NO_SIGNS)}"
         bodies, body = gateway.parts.tunnels.bodies, self.body or b""
-        told = answers.kept.in_background(gateway, bodies, self.head, body, self.plan.caller, answer_id, keeper)
+        told = answers.kept.in_background(
+            gateway, self.loop, bodies, self.head, body, self.plan.caller, answer_id, keeper
+        )
         return AnsweredHere([_JSON], told, [])
 
     async def _read_in_steps(self) -> None:

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.canonical.model import ApiError, ClientCall
@@ -34,16 +34,15 @@ from velox.dialects.responses.socket import (
     type_of,
 )
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.cluster.routing import Routing
-from velox.gateway.cpu_work import LARGE_BYTES, TranslationThread, in_steps, is_large
-from velox.gateway.request.parts import Parts
+from velox.gateway.cpu_work import LARGE_BYTES, in_steps, is_large
+from velox.gateway.request.exchange import ExchangeOwner
 from velox.gateway.translation.client_request import refusal
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import Backlog
 from velox.net.client.refusals import no_room
 from velox.net.message_room import MessageRoom
-from velox.net.tunnel import UNSENT_BYTES
+from velox.net.tunnel import UNSENT_BYTES, TlsTransport
 from velox.net.turn_budget import TurnBudget
 from velox.protocol.reply_body import is_events
 from velox.protocol.sse_events import SseEvents
@@ -61,9 +60,9 @@ from velox.protocol.websocket.frames import (
 )
 from velox.protocol.websocket.handshake import GOING_AWAY, POLICY, TOO_LARGE, TRY_LATER, accept_value, close_frame
 from velox.providers.rows import OPENAI
-from velox.types import Caller, Endpoint
+from velox.types import Endpoint
 
-__all__ = ["ResponsesSocket", "SocketOwner"]
+__all__ = ["ResponsesSocket"]
 
 _PROTOCOL_ERROR: Final = 1002
 _ERRORS_FROM: Final = 400
@@ -92,27 +91,6 @@ _OF_A_BODY: Final[tuple[Header, ...]] = (
 _BETA: Final = (b"openai-beta", b"responses_websockets")
 
 
-class SocketOwner(Protocol):
-    """What a socket asks of the gateway that it belongs to (intake.py)."""
-
-    parts: Parts
-    routing: Routing
-    loop: asyncio.AbstractEventLoop
-    thread: TranslationThread
-    draining: bool
-
-    def check_head(self, head: RequestHead) -> Caller:
-        """Refuse what is refused whatever its body is; return the caller. Raises VeloxError."""
-
-    def submit(
-        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
-    ) -> ClientExchange | None:
-        """Take a whole request; None when it was refused on the spot."""
-
-    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
-        """Answer a request that never became an exchange."""
-
-
 class _Message(NamedTuple):
     """One that waits. n_sent: its bytes. asked, problem: of one that was read beside the loop; its text is let go."""
 
@@ -127,11 +105,6 @@ class _Message(NamedTuple):
         return len(self.text) + (0 if self.asked is None else len(self.asked.body))
 
 
-class _TlsTransport(Protocol):
-    def set_read_buffer_limits(self, high: int, low: int) -> None:
-        """See net/tunnel.py."""
-
-
 class ResponsesSocket(asyncio.BufferedProtocol):
     """One connection, from the handshake on. on_closed: called once, when it is gone.
 
@@ -140,7 +113,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        owner: SocketOwner,
+        owner: ExchangeOwner,
         client: Client,
         head: RequestHead,
         budget: TurnBudget,
@@ -232,7 +205,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             transport.pause_reading()  # it looks at the kind of its protocol when it begins to read
         transport.set_write_buffer_limits(UNSENT_BYTES)
         if hasattr(transport, "set_read_buffer_limits"):
-            cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)
+            cast(TlsTransport, transport).set_read_buffer_limits(1, 0)
         transport.set_protocol(self)
         if early:
             self._received(early)

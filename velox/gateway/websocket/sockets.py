@@ -9,9 +9,10 @@ Knows: which are open, and how much they may keep. Does not know: what is said o
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.request.exchange import ExchangeOwner
 from velox.heads import RequestHead
 from velox.net.application import Client
 from velox.net.turn_budget import TurnBudget
@@ -19,7 +20,7 @@ from velox.protocol.websocket.handshake import GOING_AWAY
 from velox.types import ApiKind, Caller
 
 if TYPE_CHECKING:  # loads a dialect, which most gateways don't need
-    from velox.gateway.websocket.responses_socket import ResponsesSocket, SocketOwner
+    from velox.gateway.websocket.responses_socket import ResponsesSocket
 
 __all__ = ["ResponsesSockets", "forget_oldest"]
 
@@ -30,7 +31,7 @@ _MOST_KEPT_BYTES: Final = 256 * 1024 * 1024
 class ResponsesSockets:
     """Those of one worker."""
 
-    def __init__(self, owner: SocketOwner) -> None:
+    def __init__(self, owner: ExchangeOwner) -> None:
         self._owner: Final = owner
         self._open: Final[set[ResponsesSocket]] = set()
         self._budget: Final = TurnBudget(owner.loop)
@@ -90,27 +91,7 @@ class ResponsesSockets:
         self._owner.parts.tunnels.give(socket)
 
 
-class Kept(Protocol):
-    """The conversations of a connection."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """How much they are."""
-
-    def forget(self) -> None:
-        """Keep none of them."""
-
-
-class Keeping(Protocol):
-    """A connection, as far as it holds memory. moved_s: when a message, or an answer, last came to its end."""
-
-    moved_s: float
-
-    @property
-    def messages(self) -> Kept: ...
-
-
-def forget_oldest(sockets: Collection[Keeping], most_bytes: int) -> None:
+def forget_oldest(sockets: Collection[ResponsesSocket], most_bytes: int) -> None:
     """Have those forget their conversations that were silent for longest, until all keep no more than so much."""
     n_bytes = sum(socket.messages.kept_bytes for socket in sockets)
     if n_bytes <= most_bytes:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
-from velox.gateway.answers.answers import AnswersDownError, Changed
+from velox.gateway.answers.values import AnswersDownError, Changed
 from velox.runtime.shared.store import Outage, StoreDownError
 
 __all__ = ["LEAST_S", "AnswerBytes", "AnswerSharing"]

@@ -72,7 +72,6 @@ class Taker:
     """Takes requests, and notes them."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
         self.taken: list[tuple[RequestHead, bytes]] = []
         self.refused: list[Reason] = []
         self.bugs: list[Exception] = []
@@ -95,12 +94,16 @@ class Taker:
         self.bugs.append(exc)
 
 
+def bodies_of(taker: Taker, most_bytes: int) -> CodedBodies:
+    return CodedBodies(taker, asyncio.get_running_loop(), most_bytes)
+
+
 @in_loop
 async def test_request_goes_on_without_its_coding() -> None:
     """C16: its length is that of the body; what was said of the coded one is gone, as is its coding."""
     taker = Taker()
     head = request_head(more=HEAD)
-    CodedBodies(taker, 1 << 30).open(RoomyClient(), head, gzip.compress(TEXT), ANYONE)
+    bodies_of(taker, 1 << 30).open(RoomyClient(), head, gzip.compress(TEXT), ANYONE)
     await taker.done.wait()
 
     ((sent, body),) = taker.taken
@@ -113,7 +116,7 @@ async def test_request_goes_on_without_its_coding() -> None:
 async def test_others_have_turns_meanwhile() -> None:
     """C16: a body of a megabyte takes several turns of the loop."""
     taker, n_turns = Taker(), 0
-    CodedBodies(taker, 1 << 30).open(RoomyClient(), request_head(more=HEAD), gzip.compress(TEXT), ANYONE)
+    bodies_of(taker, 1 << 30).open(RoomyClient(), request_head(more=HEAD), gzip.compress(TEXT), ANYONE)
     while not taker.done.is_set():
         await asyncio.sleep(0)
         n_turns += 1
@@ -124,7 +127,7 @@ async def test_others_have_turns_meanwhile() -> None:
 async def test_connection_is_heard_before_and_after() -> None:
     """A client that reads slowly before its request has begun does so after."""
     taker = Taker()
-    exchange = CodedBodies(taker, 1 << 30).open(RoomyClient(), request_head(more=HEAD), gzip.compress(TEXT), ANYONE)
+    exchange = bodies_of(taker, 1 << 30).open(RoomyClient(), request_head(more=HEAD), gzip.compress(TEXT), ANYONE)
     exchange.client_paused()
     exchange.client_resumed()
     exchange.client_paused()
@@ -138,7 +141,7 @@ async def test_connection_is_heard_before_and_after() -> None:
 async def test_client_that_leaves_ends_the_work() -> None:
     """And the next one has its turn."""
     taker = Taker()
-    bodies = CodedBodies(taker, 1 << 30)
+    bodies = bodies_of(taker, 1 << 30)
     left = bodies.open(RoomyClient(), request_head(more=HEAD), gzip.compress(TEXT), ANYONE)
     await asyncio.sleep(0)
     left.client_gone()
@@ -160,6 +163,6 @@ async def test_client_that_leaves_ends_the_work() -> None:
 async def test_body_that_is_none_or_too_large_is_refused(body: bytes, room: int, most: int, reason: Reason) -> None:
     """C16: bounds are of the decoded body: VELOX_MAX_BODY, and the room that all bodies have together."""
     taker = Taker()
-    CodedBodies(taker, most).open(RoomyClient(room), request_head(more=HEAD), body, ANYONE)
+    bodies_of(taker, most).open(RoomyClient(room), request_head(more=HEAD), body, ANYONE)
     await taker.done.wait()
     assert taker.refused == [reason] and not taker.taken and not taker.bugs

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from velox.dialects.responses.kept import KeptAnswer
 from velox.errors import Reason, VeloxError
-from velox.gateway.answers.answers import Answers, AnswersDownError, Changed, Room, Unfolded, is_of_answer, names_own
+from velox.gateway.answers.answers import Answers, Room, is_of_answer, names_own
 from velox.gateway.answers.kept_answers import KeptAnswers, ReadAnswer
+from velox.gateway.answers.values import AnswersDownError, Changed, Unfolded
 from velox.gateway.reply.filters import FilterChain, ReplyFilter
 from velox.heads import ReplyHead, RequestHead
 from velox.net.client.body_budget import BodyBudget

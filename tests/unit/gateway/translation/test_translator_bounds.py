@@ -15,6 +15,7 @@ from velox.gateway.reply.filters import FilterChain
 from velox.gateway.translation.translated_reply import TranslatedReply
 from velox.gateway.translation.translators import GenerationTranslator, NonStreamingTranslator
 from velox.heads import ReplyHead
+from velox.protocol.usage.tokens import TokenUsage
 
 
 class ManyEvents:
@@ -50,6 +51,7 @@ class Vectors:
     """Puts back what it is given."""
 
     dropped: tuple[str, ...] = ()
+    tokens = TokenUsage()
 
     def answer(self, body: bytes) -> bytes:
         return body

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from velox.gateway.answers.answers import AnswersDownError, Changed
+from velox.gateway.answers.values import AnswersDownError, Changed
 from velox.runtime.shared.answers import AnswerSharing
 from velox.runtime.shared.objects import ObjectSharing
 from velox.runtime.shared.store import StoreDownError
