@@ -25,10 +25,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from bench.instructions.calibration import calibrate
@@ -71,16 +72,17 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 AT_ONCE: Final = 8
 _TURNS: Final = 10  # of the loop, after which everything has gone as far as it goes
 _MOST_RECORDS: Final = 32768  # nobody takes them out
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _HZ: Final = 500  # more than the kernel's clock gives
 # Requests before any count: until the interpreter has specialised what it runs, and the gateway has seen each of 100
 # callers often enough to know which lines of a head change (with 1,280 requests it had not).
 _WARM_UP: Final = {"equal": 200, "real": 1920, "hostile": 320}
 
 
-def settings_of(kind: Kind, ledger: str = "") -> Settings:
+def settings_of(kind: Kind, ledger: str = "", environment: Mapping[str, str] = _NOTHING) -> Settings:
     """Return what the bench's gateway runs with: keys, a limit, metrics; and a key for its upstream.
 
-    ledger: the folder of what is kept, where anything is.
+    ledger: the folder of what is kept, where anything is. environment: settings beside these.
     """
     kept = {} if not kind.keeps else {"VELOX_LEDGER": ledger}
     if kind.keeps in ("budgets", "managed keys"):
@@ -102,6 +104,7 @@ def settings_of(kind: Kind, ledger: str = "") -> Settings:
             "VELOX_ACCESS_LOG": "off",
             "OPENAI_API_KEY": "sk-bench-upstream",
             **kept,
+            **environment,
         },
         cores=1,
         memory_bytes=0,
@@ -111,9 +114,17 @@ def settings_of(kind: Kind, ledger: str = "") -> Settings:
 class Rig:
     """One worker on a loop of its own, and who talks to it."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        environment: Mapping[str, str] = _NOTHING,
+        origin: Callable[..., asyncio.BaseTransport] | None = None,
+    ) -> None:
+        """environment: settings beside the usual ones. origin: makes another upstream's end of a connection."""
         self._kind: Final = kind
-        make_origin = Http2Origin if kind.upstream == "http2" else Http1Origin
+        self._environment: Final = environment
+        make_origin = origin or (Http2Origin if kind.upstream == "http2" else Http1Origin)
         self._loop: Final = StillLoop(lambda protocol: make_origin(protocol, self._loop, self._upstream))
         self._upstream: Final = Upstream(self._loop)
         self._requests: Final = Requests(kind)
@@ -134,7 +145,7 @@ class Rig:
         """Put a worker together as the supervisor does; return its life."""
         # The ring stays mapped when its file is gone.
         with tempfile.TemporaryDirectory() as folder:
-            settings = settings_of(kind, folder)
+            settings = settings_of(kind, folder, self._environment)
             records = RecordRing(Path(folder, "0.ring"), _MOST_RECORDS) if kind.keeps else None
             return self._worker(settings, records, folder).run()
 
