@@ -102,7 +102,6 @@ _MODULES: Final = (
     "gateway/reply/reply_fields",
     "gateway/reply/request_ids",
     "gateway/cluster/routing",
-    "gateway/cluster/stage",
     "gateway/websocket/tunnel",
     # Connections. ingress.py makes them, and inherits from ingress_state.py.
     "net/client/backlog",

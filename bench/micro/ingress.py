@@ -107,7 +107,7 @@ class _Door(Gateway):
         except VeloxError as error:
             self.refuse(client, head, error)
             return
-        to = way.stages[0].group.members[0].entry.name
+        to = way.levels[0].group.members[0].entry.name
         self.taken = (caller.name, exchange.fields.model, exchange.fields.stream, to)
         client.finish()
 

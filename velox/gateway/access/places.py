@@ -75,7 +75,7 @@ class Places:
     def home(self, members: Iterable[Member], caller: bytes, now_s: float) -> Place | None:
         """Return where a caller keeps what follows no model: the same place each time, as long as it is well.
 
-        members: of one stage. None: none of them is well.
+        members: of one level. None: none of them is well.
         """
         usable = [(each, key) for each, key in _each(members) if _is_usable(each, key, now_s)]
         if not usable:

@@ -1,1 +1,1 @@
-"""Which upstream gets a request, and what follows an attempt: stages, members, waiting, retries, hedging."""
+"""Which upstream gets a request, and what follows an attempt: levels, members, waiting, retries, hedging."""

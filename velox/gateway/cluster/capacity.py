@@ -4,7 +4,7 @@
     notify()       something has ended: who is next in each line that would find room has its turn
 
 Whoever has had a turn, or leaves, passes it on, so that no room is left unused. Lines that wait for the same member get
-its places in turn. There is room where RouteCursor.first() finds some: at the members of the first stage that is well.
+its places in turn. A queue moves when the first healthy priority level has a free slot.
 A line stands still while these are full, though others are not.
 
 A line is a fair queue of its own (policy/queue/fair_queue.py), as the one before it: where some upstreams have limits
@@ -23,14 +23,13 @@ from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.cluster.group import Attempt
-from velox.gateway.cluster.stage import Stage
+from velox.gateway.cluster.group import Attempt, PriorityLevel
 from velox.policy.queue.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.types import Priority
 
 __all__ = ["CapacityWaiters", "Claim"]
 
-_Stages: TypeAlias = tuple[Stage, ...]
+_Levels: TypeAlias = tuple[PriorityLevel, ...]
 _Turn: TypeAlias = asyncio.Future[None]
 _NS_PER_S: Final = 1_000_000_000
 _LATEST_NS: Final = 1 << 62
@@ -45,7 +44,7 @@ class Claim(NamedTuple):
 
 
 class _Line:
-    """Those who wait for the same stages. first: who had a turn, and found the place taken."""
+    """Those who wait for the same levels. first: who had a turn, and found the place taken."""
 
     __slots__ = ("first", "queue")
 
@@ -84,14 +83,14 @@ class CapacityWaiters:
         self._most: Final = most
         self._floor: Final = floor
         # Only those with waiting requests: each end of a request looks at all of them. Who got a place last is last.
-        self._lines: Final[dict[_Stages, _Line]] = {}
+        self._lines: Final[dict[_Levels, _Line]] = {}
         self.n_waiting = 0
 
     def __repr__(self) -> str:
         return f"<CapacityWaiters {[len(line) for line in self._lines.values()]}>"
 
     async def wait(
-        self, stages: _Stages, choose: Callable[[float], Attempt | None], until_s: float, claim: Claim
+        self, levels: _Levels, choose: Callable[[float], Attempt | None], until_s: float, claim: Claim
     ) -> Attempt:
         """Wait for a turn; return what is chosen then. choose: given the time; None: there is no room after all.
 
@@ -99,48 +98,48 @@ class CapacityWaiters:
         `until_s`, or at once where the turn would come later; or what `choose` raises.
         """
         loop = asyncio.get_running_loop()
-        turn = self._join(stages, until_s, claim, loop)
+        turn = self._join(levels, until_s, claim, loop)
         attempt: Attempt | None = None
         self.n_waiting += 1
         try:
             async with asyncio.timeout_at(until_s):
                 while attempt is None:
-                    await self._wait_turn(stages, turn)
+                    await self._wait_turn(levels, turn)
                     attempt = choose(loop.time())
                     if attempt is None:  # another one was faster: it is still the first one
                         turn = loop.create_future()
-                        self._line(stages).first.appendleft(turn)
+                        self._line(levels).first.appendleft(turn)
         except TimeoutError:
             raise _late() from None
         finally:
             self.n_waiting -= 1
-            self._has_left(stages, has_place=attempt is not None)
+            self._has_left(levels, has_place=attempt is not None)
             self.notify(loop.time())  # there may be more than one place, or it left with one
         return attempt
 
     def notify(self, now_s: float) -> None:
         """Give who is next in each line a turn if there is room."""
-        for stages, line in self._lines.items():
-            while line and _has_room(stages, now_s):
+        for levels, line in self._lines.items():
+            while line and _has_room(levels, now_s):
                 turn = line.next(_ns(now_s))
                 if not turn.done():
                     turn.set_result(None)
                     break
 
-    def _line(self, stages: _Stages) -> _Line:
-        line = self._lines.get(stages)
+    def _line(self, levels: _Levels) -> _Line:
+        line = self._lines.get(levels)
         if line is None:
-            line = self._lines[stages] = _Line(self._most, self._floor)
+            line = self._lines[levels] = _Line(self._most, self._floor)
         return line
 
-    def _join(self, stages: _Stages, until_s: float, claim: Claim, loop: asyncio.AbstractEventLoop) -> _Turn:
+    def _join(self, levels: _Levels, until_s: float, claim: Claim, loop: asyncio.AbstractEventLoop) -> _Turn:
         """Take a place in a line. Raises VeloxError."""
-        line = self._lines.get(stages)
+        line = self._lines.get(levels)
         # A line that has the most of the places has one for each: somebody else may have to leave it.
         if self.n_waiting >= self._most and (line is None or 2 * len(line) <= self._most):
             raise self._full(self.n_waiting)
         turn: _Turn = loop.create_future()
-        verdict = self._line(stages).queue.offer(
+        verdict = self._line(levels).queue.offer(
             turn,
             _ns(loop.time()),
             caller=claim.caller,
@@ -155,26 +154,26 @@ class CapacityWaiters:
                     other.set_exception(self._full(self.n_waiting))
                     other.exception()
             if verdict.outcome is not Outcome.ADMITTED:
-                self._has_left(stages, has_place=False)
+                self._has_left(levels, has_place=False)
                 raise self._refused(verdict)
         return turn
 
-    async def _wait_turn(self, stages: _Stages, turn: _Turn) -> None:
+    async def _wait_turn(self, levels: _Levels, turn: _Turn) -> None:
         try:
             await turn
         except asyncio.CancelledError:
-            line = self._lines.get(stages)
+            line = self._lines.get(levels)
             if line is not None:
                 line.discard(turn)
             raise
 
-    def _has_left(self, stages: _Stages, *, has_place: bool) -> None:
+    def _has_left(self, levels: _Levels, *, has_place: bool) -> None:
         """One has left a line. has_place: the other lines come before this one now."""
-        line = self._lines.get(stages)
+        line = self._lines.get(levels)
         if not line or has_place:
-            self._lines.pop(stages, None)
+            self._lines.pop(levels, None)
         if line and has_place:
-            self._lines[stages] = line
+            self._lines[levels] = line
 
     def _refused(self, verdict: Verdict[_Turn]) -> VeloxError:
         if verdict.outcome is not Outcome.TOO_LATE:
@@ -199,9 +198,9 @@ def _ns(time_s: float) -> int:
     return _LATEST_NS if time_s == math.inf else round(time_s * _NS_PER_S)
 
 
-def _has_room(stages: _Stages, now_s: float) -> bool:
+def _has_room(levels: _Levels, now_s: float) -> bool:
     """Say whether RouteCursor.first() would find room. Where nobody is well it is to look for itself."""
-    for group, closed in stages:
+    for group, closed in levels:
         has_room = group.has_room(now_s, closed)
         if has_room is not None:
             return has_room

@@ -1,4 +1,4 @@
-"""The members that one stage of a route chooses from, and one attempt of a request at one of them.
+"""The members that one priority level of a route chooses from, and one attempt of a request at one of them.
 
     Group.pick()   a probe that is due, or else the balancer's choice among the healthy members; and which key
     Attempt        one choice, from its begin to its end: what was sent, what came back, and what the member's health,
@@ -10,7 +10,7 @@
     Attempt.overdue()   asked every 0.25 s: is it time to give this upstream up?
 
 Knows: what is asked before a choice (health, balancer, keys, concurrency, scraped load), how one attempt is made and
-how it ended. Does not know: which stage comes next (routing.py), whether a request is tried again (retries.py), or the
+how it ended. Does not know: which level comes next (routing.py), whether a request is tried again (retries.py), or the
 steps of a request around its attempts (exchange.py); what an attempt needs of these is AttemptHost.
 """
 
@@ -23,7 +23,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.cpu_work import in_steps
@@ -58,7 +58,9 @@ __all__ = [
     "AttemptReply",
     "Group",
     "Outcome",
+    "PriorityLevel",
     "RetryDecision",
+    "level_of",
 ]
 
 # What came of an attempt.
@@ -90,7 +92,7 @@ _CREDENTIALS_S: Final = 5.0
 
 
 class Group:
-    """The members of one stage in one worker.
+    """The members of one priority level in one worker.
 
     weights: as configured, by member. models: what each is asked for instead of the model that the client named; None:
     that one. request_rules: of the route. rules: of their health.
@@ -150,24 +152,24 @@ class Group:
         *,
         again: bool = False,
         may_probe: bool = False,
-        anyhow: bool = False,
+        allow_unhealthy: bool = False,
         within_limits: bool = False,
     ) -> Attempt | None:
         """Choose a member, and one of its keys; None: there is none.
 
         key: what requests are kept together by. tried: members that this request can't go to, or not again. again: it
-        has failed once. may_probe: it can go elsewhere if it fails. anyhow: though none is well, but to none whose keys
-        all rest. within_limits: to none that has no room left.
+        has failed once. may_probe: it can go elsewhere if it fails. allow_unhealthy: also where none is healthy, but to
+        none whose keys all rest. within_limits: to none that has no room left.
         """
         probe = self.probe(now_s, tried) if may_probe else None
         if probe is not None:
             return probe
         weights = self.health.weights(now_s, again=again)
-        if not anyhow and not self.health.n_in:
+        if not allow_unhealthy and not self.health.n_in:
             return None
         chance = random.random()
         n = self.balancer.pick(self._weighed(weights, now_s, within_limits), now_s, chance, key, tried)
-        if n is None and anyhow:
+        if n is None and allow_unhealthy:
             weights = self._reachable(now_s)
             n = self.balancer.pick(self._weighed(weights, now_s, within_limits), now_s, chance, key, tried)
         return None if n is None else self.take(n, now_s)
@@ -178,7 +180,7 @@ class Group:
         if n is None:
             return None
         probe = self.take(n, now_s)
-        probe.late_s = self.health.late_s(now_s)
+        probe.probe_timeout_s = self.health.probe_timeout_s(now_s)
         return probe
 
     def pick_resting(
@@ -188,14 +190,14 @@ class Group:
         tried: Collection[int] = (),
         *,
         within_limits: bool = False,
-        anyhow: bool = False,
+        allow_unhealthy: bool = False,
     ) -> Attempt | None:
         """Choose among those that rest, though it is their keys that do; None: there are none. All as in pick().
 
-        anyhow: also among those that are out.
+        allow_unhealthy: also among those that are out.
         """
         weights = [
-            weight if anyhow or member.health.state(now_s) is State.RESTING else 0.0
+            weight if allow_unhealthy or member.health.state(now_s) is State.RESTING else 0.0
             for weight, member in zip(self._weights, self.members, strict=True)
         ]
         n = self.balancer.pick(self._weighed(weights, now_s, within_limits), now_s, random.random(), key, tried)
@@ -212,16 +214,16 @@ class Group:
         """True if a simple group's one member may have a request more."""
         return not self.is_limited or self.members[0].concurrency.room > 0
 
-    def has_room(self, now_s: float, closed: Collection[int] = (), *, anyhow: bool = False) -> bool | None:
+    def has_room(self, now_s: float, closed: Collection[int] = (), *, allow_unhealthy: bool = False) -> bool | None:
         """Say whether one of those that pick() chooses from may have a request more; None: it chooses from none.
 
         closed: members that the request can't go to.
         """
         weights = self.health.weights(now_s)
-        if not anyhow and not self.health.n_in:
+        if not allow_unhealthy and not self.health.n_in:
             return None
         found = [n for n, weight in enumerate(weights) if weight > 0.0 and n not in closed]
-        if anyhow and not found:
+        if allow_unhealthy and not found:
             found = [n for n, weight in enumerate(self._reachable(now_s)) if weight > 0.0 and n not in closed]
         return any(self.members[n].concurrency.room > 0 for n in found) if found else None
 
@@ -250,6 +252,31 @@ class Group:
         candidates.weights = weights
         candidates.is_even = weights is self.health.even  # as they are, neither lowered nor for one that has failed
         return candidates
+
+
+class PriorityLevel(NamedTuple):
+    """A group of a route, for requests that name one model, and those of its members that don't have the model.
+
+    The levels of a route are asked in their order: a request goes to the first that has a healthy member.
+    """
+
+    group: Group
+    closed: frozenset[int]
+
+    @property
+    def is_open(self) -> bool:
+        """True if one of its members has the model."""
+        return len(self.closed) < len(self.group.members)
+
+
+def level_of(group: Group, model: str | None) -> PriorityLevel:
+    """Return the priority level of requests that name a model; None: they name none."""
+    closed = frozenset(
+        n
+        for n, member in enumerate(group.members)
+        if (asked := asked_model(group.models[n], model)) is not None and not member.entry.has_model(asked)
+    )
+    return PriorityLevel(group, closed)
 
 
 def _inflight(members: Sequence[Member]) -> Sequence[int]:
@@ -370,8 +397,8 @@ class Attempt(ReplyListener):
     begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
     broke(), gave_up(). send() does all of that; after Refused, pass_on(), give_up() or abandon() does the rest.
 
-    on_first_byte: called when it has brought the first bytes of a good reply; None for most. late_s: of a probe: when
-    its silence says that the member is not back. is_sent: as far as it is known; it may have failed as it was.
+    on_first_byte: called when it has brought the first bytes of a good reply; None for most. probe_timeout_s: of a
+    probe: one without an answer by then counts as failed. is_sent: as far as it is known; it may have failed as it was.
     may_have_worked: it ended without an answer, and nothing says that the upstream did not take it. translation,
     usage_so_far: as in Prepared. copied: the head of the request that a mirror's is a copy of; it is not sent here.
     """
@@ -379,7 +406,7 @@ class Attempt(ReplyListener):
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
         *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
-        *("copied", "forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member"),
+        *("copied", "forwarder", "is_sent", "key", "keys", "probe_timeout_s", "may_have_worked", "member"),
         *("n", "on_first_byte", "proof", "usage_so_far"),
     )
 
@@ -393,7 +420,7 @@ class Attempt(ReplyListener):
         self.forwarder: Final = member.forwarders[key]
         self.secret = self.forwarder.secret  # what no error may show; None where the client's own key goes up
         self.proof = NO_PROOF  # what it signs in with, where its upstream has no keys
-        self.late_s = math.inf
+        self.probe_timeout_s = math.inf
         self.on_first_byte: Callable[[], None] | None = None
         self.translation: Callable[[], ReplyFilter] | None = None
         self.is_sent = False
@@ -847,7 +874,7 @@ class Attempt(ReplyListener):
             return
         self._forget_key()
         waited_s = now_s - self._began_s
-        is_silent = waited_s >= self.late_s and not self._answers
+        is_silent = waited_s >= self.probe_timeout_s and not self._answers
         self._ended(Verdict.SILENT if is_silent else of_giving_up(waited_s, answered=self._answers), now_s)
 
     def _counts_clients_key(self, refused: ReplyHead) -> bool:

@@ -47,8 +47,8 @@ def hedged(
     host: AttemptHost, cursor: RouteCursor, rules: RetryRules, tries: SecondTries | None, first: Attempt
 ) -> Attempt | HedgedAttempts:
     """Return what a request begins with. rules: of its retries. tries: of its route; None: it does not hedge."""
-    if tries is None and first.late_s < math.inf:
-        tries = ProbeRelief(first.late_s)
+    if tries is None and first.probe_timeout_s < math.inf:
+        tries = ProbeRelief(first.probe_timeout_s)
     if tries is None or not _may_repeat(host):
         return first
     return HedgedAttempts(host, cursor, rules, tries, first)

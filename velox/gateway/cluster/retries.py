@@ -211,15 +211,15 @@ class RetryPolicy:
         self._n_free += 1
         return self._again(other, 0.0, Retry.UNKNOWN_MODEL if is_model else Retry.STATUS, now_s)
 
-    def after_no_way(self, attempt: Attempt, now_s: float, *, anyhow: bool) -> RetryDecision | None:
+    def after_no_way(self, attempt: Attempt, now_s: float, *, allow_unhealthy: bool) -> RetryDecision | None:
         """Decide after an attempt that was not made: its member's API can't say the request; None: nobody is left.
 
-        anyhow: also at a member that is not well, as nobody else has failed.
+        allow_unhealthy: also at a member that is not well, as nobody else has failed.
         """
         self._cursor.tried(attempt)
         if self._n_free >= _MAX_REFUSED or now_s >= self._deadline_s:
             return None
-        other = self._cursor.next(now_s, may_probe=True, anyhow=anyhow)
+        other = self._cursor.next(now_s, may_probe=True, allow_unhealthy=allow_unhealthy)
         if other is None:
             return None
         self._n_free += 1
@@ -278,7 +278,7 @@ class RetryPolicy:
             return cursor.same(same, now_s)
         attempt = cursor.next(now_s)
         if attempt is None and self._n_free < (_MAX_REFUSED if cause in _REFUSALS else _MAX_FREE):
-            attempt = cursor.next(now_s, anyhow=True)
+            attempt = cursor.next(now_s, allow_unhealthy=True)
             if attempt is None and same is not None:
                 attempt = cursor.same(same, now_s)
         return attempt
@@ -303,7 +303,7 @@ class RetryPolicy:
             # It is no better than the others if it is out itself.
             is_out = attempt.member.health.state(now_s) is State.OUT
             if is_out or wait_s is None:
-                other = self._cursor.next(now_s, may_probe=True, anyhow=is_out, beyond=is_spent)
+                other = self._cursor.next(now_s, may_probe=True, allow_unhealthy=is_out, beyond=is_spent)
                 if other is not None:
                     wait_s = 0.0
                 elif not may_stay:

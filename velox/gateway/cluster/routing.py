@@ -1,17 +1,18 @@
 """Where requests may go: the tables of one configuration, and the way of one request through them.
 
-    Routing.way()             the request's route, and the stages of it that have its model         -> Way
+    Routing.way()             the request's route, and the levels of it that have its model         -> Way
     Way.cursor()              the way of one request through these                                  -> RouteCursor
-    RouteCursor.first()       the first stage that has a member in good health; if none has, the first one all the same
+    RouteCursor.first()       the first level that has a member in good health; if none has, the first one all the same
     RouteCursor.next()        after an attempt that failed: whoever has not been tried, in the same order
     RouteCursor.next_for()    after a refusal that says why: the fallbacks for that
     RouteCursor.other_key()   the same member, with another of its upstream's keys
 
 Most ways lead to one upstream with one origin and one key (`Way.only`): a request needs no cursor there until it fails.
 
-A stage is a group of members: those of `to` are the first, each fallback is one more; a canary goes before all of them.
+A priority level is a group of members: those of `to` are the first, each fallback is one more; a canary goes before
+all of them.
 
-Knows: the order of the stages, which of them have a model, what was tried. Does not know: how a member is chosen in its
+Knows: the order of the levels, which of them have a model, what was tried. Does not know: how a member is chosen in its
 group (group.py), who waits for capacity (capacity.py), or whether there may be another attempt (retries.py).
 
 A configuration is never changed: a reload makes another Routing (runtime/upstreams/upstream_manager.py). What has begun
@@ -29,8 +30,7 @@ from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.capacity import CapacityWaiters, Claim
-from velox.gateway.cluster.group import Attempt, Group
-from velox.gateway.cluster.stage import Stage, stage_of
+from velox.gateway.cluster.group import Attempt, Group, PriorityLevel, level_of
 from velox.gateway.upstreams.member import Member
 from velox.heads import RequestHead
 from velox.memo import Memo
@@ -50,7 +50,7 @@ __all__ = ["RouteCursor", "RouteParts", "Routing", "Way"]
 
 _ANY: Final = 1 << 30
 _KEPT_WAYS: Final = 4096
-_KEPT_STAGES: Final = 256
+_KEPT_LEVELS: Final = 256
 _KEPT_PATH_BYTES: Final = 256  # of what a client may choose freely; API paths are short
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -69,37 +69,37 @@ class RouteParts:
     hedging: Hedging | None = None
     for_refusals: tuple[tuple[frozenset[Refusal], Group], ...] = ()
 
-    def stages(self, model: str | None) -> tuple[Stage, ...]:
-        """Return the stages that have the model that they are asked for."""
-        found = (stage_of(group, model) for group in self.groups)
-        return tuple(stage for stage in found if stage.is_open)
+    def levels(self, model: str | None) -> tuple[PriorityLevel, ...]:
+        """Return the levels that have the model that they are asked for."""
+        found = (level_of(group, model) for group in self.groups)
+        return tuple(level for level in found if level.is_open)
 
-    def stages_for(self, refusal: Refusal, model: str | None) -> tuple[Stage, ...]:
+    def levels_for(self, refusal: Refusal, model: str | None) -> tuple[PriorityLevel, ...]:
         """Return those that are asked instead of who refused a request."""
-        found = (stage_of(group, model) for refusals, group in self.for_refusals if refusal in refusals)
-        return tuple(stage for stage in found if stage.is_open)
+        found = (level_of(group, model) for refusals, group in self.for_refusals if refusal in refusals)
+        return tuple(level for level in found if level.is_open)
 
 
 class Way:
-    """The route of a kind of requests, and those of its stages that have their model; shared by all of them.
+    """The route of a kind of requests, and those of its levels that have their model; shared by all of them.
 
     only: the one member group, if no request of this kind has a choice.
     """
 
-    __slots__ = ("only", "parts", "stages")
+    __slots__ = ("levels", "only", "parts")
 
-    def __init__(self, parts: RouteParts, stages: tuple[Stage, ...]) -> None:
+    def __init__(self, parts: RouteParts, levels: tuple[PriorityLevel, ...]) -> None:
         self.parts: Final = parts
-        self.stages: Final = stages
-        has_choice = len(stages) != 1 or parts.canary is not None or not stages[0].group.is_simple
-        self.only: Final = None if has_choice else stages[0].group
+        self.levels: Final = levels
+        has_choice = len(levels) != 1 or parts.canary is not None or not levels[0].group.is_simple
+        self.only: Final = None if has_choice else levels[0].group
 
     def cursor(
         self, head: RequestHead, fields: BodyFields, caller: Caller, body: bytes | bytearray | None
     ) -> RouteCursor:
         """Return the way of one request."""
         key = _affinity(self.parts.entry, head, fields, body, caller)
-        return RouteCursor(self.parts, self.stages, key, caller, fields.model)
+        return RouteCursor(self.parts, self.levels, key, caller, fields.model)
 
     def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
         """Return the name of each upstream that a request may go to, with the model that it is asked for there.
@@ -107,10 +107,10 @@ class Way:
         model: that the client named.
         """
         found: dict[tuple[str, str], None] = {}
-        stages = self.stages
+        levels = self.levels
         if self.parts.canary is not None:
-            stages = (*stages, stage_of(self.parts.canary[1], model))
-        for group, closed in stages:
+            levels = (*levels, level_of(self.parts.canary[1], model))
+        for group, closed in levels:
             for n, member in enumerate(group.members):
                 if n not in closed:
                     wanted = group.models[n]
@@ -128,7 +128,7 @@ class Routing:
     """
 
     __slots__ = (
-        *("_alike", "_build", "_is_limited", "_parts", "_stages", "_table", "_ways", "has_always_room"),
+        *("_alike", "_build", "_is_limited", "_parts", "_levels", "_table", "_ways", "has_always_room"),
         "has_places",
         *("lines", "members", "n_open", "retired"),
     )
@@ -148,8 +148,8 @@ class Routing:
         self._build: Final = build
         self._parts: Final[dict[str, RouteParts]] = {}
         self._ways: Final[Memo[tuple[str | None, bytes, str], Way]] = Memo(_KEPT_WAYS)
-        self._stages: Final[Memo[tuple[str, str | None], Way]] = Memo(_KEPT_WAYS)
-        self._alike: Final[Memo[tuple[str, tuple[Stage, ...]], Way]] = Memo(_KEPT_STAGES)
+        self._levels: Final[Memo[tuple[str, str | None], Way]] = Memo(_KEPT_WAYS)
+        self._alike: Final[Memo[tuple[str, tuple[PriorityLevel, ...]], Way]] = Memo(_KEPT_LEVELS)
         self._is_limited: Final = any(member.concurrency.limit for member in members)
         has_unlimited = not all(member.concurrency.limit for member in members)
         # Requests may leave the queue whatever runs: their upstreams have no limits, or each has to look by itself.
@@ -175,7 +175,7 @@ class Routing:
             way = self._find_way(head, model, caller)
             if asked is not None and len(path) <= _KEPT_PATH_BYTES:
                 self._ways.put(asked, way)
-        if not way.stages:
+        if not way.levels:
             message = "no upstream here serves this model; GET /v1/models lists those that are served"
             raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
         return way
@@ -191,23 +191,23 @@ class Routing:
             message = "the upstream at which this has begun is not here any more; begin again"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
         name = f"upstream {upstream}"  # no route has a space in its name
-        way = self._stages.get((name, None))
+        way = self._levels.get((name, None))
         if way is None:
             parts = self.parts(RouteEntry(name, ANYTHING, (Target(upstream),)))
-            way = self._stages.put((name, None), Way(parts, parts.stages(None)))
+            way = self._levels.put((name, None), Way(parts, parts.levels(None)))
         return way
 
     def _find_way(self, head: RequestHead, model: str | None, caller: Caller) -> Way:
-        """Return the route of a request, and its stages that have the model. Raises VeloxError if it has no route."""
+        """Return the route of a request, and its levels that have the model. Raises VeloxError if it has no route."""
         parts = self._find(head, model, caller)
-        way = self._stages.get((parts.entry.name, model))
+        way = self._levels.get((parts.entry.name, model))
         if way is None:
-            stages = parts.stages(model)
+            levels = parts.levels(model)
             # One way for all models that are alike: a client may name any, and there may be hundreds of members.
-            way = self._alike.get((parts.entry.name, stages))
+            way = self._alike.get((parts.entry.name, levels))
             if way is None:
-                way = self._alike.put((parts.entry.name, stages), Way(parts, stages))
-            self._stages.put((parts.entry.name, model), way)
+                way = self._alike.put((parts.entry.name, levels), Way(parts, levels))
+            self._levels.put((parts.entry.name, model), way)
         return way
 
     def _find(self, head: RequestHead, model: str | None, caller: Caller) -> RouteParts:
@@ -246,7 +246,7 @@ class Routing:
         return room - (n_active - n_begun - self.lines.n_waiting - min(n_asleep, limit))
 
     def _used(self, now_s: float) -> Sequence[Member]:
-        """Return the members that requests go to now: those of the first stage that works, where all take one route."""
+        """Return the members that requests go to now: those of the first level that works, where all take one route."""
         entry = self._table.only
         if entry is None:
             return self.members
@@ -259,7 +259,7 @@ class Routing:
 
     async def wait_for_capacity(self, cursor: RouteCursor, until_s: float, claim: Claim) -> Attempt:
         """Wait until one of those that could take it has room for it. Raises VeloxError."""
-        return await self.lines.wait(cursor.stages, cursor.first, until_s, claim)
+        return await self.lines.wait(cursor.levels, cursor.first, until_s, claim)
 
     def found_capacity(self, now_s: float) -> None:
         """An attempt has ended, or an upstream takes more: wake the first of each line."""
@@ -311,7 +311,7 @@ def _without_model(head: RequestHead) -> str:
 
 
 class RouteCursor:
-    """The way of one request through the stages of its route: who comes first, and who next after a failure."""
+    """The way of one request through the levels of its route: who comes first, and who next after a failure."""
 
     __slots__ = (
         "_home",
@@ -322,12 +322,12 @@ class RouteCursor:
         "_tried",
         "_tried_keys",
         "is_canary",
+        "levels",
         "parts",
-        "stages",
     )
 
     def __init__(
-        self, parts: RouteParts, stages: tuple[Stage, ...], key: bytes, caller: Caller, model: str | None
+        self, parts: RouteParts, levels: tuple[PriorityLevel, ...], key: bytes, caller: Caller, model: str | None
     ) -> None:
         """key: what requests are kept together by; empty: nothing does."""
         self.parts: Final = parts
@@ -335,7 +335,7 @@ class RouteCursor:
         self._model: Final = model
         self._tried: Final[dict[Group, set[int]]] = {}
         self._tried_keys: Final[dict[Member, set[int]]] = {}
-        self._n_passed = 0  # stages, up to the last one in which somebody was tried
+        self._n_passed = 0  # levels, up to the last one in which somebody was tried
         self._key_at: int | None = None  # of the one upstream that it may go to
         self._home: tuple[str, int] | None = None  # the upstream and the key that it begins with
         self.is_canary = False
@@ -344,25 +344,25 @@ class RouteCursor:
             on = parts.entry.hash_on
             # Not by a prompt: others would come to it with other words.
             is_sticky = bool(key) and on is not None and on.kind != "prefix"
-            stage = stage_of(group, model)
-            self.is_canary = stage.is_open and split.takes(key if is_sticky else caller.id, random.random())
+            level = level_of(group, model)
+            self.is_canary = level.is_open and split.takes(key if is_sticky else caller.id, random.random())
             if self.is_canary:
-                stages = (stage, *stages)
-        self.stages = stages
+                levels = (level, *levels)
+        self.levels = levels
 
     def __repr__(self) -> str:
-        return f"<RouteCursor {self.parts.entry.name} of {len(self.stages)} stages>"
+        return f"<RouteCursor {self.parts.entry.name} of {len(self.levels)} levels>"
 
     def keep_to(self, upstream: str, key: int) -> bool:
         """Lead to one upstream, with one of its keys, and nowhere else; False if its way does not lead there."""
         found = []
-        for group, closed in self.stages:
+        for group, closed in self.levels:
             others = {n for n, member in enumerate(group.members) if member.name != upstream}
-            stage = Stage(group, closed | others)
-            if stage.is_open:
-                found.append(stage)
+            level = PriorityLevel(group, closed | others)
+            if level.is_open:
+                found.append(level)
         if found:
-            self.stages, self._key_at, self.is_canary = (found[0],), key, False
+            self.levels, self._key_at, self.is_canary = (found[0],), key, False
         return bool(found)
 
     def prefer(self, upstream: str, key: int) -> None:
@@ -374,7 +374,7 @@ class RouteCursor:
         if self._home is None or self._key_at is not None:
             return None
         upstream, key = self._home
-        for group, closed in self.stages[:1]:  # a fallback is for those who have failed before
+        for group, closed in self.levels[:1]:  # a fallback is for those who have failed before
             others = {n for n, member in enumerate(group.members) if member.name != upstream}
             attempt = group.pick(now_s, self._key, closed | others, within_limits=True)
             keys = None if attempt is None else attempt.keys
@@ -397,38 +397,38 @@ class RouteCursor:
     @property
     def has_others(self) -> bool:
         """True if more than one member could be asked."""
-        return len(self.stages) > 1 or len(self.stages[0].group.members) - len(self.stages[0].closed) > 1
+        return len(self.levels) > 1 or len(self.levels[0].group.members) - len(self.levels[0].closed) > 1
 
     def first(self, now_s: float) -> Attempt | None:
         """Return the first choice, which has begun; None: those that could take it have no room now.
 
         Raises VeloxError when the keys of all rest.
         """
-        only = self.stages[0].group
-        if only.is_simple and len(self.stages) == 1:
+        only = self.levels[0].group
+        if only.is_simple and len(self.levels) == 1:
             return _begun(only.take(0, now_s), now_s) if only.has_capacity else None
         attempt = self._at_home(now_s)
         if attempt is not None:
             return _begun(attempt, now_s)
         may_probe = self.has_others
-        for anyhow in (False, True):
-            for group, closed in self.stages:
+        for allow_unhealthy in (False, True):
+            for group, closed in self.levels:
                 attempt = group.pick(
                     now_s,
                     self._key,
                     closed,
-                    may_probe=may_probe and not anyhow,
-                    anyhow=anyhow,
+                    may_probe=may_probe and not allow_unhealthy,
+                    allow_unhealthy=allow_unhealthy,
                     within_limits=True,
                 )
                 if attempt is not None:
                     return _begun(self._kept(attempt, now_s), now_s)
-                if group.is_limited and group.has_room(now_s, closed, anyhow=anyhow) is False:
+                if group.is_limited and group.has_room(now_s, closed, allow_unhealthy=allow_unhealthy) is False:
                     return None
-            attempt = self._with_lone_key(self.stages, now_s, within_limits=True, anyhow=anyhow)
+            attempt = self._with_lone_key(self.levels, now_s, within_limits=True, allow_unhealthy=allow_unhealthy)
             if attempt is not None:
                 return _begun(self._kept(attempt, now_s), now_s)
-        if self._has_lone_key and any(group.is_limited for group, _ in self.stages):
+        if self._has_lone_key and any(group.is_limited for group, _ in self.levels):
             return None  # else it would have been used
         raise self._all_rest(now_s)
 
@@ -437,7 +437,7 @@ class RouteCursor:
         now_s: float,
         *,
         may_probe: bool = False,
-        anyhow: bool = False,
+        allow_unhealthy: bool = False,
         within_limits: bool = False,
         beyond: bool = False,
     ) -> Attempt | None:
@@ -445,26 +445,26 @@ class RouteCursor:
 
         Where all have one key and it rests, it says nothing of those that were not tried. may_probe: then one that is
         out and due for a test: a fallback is asked by no other requests while those before it are well, so it stays out
-        until then. anyhow: then also any other, but none whose keys all rest. within_limits: only one that has room.
-        beyond: only of stages after all in which somebody was tried.
+        until then. allow_unhealthy: then also any other, but none whose keys all rest. within_limits: only one that has
+        room. beyond: only of levels after all in which somebody was tried.
         """
-        stages = self.stages[self._n_passed :] if beyond else self.stages
-        for group, closed in stages:
+        levels = self.levels[self._n_passed :] if beyond else self.levels
+        for group, closed in levels:
             attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, within_limits=within_limits)
             if attempt is not None:
                 return self._kept(attempt, now_s)
         if not within_limits:
-            attempt = self._with_lone_key(stages, now_s)
+            attempt = self._with_lone_key(levels, now_s)
             if attempt is not None:
                 return self._kept(attempt, now_s)
-        if may_probe or anyhow:
-            for group, closed in stages:
+        if may_probe or allow_unhealthy:
+            for group, closed in levels:
                 attempt = group.probe(now_s, self._passed(group, closed))
                 if attempt is not None:
                     return self._kept(attempt, now_s)
-        if anyhow:
-            for group, closed in stages:
-                attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, anyhow=True)
+        if allow_unhealthy:
+            for group, closed in levels:
+                attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, allow_unhealthy=True)
                 if attempt is not None:
                     return self._kept(attempt, now_s)
         return None
@@ -474,11 +474,11 @@ class RouteCursor:
 
         From then on the request's way leads through these alone: the others would refuse it, too.
         """
-        before = self.stages, self._n_passed
-        self.stages, self._n_passed = self.parts.stages_for(refusal, self._model), 0
-        attempt = self.next(now_s, anyhow=True)
+        before = self.levels, self._n_passed
+        self.levels, self._n_passed = self.parts.levels_for(refusal, self._model), 0
+        attempt = self.next(now_s, allow_unhealthy=True)
         if attempt is None:
-            self.stages, self._n_passed = before
+            self.levels, self._n_passed = before
         return attempt
 
     def other_key(self, attempt: Attempt, now_s: float) -> Attempt | None:
@@ -506,11 +506,11 @@ class RouteCursor:
 
     def tried(self, attempt: Attempt, *, is_silent: bool = False) -> None:
         """An attempt has failed there. is_silent: without a reply: it would be no better with another model."""
-        groups = {stage.group for stage in self.stages} if is_silent else {attempt.group}
+        groups = {level.group for level in self.levels} if is_silent else {attempt.group}
         for group in groups:
             found = (n for n, member in enumerate(group.members) if member is attempt.member)
             self._tried.setdefault(group, set()).update(found if is_silent else (attempt.n,))
-        n = next((n for n, stage in enumerate(self.stages) if stage.group is attempt.group), 0)
+        n = next((n for n, level in enumerate(self.levels) if level.group is attempt.group), 0)
         self._n_passed = max(self._n_passed, n + 1)
         self._tried_keys.setdefault(attempt.member, set()).add(attempt.key)
 
@@ -526,21 +526,28 @@ class RouteCursor:
 
     def _members(self) -> Iterator[Member]:
         """Yield those that it may go to."""
-        for group, closed in self.stages:
+        for group, closed in self.levels:
             yield from (member for n, member in enumerate(group.members) if n not in closed)
 
     def _with_lone_key(
-        self, stages: Iterable[Stage], now_s: float, *, within_limits: bool = False, anyhow: bool = False
+        self,
+        levels: Iterable[PriorityLevel],
+        now_s: float,
+        *,
+        within_limits: bool = False,
+        allow_unhealthy: bool = False,
     ) -> Attempt | None:
         """Return the first choice where one key is all there is and rests: it may be another model's, or server's.
 
-        anyhow: also one that is out.
+        allow_unhealthy: also one that is out.
         """
         if not self._has_lone_key:
             return None
-        for group, closed in stages:
+        for group, closed in levels:
             tried = self._passed(group, closed)
-            attempt = group.pick_resting(now_s, self._key, tried, within_limits=within_limits, anyhow=anyhow)
+            attempt = group.pick_resting(
+                now_s, self._key, tried, within_limits=within_limits, allow_unhealthy=allow_unhealthy
+            )
             if attempt is not None:
                 return attempt
         return None

@@ -499,7 +499,7 @@ class Exchange(AttemptHost):
         """
         before = self.failed_before
         was_unsayable = before is None or before.reason in UNSAYABLE
-        decision = self._retry_policy().after_no_way(attempt, self.loop.time(), anyhow=was_unsayable)
+        decision = self._retry_policy().after_no_way(attempt, self.loop.time(), allow_unhealthy=was_unsayable)
         if before is None:
             if decision is None:
                 raise error
@@ -670,7 +670,7 @@ class Exchange(AttemptHost):
             return
         keeping = self._keeping = self._keeping or Keeping(notes=False)
         keeping.session = name
-        members = way.stages[0].group.members
+        members = way.levels[0].group.members
         place = places.session(name, time.time_ns(), partial(lifetime_s, body=self.body), members)
         if place is not None:
             self.cursor.prefer(*place)
@@ -684,7 +684,7 @@ class Exchange(AttemptHost):
             raise VeloxError(Reason.BAD_REQUEST, message)
         if not keeping.places:
             if guard.owned.keeps and self.fields.model is None:
-                home = places.home(way.stages[0].group.members, self.plan.caller.id, self.loop.time())
+                home = places.home(way.levels[0].group.members, self.plan.caller.id, self.loop.time())
                 if home is not None:
                     self.cursor.prefer(*home)
             return way
@@ -772,7 +772,7 @@ class Exchange(AttemptHost):
 
     @property
     def cursor(self) -> RouteCursor:
-        """Its way through the stages of its route: made where one choice is not enough."""
+        """Its way through the levels of its route: made where one choice is not enough."""
         if self._cursor is None:
             assert self._way is not None, "asked for once the route is known"
             self._cursor = self._make_cursor(self._way)

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.cluster.group import Attempt, Group
+from velox.gateway.cluster.group import Attempt, Group, level_of
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.cpu_work import TranslationThread, is_large
 from velox.gateway.internal_request import Listener, ask_status
@@ -36,7 +36,6 @@ from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
-from velox.policy.routes.entries import asked_model
 from velox.policy.routes.split import MirrorGate
 from velox.protocol.reply_body import label_of
 from velox.protocol.usage.tokens import TokenUsage
@@ -202,12 +201,8 @@ class Mirrors:
 
     def _pick(self, group: Group, fields: BodyFields) -> Attempt | None:
         """Choose where a copy goes; None: it can't go anywhere now."""
-        closed = [
-            n
-            for n, member in enumerate(group.members)
-            if (asked := asked_model(group.models[n], fields.model)) is not None and not member.entry.has_model(asked)
-        ]
-        return group.pick(self._loop.time(), tried=closed, may_probe=True, within_limits=True)
+        without_model = level_of(group, fields.model).closed
+        return group.pick(self._loop.time(), tried=without_model, may_probe=True, within_limits=True)
 
 
 async def _recorded(copy: _Copy, calls: RequestCalls, fields: BodyFields, request: UpstreamRequest) -> Mirrored:

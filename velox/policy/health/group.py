@@ -145,7 +145,7 @@ class GroupHealth:
         is_even = effective[0] > 0.0 and effective.count(effective[0]) == len(effective)
         self.even = effective if is_even else None
 
-    def late_s(self, now_s: float) -> float:
+    def probe_timeout_s(self, now_s: float) -> float:
         """Return when a first byte is so late that it says something: after three times the slowest of late."""
         slowest_s = max(member.slowest_s(now_s) for member in self._members) or SILENT_S
         return max(self._rules.least_late_s, _TIMES_SLOWEST * slowest_s)
@@ -184,12 +184,12 @@ class GroupHealth:
 
     def _suspect(self, quiet: Sequence[int], n_out: int, now_s: float) -> None:
         """Take the weight of those that have been quiet for too long, the longest first, while it may be taken."""
-        late_s = self.late_s(now_s)
+        probe_timeout_s = self.probe_timeout_s(now_s)
         for n in sorted(quiet, key=lambda n: -self._members[n].quiet_s(now_s)):
             n_out += 1
             if 100.0 * n_out > self._rules.most_out_percent * len(self._members):
                 return
-            if self._members[n].quiet_s(now_s) > late_s:
+            if self._members[n].quiet_s(now_s) > probe_timeout_s:
                 self._effective[n] = 0.0
                 self._members[n].is_suspected = True
 

@@ -55,12 +55,12 @@ class ProbeRelief(SecondTries):
     nothing about other requests.
     """
 
-    def __init__(self, late_s: float) -> None:
-        """late_s: when no first byte means that the member is not back."""
-        self._late_s: Final = late_s
+    def __init__(self, probe_timeout_s: float) -> None:
+        """probe_timeout_s: when no first byte means that the member is not back."""
+        self._probe_timeout_s: Final = probe_timeout_s
 
     def delay_s(self, now_s: float) -> float | None:
-        return self._late_s
+        return self._probe_timeout_s
 
     def take(self) -> bool:
         return True

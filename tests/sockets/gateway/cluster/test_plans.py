@@ -1,4 +1,4 @@
-"""The way of one request: which route, which stages in which order, and who is left when nobody seems to be."""
+"""The way of one request: which route, which levels in which order, and who is left when nobody seems to be."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_stages_follow_each_other_as_they_are_configured() -> None:
 
 
 def test_first_stage_with_somebody_well_is_taken() -> None:
-    """Who is out gets no first attempt while another stage has one that is not."""
+    """Who is out gets no first attempt while another level has one that is not."""
 
     async def main() -> None:
         a, b, c = members = [member(name) for name in "abc"]
@@ -85,10 +85,10 @@ def test_attempt_that_failed_before_goes_to_nobody_that_is_out() -> None:
         way.tried(pick)
 
         assert way.next(now()) is None
-        other = way.next(now(), anyhow=True)
+        other = way.next(now(), allow_unhealthy=True)
         assert other is not None and other.member is b
         way.tried(other)
-        assert way.next(now(), anyhow=True) is None
+        assert way.next(now(), allow_unhealthy=True) is None
 
     run(main)
 
@@ -109,7 +109,7 @@ def test_attempt_that_failed_before_may_test_one_that_is_out() -> None:
 
         probe = ways[0].next(now(), may_probe=True)
 
-        assert probe is not None and probe.member is b and probe.late_s < 60.0
+        assert probe is not None and probe.member is b and probe.probe_timeout_s < 60.0
         probe.begin(now())
         assert ways[1].next(now(), may_probe=True) is None
 
@@ -129,11 +129,11 @@ def test_key_that_rests_is_not_asked_whatever_has_failed() -> None:
         assert pick is not None and pick.member is a
         way.tried(pick)
 
-        other = way.next(now(), anyhow=True)
+        other = way.next(now(), allow_unhealthy=True)
 
         assert other is not None and other.member is c
         way.tried(other)
-        assert way.next(now(), anyhow=True) is None
+        assert way.next(now(), allow_unhealthy=True) is None
 
     run(main)
 
@@ -174,13 +174,13 @@ def test_member_without_the_model_is_never_asked() -> None:
 
         way = plan(routing)
         way.tried(way.same(_pick_at(way, 1), now()))
-        assert way.next(now(), anyhow=True) is None
+        assert way.next(now(), allow_unhealthy=True) is None
 
     run(main)
 
 
 def _pick_at(way: RouteCursor, n: int) -> Attempt:
-    return way.stages[0].group.take(n, now())
+    return way.levels[0].group.take(n, now())
 
 
 def test_model_that_nobody_of_a_stage_has_skips_the_stage() -> None:
@@ -190,7 +190,7 @@ def test_model_that_nobody_of_a_stage_has_skips_the_stage() -> None:
         members = [member("a", models=("x",)), member("b", models=("y",)), member("c")]
         routing = tables(members, route("r", "a", fallback=[Target("b", "y"), "c"]))
 
-        ways = {model: [stage.group.members[0].name for stage in plan(routing, model).stages] for model in ("x", "z")}
+        ways = {model: [level.group.members[0].name for level in plan(routing, model).levels] for model in ("x", "z")}
 
         assert ways == {"x": ["a", "b", "c"], "z": ["b", "c"]}
 
@@ -228,12 +228,12 @@ def test_request_that_no_route_is_for_is_refused(model: str | None, reason: Reas
 
 
 def test_what_clients_name_takes_no_memory_without_end() -> None:
-    """Routes are remembered by model, path and caller: not by paths of any length, and alike stages are one."""
+    """Routes are remembered by model, path and caller: not by paths of any length, and alike levels are one."""
 
     async def main() -> None:
         routing = tables([member("a"), member("b", models=("x",))], route("r", "a", "b"), route("s", "a"))
-        stages = {id(plan(routing, f"model-{n}").stages) for n in range(50)}
-        assert len(stages) == 1
+        levels = {id(plan(routing, f"model-{n}").levels) for n in range(50)}
+        assert len(levels) == 1
 
         n_before = _n_kept(routing)
         plan(routing, "m", path=b"/v1/" + b"x" * 8000)
@@ -331,7 +331,7 @@ def test_when_the_only_one_with_the_model_is_out_it_is_asked() -> None:
 
 
 def test_all_keys_rest_is_429_until_the_first_is_back() -> None:
-    """The time is that of the first of those that have the model, and of all stages."""
+    """The time is that of the first of those that have the model, and of all levels."""
 
     async def main() -> None:
         members = [
@@ -483,7 +483,7 @@ def test_wait_for_a_key_is_a_wait_for_that_key() -> None:
         way = plan(tables([of], route("r", "a")))
         for key in (0, 1, 2):
             refuse_key(of, key, 60.0)
-        pick = way.stages[0].group.take(0, now())
+        pick = way.levels[0].group.take(0, now())
         picks = [Attempt(pick.group, 0, key) for key in (0, 1, 2)]
 
         assert [way.same(each, now()).key for each in picks] == [0, 1, 2]
