@@ -106,7 +106,7 @@ class KeptAnswers:
         self._kept_s: Final = kept_s
         self._most_bytes: Final = most_bytes
         self._shared: Final = shared
-        self._thread: Final = TranslationThread()
+        self._cpu_thread: Final = TranslationThread()
 
     def __repr__(self) -> str:
         return f"<KeptAnswers {self._ring!r}>"
@@ -416,7 +416,7 @@ class KeptAnswers:
 
     async def _doing(self, n_bytes: int, work: Callable[[], _T]) -> _T:
         """Return what some work returns: in the thread if it is about so many bytes. Raises what it raises."""
-        return work() if n_bytes <= LARGE_BYTES else await self._thread.run(work)
+        return work() if n_bytes <= LARGE_BYTES else await self._cpu_thread.run(work)
 
 
 class Keeper:

@@ -139,7 +139,7 @@ class Reply:
         *("_chain", "_client", "_comment_s", "_fields", "_early", "_filters", "_first", "_gate", "_has_body"),
         "_quiet",
         *("_has_first", "_may_hold"),
-        *("_thread", "_catching_up"),
+        *("_cpu_thread", "_catching_up"),
         *(
             "_is_chat",
             "_answers",
@@ -172,7 +172,7 @@ class Reply:
         is_chat: bool = False,
         thread: TranslationThread | None = None,
     ) -> None:
-        self._thread: Final = thread or TranslationThread()
+        self._cpu_thread: Final = thread or TranslationThread()
         self._catching_up: _CatchingUp | None = None  # while a filter is behind
         self._rewrites: Final = rewrites
         self._client = client
@@ -704,7 +704,7 @@ class Reply:
 
     async def _catch_up_step(self, chain: FilterChain, waiting: deque[tuple[bytes, bool]], end: bool) -> bool:
         if chain.has_work:
-            await self._thread.run(chain.work)
+            await self._cpu_thread.run(chain.work)
         else:
             # The others' turn. No wait for a client that reads slowly: what it leaves counts where it is buffered.
             await asyncio.sleep(0)

@@ -75,7 +75,7 @@ class Mirrors:
         random: Callable[[], float] = random.random,
     ) -> None:
         self._loop: Final = loop
-        self._thread: Final = thread
+        self._cpu_thread: Final = thread
         self._on_end: Final = on_end
         self._on_room: Final = on_room
         self._on_bug: Final = on_bug
@@ -188,7 +188,7 @@ class Mirrors:
                 return Mirrored.DROPPED  # nobody is to be asked
             attempt.take(prepared)
             request = prepared.request
-            copy = _Copy(attempt, self._loop, meter, self._thread)
+            copy = _Copy(attempt, self._loop, meter, self._cpu_thread)
             # Together with the place that it takes at once: nothing is awaited since it was seen to be free.
             self.n_begun += 1
             try:
@@ -221,13 +221,13 @@ class _Copy:
         "_attempt",
         "_began_s",
         "_chain",
+        "_cpu_thread",
         "_has_replied",
         "_is_sse",
         "_loop",
         "_meter",
         "_n_waiting",
         "_status",
-        "_thread",
         "_waiting",
         "first_byte_ns",
         "may_have_worked",
@@ -238,7 +238,7 @@ class _Copy:
         self, attempt: Attempt, loop: asyncio.AbstractEventLoop, meter: Meter | None, thread: TranslationThread
     ) -> None:
         """meter: reads the answer of one that is recorded. thread: where that is done of what is large."""
-        self._thread: Final = thread
+        self._cpu_thread: Final = thread
         self._waiting: Final[deque[tuple[bytes, bool]]] = deque()  # for a filter that is behind
         self._n_waiting = 0
         self._attempt: Final = attempt
@@ -342,7 +342,7 @@ class _Copy:
         """Read beside the loop what is large of it, once it is there."""
         while (chain := self._chain) is not None and (chain.is_behind or (self._waiting and not chain.is_over)):
             if chain.has_work:
-                await self._thread.run(chain.work)
+                await self._cpu_thread.run(chain.work)
             self._step(chain.go_on if chain.is_behind else partial(chain.feed, *self._waiting.popleft()))
 
     def _step(self, step: Callable[[], bytes]) -> None:

@@ -50,7 +50,7 @@ class BatchSplit:
 
     __slots__ = (
         *(
-            "_thread",
+            "_cpu_thread",
             "_bodies",
             "_build",
             "_headers",
@@ -75,7 +75,7 @@ class BatchSplit:
         on_bug: Callable[[Exception], None],
         thread: TranslationThread,
     ) -> None:
-        self._thread: Final = thread
+        self._cpu_thread: Final = thread
         self._bodies: Final = bodies
         self._build: Final = build
         self._take: Final = take
@@ -168,7 +168,7 @@ class BatchSplit:
             raise BrokenReplyError(f"its answers are over {_MOST_BYTES} bytes")
         take = partial(self._take, n, answer.headers, answer.body)
         if is_large((answer.body,)):
-            await self._thread.run(take)
+            await self._cpu_thread.run(take)
         else:
             take()
         if n == 0:
