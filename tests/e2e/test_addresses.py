@@ -41,7 +41,7 @@ def google() -> Iterator[tuple[VendorAccount, RecordingUpstream]]:
 
 
 def test_anthropics_sdk_reads_the_results_of_a_batch_through_the_gateway() -> None:
-    """It follows `results_url` with the key that it has: this gateway's, which the vendor must never see."""
+    """W4: it follows `results_url` with the key that it has: this gateway's, which the vendor must never see."""
     account = VendorAccount("anthropic")
     with RecordingUpstream(script=account.script) as upstream:
         account.origin = upstream.upstream.url
@@ -63,7 +63,7 @@ def test_anthropics_sdk_reads_the_results_of_a_batch_through_the_gateway() -> No
 def test_googles_sdk_uploads_a_file_through_the_gateway(
     n_bytes: int, google: tuple[VendorAccount, RecordingUpstream]
 ) -> None:
-    """Each piece goes where the upload began, though the SDK sends no key with it, and the file is its caller's.
+    """C52: each piece goes where the upload began, though the SDK sends no key with it, and the file is its caller's.
 
     The other upstream, which is asked first as often, has no such API.
     """

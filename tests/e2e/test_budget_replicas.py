@@ -88,7 +88,7 @@ def test_strict_budget_is_exact_over_gateways_whatever_is_asked_between(priced: 
 
 
 def test_strict_budget_is_refused_while_redis_is_down(priced: Priced) -> None:
-    """What was granted before is spent. Then it is a 503 that says why, and the page says that it does not know."""
+    """M9: what was granted before is spent. Then it is a 503 that says why, and the page says that it does not know."""
     budget = {"per": "gateway", "usd": "0.4", "window": "total", "strict": True}
     with redis_server() as server, priced.gateways(2, [budget], redis_url=server.url, replicas="2") as found:
         assert [ask_held(velox) for velox in found] == [200, 200]

@@ -74,7 +74,7 @@ def has_saved(folder: Path) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.more), "kill"])
 def test_used_up_budget_stays_so_without_its_database(priced: Priced, how: str) -> None:
-    """It goes on with what was saved, and what the rings had since, in a second start as well."""
+    """M8: it goes on with what was saved, and what the rings had since, in a second start as well."""
     folder = priced.folder / "ledger"
     with priced.running([STRICT]) as velox:
         assert ask_held(velox) == 200

@@ -65,6 +65,26 @@ def test_claude_code_as_shown() -> None:
                 assert final.stop_reason == "end_turn" and final.content
 
 
+def test_names_of_claude_code_have_a_model_by_the_routes_shown() -> None:
+    """C39: its own names of models, and those that people choose, with `[1m]` behind them, too."""
+    (file,) = [each for each in blocks(PAGE, "yaml") if each.startswith("# Claude Code's own names")]
+    config: Any = yaml.safe_load(file)
+    with named("gpt", gpt=SIMULATED) as sims:
+        config["upstreams"][0]["origin"] = sims["gpt"]["origin"]
+        with routed(config, OPENAI_API_KEY="sk-0123456789") as velox:
+            for model, found in {
+                "claude-haiku-4-5-20251001": "gpt-5-mini",
+                "claude-opus-4-8": "gpt-5",
+                "claude-sonnet-5[1m]": "gpt-5",
+                "opus[1m]": "gpt-5",
+                "gpt-4o": "gpt-4o",
+            }.items():
+                asked = {"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+                reply = velox.request("POST", "/v1/messages", json.dumps(asked).encode())
+                answer: Any = reply.json()
+                assert (reply.status, answer["model"]) == (200, found)
+
+
 def test_codex_as_shown() -> None:
     """Its file names the gateway, the variable of a key and a model, which answers requests such as it sends."""
     file, (settings,) = shown("anthropic"), blocks(PAGE, "toml")

@@ -133,7 +133,7 @@ def ask(velox: VeloxProcess, case: Case, *, to: str = "all", stream: bool = True
 def test_stream_that_begins_with_an_error_is_a_failed_attempt(
     upstreams: tuple[RecordingUpstream, RecordingUpstream], velox: VeloxProcess, name: str, in_pieces: bool
 ) -> None:
-    """Nothing has gone to the client: the fallback answers, and the upstream is soon asked no more.
+    """C74, N7: nothing has gone to the client: the fallback answers, and the upstream is soon asked no more.
 
     Alone, the client gets the status that the error names. The access log has it, too.
     """
@@ -157,7 +157,7 @@ def test_stream_that_begins_with_an_error_is_a_failed_attempt(
 def test_body_that_is_an_error_is_a_failed_attempt(
     upstreams: tuple[RecordingUpstream, RecordingUpstream], velox: VeloxProcess, name: str
 ) -> None:
-    """So is an empty one."""
+    """W1: so is an empty one."""
     (a, b), case = upstreams, BODIES[name]
     a.forget()
     with a.playing(says(case.error, JSON)), b.playing(says(case.answer, JSON)):

@@ -174,7 +174,7 @@ def test_client_headers_pass_and_claims_do_not(wall: Wall) -> None:
 def test_fields_that_steer_servers_or_say_who_a_client_is_go_to_no_upstream(
     client_http2: bool, upstream_http2: bool
 ) -> None:
-    """Unless the upstream's entry sets them. Google's servers make a DELETE of a POST that says so."""
+    """X15: unless the upstream's entry sets them. Google's servers make a DELETE of a POST that says so."""
     own = {"x-http-method-override": "GET", "ocp-apim-subscription-key": "ours"}
     never = {name.decode(): "theirs" for name in (DROPPED | CREDENTIALS) - {b"expect", b"content-encoding"}}
     del never["authorization"]  # a client's, which is its key here

@@ -174,7 +174,7 @@ def leave_after_the_last_word(client: httpx.Client, model: str = "o3") -> None:
 def test_client_that_leaves_after_the_last_word_pays_for_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], client_http2: bool, upstream_http2: bool
 ) -> None:
-    """The upstream is read on to its usage, of a model that reasons; its client is gone meanwhile."""
+    """M3: the upstream is read on to its usage, of a model that reasons; its client is gone meanwhile."""
     house = House(tmp_path, http2=upstream_http2)
     house.thinker.waits = True
     with house.running(STRICT, listen_http2="on") as velox:
@@ -316,7 +316,7 @@ GOOGLES = [
 @pytest.mark.parametrize("provider", ["gemini", ""])
 @pytest.mark.parametrize("verb", ["generateContent", "streamGenerateContent"])
 def test_system_parameters_of_googles_apis_take_no_usage_away(tmp_path: Path, provider: str, verb: str) -> None:
-    """With and without a provider that says whose the upstream is. The client is told what was dropped."""
+    """X6: with and without a provider that says whose the upstream is. The client is told what was dropped."""
     prices = tmp_path / "prices.yaml"
     prices.write_text("prices:\n  - {model: '*', input: 1, output: 1}\n")
     budget = {"per": "gateway", "tokens": (len(GOOGLES) + 2) * 20_010, "window": "day"}

@@ -38,7 +38,7 @@ def upstream() -> Iterator[RecordingUpstream]:
 
 
 def test_no_spelling_of_another_model_reaches_the_upstream(upstream: RecordingUpstream, keys: Path) -> None:
-    """The issue's examples: a deployment in upper case, an engine, a `;` in the query, a second field in upper case."""
+    """X11: a deployment in upper case, an engine, a `;` in the query, a second field in upper case."""
     env = {**upstream.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_WORKERS": "1"}
     with VeloxProcess(env) as velox, upstream.playing(healthy):
 

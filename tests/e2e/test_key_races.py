@@ -148,6 +148,7 @@ def alive_of(stores: list[AccountStore], clients: list[Client]) -> list[str]:
 
 @pytest.mark.more
 def test_revoked_key_is_dead_in_all_workers(tmp_path: Path) -> None:
+    """M1: made and deleted, blocked or rotated, however soon one change follows the other."""
     with gateways([tmp_path]) as [(velox, clients)]:
         store = SqliteAccounts(tmp_path)
         assert alive_of([store], clients) == []

@@ -51,7 +51,7 @@ def whole(velox: VeloxProcess, *headers: str, target: str = "/v1/models") -> byt
 
 
 def test_all_that_is_no_key_gets_the_same_answer(upstream: RecordingUpstream) -> None:
-    """R-AUTH-2, B-27: none, wrong, too long, malformed, in the query: equal but for the ids. Nothing goes up."""
+    """C51: R-AUTH-2, B-27: none, wrong, too long, malformed, in the query: equal but for the ids. Nothing goes up."""
     with VeloxProcess({**upstream.env(), "VELOX_API_KEYS": "vk-right", "VELOX_WORKERS": "1"}) as velox:
         with upstream.playing(healthy):
             missing = whole(velox)

@@ -159,7 +159,7 @@ def every_way(found: Sequence[Lane]) -> Iterator[tuple[Lane, bool]]:
 
 
 def test_answered_requests_leave_nothing(bare: Ground) -> None:
-    """In each client's API, to each API of a model, plain and streamed; counts, vectors, forms, copies, hedges."""
+    """X1: in each client's API, to each API of a model, plain and streamed; counts, vectors, forms, copies, hedges."""
     asked = list(every_way(LANES))
     failed = [lane.name for lane, stream in asked if bare.ask(lane, stream=stream) != 200]
 
@@ -185,7 +185,7 @@ FAULTS: Final = [each for each in Fault if each is not Fault.NONE]
 
 
 def test_failed_requests_leave_nothing(bare: Ground) -> None:
-    """An error of the upstream, a reset, a cut, silence, garbage; what can't be translated, what is over a bound.
+    """X10: an error of the upstream, a reset, a cut, silence, garbage; what can't be translated, what is over a bound.
 
     An exception that is kept holds all that the functions had through which it was raised.
     """

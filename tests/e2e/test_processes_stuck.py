@@ -62,7 +62,7 @@ def test_ledger_process_that_hangs_is_replaced(tmp_path: Path) -> None:
 
 
 def test_new_connections_pass_by_a_worker_that_hangs() -> None:
-    """After a second the other one accepts on its socket, too, also what was queued there; until it is back.
+    """X12: after a second the other one accepts on its socket, too, also what was queued there; until it is back.
 
     Without that, half of all new connections wait until it is aborted, 10 s later.
     """

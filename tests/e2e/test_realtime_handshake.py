@@ -198,7 +198,7 @@ def test_key_in_a_header_opens(echo: WebSocketUpstream, locked: VeloxProcess) ->
 
 
 def test_key_of_a_browser_opens_and_stays_here(echo: WebSocketUpstream, locked: VeloxProcess) -> None:
-    """It is taken out of what is offered to the upstream, with the account it belongs to; the rest goes up."""
+    """C73: it is taken out of what is offered to the upstream, with the account it belongs to; the rest goes up."""
     with connect(locked, authorization=None, subprotocols=browser(ALICE), origin="https://app.example") as ws:
         assert ws.subprotocol == "realtime"
 

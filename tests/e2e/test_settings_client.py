@@ -44,7 +44,7 @@ def test_max_body_is_the_largest_that_passes() -> None:
 @covers("VELOX_BODY_BUDGET")
 @pytest.mark.parametrize(("budget", "status"), [("1MiB", 503), ("2MiB", 200)])
 def test_body_budget_is_what_all_bodies_of_a_worker_share(budget: str, status: int) -> None:
-    """While one body of 1 MiB is on its way, a second one waits for room, and is refused when none comes."""
+    """C58: while one body of 1 MiB is on its way, a second one waits for room, and is refused when none comes."""
     body = CHAT + b" " * (2**20 - len(CHAT))
     with simulated(max_body="1MiB", body_budget=budget, queue_timeout="300ms") as velox, Client(velox) as slow:
         slow.sock.sendall(request_bytes("POST", "/v1/chat/completions", body)[:1000])

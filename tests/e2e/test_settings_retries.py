@@ -74,7 +74,7 @@ def test_upstream_origin_may_be_a_list_whose_first_working_one_is_used(upstream:
 
 @covers("VELOX_RETRIES")
 def test_request_that_was_received_is_sent_once_without_retries() -> None:
-    """An upstream that reads a request on a connection that had served, and closes it, gets it once: it may have begun.
+    """X13: an upstream that reads a request on a used connection, and closes it, gets it once: it may have begun.
 
     So does one that ends with the request, as a server does that it crashes.
     """

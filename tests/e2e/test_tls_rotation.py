@@ -111,7 +111,7 @@ def test_certificates_change_under_load_without_one_failure(tmp_path: Path) -> N
 
 
 def test_pair_that_does_not_fit_keeps_the_old_one(tmp_path: Path) -> None:
-    """One line in the log and a count; when the files are right again they are taken."""
+    """U12: one line in the log and a count; when the files are right again they are taken."""
     files = TlsFiles(tmp_path)
     with VeloxProcess({**files.env(), "VELOX_WORKERS": "2"}, SIM) as velox:
         shown, key = files.digest, files.key.read_bytes()

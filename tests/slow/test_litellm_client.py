@@ -23,6 +23,7 @@ _TEST_S: Final = 120
 
 @pytest.mark.skipif(not (INSTALLED / "installed").exists(), reason="no LiteLLM: make litellm-tools")
 def test_python_client_of_litellm_works(tmp_path: Path) -> None:
+    """M10: keys, teams and users are made, changed and deleted by it."""
     settings = {
         "VELOX_LEDGER": str(tmp_path),
         "VELOX_MANAGED_KEYS": "on",

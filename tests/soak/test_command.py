@@ -18,7 +18,7 @@ HOUR_S = 3600
 
 
 def test_short_soak_finds_nothing() -> None:
-    """All lanes, faults, clients that leave, kills, reloads."""
+    """X16: all lanes, faults, clients that leave, kills, reloads."""
     command = [sys.executable, "-m", "tests.soak", "--minutes", "0.5", "--rate", "30"]
 
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)

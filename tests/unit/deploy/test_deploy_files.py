@@ -193,7 +193,7 @@ def test_packages_are_the_same_wherever_they_are_installed() -> None:
 
 
 def test_package_has_its_licence_wherever_it_is_built() -> None:
-    """The wheel, the compiled wheel and the image are built with the files that pyproject.toml names."""
+    """U3: the wheel, the compiled wheel and the image are built with the files that pyproject.toml names."""
     files = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]
 
     assert "Apache License" in (ROOT / "LICENSE").read_text()

@@ -66,7 +66,7 @@ def _body(model: ModelSide, request: Request) -> Any:
     [("openai", "gpt-4o", 4), ("groq", "llama-4", 4), ("cohere", "command-r", 5), ("deepseek", "deepseek-chat", 16)],
 )
 def test_stop_strings_are_counted_for_chat(provider: str, model: str, most: int) -> None:
-    """W9: as many as the provider takes go up, each once; one more is refused before it is asked."""
+    """C68, W9: as many as the provider takes go up, each once; one more is refused before it is asked."""
     stops = [f"s{n}" for n in range(most)]
 
     def sent(stop: list[str]) -> Any:

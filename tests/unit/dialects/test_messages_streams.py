@@ -216,7 +216,7 @@ def test_pitfall_16_counts_are_totals_wherever_they_stand(start: dict[str, int],
     ],
 )
 def test_counts_at_the_end_of_a_stream_replace_those_of_its_start(end: dict[str, int], expected: Usage) -> None:
-    """Also where they are smaller: what is told last is what is billed."""
+    """RS6: also where they are smaller: what is told last is what is billed."""
     started = {"type": "message_start", "message": {"id": "m", "model": "c", "usage": {"input_tokens": 65_288}}}
 
     assert assembled(_read(started, _finish("end_turn", **end), _STOP)).usage == expected

@@ -300,7 +300,7 @@ def test_beginning_of_claude_does_not_tell_how_long_the_answer_was(client: ApiKi
 
 @pytest.mark.parametrize(("usage", "kinds"), BESIDE)
 def test_parts_beside_the_count_of_a_prompt_are_of_the_prompt(usage: dict[str, Any], kinds: TokenUsage) -> None:
-    """As sent, too: in a body and in a stream. Responses spells them otherwise."""
+    """RS5, RS8: as sent, too: in a body and in a stream. Responses spells them otherwise."""
     renamed = json.dumps(usage).replace("prompt_tokens", "input_tokens").replace("completion_tokens", "output_tokens")
     for told in (usage, json.loads(renamed)):
         reader, stream = BodyUsage(), StreamUsage()

@@ -264,7 +264,7 @@ EACH_KIND: Final = [
 def test_cost_of_a_row_is_what_its_columns_and_prices_make(
     tmp_path: Path, config: Path, usage: TokenUsage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To the nano-dollar, for each kind of tokens, searches, long prompts and tiers; and the row says which price."""
+    """M12: to the nano-dollar, for all kinds of tokens, searches, long prompts, tiers; the row says which price."""
     row = recorded(tmp_path, config, "own", "all-kinds", usage)
     printed = printed_price(config, row, capsys)
     assert (row["price"], row["prices"]) == (printed["source"], printed["version"])

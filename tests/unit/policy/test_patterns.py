@@ -42,7 +42,7 @@ def traced() -> Iterator[None]:
 
 
 def test_every_pattern_takes_linear_time_and_little_memory() -> None:
-    """Each is fed with repetitions of its own parts, and ends that do not fit."""
+    """X2: each is fed with repetitions of its own parts, and ends that do not fit."""
     patterns = patterns_of_package(ON_THE_WAY)
 
     assert len(patterns) > 80

@@ -216,7 +216,7 @@ def test_claude_that_is_kept_in_the_us_costs_a_tenth_more(book: PriceBook) -> No
 def test_kind_of_tokens_without_a_rate_has_no_cost(
     book: PriceBook, provider: str, model: str, usage: TokenUsage, lacks: str
 ) -> None:
-    """It is not billed as text, whose price it does not have. Without tokens of that kind the cost is known."""
+    """M11: it is not billed as text, whose price it does not have. Without tokens of that kind the cost is known."""
     price = book.find(Seller("up", provider), model, "", "", NOW)
     assert price is not None
     assert (price.cost(usage), price.lacks(usage)) == (None, lacks)

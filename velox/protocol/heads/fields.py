@@ -22,6 +22,7 @@ __all__ = [
     "NEVER_VOLATILE_STARTS",
     "TOKEN",
     "FieldCollector",
+    "beyond_ascii",
     "connection_members",
     "field_values",
     "framing_error",
@@ -155,6 +156,12 @@ def length_line(lines: Sequence[bytes], fields: Headers) -> tuple[int, bytes]:
             start = line_start(lines[at], field)
             return (-1, b"") if start is None else (at, start)
     return -1, b""
+
+
+def beyond_ascii(name: bytes) -> VeloxError:
+    """Return the refusal of a head with a byte beyond ASCII. name: of the field whose value has it, or b""."""
+    where = f"value of the header {name.decode('ascii')}" if TOKEN.fullmatch(name) else "request head"
+    return framing_error(f"{where} has bytes beyond ASCII; percent-encode them (%C3%A9)")
 
 
 def framing_error(message: str, *, status: int = 400) -> VeloxError:

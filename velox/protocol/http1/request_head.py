@@ -29,6 +29,7 @@ from velox.protocol.heads.fields import (
     NEVER_VOLATILE_STARTS,
     TOKEN,
     FieldCollector,
+    beyond_ascii,
     connection_members,
     field_values,
     framing_error,
@@ -341,7 +342,8 @@ def _check_sizes(head: bytes, limits: Http1Limits) -> None:
 
 def _parse_fields(head: bytes, limits: Http1Limits) -> Headers:
     if not head.isascii():
-        raise framing_error("request head has bytes beyond ASCII")
+        line = next(line for line in head.split(b"\r\n") if not line.isascii())
+        raise beyond_ascii(line.partition(b":")[0])
     collector = FieldCollector()
     try:
         httptools.HttpRequestParser(collector).feed_data(head)

@@ -21,7 +21,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Header, Headers, HeadShape, RequestHead
-from velox.protocol.heads.fields import HANDSHAKE, HOP_BY_HOP, TOKEN, field_values, framing_error
+from velox.protocol.heads.fields import HANDSHAKE, HOP_BY_HOP, TOKEN, beyond_ascii, field_values
 from velox.protocol.heads.target import SERVER, split_target
 from velox.protocol.http1.request_head import (
     METHODS,
@@ -70,7 +70,7 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
         raise too_long(f"request target is over {limits.target_bytes} bytes", status=414)
     path, query = (SERVER, b"") if target == SERVER else split_target(target)  # of OPTIONS, see _is_path()
     if not all(map(bytes.isascii, values.values())):
-        raise framing_error("request head has bytes beyond ASCII")
+        raise beyond_ascii(next(name for name, value in values.items() if not value.isascii()))
     if len(values) != len(rest):
         check_single(rest)
     host = pseudo.get(b":authority", values.get(b"host"))

@@ -320,7 +320,7 @@ def test_stream_that_ends_behind_its_preludes_is_asked_for_elsewhere(n_bytes: in
 @pytest.mark.parametrize("name", LANES)
 @pytest.mark.parametrize("first_event_s", [0.0, 30.0])
 def test_comments_are_sent_before_the_first_event_too(name: str, first_event_s: float) -> None:
-    """C49: that is the longest silence there is. The head goes out with the first; the attempt is then the last one."""
+    """W8, C49: that is the longest silence there is. The head goes out with the first; no other attempt follows."""
     lane = LANES[name]
 
     async def test(stage: Stage) -> None:

@@ -168,7 +168,7 @@ def explore(server: RedisServer, seed: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_order_of_steps_grants_more_than_the_limit(server: RedisServer, seed: int) -> None:
-    """A request that asks for more than is left is refused, whatever the lease manager sees of it meanwhile."""
+    """M4: a request that asks for more than is left is refused, whatever the lease manager sees of it meanwhile."""
     explore(server, seed)
 
 

@@ -180,7 +180,7 @@ SMALL: Final = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_one_read_takes_a_bounded_time_of_each_turn(name: str) -> None:
-    """Whatever is in it: after a millisecond nothing is read, and the rest goes on in the next turn of the loop."""
+    """X9: whatever is in it: after a millisecond nothing is read, and the rest goes on in the next turn of the loop."""
     stand = Stand(step_s=TURN_S / 10)
     if name == "skipped":
         stand.socket.close(1001, "bye")

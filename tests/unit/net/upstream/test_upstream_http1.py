@@ -310,7 +310,7 @@ def test_reads_that_are_gone_through_quickly_become_long() -> None:
 
 
 def test_short_reads_of_one_turn_are_counted_together() -> None:
-    """X9: an upstream that is read quickly, 32 times in a row: together no more than a millisecond of a turn."""
+    """X8, X9: an upstream that is read quickly, 32 times in a row: together no more than a millisecond of a turn."""
     line = Line()
 
     class Quick(Sink):

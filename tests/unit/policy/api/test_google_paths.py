@@ -120,7 +120,7 @@ def test_reading_equals_a_pattern(version: str, parts: list[str]) -> None:
     ],
 )
 def test_no_path_takes_long(path: bytes) -> None:
-    """They are looked at before the key: 16 requests a second of the first one stopped a worker."""
+    """X4: they are looked at before the key: 16 requests a second of the first one stopped a worker."""
     began = time.thread_time()
     Routes(("*",)).facts(path)
     call_of(b"POST", path)

@@ -245,6 +245,16 @@ def test_request_ambiguous_refused_and_connection_closes(bad: Bad) -> None:
     assert error.close
 
 
+@pytest.mark.parametrize("value", [b"caf\xe9", "größe".encode()])
+def test_header_beyond_ascii_is_refused_by_its_name(value: bytes) -> None:
+    """C23: RFC 9110 takes it for opaque data; who sends it reads which field it is, and what to write instead."""
+    error = refusal(b"GET / HTTP/1.1\r\nHost: a\r\nX-Title: " + value + b"\r\n\r\n")
+    assert error.message == "value of the header X-Title has bytes beyond ASCII; percent-encode them (%C3%A9)"
+
+    error = refusal(b"GET / HTTP/1.1\r\nHost: a\r\nX-" + value + b": a\r\n\r\n")
+    assert error.message.startswith("request head has bytes beyond ASCII")
+
+
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.id)
 def test_request_refused_reads_nothing_after(bad: Bad) -> None:
     """After a refusal no byte of the connection is parsed again."""

@@ -155,6 +155,12 @@ def test_what_http1_refuses_is_refused_alike(fields: list[Header], reason: Reaso
     assert (raised.value.reason, raised.value.status) == (reason, status)
 
 
+def test_header_beyond_ascii_is_refused_by_its_name() -> None:
+    """C23: as over HTTP/1.1."""
+    with pytest.raises(VeloxError, match="value of the header x-title has bytes beyond ASCII"):
+        read(*POST, (b"x-title", b"caf\xc3\xa9"))
+
+
 def test_request_about_the_server_has_no_path() -> None:
     """RFC 9113 §8.3.1: `*` stands for it, of OPTIONS alone."""
     head = read((b":method", b"OPTIONS"), *POST[1:3], (b":path", b"*"), end_stream=True)

@@ -224,7 +224,7 @@ def test_a_body_tells_the_model_that_answered(document: dict[str, object], size:
 @pytest.mark.parametrize("n", [5_000, 127_000, 300_000])
 @pytest.mark.parametrize("tier", ["flex", "priority"])
 def test_tier_and_model_are_found_at_any_distance_from_the_usage(n: int, tier: str) -> None:
-    """A Responses answer has its tools between them, as long as the client has written them."""
+    """M5: a Responses answer has its tools between them, as long as the client has written them."""
     told = {"model": "x/y-1", "service_tier": tier}
     between = {"tools": [{"model": "no", "parameters": {"service_tier": "no"}}] * 3, "more": "x" * n}
     for document in ({**told, **between, "usage": OPENAI}, {"usage": OPENAI, **between, **told}):
@@ -239,7 +239,7 @@ def test_tier_and_model_are_found_at_any_distance_from_the_usage(n: int, tier: s
 @pytest.mark.parametrize("word", ["service_tier", "model", "usage", 'usage": {'])
 @pytest.mark.parametrize("n_padding", [0, 70_000, 140_000])
 def test_value_that_reads_like_a_name_is_a_value(word: str, n_padding: int) -> None:
-    """A client chooses what stands in `user`, `safety_identifier` and `metadata`, which a reply repeats."""
+    """M6: a client chooses what stands in `user`, `safety_identifier` and `metadata`, which a reply repeats."""
     told = {"model": "x/y-1", "service_tier": "priority", "usage": RESPONSES, "pad": "x" * n_padding}
     document = {**told, "user": word, "metadata": {word: word}, "safety_identifier": word, "prompt_cache_key": word}
     expected = TokenUsage(100, 20, 60, reasoning=7, tier="priority", model="x/y-1")

@@ -398,7 +398,7 @@ def test_body_stays_as_it_is_where_it_asks_already(body: bytes) -> None:
 def test_options_ask_for_the_usage_however_a_client_writes_them(
     options: bytes, others: dict[str, object], n_padding: int, is_first: bool
 ) -> None:
-    """A client that could keep the usage away would not be counted. Other options stay what they are."""
+    """M2: a client that could keep the usage away would not be counted. Other options stay what they are."""
     members = [
         b'"x":"%b"' % (b"x" * n_padding),
         b'"stream":true',
