@@ -65,7 +65,7 @@ test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools  ## L
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
 # Python's clients, those that clash each in an environment of its own; tests/clients/python/lock.sh writes what is in them.
-PYTHON_CLIENTS := adk agents instructor llamaindex openwebui
+PYTHON_CLIENTS := adk agents instructor llamaindex mistral openwebui
 INSTALLED_CLIENTS := .clients/node/installed $(foreach each,$(PYTHON_CLIENTS),.clients/python/$(each)/installed)
 
 test-clients: $(INSTALLED) $(INSTALLED_CLIENTS)  ## Claude Code, Codex, Gemini CLI, LangChain, SDKs and others, each with tools on five kinds of upstreams; installs 5 GB of them

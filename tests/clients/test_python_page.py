@@ -32,5 +32,5 @@ def test_page_names_the_versions_that_are_installed() -> None:
     rows = re.findall(
         r"^\| \[.*?\](?:\(#sdks-for-python\)|\(#open-webui\)).*?`(.+?)`.*? \| (\S+) \|", PAGE.read_text(), re.MULTILINE
     )
-    assert len(rows) == 8
+    assert len(rows) == 9
     assert dict(rows) == {name: versions[name] for name, _ in rows}

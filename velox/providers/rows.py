@@ -134,7 +134,14 @@ COMPATIBLE: Final = Provider(
     facts=_COMPATIBLE_FACTS,
     # Nobody knows which fields such a server takes: it may be another gateway, which reads the signatures, or another
     # way to Anthropic.
-    traits=ProviderTraits(foreign_chat="anything", any_detail=True, conversations=True, billing_blocks=True),
+    traits=ProviderTraits(
+        foreign_chat="anything",
+        any_detail=True,
+        knows_prefix=True,
+        whole_calls=True,
+        conversations=True,
+        billing_blocks=True,
+    ),
 )
 _AZURE: Final = Provider(
     name="azure",
@@ -400,6 +407,7 @@ _OTHERS: Final = (
             refused=("stream_options", "top_k", "user", "service_tier"),
             renamed=(("seed", "random_seed"),),
         ),
+        traits=ProviderTraits(knows_prefix=True, whole_calls=True),
         own_models=("mistral-*", "ministral-*", "magistral-*", "codestral-*", "devstral-*", "pixtral-*", "voxtral-*"),
     ),
     _compatible(
@@ -421,6 +429,7 @@ _OTHERS: Final = (
         model_list="/models",
         headers=_ANTHROPIC_VERSION,
         facts=_SWITCHED,
+        traits=ProviderTraits(knows_prefix=True),
         own_models=("deepseek-*",),
     ),
     _compatible(

@@ -59,8 +59,8 @@ def _events(*pieces: bytes) -> list[Event]:
 _DONE = b"data: [DONE]\n\n"
 
 
-def _client(**fields: Any) -> ChatClient:
-    client = ChatClient(_CALL, DroppedFields())
+def _client(*, call: ClientCall = _CALL, **fields: Any) -> ChatClient:
+    client = ChatClient(call, DroppedFields())
     client.read(json.dumps({"model": "m", "messages": [], **fields}).encode())
     return client
 
@@ -154,6 +154,30 @@ def test_pitfall_02_tool_index_counts_tools() -> None:
         (1, None, None),
     ]
     assert [call["function"]["arguments"] for call in calls] == ["", "", '{"a"', "{}", ":1}"]
+
+
+def test_call_is_one_chunk_for_a_client_that_reads_no_other() -> None:
+    """Mistral's SDK wants a name in each chunk with calls. A custom tool comes as it does for all."""
+    events: list[Event] = [
+        Start("x", "m"),
+        Open(0, Kind.TOOL, "c1", "f"),
+        Delta(0, rb'"{\"a\""'),
+        Open(1, Kind.TOOL, "c2", "g"),
+        Delta(0, rb'":1}"'),
+        Sign(0, Signature("google", "s")),
+        Close(0),
+        Close(1),
+        Finish(Stop(StopReason.TOOLS)),
+        End(),
+    ]
+    written = _deltas(events, call=ClientCall("abc", 1, reads_whole_calls=True))
+
+    calls = [call for delta in written for call in delta.get("tool_calls", ())]
+    assert [(call["index"], call["function"]) for call in calls] == [
+        (0, {"name": "f", "arguments": '{"a":1}'}),
+        (1, {"name": "g", "arguments": "{}"}),
+    ]
+    assert calls[0]["id"].startswith("c1") and calls[0]["id"] != "c1" and calls[1]["id"] == "c2"
 
 
 def test_pitfall_03_call_without_arguments_streams_an_empty_object() -> None:

@@ -329,3 +329,30 @@ def test_other_bodies_are_not_touched_as_sent() -> None:
     assert with_known_values(body, ApiKind.MESSAGES, UNKNOWN_MODEL, PROVIDERS["xai"].traits) is body
     body = b'{"detail": "low", "service_tier": "flex"}'
     assert with_known_values(body, ApiKind.CHAT, UNKNOWN_MODEL, PROVIDERS["xai"].traits) is body
+
+
+@pytest.mark.parametrize(("provider", "is_known"), [("openai", False), ("vllm", False), ("mistral", True)])
+def test_prefix_that_says_nothing_is_left_out_where_it_is_not_known(provider: str, is_known: bool) -> None:
+    """Mistral's SDK sends it with each message of the assistant, and OpenAI answers 400; `true` means something."""
+    says = {"role": "assistant", "content": "Hi", "prefix": False}
+    begins = {"role": "assistant", "content": "Hi", "prefix": True}
+    asks = {"role": "user", "content": 'the word "prefix": false'}
+    schema = {"type": "object", "properties": {"prefix": False}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    body = json.dumps({"messages": [asks, says, asks, begins], "tools": tools}).encode()
+
+    found = with_known_values(body, ApiKind.CHAT, _facts(provider, "m"), PROVIDERS[provider].traits)
+
+    said = says if is_known else {"role": "assistant", "content": "Hi"}
+    assert json.loads(found) == {"messages": [asks, said, asks, begins], "tools": tools}
+    for other in (b'{"messages": 5, "x": "prefix"}', b'{"messages": ["prefix"]}', b'{"messages": [{"prefix": true}]}'):
+        assert with_known_values(other, ApiKind.CHAT, _facts(provider, "m"), PROVIDERS[provider].traits) is other
+
+
+def test_answer_that_is_to_go_on_with_a_text_is_named_as_lost() -> None:
+    """No other API has the word."""
+    dropped = DroppedFields()
+    for prefix, names in ((False, ()), (True, ("prefix",))):
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho", "prefix": prefix}]
+        ChatClient(ClientCall("a", 1), dropped).read(json.dumps({"model": "m", "messages": messages}).encode())
+        assert dropped.names == names

@@ -671,6 +671,7 @@ class ClientCall(msgspec.Struct, frozen=True, gc=False):
     stream: of the path, where the dialect has them there (Gemini); elsewhere of the body, as the gateway read it.
     is_array: the stream is to be a JSON array and not events (Gemini, without `alt=sse`).
     keeper: of its answer, where the dialect lets clients refer to it; None: nobody keeps it.
+    reads_whole_calls: it reads a streamed call of a tool only in one piece.
     """
 
     id: str
@@ -679,6 +680,7 @@ class ClientCall(msgspec.Struct, frozen=True, gc=False):
     stream: bool = False
     is_array: bool = False
     keeper: AnswerKeeper | None = None
+    reads_whole_calls: bool = False
 
 
 class Written(msgspec.Struct, gc=False):

@@ -303,6 +303,8 @@ class ChatRequestReader:
             made = decoded_request(_PARTS, message.images, path)
             said += [self._part(part, f"{path}[{k}]") for k, part in enumerate(made)]
             self._has_made_pictures = True
+        if message.prefix is not wire.ABSENT and bytes(message.prefix) == b"true":
+            self._dropped.drop("prefix")
         thoughts, signature = _thoughts(message, calls)
         if signature is not None:
             _sign(signature, said, calls)

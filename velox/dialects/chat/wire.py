@@ -130,6 +130,7 @@ class Message(msgspec.Struct, gc=False):
     function_call: Raw = ABSENT
     audio: Raw = ABSENT
     images: Raw = ABSENT
+    prefix: Raw = ABSENT  # Mistral's, DeepSeek's: the answer goes on with this text
 
 
 class _ImageUrl(msgspec.Struct, gc=False):

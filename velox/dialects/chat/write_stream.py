@@ -59,7 +59,7 @@ _BETWEEN: Final = quoted(BETWEEN)
 class _Block:
     """One open block. index: of a call among the calls. id: of the call, as the client gets it."""
 
-    __slots__ = ("has_arguments", "held", "id", "index", "kind", "n_characters", "name")
+    __slots__ = ("has_arguments", "held", "id", "index", "kind", "n_characters", "name", "signature")
 
     def __init__(self, kind: Kind, index: int = -1, call_id: str = "", name: str = "") -> None:
         self.kind: Final = kind
@@ -68,7 +68,8 @@ class _Block:
         self.name: Final = name
         self.has_arguments = False
         self.n_characters = 0
-        self.held: list[JsonText] = []  # of a custom tool, whose input is in the arguments
+        self.held: list[JsonText] = []  # arguments that are sent whole
+        self.signature: Signature | None = None  # of a call that is sent whole
 
 
 class ChatStreamWriter:
@@ -180,8 +181,14 @@ class ChatStreamWriter:
         index = self._n_calls
         self._n_calls += 1
         block = _Block(Kind.TOOL, index, event.id or f"call_{self._call.id}{index}", event.name)
-        self._blocks[event.n] = self._opening = block
+        self._blocks[event.n] = block
+        if not self._is_whole(block):
+            self._opening = block
         return before
+
+    def _is_whole(self, block: _Block) -> bool:
+        """Say whether a call is one chunk, when it is whole: its client reads no other."""
+        return self._call.reads_whole_calls and not self._is_old and block.name not in self._custom
 
     def _opened(self, signature: Signature | None = None) -> bytes:
         """Return the first chunk of the call whose block was opened last, if it is still due."""
@@ -211,7 +218,7 @@ class ChatStreamWriter:
             return b'%b%b{"index":0,"delta":{"content":%b}%b' % (before, self._lead, text, self._end)
         if kind is _TOOL:
             block.has_arguments = True
-            if block.name in self._custom:
+            if block.name in self._custom or self._is_whole(block):
                 self._hold(block, text)
                 return before
             return before + self._arguments(block, text)
@@ -234,7 +241,7 @@ class ChatStreamWriter:
     def _hold(self, block: _Block, text: JsonText) -> None:
         self._held_bytes += len(text)
         if self._held_bytes > MOST_WAITING_BYTES:
-            raise BrokenReplyError(f"the inputs of custom tools are over {MOST_WAITING_BYTES} bytes")
+            raise BrokenReplyError(f"the calls that are sent whole are over {MOST_WAITING_BYTES} bytes")
         block.held.append(text)
 
     def _sign(self, event: Sign) -> bytes:
@@ -245,6 +252,7 @@ class ChatStreamWriter:
         index = self._n_details
         self._n_details += 1
         if block.kind is Kind.TOOL:
+            block.signature = signature
             before = self._opened(signature) if block is self._opening else b""
             detail = signature_detail(signature, index, block.id)
         else:
@@ -261,6 +269,8 @@ class ChatStreamWriter:
         block = self._blocks.pop(n, None)
         if block is None or block.kind is not Kind.TOOL:
             return b""
+        if self._is_whole(block):
+            return self._whole(block)
         before = self._opened() if block is self._opening else b""
         if block.held:
             text = custom_input(decoded(joined(block.held, b"")).encode("utf-8", "backslashreplace"))
@@ -270,6 +280,13 @@ class ChatStreamWriter:
         if not block.has_arguments and block.name not in self._custom:
             return before + self._arguments(block, b'"{}"')
         return before
+
+    def _whole(self, block: _Block) -> bytes:
+        self._held_bytes -= sum(map(len, block.held))
+        call_id = quoted(id_with_thought(block.id, block.signature))
+        arguments = joined(block.held, b"") if block.held else b'"{}"'
+        form = b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}]}'
+        return self._chunk(form % (block.index, call_id, quoted(block.name), arguments))
 
     # -- end --------------------------------------------------------------------------------------------
 

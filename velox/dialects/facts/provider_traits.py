@@ -25,6 +25,8 @@ class ProviderTraits:
         "reasoning", in the fields of any provider; or "anything", as a server may that is another gateway.
     any_detail: `detail` of a picture goes up as sent: it knows OpenAI's newest, or passes them on to who does.
     own_tiers: its values of `service_tier` are others than OpenAI's, and are not renamed.
+    knows_prefix: it has Mistral's `prefix` of a message, or may have.
+    whole_calls: it streams each call in one chunk, which is all that Mistral's SDK reads, or may do so.
     conversations: it has OpenAI's conversation objects, or may have.
     billing_blocks: it reads Claude Code's line about billing in the system prompt, or may be a way to who does.
     count_is_flat: Gemini's countTokens takes the fields of a request at its top, without `generateContentRequest`.
@@ -36,6 +38,8 @@ class ProviderTraits:
     foreign_chat: Literal["nothing", "reasoning", "anything"] = "nothing"
     any_detail: bool = False
     own_tiers: bool = False
+    knows_prefix: bool = False
+    whole_calls: bool = False
     conversations: bool = False
     billing_blocks: bool = False
     count_is_flat: bool = False

@@ -88,6 +88,8 @@ _OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {ApiKind.GENERATE, ApiKind.COUNT_GENERAT
 _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
 _OF_CLAUDE: Final = frozenset({ApiKind.MESSAGES, ApiKind.COUNT_MESSAGES})
 _BETA: Final = b"anthropic-beta"
+_TOOLS: Final = b'"tools"'
+_MISTRALS: Final = b"mistral-client-"  # how the names begin that its SDKs for Python and TypeScript send
 _SCOPES: Final = "cache_control.scope"  # among the facts' `refused`, or `beta_fields`
 _IN_PATH: Final = frozenset({WireWrapper.CLAUDE_VERTEX, WireWrapper.CLAUDE_BEDROCK})
 # What puts Claude's Messages into a wire wrapper, and its replies out of it.
@@ -211,6 +213,8 @@ class ProviderAdapter:
             return InBackground() if self._runs_in_background(request) else self._translated(call, request)
         if request.client_api is ApiKind.RESPONSES and (fitted := self._fitted(request)) is not None:
             return InBackground() if self._runs_in_background(request) else self._translated(fitted, request)
+        if not traits.whole_calls and _reads_whole_calls(request):
+            return self._translated(call, request)
         if request.keeper is not None:
             request.keeper.reads_reply = not self.keeps_answers(request.model or "")
             if request.keeper.reads_reply and self._runs_in_background(request):
@@ -365,6 +369,7 @@ class ProviderAdapter:
             request.fields.stream,
             _wants_array(request),
             request.keeper,
+            _reads_whole_calls(request),
         )
         return client(of_client, dropped), model(self._facts_of(request.model), dropped, self._row.name)
 
@@ -525,6 +530,15 @@ def _check_size(request: ClientRequest) -> None:
 def _vertex_count(body: bytes | bytearray, model: str) -> bytes:
     """Return a request to count as Vertex wants it, whose path does not name the model."""
     return b'{"model":%b,' % quoted(model) + vertex_body(body)[1:]
+
+
+def _reads_whole_calls(request: ClientRequest) -> bool:
+    """Say whether a client reads a streamed call of a tool in one piece only, as Mistral's SDK does."""
+    if request.client_api is not ApiKind.CHAT or not request.fields.stream or not request.body:
+        return False
+    if request.body.find(_TOOLS) < 0:
+        return False
+    return (request.head.header(b"user-agent") or b"").startswith(_MISTRALS)
 
 
 def _wants_array(request: ClientRequest) -> bool:
