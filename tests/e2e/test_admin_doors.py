@@ -132,7 +132,7 @@ def test_admin_table_of_bad_requests() -> None:
         (405, "DELETE", "/debug/pprof/profile", WITH_TOKEN),
         (400, "GET", "/debug/pprof/profile?seconds=99999", WITH_TOKEN),
         (400, "GET", "/debug/pprof/profile?seconds=1&seconds=1", WITH_TOKEN),
-        (404, "GET", "/debug/pprof/../", WITH_TOKEN),
+        (400, "GET", "/debug/pprof/../", WITH_TOKEN),
         (404, "GET", "/debug/pprof/heap", WITH_TOKEN),
         (404, "GET", "/debug/pprof/cmdline", WITH_TOKEN),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.migrate.test_admin_paths import MASTER, Proxy
-from velox.admin.server import PAGES
+from velox.admin.app import PAGES
 
 PROVIDER = f"x-api-key: {MASTER}"  # one of the providers sends this only
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.admin_requests import parse_request
 from tests.unit.ledger.made import NOON_S, made_call
 from velox.accounts.active import caller_id
 from velox.accounts.service import Accounts
 from velox.accounts.sqlite import SqliteAccounts
 from velox.admin.api.call import Asker
 from velox.admin.api.service import Api
-from velox.admin.message import RefusalError, parse_request
+from velox.admin.message import RefusalError
 from velox.admin.roles import Role, TokenCheck
 from velox.ledger.record import recorded_key
 from velox.ledger.sqlite import SqliteStore
@@ -81,7 +82,7 @@ class Proxy:
     ) -> Any:
         head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode()
         try:
-            request = parse_request(head, frozenset(), self.api.takes)
+            request = parse_request(head, takes_any=self.api.takes)
             request = replace(
                 request, body=b"" if body is None else json.dumps(body).encode(), is_private=self.is_private
             )

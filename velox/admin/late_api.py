@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from velox.admin.app import PAGES, Api
 from velox.admin.message import AdminRequest, Reply
 from velox.admin.roles import Role
-from velox.admin.server import PAGES, Api
 
 __all__ = ["LateApi"]
 

@@ -1,275 +1,225 @@
-"""The admin listener: HTTP/1.1 for people, probes, Prometheus and `go tool pprof`, in a process of its own.
+"""The admin listener: its pages on the HTTP/1.1 server that clients get, with TLS or without.
 
-Knows: which path is served by what, which paths need the token, and the bounds of a connection. Does not know: where
-figures come from; all of it is injected. It shares no process with a worker, so neither can delay the other.
+Knows: the bounds of its connections, how a request is handed to the pages and their reply written. Does not know: what
+is served where (app.py), or how requests are read (net/client/).
 
-Limits: GET and HEAD, POST for a reload, all methods for the API; 64 connections, each within the bounds of
-connection.py. One more replaces the connection that has waited for its client the longest, so that a crowd of clients
-that send nothing, or take no reply, keeps no probe out. A path is compared as it came, so there is no way to spell
-another one. With a token, only probes need none. Requests of a connection are answered one after the other. After a
-refusal the connection ends.
+    connections   64; one more replaces the one that has waited for its client the longest, to send or to take a reply,
+                  so that a crowd of clients that do neither keeps no probe out
+    head          32 KiB, within 5 s of the connection's start or of its first byte
+    body          1 MiB; it may be silent for 10 s, and come no slower than 1 KiB a second
+    between       a connection may wait 75 s for its next request
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import ipaddress
 import logging
 import signal
 import socket
-import ssl
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
-import orjson
 import uvloop
 
-from velox.admin import metrics_page
-from velox.admin.connection import HEAD_BYTES, Incoming, PlainStream, Stream, TlsStream, has_private_peer
-from velox.admin.health import Readiness
-from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
-from velox.admin.pprof import ProfilePage, index_page
-from velox.admin.reload import ReloadPage
-from velox.admin.roles import Role, TokenCheck
+from velox.admin.app import AdminApp
+from velox.admin.message import AdminRequest, RefusalError, Reply, read_request, reply_headers
+from velox.errors import Reason, VeloxError
+from velox.heads import RequestHead
+from velox.net.application import Client, ClientTimeouts
+from velox.net.client.body_budget import BodyBudget
+from velox.net.client.connection import ClientConnection
+from velox.net.client.ingress import Ingress
+from velox.net.client.tls import TlsIngress
+from velox.protocol.http1.request import Http1Limits
+from velox.types import ANYONE, Caller
 
-__all__ = ["PAGES", "AdminApp", "Api", "run", "serve"]
+__all__ = ["ADMIN_LIMITS", "BODY_BYTES", "MAX_CONNECTIONS", "AdminServer", "run"]
 
-# What AdminApp serves itself.
-PAGES: Final = frozenset(
-    {
-        *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
-        *("/health/liveliness", "/health/liveness", "/health/readiness"),
-        *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
-    }
-)
 MAX_CONNECTIONS: Final = 64
-BEAT_S: Final = 0.25
+BODY_BYTES: Final = 2**20
+ADMIN_LIMITS: Final = Http1Limits(body_bytes=BODY_BYTES)
+_HEAD_TIMEOUT_S: Final = 5.0
+_BODY_TIMEOUT_S: Final = 10.0
+_WRITE_TIMEOUT_S: Final = 30.0
+# Longer than what Prometheus and most clients wait between two requests.
+_IDLE_S: Final = 75.0
+_BEAT_S: Final = 0.25
+_MIN_RATE_BYTES: Final = 1024
+# What a client has not taken of a reply waits here, and not in its connection, but for one such piece.
+_PIECE_BYTES: Final = 64 * 1024
+# Where the data path's own words name its settings.
+_TEXTS: Final = {
+    Reason.BODY_TOO_LARGE: f"the body is over {BODY_BYTES} bytes",
+    Reason.BODY_TIMEOUT: "the request's body took too long",
+    Reason.CONN_LIMIT: "too many connections",
+}
 
 _log: Final = logging.getLogger(__name__)
 
 
-class Api(Protocol):
-    """What is served at paths that are no pages (api/service.py)."""
+class AdminServer:
+    """The admin listener's side of its connections (net/application.py)."""
 
-    def takes(self, path: str) -> bool:
-        """Tell whether a path is the API's."""
+    def __init__(self, app: AdminApp, loop: asyncio.AbstractEventLoop) -> None:
+        self._app: Final = app
+        self._loop: Final = loop
+        self._ingress: Final = Ingress(
+            self,
+            replace(ADMIN_LIMITS, hosts=frozenset(name.encode() for name in app.host_names)),
+            ClientTimeouts(_HEAD_TIMEOUT_S, _BODY_TIMEOUT_S, _IDLE_S, _WRITE_TIMEOUT_S, _MIN_RATE_BYTES),
+            # So much that no body waits: some connections that have given way are not gone yet.
+            BodyBudget(2 * MAX_CONNECTIONS * BODY_BYTES, _BODY_TIMEOUT_S, loop.time),
+            loop,
+            max_connections=MAX_CONNECTIONS,
+            idlest_gives_way=True,
+        )
+        self._is_unix = False
+        self._tls: TlsIngress | None = None
+        if app.tls is not None:
+            self._tls = TlsIngress(
+                self._ingress, app.tls(), on_handshake=lambda _resumed: None, on_failure=lambda _cause: None
+            )
 
-    def admit(self, request: AdminRequest, role: Role | None) -> None:
-        """Refuse what is refused whatever its body is. Raises RefusalError."""
+    def __repr__(self) -> str:
+        return f"<AdminServer {self._ingress!r}>"
 
-    async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
-        """Answer a request. Raises RefusalError."""
+    async def listen(self, sock: socket.socket) -> asyncio.Server:
+        """Serve on a listening socket until the returned server is closed."""
+        if sock.family == socket.AF_UNIX:
+            # Its file's mode says who may connect: there is nothing that TLS would add.
+            self._is_unix = True
+            return await self._loop.create_unix_server(self._ingress.connection, sock=sock)
+        make = self._ingress.connection if self._tls is None else self._tls.connection
+        return await self._loop.create_server(make, sock=sock)
+
+    def sweep(self) -> None:
+        """End what has taken too long, and take a new certificate. To be called a few times a second."""
+        if self._tls is not None and self._app.tls is not None:
+            self._tls.context = self._app.tls()
+        self._ingress.sweep()
+
+    def stop(self) -> None:
+        """Abort what is still open."""
+        self._ingress.stop()
+
+    # -- Application (net/application.py) -----------------------------------------------------------
+
+    def check_head(self, head: RequestHead) -> Caller:
+        """Raise VeloxError for a request that is refused whatever its body is."""
+        try:
+            self._app.admit(self._read(head))
+        except RefusalError as refusal:
+            # refuse() answers with what is in it.
+            raise VeloxError(Reason.BAD_REQUEST, str(refusal)) from refusal
+        return ANYONE
+
+    def submit(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
+    ) -> _AdminExchange:
+        """Begin to answer a request."""
+        is_private = self._is_unix or self._tls is not None or _is_from_here(client)
+        request = replace(self._read(head), body=bytes(body or b""), is_private=is_private)
+        return _AdminExchange(client, request, self._app, self._loop, self._ingress)
+
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
+        """Answer a request that came to no exchange."""
+        cause = error.__cause__
+        reply = Reply(error.status, f"{_TEXTS.get(error.reason, error.message)}\n".encode())
+        if isinstance(cause, RefusalError):
+            reply = cause.reply
+        headers = [*reply_headers(reply), *error.headers]
+        is_head = head is not None and head.method == b"HEAD"
+        client.answer(reply.status, headers, reply.body or b"", with_body=not is_head, close=error.close)
+
+    def crashed(self, exc: Exception) -> None:
+        """Record an error that is a bug."""
+        _log.error("a connection of the admin listener failed", exc_info=exc)
+
+    def _read(self, head: RequestHead) -> AdminRequest:
+        return read_request(head, self._app.host_names, self._app.is_api)
 
 
-class AdminApp:
-    """What the admin listener serves.
-
-    metrics: renders the metrics page now; called in a thread, once at a time: with thousands of origins it takes
-    seconds, in which probes are answered and the supervisor sees that this process moves. problems: what is wrong
-    besides, for the index, called as metrics is. ready: judges now.
-    profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
-    its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
-    context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
-    besides IP addresses and localhost.
-    """
+class _AdminExchange:
+    """One request that is being answered; for its connection (ClientExchange in net/application.py)."""
 
     def __init__(
         self,
-        *,
-        metrics: Callable[[], bytes],
-        ready: Callable[[], Readiness],
-        profiles: ProfilePage | None,
-        problems: Callable[[], Sequence[str]] = tuple,
-        reload: ReloadPage | None = None,
-        token: str | None = None,
-        viewer_token: str | None = None,
-        host_names: frozenset[str] = frozenset(),
-        tls: Callable[[], ssl.SSLContext] | None = None,
-        api: Api | None = None,
+        client: Client,
+        request: AdminRequest,
+        app: AdminApp,
+        loop: asyncio.AbstractEventLoop,
+        ingress: Ingress,
     ) -> None:
-        self.tls: Final = tls
-        self.host_names: Final = host_names
-        self._metrics = metrics
-        self._renderer: Final = ThreadPoolExecutor(1, "metrics")
-        self._ready = ready
-        self._problems = problems
-        self._profiles = profiles
-        self._reload = reload
-        self._api = api
-        self._token = TokenCheck(token, viewer_token)
+        self._client: Final = client
+        self._request: Final = request
+        self._app: Final = app
+        self._ingress: Final = ingress
+        self._left = memoryview(b"")  # what was not written yet of the reply
+        self._task: Final = loop.create_task(self._run())
 
-    def is_api(self, path: str) -> bool:
-        """Tell whether a path takes all methods."""
-        return self._api is not None and self._api.takes(path)
+    def __repr__(self) -> str:
+        return f"<_AdminExchange {self._request.method} {self._request.path} {len(self._left)} bytes left>"
 
-    def admit(self, request: AdminRequest) -> None:
-        """Raise RefusalError for a request that needs a token and has none, before its body is read."""
-        if self._api is not None and self._api.takes(request.path):
-            self._api.admit(request, self._token.role_of(request))
-        else:
-            self._token.check(request)
+    def client_gone(self, *, stalled: bool = False) -> None:
+        """Stop: nobody's profile must block the next one."""
+        self._left = memoryview(b"")
+        self._task.cancel()
 
-    async def reply(self, request: AdminRequest) -> Reply:
-        """Answer a request. Raises RefusalError."""
-        if self._api is not None and self._api.takes(request.path):
-            return await self._api.reply(request, self._token.role_of(request))
-        match request.path:
-            case "/":
-                return await self._index(request)
-            case "/metrics":
-                page = await asyncio.get_running_loop().run_in_executor(self._renderer, self._metrics)
-                return Reply(200, page, metrics_page.CONTENT_TYPE.decode())
-            case "/healthz" | "/livez":
-                return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
-            case "/readyz":
-                return _ready_reply(self._ready(), with_reasons=self._token.is_trusted(request))
-            case "/health/liveliness" | "/health/liveness":  # as LiteLLM answers its probes
-                alive = self._ready().alive
-                return _json(200 if alive else 503, "I'm alive!" if alive else "no worker is running")
-            case "/health/readiness":
-                ready = self._ready().ready
-                return _json(200 if ready else 503, {"status": "healthy" if ready else "unhealthy"})
-            case "/reload" if self._reload is not None:
-                return await self._reload.reply(request)
-            case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
-                return await self._index(request)
-            case "/debug/pprof/profile" if self._profiles is not None:
-                return await self._profiles.reply(request)
-            case _:
-                raise RefusalError(404, "there is no such page; / lists what there is")
+    def client_paused(self) -> None:
+        """Nothing is to be stopped: the reply is here, and is written as the client takes it."""
 
-    async def _index(self, request: AdminRequest) -> Reply:
-        has_profiles, has_tls = self._profiles is not None, self.tls is not None
-        more = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
-        problems = (*self._ready().reasons, *more)
-        return index_page(request, with_profiles=has_profiles, problems=problems, has_tls=has_tls)
+    def client_resumed(self) -> None:
+        """Write more of the reply."""
+        if self._left:
+            self._write_on()
 
-
-def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:
-    fields = {"ready": state.ready, "reasons": state.reasons} if with_reasons else {"ready": state.ready}
-    return _json(200 if state.ready else 503, fields)
-
-
-def _json(status: int, body: object) -> Reply:
-    return Reply(status, orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE), "application/json")
-
-
-async def serve(sock: socket.socket, app: AdminApp) -> asyncio.Server:
-    """Serve on a listening socket until the returned server is closed. The caller keeps the socket."""
-    listener = _Listener(app)
-    if sock.family == socket.AF_UNIX:
-        return await asyncio.start_unix_server(listener.on_connection, sock=sock, limit=HEAD_BYTES)
-    return await asyncio.start_server(listener.on_connection, sock=sock, limit=HEAD_BYTES)
-
-
-class _Listener:
-    """Bounds the number of connections, and each of them."""
-
-    def __init__(self, app: AdminApp) -> None:
-        self._app = app
-        self._connections = 0
-        # Those that wait for their client, the longest first: for it to send, to take its reply, or to leave.
-        self._idle: dict[asyncio.StreamWriter, None] = {}
-
-    async def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, to its end."""
-        self._connections += 1
+    async def _run(self) -> None:
+        request = self._request
         try:
-            stream = PlainStream(reader, writer)
-            if self._connections <= MAX_CONNECTIONS or self._drop_oldest():
-                await self._serve(stream, writer)
-            elif self._app.tls is None:
-                await _send(stream, write_reply(Reply(503, b"too many connections\n"), head_only=False))
-        except (TimeoutError, OSError):
-            pass  # the client is gone, or too slow for an answer
-        except asyncio.CancelledError:
-            # The process ends, and with it this task. Python 3.11 would log a bug for each of these.
-            pass
-        finally:
-            self._connections -= 1
-            writer.transport.abort()  # all that could be sent is sent: nothing is lost by it
-
-    async def _serve(self, plain: PlainStream, writer: asyncio.StreamWriter) -> None:
-        stream: Stream = plain
-        is_private = has_private_peer(writer)
-        if self._app.tls is not None:
-            stream, is_private = TlsStream(plain, self._app.tls()), True
-            with self._waiting(writer):
-                await stream.handshake()
-        incoming = Incoming(stream)
-        while await self._exchange(incoming, stream, writer, is_private=is_private):
-            pass
-        with self._waiting(writer):
-            await incoming.linger()
-
-    def _drop_oldest(self) -> bool:
-        """Make room by the one that has kept us waiting the longest; False when each is being answered."""
-        for writer in self._idle:
-            del self._idle[writer]
-            writer.transport.abort()
-            return True
-        return False
-
-    async def _exchange(
-        self, incoming: Incoming, stream: Stream, writer: asyncio.StreamWriter, *, is_private: bool
-    ) -> bool:
-        """Answer one request. False: it was the connection's last."""
-        head, keep_alive = b"", False
-        try:
-            with self._waiting(writer):
-                head = await incoming.read_head()
-            request = replace(parse_request(head, self._app.host_names, self._app.is_api), is_private=is_private)
-            self._app.admit(request)
-            if request.framing.length != 0:
-                with self._waiting(writer):
-                    request = replace(request, body=await incoming.read_body(request))
-            reply = await _unless_gone(self._answer(request), incoming)
-            keep_alive = request.framing.keep_alive
+            reply = await self._app.reply(request)
         except RefusalError as refusal:
             reply = refusal.reply
-        # An empty line before a request is none of it (RFC 9112 §2.2).
-        head_only = head.lstrip(b"\r\n").startswith(b"HEAD ")
-        with self._waiting(writer):
-            await _send(stream, write_reply(reply, head_only=head_only, keep_alive=keep_alive))
-        return keep_alive
-
-    @contextlib.contextmanager
-    def _waiting(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        self._idle[writer] = None
-        try:
-            yield
-        finally:
-            self._idle.pop(writer, None)
-
-    async def _answer(self, request: AdminRequest) -> Reply:
-        try:
-            return await self._app.reply(request)
-        except RefusalError:
-            raise
         except Exception:  # the other pages must go on: this one answers 500, and the cause is logged
             _log.exception("an admin page failed: %s", request.path)
-            return Reply(500, b"this page failed; the log says why\n")
+            reply = Reply(500, b"this page failed; the log says why\n")
+        self._send(reply)
+
+    def _send(self, reply: Reply) -> None:
+        client, body, headers = self._client, reply.body, reply_headers(reply)
+        if isinstance(client, ClientConnection):
+            self._ingress.renew(client)
+        if body is None:
+            client.begin_reply(reply.status, headers, None, b"", True, has_body=False)
+            client.finish()
+        elif self._request.is_head or len(body) <= _PIECE_BYTES:
+            client.answer(reply.status, headers, body, with_body=not self._request.is_head, close=False)
+        else:
+            self._left = memoryview(body)[_PIECE_BYTES:]
+            client.begin_reply(reply.status, headers, len(body), body[:_PIECE_BYTES], False, has_body=True)
+            self._write_on()
+
+    def _write_on(self) -> None:
+        client = self._client
+        while self._left and not client.is_write_paused:
+            piece, self._left = bytes(self._left[:_PIECE_BYTES]), self._left[_PIECE_BYTES:]
+            client.body(piece, not self._left)
+            if not self._left:
+                client.finish()
 
 
-async def _unless_gone(answer: Coroutine[None, None, Reply], incoming: Incoming) -> Reply:
-    """Await the answer; cancel it when the client leaves: nobody's profile must not block the next one."""
-    work, gone = asyncio.create_task(answer), asyncio.create_task(incoming.wait_gone())
+def _is_from_here(client: Client) -> bool:
+    """Tell whether a TCP connection comes from this machine."""
+    peer = client.peer if isinstance(client, ClientConnection) else None
+    if not isinstance(peer, tuple):
+        return False
     try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            raise ConnectionResetError("the client left")
-        return work.result()
-    finally:
-        work.cancel()
-        gone.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
-
-
-async def _send(stream: Stream, reply: bytes) -> None:
-    stream.write(reply)
-    await stream.drain()
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
 
 
 def run(sock: socket.socket, app: AdminApp, beat: Callable[[], None] = lambda: None) -> None:
@@ -288,13 +238,15 @@ async def _serve(sock: socket.socket, app: AdminApp, beat: Callable[[], None]) -
     must_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, must_stop.set)
+    server = AdminServer(app, loop)
 
     def tick() -> None:
-        loop.call_later(BEAT_S, tick)
+        loop.call_later(_BEAT_S, tick)
         beat()
+        server.sweep()
 
     tick()
-    server = await serve(sock, app)
+    listening = await server.listen(sock)
     await must_stop.wait()
-    server.close()
-    # Connections still open end with the loop: the runner cancels what is left.
+    listening.close()
+    server.stop()

@@ -20,6 +20,7 @@ from typing import Final, Self
 from velox import __version__
 from velox.admin import metrics_page
 from velox.admin import server as admin_server
+from velox.admin.app import AdminApp, Api
 from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.late_api import LateApi
 from velox.admin.pprof import ProfilePage
@@ -286,7 +287,7 @@ def admin(
         if certificate is not None:
             certificate.look(time.monotonic())
 
-    app = admin_server.AdminApp(
+    app = AdminApp(
         metrics=partial(
             metrics_page.render,
             segment,
@@ -311,8 +312,8 @@ def admin(
     return 0
 
 
-def _api(settings: Settings, budgets: BudgetMemory | None) -> admin_server.Api:
-    def make() -> admin_server.Api:
+def _api(settings: Settings, budgets: BudgetMemory | None) -> Api:
+    def make() -> Api:
         # Here, not above: what records nothing loads no database (on_demand.py).
         from velox.runtime.admin_api import admin_api
 

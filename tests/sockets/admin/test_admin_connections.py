@@ -16,9 +16,10 @@ import trustme
 from tests.e2e.watching import until
 from tests.sockets.admin.test_admin_server import get, raw
 from tests.sockets.profiling.profile_workers import stop_worker
+from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
-from velox.admin.message import BODY_BYTES, AdminRequest, RefusalError, Reply
-from velox.admin.server import MAX_CONNECTIONS, AdminApp, run
+from velox.admin.message import AdminRequest, RefusalError, Reply
+from velox.admin.server import BODY_BYTES, MAX_CONNECTIONS, run
 from velox.settings.checks.certificates import read_certificate
 
 Address = tuple[str, int]
@@ -83,7 +84,7 @@ def bodies(replies: bytes) -> list[bytes]:
     found = []
     while replies:
         head, _, replies = replies.partition(b"\r\n\r\n")
-        length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         found.append(replies[:length])
         replies = replies[length:]
     return found
@@ -128,13 +129,14 @@ def test_empty_line_before_a_request_changes_nothing(admin: Address) -> None:
 
 
 def test_reply_says_whether_another_request_may_follow(admin: Address) -> None:
-    """HTTP/1.1 goes on, HTTP/1.0 and a client that says so do not; nor does a refusal."""
+    """HTTP/1.1 goes on, also after a refusal; HTTP/1.0 and a client that says so do not; nor what can't be read on."""
     with socket.create_connection(admin, timeout=10) as sock:
-        for _ in range(3):
-            sock.sendall(request("GET", "/healthz"))
-            assert b"\r\nConnection: keep-alive\r\n" in sock.recv(4096)
-    for sent in (request("GET", "/healthz", b"", LAST), b"GET /healthz HTTP/1.0\r\n\r\n", request("GET", "/absent")):
-        assert b"\r\nConnection: close\r\n" in raw(admin, sent)
+        for path in ("/healthz", "/absent", "/healthz"):
+            sock.sendall(request("GET", path))
+            assert b"\r\nconnection: close" not in sock.recv(4096)
+    unread = request("POST", "/metrics", b"", "Content-Length: 3")
+    for sent in (request("GET", "/healthz", b"", LAST), b"GET /healthz HTTP/1.0\r\n\r\n", unread):
+        assert b"\r\nconnection: close\r\n" in raw(admin, sent)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_body_is_framed_in_one_way_only(admin: Address, sent: bytes, status: int
     replies = raw(admin, sent + request("GET", "/metrics"))
 
     assert replies.startswith(b"HTTP/1.1 %d " % status)
-    assert replies.count(b"\r\nCache-Control: ") == 1
+    assert replies.count(b"\r\ncache-control: ") == 1
     assert b"figures" not in replies
 
 
@@ -210,6 +212,30 @@ def test_crowd_that_takes_no_reply_keeps_no_probe_out(admin: Address) -> None:
         assert get(admin, "/healthz")[0].status == 200
 
 
+def test_long_reply_comes_whole_to_a_slow_client(admin: Address) -> None:
+    """It is written as the client takes it; the next request on the connection is answered after it."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(admin)
+        sock.settimeout(20)
+        sock.sendall(request("GET", MUCH) + request("GET", "/healthz", b"", LAST))
+        replies = bytearray()
+        while more := sock.recv(3000):
+            replies += more
+    assert bodies(bytes(replies)) == [bytes(512 * 1024), b"ok\n"]
+
+
+def test_connection_that_was_answered_last_stays_the_longest(admin: Address) -> None:
+    """However long it has been there: a crowd that sends nothing replaces the others of the crowd."""
+    with contextlib.ExitStack() as held:
+        old = held.enter_context(socket.create_connection(admin, timeout=10))
+        for n in range(4 * MAX_CONNECTIONS):
+            held.enter_context(socket.create_connection(admin, timeout=10))
+            if n % 16 == 15:
+                old.sendall(request("GET", "/healthz"))
+                assert old.recv(4096).endswith(b"ok\n")
+
+
 def test_connections_over_the_limit_are_503_when_each_is_being_answered(admin: Address) -> None:
     """While 64 wait for slow answers, another one gets 503; after they have closed, a new one is served."""
     with contextlib.ExitStack() as held:
@@ -234,7 +260,7 @@ def test_body_that_is_cut_ends_the_connection_and_nothing_else(admin: Address) -
 
 
 def test_tls_serves_requests_and_ends_properly(tmp_path: Path) -> None:
-    """Several requests on a connection, a large body, close_notify at the end; plain text gets nothing."""
+    """Several requests on a connection, a large body, close_notify at the end; plain text is told to use TLS."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     both = tmp_path / "both.pem"
@@ -256,7 +282,8 @@ def test_tls_serves_requests_and_ends_properly(tmp_path: Path) -> None:
                 while more := sock.recv(65536):
                     replies += more
             assert bodies(replies)[0] == b"ok\n" and b"POST 500000 True " in replies
-        assert b"HTTP" not in raw(address, request("GET", "/healthz"))
+        plain_text = raw(address, request("GET", "/healthz"))
+        assert plain_text.startswith(b"HTTP/1.1 400 ") and b"write https:// instead of http://" in plain_text
 
 
 def test_refusal_holds_nothing_of_the_request() -> None:

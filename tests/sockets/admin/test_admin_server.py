@@ -19,9 +19,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.sockets.profiling.profile_workers import busy_work, start_worker, stop_worker
+from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.admin.pprof import ProfilePage
-from velox.admin.server import MAX_CONNECTIONS, AdminApp, run
+from velox.admin.server import MAX_CONNECTIONS, run
 from velox.profiling.remote import collect
 from velox.profiling.samples import Profile
 
@@ -127,18 +128,29 @@ def test_head_answers_as_get_without_a_body(admin: Address, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "/debug/pprof/../", "/debug/pprof/../../metrics", "/./metrics", "//metrics", "/metrics/", "/Metrics",
-        "/metrics%00", "/%6detrics", "/metrics;x", "/debug/pprof/heap", "/debug/pprof/profile/", "/v1/models",
-        "/\\metrics", "http://127.0.0.1/metrics", "*",
-    ],
-)  # fmt: skip
+    ["/metrics/", "/Metrics", "/%6detrics", "/debug/pprof/heap", "/debug/pprof/profile/", "/v1/models"],
+)
 def test_path_other_than_the_listed_is_404(admin: Address, path: str) -> None:
     """B-51: there is one way to spell a page, and the reply repeats nothing of the request."""
-    reply = raw(admin, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    reply = raw(admin, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
 
     assert reply.startswith(b"HTTP/1.1 404 Not Found\r\n")
     assert reply.endswith(b"there is no such page; / lists what there is\n")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/debug/pprof/../", "/debug/pprof/../../metrics", "/./metrics", "//metrics", "/metrics%00", "/metrics;x",
+        "/\\metrics", "http://127.0.0.1/metrics", "http://evil.example/metrics", "*", "localhost:6060",
+    ],
+)  # fmt: skip
+def test_target_that_two_servers_could_read_in_two_ways_is_400(admin: Address, target: str) -> None:
+    """B-51: also a URL, but for one with a name of the listener; nothing of it is repeated."""
+    reply = raw(admin, f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+
+    assert reply.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"metrics" not in reply and b"evil" not in reply
 
 
 def test_post_with_a_body_is_405_and_the_reply_arrives(admin: Address) -> None:
@@ -149,7 +161,7 @@ def test_post_with_a_body_is_405_and_the_reply_arrives(admin: Address) -> None:
         reply = sock.recv(65536)
 
     assert reply.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
-    assert b"\r\nAllow: GET, HEAD\r\n" in reply
+    assert b"\r\nallow: GET, HEAD\r\n" in reply
 
 
 def test_host_foreign_is_403(admin: Address) -> None:
@@ -160,13 +172,19 @@ def test_host_foreign_is_403(admin: Address) -> None:
     assert b"velox_up" not in body
 
 
-@pytest.mark.parametrize(("size", "status"), [(8192, b"200"), (8193, b"431")])
+@pytest.mark.parametrize(("size", "status"), [(32768, b"200"), (32769, b"431")])
 def test_head_size_at_its_limit(admin: Address, size: int, status: bytes) -> None:
-    """8 KiB of head are read, a byte more is refused."""
-    start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
-    head = start + b"x" * (size - len(start))
+    """32 KiB of head are read, with its empty line; a byte more is refused."""
+    start = (
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
+        + b"x" * 16000
+        + b"\r\nY: "
+        + b"y" * 16000
+        + b"\r\nZ: "
+    )
+    head = start + b"z" * (size - len(start) - 4) + b"\r\n\r\n"
 
-    assert raw(admin, head + b"\r\n\r\n").startswith(b"HTTP/1.1 " + status)
+    assert raw(admin, head).startswith(b"HTTP/1.1 " + status)
 
 
 def test_head_never_finished_is_408(admin: Address) -> None:

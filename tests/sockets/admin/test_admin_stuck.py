@@ -10,6 +10,7 @@ import socket
 import time
 
 from velox.admin import server
+from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.observe.oplog import operations_logger
 from velox.runtime.children import AdminProcess
@@ -38,7 +39,7 @@ def test_admin_process_in_a_loop_is_aborted_and_says_where() -> None:
             def beat() -> None:
                 status.admin_heartbeat_ns = time.monotonic_ns()
 
-            app = server.AdminApp(metrics=lambda: b"", ready=goes_round, profiles=None)
+            app = AdminApp(metrics=lambda: b"", ready=goes_round, profiles=None)
             server.run(sock, app, beat)
             return 0
 

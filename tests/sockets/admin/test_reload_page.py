@@ -14,10 +14,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.admin.reload import ReloadAnswer, ReloadAnswers, ReloadPage
 from velox.admin.reload_call import ReloadOutcome, call_reload
-from velox.admin.server import AdminApp, run
+from velox.admin.server import run
 from velox.observe.series import CELLS
 from velox.runtime.processes.process import spawn, wake
 from velox.shm.segment import Segment

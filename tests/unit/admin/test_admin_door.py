@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
+from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage
 from velox.admin.roles import OPEN_PAGES, TokenCheck
-from velox.admin.server import AdminApp
 from velox.profiling.samples import Profile
 
 TOKEN = "admin-token"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest
 from velox.admin.problems import problems
-from velox.admin.server import AdminApp
 from velox.policy.health.member import State
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink

@@ -104,7 +104,7 @@ class RouteTable:
                 allowed = sorted({*methods, "HEAD"} if "GET" in methods else methods)
                 message = f"expected {' or '.join(allowed)} here"
                 raise ApiError(405, "method_not_allowed", message, headers=(("Allow", ", ".join(allowed)),))
-            return Found(route, tuple(map(_id, match.groups())))
+            return Found(route, tuple(map(unquote, match.groups())))
         raise ApiError(404, "not_found", "there is no such path; /api/v1/openapi.json lists what there is")
 
     def query(self, request: AdminRequest, route: Route) -> dict[str, str]:
@@ -186,10 +186,3 @@ def _repeated_field(body: bytes) -> str | None:
 
     json.loads(body.decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
     return repeated[0] if repeated else None
-
-
-def _id(text: str) -> str:
-    try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        raise ApiError(404, "not_found", "there is no such path; its escapes are no UTF-8") from None

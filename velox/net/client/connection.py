@@ -49,6 +49,11 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
         """The client has closed, which was seen though nothing is read from it."""
         self.abort()
 
+    @property
+    def peer(self) -> object:
+        """The client's address, as getpeername() has it: a tuple for TCP. None once the connection is lost."""
+        return None if self._transport is None else self._transport.get_extra_info("peername")
+
     def fileno(self) -> int:
         """Return the socket's descriptor; -1 when there is none any more."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
@@ -58,7 +63,7 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
         """Register the connection; return why it is refused."""
         self._transport = cast(asyncio.Transport, transport)
         ingress = self.ingress
-        ingress.connections.add(self)
+        ingress.connections[self] = None
         if ingress.guarded:
             own = transport.get_extra_info("sockname")
             self.is_guarded = isinstance(own, tuple) and own[0] in ingress.guarded  # else it is a unix socket's
@@ -69,6 +74,6 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
     def _unregister(self) -> None:
         """Undo _register(): the connection is lost."""
         self._transport = None
-        self.ingress.connections.discard(self)
+        self.ingress.connections.pop(self, None)
         self.ingress.paused.discard(self)
         self.ingress.limiter.leave(self._address, was_refused=self._is_refused)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -22,11 +23,16 @@ _IPV6_PREFIX: Final = 64  # what one subscriber has
 
 
 class ConnectionLimiter:
-    """Of one worker. per_address: 0 for no such limit."""
+    """Of one worker. per_address: 0 for no such limit.
 
-    def __init__(self, max_connections: int, per_address: int = 0) -> None:
+    make_room: asked at the limit of all: it ends a connection, and says whether one could be ended. None: a connection
+    over the limit is refused.
+    """
+
+    def __init__(self, max_connections: int, per_address: int = 0, make_room: Callable[[], bool] | None = None) -> None:
         self._max_connections: Final = max_connections
         self._per_address: Final = per_address
+        self._make_room: Final = make_room
         self._by_address: Final[Counter[str]] = Counter()
         self._n_taken = 0
         self._n_refused = 0
@@ -41,7 +47,8 @@ class ConnectionLimiter:
 
     def enter(self, peer: object) -> tuple[str, VeloxError | None]:
         """Count a connection; return what leave() wants, and why it is refused. peer: as getpeername() has it."""
-        if self._n_taken >= self._max_connections:
+        # One that has been ended leaves in a later turn; until then it counts above the limit.
+        if self._n_taken >= self._max_connections and (self._make_room is None or not self._make_room()):
             message = f"this worker has {self._max_connections} connections, its limit (VELOX_MAX_CONNECTIONS)"
             return self._refuse(message)
         address = _address(peer) if self._per_address else ""

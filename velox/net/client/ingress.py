@@ -43,8 +43,12 @@ class Ingress(IngressState):
         max_per_address: int = 0,
         guarded: frozenset[str] = frozenset(),
         http2: EngineFactory | None = None,
+        idlest_gives_way: bool = False,
     ) -> None:
-        """http2: what makes the engines of clients that speak it; None: none may."""
+        """http2: what makes the engines of clients that speak it; None: none may.
+
+        idlest_gives_way: a connection over the limit takes the place of one that waits for its client.
+        """
         super().__init__(
             app,
             limits,
@@ -54,6 +58,7 @@ class Ingress(IngressState):
             max_connections=max_connections,
             max_per_address=max_per_address,
             guarded=guarded,
+            make_room=self._end_idlest if idlest_gives_way else None,
         )
         self._read_view: Final = read_view()
         self._http2: Final = http2
@@ -74,6 +79,21 @@ class Ingress(IngressState):
         if self._http2 is None or alpn == "http/1.1":
             return ClientHttp1Connection(self)
         return ClientHttp2Connection(self, self._http2)
+
+    def renew(self, connection: WatchedConnection) -> None:
+        """Take a connection for one that has just come: it gives way after all others."""
+        if connection in self.connections:
+            del self.connections[connection]
+            self.connections[connection] = None
+
+    def _end_idlest(self) -> bool:
+        """End the connection that came first of those that wait for their client; False: none does."""
+        for connection in self.connections:
+            if connection.deadline_s:  # it has one whenever it waits
+                del self.connections[connection]
+                connection.abort()
+                return True
+        return False
 
     def stop(self) -> None:
         """Abort what is still open."""

@@ -7,6 +7,7 @@ ended (client/ingress.py), or what goes over one (client/http1.py, client/http2.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from velox.net.application import Application, ClientTimeouts
@@ -66,8 +67,9 @@ class IngressState:
         max_connections: int,
         max_per_address: int,
         guarded: frozenset[str],
+        make_room: Callable[[], bool] | None,
     ) -> None:
-        """max_per_address: 0 for no such limit.
+        """max_per_address: 0 for no such limit. make_room: see ConnectionLimiter.
 
         guarded: addresses of this gateway, at which the Host of a browser must be one of its own.
         """
@@ -82,9 +84,10 @@ class IngressState:
         self.http1_turns: Final = TurnLimit(loop)  # of requests over HTTP/1.1
         self.pace: Final = PaceRules(timeouts.body_s, timeouts.min_rate_bytes)
         self.least_taken_bytes: Final = round(timeouts.min_rate_bytes * timeouts.write_s)
-        self.limiter: Final = ConnectionLimiter(max_connections, max_per_address)
+        self.limiter: Final = ConnectionLimiter(max_connections, max_per_address, make_room)
         self.guarded: Final = guarded
-        self.connections: Final[set[WatchedConnection]] = set()
+        # In the order in which they came, or were renewed (client/ingress.py).
+        self.connections: Final[dict[WatchedConnection, None]] = {}
         self.paused: Final[set[PausedConnection]] = set()  # those that are not read from
         self.n_http2 = 0  # of the connections, those that speak HTTP/2
         self.draining = False

@@ -113,7 +113,7 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)
         ingress = self._shared.ingress
-        ingress.connections.add(self)
+        ingress.connections[self] = None
         first_s = FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
         self.deadline_s = ingress.loop.time() + first_s
         self._address, refusal = ingress.limiter.enter(transport.get_extra_info("peername"))
@@ -144,7 +144,7 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._shared.ingress.connections.discard(self)
+        self._shared.ingress.connections.pop(self, None)
         self._leave()
         state, self._state = self._state, _State.ENDED
         above, self._above = self._above, None
@@ -198,7 +198,7 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         """Hand the connection over to its protocol."""
         shared = self._shared
         shared.on_handshake(bool(connected.session_reused))
-        shared.ingress.connections.discard(self)
+        shared.ingress.connections.pop(self, None)
         self._leave()  # the connection above enters in its place
         self.deadline_s = 0.0
         self._state = _State.OPEN

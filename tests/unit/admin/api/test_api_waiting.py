@@ -9,10 +9,10 @@ import threading
 from velox.admin.api.call import Answer, ApiCall
 from velox.admin.api.routes import Route
 from velox.admin.api.service import Api
+from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, Reply
 from velox.admin.roles import Role
-from velox.admin.server import AdminApp
 
 MOST = 32
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.admin_requests import parse_request
 from tests.unit.admin.api.schema_check import problems
 from velox.accounts.active import caller_id_of
 from velox.admin.api.budgets import BudgetPages
 from velox.admin.api.call import Asker
 from velox.admin.api.service import Api
-from velox.admin.message import parse_request
 from velox.admin.roles import Role
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope
@@ -33,7 +33,7 @@ class Door:
 
     def __call__(self, target: str, role: Role | None = Role.VIEWER) -> tuple[int, dict[str, Any]]:
         head = f"GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-x\r\n\r\n".encode()
-        reply = asyncio.run(self.api.reply(parse_request(head, frozenset(), self.api.takes), role))
+        reply = asyncio.run(self.api.reply(parse_request(head, takes_any=self.api.takes), role))
         return reply.status, json.loads(reply.body)
 
     def names(self, target: str, role: Role | None = Role.VIEWER) -> list[tuple[str, str]]:

@@ -73,3 +73,19 @@ def test_limiter_lets_only_a_few_refused_connections_linger() -> None:
     for _ in range(20):
         limiter.leave("", was_refused=True)
     assert limiter.may_linger
+
+
+def test_connection_over_the_limit_takes_the_place_of_one_that_is_ended() -> None:
+    """One for one, also before those that were ended have left; it is refused where none can be."""
+    waiting = [1, 2]
+
+    def make_room() -> bool:
+        return bool(waiting) and bool(waiting.pop())
+
+    limiter = ConnectionLimiter(2, make_room=make_room)
+    assert [limiter.enter(None)[1] is None for _ in range(5)] == [True, True, True, True, False]
+    for _ in range(2):
+        limiter.leave("", was_refused=False)  # those that were ended
+    assert limiter.enter(None)[1] is not None
+    limiter.leave("", was_refused=False)
+    assert limiter.enter(None)[1] is None

@@ -1,0 +1,142 @@
+"""What the admin listener serves: for people, probes, Prometheus and `go tool pprof`, in a process of its own.
+
+Knows: which path is served by what, and which paths need the token. Does not know: connections (server.py), or where
+figures come from; all of it is injected. It shares no process with a worker, so neither can delay the other.
+
+GET and HEAD, POST for a reload, all methods for the API. A path is compared as it came, so there is no way to spell
+another one. With a token, only probes need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+import orjson
+
+from velox.admin import metrics_page
+from velox.admin.health import Readiness
+from velox.admin.message import AdminRequest, RefusalError, Reply
+from velox.admin.pprof import ProfilePage, index_page
+from velox.admin.reload import ReloadPage
+from velox.admin.roles import Role, TokenCheck
+
+__all__ = ["PAGES", "AdminApp", "Api"]
+
+# What AdminApp serves itself.
+PAGES: Final = frozenset(
+    {
+        *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
+        *("/health/liveliness", "/health/liveness", "/health/readiness"),
+        *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
+    }
+)
+
+
+class Api(Protocol):
+    """What is served at paths that are no pages (api/service.py)."""
+
+    def takes(self, path: str) -> bool:
+        """Tell whether a path is the API's."""
+
+    def admit(self, request: AdminRequest, role: Role | None) -> None:
+        """Refuse what is refused whatever its body is. Raises RefusalError."""
+
+    async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
+        """Answer a request. Raises RefusalError."""
+
+
+class AdminApp:
+    """What the admin listener serves.
+
+    metrics: renders the metrics page now; called in a thread, once at a time: with thousands of origins it takes
+    seconds, in which probes are answered and the supervisor sees that this process moves. problems: what is wrong
+    besides, for the index, called as metrics is. ready: judges now.
+    profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
+    its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
+    context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
+    besides IP addresses and localhost.
+    """
+
+    def __init__(
+        self,
+        *,
+        metrics: Callable[[], bytes],
+        ready: Callable[[], Readiness],
+        profiles: ProfilePage | None,
+        problems: Callable[[], Sequence[str]] = tuple,
+        reload: ReloadPage | None = None,
+        token: str | None = None,
+        viewer_token: str | None = None,
+        host_names: frozenset[str] = frozenset(),
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        api: Api | None = None,
+    ) -> None:
+        self.tls: Final = tls
+        self.host_names: Final = host_names
+        self._metrics = metrics
+        self._renderer: Final = ThreadPoolExecutor(1, "metrics")
+        self._ready = ready
+        self._problems = problems
+        self._profiles = profiles
+        self._reload = reload
+        self._api = api
+        self._token = TokenCheck(token, viewer_token)
+
+    def is_api(self, path: str) -> bool:
+        """Tell whether a path takes all methods."""
+        return self._api is not None and self._api.takes(path)
+
+    def admit(self, request: AdminRequest) -> None:
+        """Raise RefusalError for a request that needs a token and has none, before its body is read."""
+        if self._api is not None and self._api.takes(request.path):
+            self._api.admit(request, self._token.role_of(request))
+        else:
+            self._token.check(request)
+
+    async def reply(self, request: AdminRequest) -> Reply:
+        """Answer a request. Raises RefusalError."""
+        if self._api is not None and self._api.takes(request.path):
+            return await self._api.reply(request, self._token.role_of(request))
+        match request.path:
+            case "/":
+                return await self._index(request)
+            case "/metrics":
+                page = await asyncio.get_running_loop().run_in_executor(self._renderer, self._metrics)
+                return Reply(200, page, metrics_page.CONTENT_TYPE.decode())
+            case "/healthz" | "/livez":
+                return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
+            case "/readyz":
+                return _ready_reply(self._ready(), with_reasons=self._token.is_trusted(request))
+            case "/health/liveliness" | "/health/liveness":  # as LiteLLM answers its probes
+                alive = self._ready().alive
+                return _json(200 if alive else 503, "I'm alive!" if alive else "no worker is running")
+            case "/health/readiness":
+                ready = self._ready().ready
+                return _json(200 if ready else 503, {"status": "healthy" if ready else "unhealthy"})
+            case "/reload" if self._reload is not None:
+                return await self._reload.reply(request)
+            case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
+                return await self._index(request)
+            case "/debug/pprof/profile" if self._profiles is not None:
+                return await self._profiles.reply(request)
+            case _:
+                raise RefusalError(404, "there is no such page; / lists what there is")
+
+    async def _index(self, request: AdminRequest) -> Reply:
+        has_profiles, has_tls = self._profiles is not None, self.tls is not None
+        more = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
+        problems = (*self._ready().reasons, *more)
+        return index_page(request, with_profiles=has_profiles, problems=problems, has_tls=has_tls)
+
+
+def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:
+    fields = {"ready": state.ready, "reasons": state.reasons} if with_reasons else {"ready": state.ready}
+    return _json(200 if state.ready else 503, fields)
+
+
+def _json(status: int, body: object) -> Reply:
+    return Reply(status, orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE), "application/json")
