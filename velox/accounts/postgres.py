@@ -73,9 +73,16 @@ class PostgresAccounts:
             transaction.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             _check(transaction, write)
             if write.document:
-                found_by = map(safe_text, (write.name, write.team, write.user))
-                row = (change.kind, change.object_id, write.version + 1, *found_by)
-                transaction.execute(_PUT, *row, write.document.decode())
+                transaction.execute(
+                    _PUT,
+                    change.kind,
+                    change.object_id,
+                    write.version + 1,
+                    safe_text(write.name),
+                    safe_text(write.team),
+                    safe_text(write.user),
+                    write.document.decode(),
+                )
             else:
                 sql = "DELETE FROM velox_account WHERE kind = $1 AND id = $2"
                 transaction.execute(sql, change.kind, change.object_id)
@@ -84,9 +91,16 @@ class PostgresAccounts:
                 transaction.execute_many("INSERT INTO velox_digest VALUES ($1, $2, $3)", write.digests)
                 seen_sql = "INSERT INTO velox_digest_seen VALUES ($1) ON CONFLICT DO NOTHING"
                 transaction.execute_many(seen_sql, [(each.digest,) for each in write.digests])
-            told = (change.time_s, safe_text(change.actor), change.action, change.kind, change.object_id)
-            seen = (msgspec.json.encode(each).decode() for each in (change.before, change.after))
-            transaction.execute(_TELL, *told, *seen)
+            transaction.execute(
+                _TELL,
+                change.time_s,
+                safe_text(change.actor),
+                change.action,
+                change.kind,
+                change.object_id,
+                msgspec.json.encode(change.before).decode(),
+                msgspec.json.encode(change.after).decode(),
+            )
 
     def number(self) -> int:
         """Return the number of the last change; 0: there was none."""
@@ -192,5 +206,5 @@ def _check(transaction: Transaction, write: Write) -> None:
 
 def _change(row: Row) -> Change:
     number, time_s, actor, action, kind, object_id, before, after = row
-    seen = msgspec.json.decode(before), msgspec.json.decode(after)
-    return Change(number, time_s, actor, action, kind, object_id, *seen)
+    was, now = msgspec.json.decode(before), msgspec.json.decode(after)
+    return Change(number, time_s, actor, action, kind, object_id, was, now)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
-import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,16 +18,17 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from velox.accounts import objects
 from velox.accounts.active import covers_endpoint, entry_of, is_over
 from velox.accounts.bounds import LoosenedError, bounds_of_audit, check_bounds, set_bounds
-from velox.accounts.fields import FieldError, read_fields, view
+from velox.accounts.fields import AccountObject, FieldError, attributes, read_object, view
 from velox.accounts.model import Account, Bounds, Change, Digest, Key, Kind, Team, User
 from velox.accounts.store import AccountStore, Conflict, ConflictError, Write
 from velox.policy import spellings
 from velox.policy.patterns import covers
-from velox.types import NO_RATES
+from velox.types import NO_RATES, Rates
 
-__all__ = ["LEAST_SECRET_CHARS", "MOST_GRACE_S", "Accounts", "AccountsError", "Adopted", "Adoption", "Made", "Page"]
+__all__ = ["MOST_GRACE_S", "Accounts", "AccountsError", "Adopted", "Adoption", "Made", "Page"]
 
 A = TypeVar("A", bound=Account)
 Guard: TypeAlias = Callable[[Account], None]
@@ -43,8 +43,6 @@ _TYPES: Final[Mapping[Kind, type[Account]]] = {"key": Key, "team": Team, "user":
 _ADMIN: Final = "admin"  # the actor whose token is the admin's
 _RETRIES: Final = 100  # each time somebody else has made a change
 _SECRET_BYTES: Final = 32
-LEAST_SECRET_CHARS: Final = 16
-_DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
 
 
@@ -125,17 +123,16 @@ class Accounts:
 
         Raises AccountsError.
         """
-        given = dict(fields)
-        id_ = self._id("key", given.pop("id", None))
-        is_chosen = given.get("key") is not None or given.get("digest") is not None
+        given = _read("key", fields, is_new=True)
+        assert isinstance(given, objects.Key), "that is what was asked for"
         secret, digest, hint = self._credential(given)
-        key = self._new(Key, id_, given, hint=hint)
-        key = msgspec.structs.replace(key, bounds=Bounds() if by_team else set_bounds(Bounds(), key, given))
+        key = self._new(Key, self._id("key", given), given, hint=hint)
+        key = msgspec.structs.replace(key, bounds=Bounds() if by_team else set_bounds(Bounds(), key, fields))
         self._check_owners(key)
-        if by_team and is_chosen and self._store.has_seen(digest):
+        if by_team and (given.key or given.digest) and self._store.has_seen(digest):
             message = "a key had this secret before: only the gateway's admin gives it to another one"
             raise AccountsError("forbidden", message, "key" if secret else "digest")
-        self._apply("create", None, key, actor, [Digest(digest, id_, None)])
+        self._apply("create", None, key, actor, [Digest(digest, key.id, None)])
         return Made(key, secret)
 
     def create_team(self, fields: Mapping[str, object], actor: str) -> Team:
@@ -147,41 +144,34 @@ class Accounts:
         return self._create(User, "user", fields, actor)
 
     def _create(self, made: type[A], kind: Kind, fields: Mapping[str, object], actor: str) -> A:
-        given = dict(fields)
-        account = self._new(made, self._id(kind, given.pop("id", None)), given)
+        given = _read(kind, fields, is_new=True)
+        account = self._new(made, self._id(kind, given), given)
         self._apply("create", None, account, actor)
         return account
 
-    def _new(self, made: type[A], id_: str, fields: Mapping[str, object], **more: Any) -> A:
+    def _new(self, made: type[A], id_: str, given: AccountObject, **more: Any) -> A:
         now_s = int(self._clock())
-        values = _read(_kind_of(made), fields)
-        return made(id=id_, created_s=now_s, updated_s=now_s, **values, **more)
+        return made(id=id_, created_s=now_s, updated_s=now_s, **_attributes(given), **more)
 
-    def _id(self, kind: Kind, given: object) -> str:
-        if given is None:
-            # Later ones sort behind earlier ones.
-            time_part = int(self._clock() * 1000).to_bytes(6, "big")
-            return f"{kind}_{base64.b32hexencode(time_part + self._random(9)).decode().lower()}"
-        if not isinstance(given, str) or not spellings.OWNER.matches(given):
-            raise AccountsError("invalid", f"id: expected {spellings.OWNER.expected}", "id")
-        return given
+    def _id(self, kind: Kind, given: AccountObject) -> str:
+        if given.id:
+            return given.id
+        # Later ones sort behind earlier ones.
+        time_part = int(self._clock() * 1000).to_bytes(6, "big")
+        return f"{kind}_{base64.b32hexencode(time_part + self._random(9)).decode().lower()}"
 
-    def _credential(self, given: dict[str, object]) -> tuple[str, bytes, str]:
-        """Take `key` and `digest` out of the fields; return the secret, its digest, and a hint for people."""
-        key, digest = given.pop("key", None), given.pop("digest", None)
-        if key is not None and digest is not None:
+    def _credential(self, given: objects.Key) -> tuple[str, bytes, str]:
+        """Return the secret of a new key, "" where only its digest is given; its digest, and a hint for people."""
+        if given.key and given.digest:
             raise AccountsError("invalid", "digest: expected this or key, not both", "digest")
-        if digest is not None:
-            match = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
-            if match is None or bytes.fromhex(match[1]) == _OF_NOTHING:
-                raise AccountsError("invalid", "digest: expected the SHA-256 of a key, 64 hexadecimal digits", "digest")
-            return "", bytes.fromhex(match[1]), ""
-        if key is None:
-            return self._secret()
-        least, most = LEAST_SECRET_CHARS, spellings.MOST_KEY_CHARS
-        if not isinstance(key, str) or not spellings.VISIBLE.matches(key) or not least <= len(key) <= most:
-            raise AccountsError("invalid", f"key: expected {least} to {most} visible ASCII characters", "key")
-        return key, hashlib.sha256(key.encode()).digest(), _hint(key)
+        if given.digest:
+            digest = bytes.fromhex(given.digest.removeprefix("sha256:"))
+            if digest == _OF_NOTHING:
+                raise AccountsError("invalid", "digest: expected the SHA-256 of a key, not of nothing", "digest")
+            return "", digest, ""
+        if given.key:
+            return given.key, hashlib.sha256(given.key.encode()).digest(), _hint(given.key)
+        return self._secret()
 
     def _secret(self) -> tuple[str, bytes, str]:
         secret = "sk-" + base64.urlsafe_b64encode(self._random(_SECRET_BYTES)).decode().rstrip("=")
@@ -192,10 +182,11 @@ class Accounts:
 
         What somebody else has changed here since then stays, and what was deleted stays away. Raises AccountsError.
         """
-        kind, id_ = adopted.kind, self._id(adopted.kind, adopted.id)
+        kind, id_ = adopted.kind, adopted.id
+        _read(kind, {"id": id_}, is_new=True)
         if self._store.get(kind, id_) is None and self._is_anothers(kind, id_, actor):
             return Adoption.KEPT  # and its team may be gone, too
-        account = self._new(_TYPES[kind], id_, adopted.fields, is_blocked=adopted.is_blocked)
+        account = self._new(_TYPES[kind], id_, _read(kind, adopted.fields), is_blocked=adopted.is_blocked)
         if isinstance(account, Key):
             bounds = set_bounds(Bounds(is_blocked=adopted.is_blocked), account, adopted.fields)
             account = msgspec.structs.replace(account, hint=adopted.hint, bounds=bounds)
@@ -247,8 +238,7 @@ class Accounts:
         """Change the fields that are given; null takes one away. Raises AccountsError."""
 
         def changed(account: Account) -> Account:
-            values = _read(kind, fields, account)
-            after = msgspec.structs.replace(account, **values)
+            after = msgspec.structs.replace(account, **_attributes(_read(kind, fields), account.rates))
             if isinstance(after, Key):
                 self._check_owners(after, account)
                 after = self._bound(after, fields, by_team=by_team)
@@ -389,13 +379,21 @@ class Accounts:
         account = after or before
         assert account is not None, "one of them is there"
         kind = _kind_of(type(account))
-        seen = (None if before is None else view(before), None if after is None else view(after))
-        change = Change(0, int(self._clock()), actor, action, kind, account.id, *seen)
-        owners = (account.team, account.user) if isinstance(account, Key) else ("", "")
+        change = Change(
+            0,
+            int(self._clock()),
+            actor,
+            action,
+            kind,
+            account.id,
+            before=None if before is None else view(before),
+            after=None if after is None else view(after),
+        )
         write = Write(
             change,
             account.name,
-            *owners,
+            team=account.team if isinstance(account, Key) else "",
+            user=account.user if isinstance(account, Key) else "",
             document=b"" if after is None else msgspec.json.encode(after),
             version=0 if before is None else before.version,
             digests=digests,
@@ -513,9 +511,16 @@ class Accounts:
         return self._store.number()
 
 
-def _read(kind: Kind, fields: Mapping[str, object], now: Account | None = None) -> dict[str, Any]:
+def _read(kind: Kind, fields: Mapping[str, object], *, is_new: bool = False) -> AccountObject:
     try:
-        return read_fields(kind, fields, NO_RATES if now is None else now.rates)
+        return read_object(kind, fields, is_new=is_new)
+    except FieldError as exc:
+        raise AccountsError("invalid", str(exc), exc.field) from None
+
+
+def _attributes(given: AccountObject, now: Rates = NO_RATES) -> dict[str, Any]:
+    try:
+        return attributes(given, now)
     except FieldError as exc:
         raise AccountsError("invalid", str(exc), exc.field) from None
 

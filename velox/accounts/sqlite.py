@@ -69,16 +69,18 @@ class SqliteAccounts:
             change = write.change
             self._check(db, write)
             if write.document:
-                row = (change.kind, change.object_id, write.version + 1, write.name, write.team, write.user)
-                db.execute("INSERT OR REPLACE INTO account VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, write.document))
+                version, document = write.version + 1, write.document
+                row = (change.kind, change.object_id, version, write.name, write.team, write.user, document)
+                db.execute("INSERT OR REPLACE INTO account VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             else:
                 db.execute("DELETE FROM account WHERE kind = ? AND id = ?", (change.kind, change.object_id))
             if write.digests is not None:
                 db.execute("DELETE FROM digest WHERE key = ?", (change.object_id,))
                 db.executemany("INSERT INTO digest VALUES (?, ?, ?)", write.digests)
                 db.executemany("INSERT OR IGNORE INTO seen VALUES (?)", ((each.digest,) for each in write.digests))
-            told = (change.time_s, change.actor, change.action, change.kind, change.object_id)
-            db.execute(_TELL, (*told, msgspec.json.encode(change.before), msgspec.json.encode(change.after)))
+            before, after = msgspec.json.encode(change.before), msgspec.json.encode(change.after)
+            told = (change.time_s, change.actor, change.action, change.kind, change.object_id, before, after)
+            db.execute(_TELL, told)
 
     def _check(self, db: sqlite3.Connection, write: Write) -> None:
         change = write.change

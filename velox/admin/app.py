@@ -128,8 +128,8 @@ class AdminApp:
 
     async def _index(self, request: AdminRequest) -> Reply:
         has_profiles, has_tls = self._profiles is not None, self.tls is not None
-        more = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
-        problems = (*self._ready().reasons, *more)
+        found = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
+        problems = [*self._ready().reasons, *found]
         return index_page(request, with_profiles=has_profiles, problems=problems, has_tls=has_tls)
 
 

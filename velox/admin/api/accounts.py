@@ -45,16 +45,21 @@ class AccountPages:
         """Return all of them."""
         for kind in KINDS:
             yield from self._routes_of(kind)
-        name = Field("kind", {"enum": list(KINDS)}, "only changes of these")
-        more = (
-            name,
-            Field("id", {"type": "string"}, "only of this one"),
-            Field("actor", {"type": "string"}, "only by"),
-        )
-        page = schemas.listed(schemas.ref("Change"))
-        about = "Who changed what and when, the last change first."
         yield Route(
-            "GET", "/api/v1/changes", "listChanges", about, self._changes, page, READERS, (*more, _CURSOR, _LIMIT)
+            "GET",
+            "/api/v1/changes",
+            "listChanges",
+            "Who changed what and when, the last change first.",
+            self._changes,
+            schemas.listed(schemas.ref("Change")),
+            READERS,
+            query=(
+                Field("kind", {"enum": list(KINDS)}, "only changes of these"),
+                Field("id", {"type": "string"}, "only of this one"),
+                Field("actor", {"type": "string"}, "only by"),
+                _CURSOR,
+                _LIMIT,
+            ),
         )
 
     def _routes_of(self, kind: Kind) -> Iterator[Route]:

@@ -1,21 +1,22 @@
 """What goes in and out of the API, as JSON Schema says it (draft 2020-12, as OpenAPI 3.1 uses it).
 
-Knows: shapes. Does not know: the fields of keys, teams and users, and who checks a value: accounts/fields.py has both.
+Knows: shapes, and what goes together. Does not know: the fields of keys, teams and users: accounts/objects.py has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from velox.accounts.fields import FIELDS, LIMITS, RATE_OF, Field, spelled
+import msgspec
+
+from velox.accounts.fields import ALL_FIELDS, OBJECTS, RATE_OF
 from velox.accounts.model import Kind
-from velox.accounts.service import LEAST_SECRET_CHARS
+from velox.accounts.objects import NEW
 from velox.admin.api.routes import Schema
 from velox.ledger.report import CALL_NAMES, TOKEN_NAMES
 from velox.ledger.store import DIMENSIONS
-from velox.policy import spellings
-from velox.policy.budgets.budget import BUDGET_FIELDS, CALENDAR, MOST_SOFT, MOST_TOKENS, MOST_USD, MOST_WINDOW_S, TOTAL
+from velox.policy.budgets.budget import CALENDAR, TOTAL
 
 __all__ = [
     "BUDGET_STATE",
@@ -62,57 +63,6 @@ def _has(name: str, schema: Schema) -> Schema:
     return {"required": [name], "properties": {name: schema}}
 
 
-_PERCENT: Final[Schema] = {
-    "anyOf": [
-        {"type": "integer", "minimum": 1, "maximum": 100},
-        {"type": "string", "pattern": "^(?:0{0,2}[1-9]|0?[1-9][0-9]|100)%?$"},
-    ]
-}
-_LENGTH: Final = "(?:[0-9]{1,8}s|[0-4]?[0-9]{1,6}m|[0-7]?[0-9]{1,4}h|[0-2]?[0-9]{1,3}d|[0-4]?[0-9]{1,2}w)"
-_BUDGET: Final[Mapping[str, Schema]] = {
-    "usd": {
-        "anyOf": [
-            {"type": "number", "minimum": 0, "maximum": MOST_USD},
-            {"type": "string", "pattern": r"^[0-9]{1,9}(?:\.[0-9]{1,9})?$"},
-            _NULL,
-        ],
-        "description": f"dollars, from 0 to {MOST_USD}, with nine decimal places at most; or tokens",
-    },
-    "tokens": {
-        "anyOf": [
-            {"type": "integer", "minimum": 0, "maximum": MOST_TOKENS},
-            {"type": "string", "pattern": "^(?:[0-9]{1,15}|[0-9]{1,12}k|[0-9]{1,9}M)$"},
-            _NULL,
-        ],
-        "description": f"at most {MOST_TOKENS}; or usd",
-    },
-    "window": {
-        "anyOf": [
-            {"enum": list(CALENDAR)},
-            {"type": "string", "pattern": f"^(?!0+[smhdw]){_LENGTH}$"},
-            {"type": "integer", "minimum": 1, "maximum": MOST_WINDOW_S},
-        ],
-        "description": "24h, 30d; minute, hour, day, week, month, year; total",
-    },
-    "zone": {
-        **_TEXT_OR_NULL,
-        "minLength": 1,
-        "description": "of the calendar, such as Europe/Berlin; UTC if not given",
-    },
-    "starts": {
-        "anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}, _NULL],
-        "description": "when a window of a given length begins, from 1970",
-    },
-    "soft": {
-        "anyOf": [_PERCENT, {"type": "array", "items": _PERCENT, "minItems": 1, "maxItems": MOST_SOFT}, _NULL],
-        "description": "percent at which to alert",
-    },
-    "strict": {
-        "enum": [True, False, "true", "on", "yes", "false", "off", "no", None],
-        "description": "hold the most that a call may cost before it is sent",
-    },
-    "unpriced": {"enum": ["refuse", "allow", None], "description": "what becomes of models without a price"},
-}
 # Of usd and tokens one; a zone and a start where the window may have one.
 _BUDGET_RULES: Final[Sequence[Schema]] = (
     {
@@ -125,41 +75,16 @@ _BUDGET_RULES: Final[Sequence[Schema]] = (
     _unless("zone", {"properties": {"window": {"enum": [each for each in CALENDAR if each != TOTAL]}}}),
     _unless("starts", {"properties": {"window": {"not": {"enum": list(CALENDAR)}}}}),
 )
-assert set(_BUDGET) == set(BUDGET_FIELDS), "each field of a budget is described"
+_OBJECTS: Final = tuple(OBJECTS.values())
+# What the structs say of themselves (velox/accounts/objects.py).
+_OWN: Final[Mapping[str, Any]] = msgspec.json.schema_components(_OBJECTS, ref_template="#/components/schemas/{name}")[1]
 
 
-def _described(fields: Mapping[str, Field]) -> dict[str, Schema]:
-    return {name: {**field.schema, "description": field.about} for name, field in fields.items()}
+def _properties(kind: Kind, which: Callable[[str], bool]) -> dict[str, Schema]:
+    """Return the properties of a struct. which: takes what `only` says of a field (accounts/objects.py)."""
+    fields = ALL_FIELDS[kind]
+    return {name: schema for name, schema in _OWN[kind.title()]["properties"].items() if which(fields[name].only)}
 
-
-_GIVEN: Final[Mapping[Kind, Mapping[str, Schema]]] = {kind: _described(fields) for kind, fields in FIELDS.items()}
-_ID: Final[Schema] = {
-    "anyOf": [spelled(spellings.OWNER), _NULL],
-    "description": "yours; one is made if none is given",
-}
-_CREDENTIALS: Final[Mapping[str, Schema]] = {
-    "key": {
-        "type": ["string", "null"],
-        "pattern": f"^[!-~]{{{LEAST_SECRET_CHARS},{spellings.MOST_KEY_CHARS}}}$",
-        "description": "what the client presents; one is made if neither is given",
-    },
-    "digest": {
-        "type": ["string", "null"],
-        "pattern": "^(?:sha256:)?[0-9a-fA-F]{64}$",
-        "description": "in place of key: its SHA-256 in hexadecimal",
-    },
-}
-_SET_BY_ADMIN: Final[Schema] = {
-    "type": ["object", "null"],
-    "properties": {
-        **{name: schema for name, schema in _described(LIMITS).items() if name != "metadata"},
-        "expires": _TIME,
-        "blocked": {"const": True},
-    },
-    "additionalProperties": False,
-    "description": "what the gateway's admin has set: the team's own token only narrows it; null: the audit has it",
-}
-_SHOWN: Final[Mapping[str, Schema]] = {"blocked": {"type": "boolean"}, "created": _TIME, "updated": _TIME}
 
 ERROR: Final[Schema] = _object(
     {"error": _object({"code": _TEXT, "message": _TEXT, "field": {**_TEXT_OR_NULL, "description": "that is wrong"}})}
@@ -231,8 +156,7 @@ WHOSE: Final = ("name", "id", "team", "user")
 
 def given(kind: Kind, *, is_new: bool) -> Schema:
     """Return the schema of what is given to make one, or to change it."""
-    more = {"id": _ID, **(_CREDENTIALS if kind == "key" else {})} if is_new else {}
-    found = _object({**more, **_GIVEN[kind]}, required=False)
+    found = _object(_properties(kind, lambda only: not only or (is_new and only == NEW)), required=False)
     if not is_new:  # a rate that it has already counts, too
         return {
             **found,
@@ -251,9 +175,7 @@ def given(kind: Kind, *, is_new: bool) -> Schema:
 
 def account(kind: Kind) -> Schema:
     """Return the schema of one as it is shown."""
-    hint = {"hint": {"type": "string", "description": "its first and last characters"}} if kind == "key" else {}
-    bounds = {"set_by_admin": _SET_BY_ADMIN} if kind == "key" else {}
-    return _object({"id": _TEXT, **hint, **_GIVEN[kind], **bounds, **_SHOWN})
+    return _object({"id": _TEXT, **_properties(kind, lambda only: only != NEW)})
 
 
 def made() -> Schema:
@@ -270,7 +192,8 @@ def listed(item: Schema) -> Schema:
 
 
 COMPONENTS: Final[Mapping[str, Schema]] = {
-    "Budget": {**_object(_BUDGET, required=False), "required": ["window"], "allOf": list(_BUDGET_RULES)},
+    "Budget": {**_OWN["Budget"], "allOf": list(_BUDGET_RULES)},
+    "SetByAdmin": _OWN["SetByAdmin"],
     "Key": account("key"),
     "MadeKey": made(),
     "Team": account("team"),

@@ -38,6 +38,7 @@ __all__ = [
     "MOST_WINDOW_S",
     "NANO_PER_USD",
     "TOTAL",
+    "WINDOW_UNITS_S",
     "Budget",
     "BudgetError",
     "BudgetPeriod",
@@ -69,7 +70,7 @@ CALENDAR: Final[Mapping[str, CalendarPeriod]] = {
 }
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
-_UNITS_S: Final = {"s": 1, "m": 60, "h": _HOUR_S, "d": _DAY_S, "w": 7 * _DAY_S}
+WINDOW_UNITS_S: Final = {"s": 1, "m": 60, "h": _HOUR_S, "d": _DAY_S, "w": 7 * _DAY_S}
 MOST_WINDOW_S: Final = 3660 * _DAY_S
 MOST_SOFT: Final = 10
 # Years that the calendar can count from and to, in each time zone.
@@ -270,7 +271,7 @@ def _window(value: object) -> BudgetPeriod:
     length = 0
     if isinstance(value, str):
         match = _LENGTH.fullmatch(value)
-        length = int(match[1]) * _UNITS_S[match[2]] if match else 0
+        length = int(match[1]) * WINDOW_UNITS_S[match[2]] if match else 0
     elif isinstance(n := whole(value), int) and not isinstance(n, bool):
         length = n  # seconds, from JSON
     if not 1 <= length <= MOST_WINDOW_S:

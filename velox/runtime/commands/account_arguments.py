@@ -93,7 +93,7 @@ def _add_actions(actions: _Parsers, kind: Kind) -> None:
 
 
 def _help(field: Field) -> str:
-    return f"{field.about} (with commas between)" if "items" in field.schema else field.about
+    return f"{field.about} (with commas between)" if field.is_list else field.about
 
 
 def _add_fields(parser: argparse.ArgumentParser, kind: Kind, *, is_new: bool) -> None:

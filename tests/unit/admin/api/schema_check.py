@@ -21,7 +21,7 @@ _KNOWN: Final = (
     frozenset(
         ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "pattern", "minimum")
     )
-    | frozenset(("maximum", "maxItems", "format", "description", "$ref"))
+    | frozenset(("maximum", "maxItems", "maxLength", "format", "title", "description", "$ref"))
     | {"anyOf", "oneOf", "allOf", "not", "minLength", "minItems"}
 )
 
@@ -60,6 +60,8 @@ def problems(value: Any, schema: Mapping[str, Any], document: Mapping[str, Any],
         wrong.append(f"{at}: {value!r} must not be {schema['not']}")
     if isinstance(value, str) and len(value) < schema.get("minLength", 0):
         wrong.append(f"{at}: {value!r} is too short")
+    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
+        wrong.append(f"{at}: {value!r} is too long")
     if isinstance(value, list) and not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
         wrong.append(f"{at}: {len(value)} items are too few or too many")
     if isinstance(value, dict):

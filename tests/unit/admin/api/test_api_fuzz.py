@@ -21,7 +21,7 @@ def test_api_holds_its_promises_whatever_is_asked(tmp_path: Path, seed: int) -> 
     """No 500, nothing done of what is refused, nothing shown to others, and all answers as they are described."""
     fuzzer = Fuzzer(House(tmp_path / "ledger"), seed)
 
-    asyncio.run(fuzzer.run(400))
+    asyncio.run(fuzzer.run(600))
 
     assert set(fuzzer.statuses) >= {200, 201, 400, 401, 403, 404, 405}, "all ways are gone"
 
@@ -62,4 +62,4 @@ def test_planted_bug_is_found(tmp_path: Path, plant: Callable[[Route], Route]) -
     fuzzer = Fuzzer(House(tmp_path / "ledger", plant), 20)
 
     with pytest.raises((AssertionError, KeyError)):
-        asyncio.run(fuzzer.run(400))
+        asyncio.run(fuzzer.run(600))
