@@ -116,7 +116,7 @@ def test_admin_speaks_tls_and_follows_its_files(tmp_path: Path) -> None:
         until(lambda: shown() == files.digest, "the new certificate is shown")
         assert run_velox(cert, "reload", "--admin", f"127.0.0.1:{port}").returncode == 0
         files.cert.write_text("no certificate")
-        velox.wait_log(lambda line: "the new certificate can't be used" in line)
+        velox.wait_log(lambda line: "the new TLS certificate can't be used" in line)
         healthy = run_velox({**cert, "VELOX_ADMIN_LISTEN": f"127.0.0.1:{port}"}, "health")
         assert healthy.stdout == "healthy\n", "whoever asks must not stop a gateway that goes on with the one before"
 

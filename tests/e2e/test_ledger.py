@@ -510,7 +510,7 @@ def test_case_17_store_that_fails_holds_no_request_up(
     with recording(folder) as velox:
         for _ in range(3):
             ask(velox)
-        velox.wait_log(lambda line: "records can't be kept" in line and told in line)
+        velox.wait_log(lambda line: "records can't be stored" in line and told in line)
         assert velox.admin("/readyz").status == 200
         assert velox.metric("velox_ledger_waiting_records") >= 3
         (folder / "ledger.db").rename(folder / "spoilt")
@@ -529,12 +529,12 @@ def test_case_17_full_disk_loses_no_record(tmp_path: Path, capsys: pytest.Captur
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
         for _ in range(5):
             ask(velox)
-        velox.wait_log(lambda line: "records can't be kept" in line)
+        velox.wait_log(lambda line: "records can't be stored" in line)
         assert velox.admin("/readyz").status == 200
         assert velox.metric("velox_ledger_waiting_records") >= 5
         assert velox.metric("velox_ledger_dropped_calls_total") == 0
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
-        velox.wait_log(lambda line: "records can be kept again" in line)
+        velox.wait_log(lambda line: "ledger: records can be stored again" in line)
         until(lambda: n_kept(folder) == 6, "they are kept")
         assert ledger_pid(velox) == pid
     assert sum(row["calls"] for row in usage(folder, capsys)) == 6
@@ -558,7 +558,7 @@ def test_full_ring_refuses_where_that_is_asked_for(tmp_path: Path, capsys: pytes
     folder = tmp_path / "ledger"
     ring = nearly_full(folder, 90)
     with recording(folder, ledger_ring="1MiB", workers="1", ledger_full="refuse") as velox:
-        velox.wait_log(lambda line: "records can't be kept" in line)
+        velox.wait_log(lambda line: "records can't be stored" in line)
         n_answered = 0
         with pytest.raises(openai.InternalServerError) as caught:
             for _ in range(100):
@@ -580,7 +580,7 @@ def test_full_ring_keeps_sums_and_holds_no_request_up(tmp_path: Path, capsys: py
     ring = nearly_full(folder, 20)
     with recording(folder, ledger_ring="1MiB", workers="1") as velox:
         assert (folder / "1.ring").stat().st_size == (folder / "0.ring").stat().st_size
-        velox.wait_log(lambda line: "records can't be kept" in line)
+        velox.wait_log(lambda line: "records can't be stored" in line)
         for _ in range(30):
             ask(velox)
         until(lambda: ring.n_dropped > 0, "some found no room")

@@ -157,8 +157,8 @@ def test_memory_over_the_hard_limit_replaces_the_worker_without_losing_a_request
                 assert running.read().status == 200
                 assert held[0].read().status == 200
             until(lambda: not Path(f"/proc/{old}").exists(), "the old one has left")
-            velox.wait_log(lambda line: "asks for a successor" in line)
-            velox.wait_log(lambda line: "has left (exit code 0)" in line)
+            velox.wait_log(lambda line: "worker 0 is replaced: it has" in line)
+            velox.wait_log(lambda line: "the replaced process has exited (exit code 0)" in line)
             after = velox.metric('velox_limit_decisions_total{decision="granted",scope="gateway",unit="requests"}')
             assert after >= before + 2, "what the old one counted is not forgotten"
             assert velox.metric('velox_worker_up{worker="0"}') == 1
@@ -180,7 +180,7 @@ def test_memory_successor_is_waited_for_until_it_has_reached_the_upstream() -> N
             velox.wait_warm()
             (old,) = velox.worker_pids()
             with upstream.playing(cold), bodies_held(velox, 100):
-                velox.wait_log(lambda line: "asks for a successor" in line)
+                velox.wait_log(lambda line: "worker 0 is replaced: it has" in line)
                 asked_s = time.monotonic()
                 while time.monotonic() - asked_s < 2:
                     assert velox.admin("/readyz").status == 200

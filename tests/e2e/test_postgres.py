@@ -116,9 +116,9 @@ def test_case_16_database_that_is_away_loses_no_record(server: PostgresServer, t
             if away == server.pause:
                 server.resume()
             else:
-                velox.wait_log(lambda line: "records can't be kept: PostgreSQL at 127.0.0.1" in line)
+                velox.wait_log(lambda line: "records can't be stored: PostgreSQL at 127.0.0.1" in line)
                 server.start()
-                velox.wait_log(lambda line: "records can be kept again" in line)
+                velox.wait_log(lambda line: "ledger: records can be stored again" in line)
         ended.set()
         for client in clients:
             client.join()

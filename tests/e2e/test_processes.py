@@ -157,7 +157,7 @@ def test_worker_stuck_is_aborted_and_replaced() -> None:
         assert 9.5 < time.monotonic() - began_s < 13
         restarts = [velox.metric(f'velox_worker_restarts_total{{cause="stuck",worker="{n}"}}') for n in (0, 1)]
         assert sum(restarts) == 1
-        velox.wait_log(lambda line: "has not moved for 10 s" in line)
+        velox.wait_log(lambda line: "is stuck, no heartbeat for 10 s" in line)
         velox.wait_log(lambda line: "Fatal Python error: Aborted" in line)  # where it stood, by faulthandler
 
 

@@ -252,7 +252,7 @@ def test_sigterm_while_a_worker_hangs_leaves_when_the_window_is_over() -> None:
         os.kill(velox.worker_pids()[0], signal.SIGSTOP)
         sigterm(velox)
         assert velox.wait(10) == 0
-        velox.wait_log(lambda line: "worker 0 did not leave by itself (SIGKILL)" in line)
+        velox.wait_log(lambda line: "worker 0 died during shutdown (SIGKILL)" in line)
 
 
 @pytest.mark.more
@@ -262,7 +262,7 @@ def test_worker_that_hangs_in_a_long_drain_is_aborted() -> None:
         os.kill(velox.worker_pids()[0], signal.SIGSTOP)
         sigterm(velox)
         assert velox.wait(30) == 0
-        line = json.loads(velox.wait_log(lambda line: "worker 0 did not leave by itself (SIGABRT)" in line))
+        line = json.loads(velox.wait_log(lambda line: "worker 0 died during shutdown (SIGABRT)" in line))
         assert line["reason"] == "stuck" and "Fatal Python error: Aborted" in line["traceback"]
 
 

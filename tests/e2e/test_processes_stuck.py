@@ -39,7 +39,7 @@ def test_admin_process_that_hangs_is_replaced_and_probes_are_answered() -> None:
         assert 4.5 < time.monotonic() - began_s < 9
         assert velox.metric("velox_admin_restarts_total") == 1
         assert velox.worker_pids() == workers and admin_pid(velox) != victim
-        velox.wait_log(lambda line: "the admin process has not moved for 5 s: aborted" in line)
+        velox.wait_log(lambda line: "the admin process is stuck, no heartbeat for 5 s: aborted" in line)
         line = json.loads(velox.wait_log(lambda line: "the admin process died (SIGABRT)" in line))
         assert line["reason"] == "stuck" and "Fatal Python error: Aborted" in line["traceback"]
         assert "in _serve" in line["traceback"] or "in run" in line["traceback"]
@@ -55,7 +55,7 @@ def test_ledger_process_that_hangs_is_replaced(tmp_path: Path) -> None:
         _simulator, _admin, victim, *_workers = velox.child_pids()
         os.kill(victim, signal.SIGSTOP)
         assert client.ask("POST", "/v1/chat/completions", CHAT).status == 200
-        line = json.loads(velox.wait_log(lambda line: "the process that keeps records died (SIGABRT)" in line, 90.0))
+        line = json.loads(velox.wait_log(lambda line: "the ledger process died (SIGABRT)" in line, 90.0))
         assert line["reason"] == "stuck" and "in run_ledger" in line["traceback"]
         assert velox.metric("velox_ledger_restarts_total") == 1
         until(lambda: velox.metric("velox_ledger_waiting_records") == 0, "the next one keeps what waited")

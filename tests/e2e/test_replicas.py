@@ -29,7 +29,7 @@ pytestmark = pytest.mark.more
 _REQUEST = request_bytes("POST", "/v1/chat/completions", CHAT)
 # So long that a busy machine is never taken for a Redis that is down, where that is not what the test is about.
 PATIENT = "2s"
-UP, DOWN = "Redis can be asked again", "Redis can't be asked"
+UP, DOWN = "Redis is available for limits again", "Redis is unavailable for limits"
 
 
 @contextlib.contextmanager

@@ -119,14 +119,14 @@ def test_pair_that_does_not_fit_keeps_the_old_one(tmp_path: Path) -> None:
         good = files.key.read_bytes()
         files.key.write_bytes(key)
         velox.wait_metric(REFUSED, lambda n: n == 1)
-        line = velox.wait_log(lambda line: "the one before stays" in line)
+        line = velox.wait_log(lambda line: "the previous one stays" in line)
         assert "VELOX_TLS_KEY" in line and "PRIVATE" not in line
         assert {shown_digest(velox, files.context()) for _ in range(8)} == {shown}
         assert velox.metric("velox_tls_certificate_not_after_seconds") > time.time()
         files.key.write_bytes(good)
         wait_shown(velox, files)
         assert velox.metric(TAKEN) == 1
-        assert [line for line in velox.stderr.lines if "the one before stays" in line] == [line]
+        assert [line for line in velox.stderr.lines if "the previous one stays" in line] == [line]
 
 
 def test_session_is_resumed_with_any_worker_and_with_a_successor(tmp_path: Path) -> None:

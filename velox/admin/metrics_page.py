@@ -483,7 +483,7 @@ def _ledger(rings: Sequence[RecordRing] | None, status: GatewayStatus) -> Iterat
     text = "Calls that would have been lost had their worker been killed: too many were open."
     yield _counter("velox_ledger_unprotected_calls", text, [], unprotected)
     restarts: list[_Sample] = [] if rings is None else [([], status.ledger_restarts)]
-    yield _counter("velox_ledger_restarts", "How often the process that keeps records was replaced.", [], restarts)
+    yield _counter("velox_ledger_restarts", "How often the ledger process was replaced.", [], restarts)
 
 
 def _gateway(status: GatewayStatus, *, is_away: bool) -> Iterator[Metric]:

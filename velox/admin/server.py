@@ -17,7 +17,8 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +33,7 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.client.connection import ClientConnection
 from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
+from velox.observe.oplog import crash_text, operations_logger
 from velox.protocol.http1.request import Http1Limits
 from velox.types import ANYONE, Caller
 
@@ -56,15 +58,14 @@ _TEXTS: Final = {
     Reason.CONN_LIMIT: "too many connections",
 }
 
-_log: Final = logging.getLogger(__name__)
-
 
 class AdminServer:
-    """The admin listener's side of its connections (net/application.py)."""
+    """The admin listener's side of its connections (net/application.py). logger: the operations log."""
 
-    def __init__(self, app: AdminApp, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: AdminApp, loop: asyncio.AbstractEventLoop, logger: logging.Logger) -> None:
         self._app: Final = app
         self._loop: Final = loop
+        self._logger: Final = logger
         self._ingress: Final = Ingress(
             self,
             replace(ADMIN_LIMITS, hosts=frozenset(name.encode() for name in app.host_names)),
@@ -121,7 +122,7 @@ class AdminServer:
         """Begin to answer a request."""
         is_private = self._is_unix or self._tls is not None or _is_from_here(client)
         request = replace(self._read(head), body=bytes(body or b""), is_private=is_private)
-        return _AdminExchange(client, request, self._app, self._loop, self._ingress)
+        return _AdminExchange(client, request, self)
 
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that came to no exchange."""
@@ -135,7 +136,28 @@ class AdminServer:
 
     def crashed(self, exc: Exception) -> None:
         """Record an error that is a bug."""
-        _log.error("a connection of the admin listener failed", exc_info=exc)
+        self._logger.error("a connection of the admin listener failed: %s", crash_text(exc))
+
+    # -- for exchanges ------------------------------------------------------------------------------
+
+    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Begin to answer a request."""
+        return self._loop.create_task(work)
+
+    async def reply(self, request: AdminRequest) -> Reply:
+        """Return the reply of a page; 500 for one that fails: the others go on."""
+        try:
+            return await self._app.reply(request)
+        except RefusalError as refusal:
+            return refusal.reply
+        except Exception as exc:
+            self._logger.error("an admin page failed: %s", crash_text(exc))
+            return Reply(500, b"this page failed; the log says why\n")
+
+    def renew(self, client: Client) -> None:
+        """Note that a client is answered now: it gives way after those that were answered before."""
+        if isinstance(client, ClientConnection):
+            self._ingress.renew(client)
 
     def _read(self, head: RequestHead) -> AdminRequest:
         return read_request(head, self._app.host_names, self._app.is_api)
@@ -144,20 +166,12 @@ class AdminServer:
 class _AdminExchange:
     """One request that is being answered; for its connection (ClientExchange in net/application.py)."""
 
-    def __init__(
-        self,
-        client: Client,
-        request: AdminRequest,
-        app: AdminApp,
-        loop: asyncio.AbstractEventLoop,
-        ingress: Ingress,
-    ) -> None:
+    def __init__(self, client: Client, request: AdminRequest, server: AdminServer) -> None:
         self._client: Final = client
         self._request: Final = request
-        self._app: Final = app
-        self._ingress: Final = ingress
+        self._server: Final = server
         self._left = memoryview(b"")  # what was not written yet of the reply
-        self._task: Final = loop.create_task(self._run())
+        self._task: Final = server.begin(self._answer())
 
     def __repr__(self) -> str:
         return f"<_AdminExchange {self._request.method} {self._request.path} {len(self._left)} bytes left>"
@@ -175,21 +189,10 @@ class _AdminExchange:
         if self._left:
             self._write_on()
 
-    async def _run(self) -> None:
-        request = self._request
-        try:
-            reply = await self._app.reply(request)
-        except RefusalError as refusal:
-            reply = refusal.reply
-        except Exception:  # the other pages must go on: this one answers 500, and the cause is logged
-            _log.exception("an admin page failed: %s", request.path)
-            reply = Reply(500, b"this page failed; the log says why\n")
-        self._send(reply)
-
-    def _send(self, reply: Reply) -> None:
+    async def _answer(self) -> None:
+        reply = await self._server.reply(self._request)
         client, body, headers = self._client, reply.body, reply_headers(reply)
-        if isinstance(client, ClientConnection):
-            self._ingress.renew(client)
+        self._server.renew(client)
         if body is None:
             client.begin_reply(reply.status, headers, None, b"", True, has_body=False)
             client.finish()
@@ -238,7 +241,7 @@ async def _serve(sock: socket.socket, app: AdminApp, beat: Callable[[], None]) -
     must_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, must_stop.set)
-    server = AdminServer(app, loop)
+    server = AdminServer(app, loop, operations_logger(sys.stderr))
 
     def tick() -> None:
         loop.call_later(_BEAT_S, tick)

@@ -59,7 +59,7 @@ class AdminCertificate:
         except (CertificateError, OSError) as exc:
             if self._seen.doubtful_s(now_s) >= _BAD_FOR_S:
                 self._seen.take(mark)
-                self._logger.error("the new certificate can't be used, the one before stays: %s", exc)
+                self._logger.error("the new TLS certificate can't be used, the previous one stays in use: %s", exc)
             return
         self._seen.take(mark)
         if found != self._now:

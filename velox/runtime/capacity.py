@@ -417,7 +417,9 @@ class MemoryGuard:
         if short and not self._is_logged:
             # Once: around the limit it goes up and down. The metrics show how long it lasts.
             self._is_logged = True
-            self._logger.warning("%d MiB of memory: new requests are refused (VELOX_MEMORY_*)", n_bytes >> 20)
+            self._logger.warning(
+                "memory limit reached, new requests are refused: %d MiB (VELOX_MEMORY_*)", n_bytes >> 20
+            )
         if state is MemoryState.FULL:
             # Not taken back: a worker that was over the hard limit once is replaced, even if it gets better.
             self._status.wants_successor = True

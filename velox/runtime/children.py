@@ -94,7 +94,7 @@ class LedgerProcess(Child):
         budgets: BudgetMemory | None,
         logger: logging.Logger,
     ) -> None:
-        super().__init__("the process that keeps records", logger, is_needed_last=True)
+        super().__init__("the ledger process", logger, is_needed_last=True)
         self._settings: Final = settings
         self._budgets: Final = budgets
         self._status: Final = GatewayStatus(segment)

@@ -340,7 +340,7 @@ class Supervisor:
             self._certificates.look(now_s)
         if self._reload.is_due(now_s):
             work = partial(self._reload.run, self._listeners)
-            pid = self._children.fork("what reads the configuration", work, self._reload_ended)
+            pid = self._children.fork("the configuration loader", work, self._reload_ended)
             self._reload.started(pid, now_s)
 
     def _reload_ended(self, ended: Ended) -> None:
@@ -350,7 +350,7 @@ class Supervisor:
         if self._backfill is not None:
             self._backfill.died(ended.now_s, ended_well=not ended.status)
         if os.WIFSIGNALED(ended.status) and not self._is_stopped:
-            self._log_death("what reads budgets died (%s)", ended.how, reason="died", traceback=ended.told)
+            self._log_death("the budget loader died (%s)", ended.how, reason="died", traceback=ended.told)
 
     def _log_death(self, message: str, *values: object, reason: str, traceback: str) -> None:
         """Log why a process died and where it stood, as one line."""
@@ -375,12 +375,10 @@ class Supervisor:
             # SIGTERM ends one that did not serve yet. A second signal means that the rest is killed.
             if status not in (0, signal.SIGTERM) and self._n_stops == 1:
                 how, reason = ended.how, cause.name.lower()
-                self._log_death(
-                    "worker %d did not leave by itself (%s)", slot.index, how, reason=reason, traceback=told
-                )
+                self._log_death("worker %d died during shutdown (%s)", slot.index, how, reason=reason, traceback=told)
             return
         if was_asked_to_stop:
-            self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, ended.how)
+            self._logger.info("worker %d: the replaced process has exited (%s)", slot.index, ended.how)
             return
         was_well = now_s - process.started_s >= _HEALTHY_AFTER_S
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
@@ -406,7 +404,7 @@ class Supervisor:
         elif serving.status.wants_successor and not other.pid and now_s >= slot.replace_at_s:
             slot.replace_at_s = now_s + _REPLACE_AGAIN_S
             size = serving.status.resident_bytes >> 20
-            self._logger.warning("worker %d asks for a successor: it has %d MiB of memory", slot.index, size)
+            self._logger.warning("worker %d is replaced: it has %d MiB of memory (VELOX_MEMORY_*)", slot.index, size)
             self._start_worker(slot, other)
         if slot.other.leave_by_s and now_s >= slot.other.leave_by_s:
             os.kill(slot.other.pid, signal.SIGKILL)
@@ -481,11 +479,11 @@ class Supervisor:
         return AdminProcess(self._segment, serve, self._logger)
 
     def _start_key_reader(self, read: Callable[[], int]) -> int:
-        return self._children.fork("what reads managed keys", partial(children.reader, read, self._listeners))
+        return self._children.fork("the key loader", partial(children.reader, read, self._listeners))
 
     def _start_budget_reader(self, read: Callable[[], int]) -> int:
         work = partial(children.reader, read, self._listeners)
-        return self._children.fork("what reads budgets", work, self._budget_reader_ended)
+        return self._children.fork("the budget loader", work, self._budget_reader_ended)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -494,7 +492,7 @@ class Supervisor:
         self._gateway.draining = True
         self._reload.stop()
         self._drain_until_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
-        self._logger.info("draining: running requests have %g s", self._settings.drain_timeout_s)
+        self._logger.info("shutdown begins: draining, running requests have %g s", self._settings.drain_timeout_s)
         # First: what connects to a socket that its worker has let go of would get no answer.
         self._listeners.close()
         for process in self._running():
@@ -523,7 +521,7 @@ class Supervisor:
             self._sim.close()
         if self._admin is not None:
             self._admin.close()
-        self._logger.info("drained; bye")
+        self._logger.info("shutdown complete: drained")
 
     def _announce(self) -> None:
         upstream = ", ".join(origin for _, origin in labels_of(upstreams_of(self._settings, self._sim_origin)))

@@ -309,8 +309,8 @@ def test_profile_is_read_by_go_tool_pprof(busy_admin: Address, tmp_path: Path) -
     assert float(top.split()[1].rstrip("%")) > 50, top
 
 
-def test_page_that_fails_is_500_and_others_go_on() -> None:
-    """A bug in one page stays in it; a gateway that is not alive or ready says so."""
+def test_page_that_fails_is_500_and_others_go_on(capfd: pytest.CaptureFixture[str]) -> None:
+    """A bug in one page stays in it, and is logged; a gateway that is not alive or ready says so."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         pid = start_admin(sock, [], broken=True)
         address = sock.getsockname()
@@ -323,6 +323,7 @@ def test_page_that_fails_is_500_and_others_go_on() -> None:
 
     assert (metrics.status, health.status, ready.status) == (500, 503, 503)
     assert b"bug" not in body
+    assert "an admin page failed: bug: RuntimeError at broken_page:" in capfd.readouterr().err
     assert why == b'{"ready":false,"reasons":["a reason"]}\n'
 
 

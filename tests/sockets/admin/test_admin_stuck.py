@@ -61,7 +61,7 @@ def test_admin_process_in_a_loop_is_aborted_and_says_where() -> None:
     assert os.WTERMSIG(ended[1]) == signal.SIGABRT
     told = reports.take(process.pid)
     assert "in goes_round" in told
-    assert "the admin process has not moved for 1.5 s: aborted" in log.getvalue()
+    assert "the admin process is stuck, no heartbeat for 1.5 s: aborted" in log.getvalue()
     process.ended(Ended(*ended, time.monotonic(), told), is_expected=False)
     assert (status.admin_restarts, process.heartbeat_ns, process.pid) == (1, 0, 0)
     line = json.loads(log.getvalue().splitlines()[-1])

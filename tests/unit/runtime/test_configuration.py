@@ -140,7 +140,7 @@ def test_configuration_that_can_not_be_taken_over_leaves_the_one_before(tmp_path
     assert worker.follower.settings is before
     assert worker.status.configuration == 1
     (line,) = worker.lines
-    assert line.startswith("the new configuration could not be taken over: bug: MemoryError at replace:")
+    assert line.startswith("the new configuration could not be applied in this worker: bug: MemoryError at replace:")
     worker.publish(now)
     worker.look()
     assert len(worker.lines) == 2

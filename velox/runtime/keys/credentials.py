@@ -168,9 +168,9 @@ class KeyWatch:
         self._publish(wall_s)
         n_gone, n_back = len(before - self._by_digest.keys()), len(self._by_digest.keys() - before)
         if n_gone:
-            self._logger.info("keys that have expired: %d", n_gone)
+            self._logger.info("client keys have expired: %d", n_gone)
         if n_back:
-            self._logger.info("the clock was set back; keys that are active again: %d", n_back)
+            self._logger.info("the clock was set back, expired client keys are active again: %d", n_back)
 
     def take_changes(self) -> KeyUpdate:
         """Return what the keys that have changed since the last time are now."""
@@ -394,7 +394,7 @@ class Certificates:
             if self._files_seen.doubtful_s(now_s) >= _BAD_FOR_S:
                 self._files_seen.take(mark)
                 self._status.count_tls_reload(taken=False)
-                self._logger.error("the new certificate can't be used, the one before stays: %s", exc)
+                self._logger.error("the new TLS certificate can't be used, the previous one stays in use: %s", exc)
             return
         self._files_seen.take(mark)
         if found == self._now:
@@ -425,7 +425,7 @@ class Certificates:
             self.context = renewed_context(self.context, self._now, found, self._protocols)
         except OSError as exc:
             # It was good a moment ago, in the supervisor: this is about memory or descriptors.
-            self._logger.error("the new certificate could not be taken over: %s", exc.strerror)
+            self._logger.error("the new TLS certificate could not be loaded in this worker: %s", exc.strerror)
             return
         self._now = found
         tls.context = self.context

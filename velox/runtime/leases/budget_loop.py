@@ -142,7 +142,7 @@ class BudgetLoop:
         self._retry_ns = 0
         if self._why:
             self._why = ""
-            self._logger.warning("Redis can be asked again for budgets: they hold over all gateways")
+            self._logger.warning("Redis is available for budgets again: they hold over all gateways")
 
     def _failed(self, why: str) -> None:
         self.n_failed += 1
@@ -154,6 +154,6 @@ class BudgetLoop:
             what = "503 for what needs more than was granted"
             if self._fallback == "local":
                 what = f"each gateway spends its share of them, of strict ones what it was granted; then {what}"
-            message = "Redis can't be asked for budgets: %s; %s (VELOX_REDIS_FALLBACK=%s)"
+            message = "Redis is unavailable for budgets: %s; %s (VELOX_REDIS_FALLBACK=%s)"
             self._logger.error(message, why, what, self._fallback)
         self._why = why

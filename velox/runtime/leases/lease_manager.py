@@ -469,7 +469,7 @@ class LeaseManager:
         self._pipes.answer_all(EVERY_ROW)
         self._retry_ns = 0
         if self._why:
-            self._logger.warning("Redis can be asked again: limits hold over all gateways")
+            self._logger.warning("Redis is available for limits again: they hold over all gateways")
         self._why = ""
 
     def _failed(self, why: str) -> None:
@@ -486,7 +486,9 @@ class LeaseManager:
                 if self._fallback == "local"
                 else "limited requests get 503"
             )
-            self._logger.error("Redis can't be asked: %s; %s (VELOX_REDIS_FALLBACK=%s)", why, what, self._fallback)
+            self._logger.error(
+                "Redis is unavailable for limits: %s; %s (VELOX_REDIS_FALLBACK=%s)", why, what, self._fallback
+            )
         self._why = why
 
     def _answer(self, held: HeldRow) -> None:

@@ -129,7 +129,7 @@ class AlertWatch:
             for alert in alerts:
                 if len(self._waiting) >= _MOST_WAITING:
                     self._memory.count_alert(AlertCount.DROPPED)
-                    self._logger.error("an alert is not sent: %d wait already", _MOST_WAITING)
+                    self._logger.error("budget alert dropped: %d wait already for VELOX_ALERT_WEBHOOK", _MOST_WAITING)
                     continue
                 self._waiting.append(alert)
                 self._queue.put(alert)
@@ -166,7 +166,7 @@ class AlertWatch:
             if why.startswith("refused"):
                 break
         self._memory.count_alert(AlertCount.FAILED)
-        self._logger.error("an alert could not be sent to VELOX_ALERT_WEBHOOK: %s", why)
+        self._logger.error("budget alert could not be sent to VELOX_ALERT_WEBHOOK: %s", why)
         return True
 
     # -- the file -----------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class AlertWatch:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            self._logger.warning("%s can't be read: alerts of open windows may come again", self._path.name)
+            self._logger.warning("%s can't be read: budget alerts of open windows may be sent again", self._path.name)
             return {}
         if self._hook is not None and waiting:
             self._waiting.extend(waiting)
@@ -206,7 +206,7 @@ class AlertWatch:
                 new.replace(self._path)
             except OSError as exc:
                 self._logger.error(
-                    "%s can't be written: %s; after a restart alerts may come again", _FILE, exc.strerror
+                    "%s can't be written: %s; after a restart budget alerts may be sent again", _FILE, exc.strerror
                 )
 
 

@@ -491,7 +491,7 @@ class BudgetBackfill:
         if code == _IS_READ:
             return
         if code is None and not is_stopped():
-            self._logger.error("what was spent before could not be read in %g s", self._start_s)
+            self._logger.error("budgets: earlier spend in the ledger could not be read in %g s", self._start_s)
         if code != _IS_WAITING and not is_stopped():
             self._restore(rules, keys, is_stopped, on_reaped)
         self._read_later(rules)
@@ -511,7 +511,7 @@ class BudgetBackfill:
             on_reaped(pid)
         self._lacking = self._now_lacking(rules)
         if self._lacking:
-            message = "nobody knows what %d of %d rules of budgets have spent before: %s (VELOX_BUDGETS_UNREAD=%s)"
+            message = "budgets: earlier spend of %d of %d rules is unknown: %s (VELOX_BUDGETS_UNREAD=%s)"
             policy = self._settings.budgets_unread
             what = {
                 "strict": "strict ones refuse until it is read, others begin at 0",
@@ -533,18 +533,16 @@ class BudgetBackfill:
             known = known_rules(path) - snapshot.lacking
         except (OSError, SnapshotError) as exc:
             why = "there is none" if isinstance(exc, FileNotFoundError) else str(exc)
-            logger.error("what budgets have spent can't be taken from budgets.snapshot either: %s", why)
+            logger.error("budgets: earlier spend can't be restored from budgets.snapshot: %s", why)
             snapshot, known = Snapshot.nothing(), frozenset()
         n, is_whole = restore_spent(self._memory, snapshot, self._folder.all, rules, keys, self._wall_s())
         if not is_whole:
-            logger.error("some records since budgets.snapshot are lost, or are not in the rings")
+            logger.error("budgets: some records since budgets.snapshot are missing from the rings")
             known = frozenset()
         lacking = {rule_digest(rule.identity) for rule in rules} - known
         self._memory.set_lacking(lacking)
         if n:
-            logger.warning(
-                "%d budgets go on with what budgets.snapshot and the rings have, until the ledger is read", n
-            )
+            logger.warning("budgets: %d restored from budgets.snapshot and the rings, until the ledger is read", n)
         return 0
 
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
@@ -645,7 +643,7 @@ class BudgetBackfill:
         except StoreError as exc:
             if reading is not None:
                 again_s = reading.again_s or _AGAIN_S
-                logger.error("what was spent before can't be read: %s; it is tried again in %g s", exc, again_s)
+                logger.error("budgets: earlier spend can't be read from the ledger: %s; next try in %g s", exc, again_s)
                 return _HAS_FAILED
             try:
                 if self._settings.ledger_database is not None:  # this one has been waited for
@@ -656,15 +654,15 @@ class BudgetBackfill:
                     waiting, rings = Snapshot.of_store(store, self._folder.all), self._folder.all
                     restore_spent(self._memory, waiting, rings, rules, keys, self._wall_s(), is_on_top=True)
             except StoreError:
-                logger.error("what was spent before can't be read: %s", exc)
+                logger.error("budgets: earlier spend can't be read from the ledger: %s", exc)
             else:
-                logger.error("%s; %d budgets go on with what was spent, also by records that still wait", exc, n)
+                logger.error("budgets: %d restored from the ledger and from records that still wait: %s", n, exc)
                 return _IS_WAITING
             return _HAS_FAILED
         if is_lost:
             self._take_lost(rules, keys, logger)
         elif n:
-            logger.info("%d budgets go on with what was spent before", n)
+            logger.info("budgets: %d restored from the ledger", n)
         with contextlib.suppress(OSError):  # the next start without a ledger knows less
             learn_rules(self._folder.path, (rule_digest(rule.identity) for rule in rules), is_start=reading is None)
         return _IS_READ
@@ -687,4 +685,4 @@ class BudgetBackfill:
         with contextlib.suppress(OSError, SnapshotError):
             snapshot = read_snapshot(self._folder.path)
             n, _ = restore_spent(self._memory, snapshot, (), rules, keys, self._wall_s())
-            logger.error("the ledger's database is not there: %d budgets go on with budgets.snapshot", n)
+            logger.error("budgets: the ledger's database is missing, %d restored from budgets.snapshot", n)

@@ -153,11 +153,11 @@ class LedgerLoop:
             self._close()
             if str(exc) != self._problem:
                 self._problem = str(exc)
-                self._logger.error("records can't be kept: %s; they wait in the files of rings", exc)
+                self._logger.error("ledger: records can't be stored: %s; they wait in the ring files", exc)
             return False
         if self._problem:
             self._problem = ""
-            self._logger.warning("records can be kept again")
+            self._logger.warning("ledger: records can be stored again")
         return True
 
     def _prune(self, store: Store) -> None:
@@ -165,7 +165,7 @@ class LedgerLoop:
         try:
             self._pruner.turn(store, time.monotonic(), time.time())
         except StoreError as exc:
-            self._logger.error("old records can't be dropped: %s; the next try is in an hour", exc)
+            self._logger.error("ledger: old records can't be deleted: %s; next try in an hour", exc)
 
     def _close(self) -> None:
         store, self._store, self._collector = self._store, None, None
@@ -200,7 +200,10 @@ class BudgetSaver:
             why = exc.strerror or str(exc)
             if why != self._problem:
                 self._problem = why
-                self._logger.error("budgets.snapshot can't be written: %s; a start without the ledger knows less", why)
+                self._logger.error(
+                    "budgets.snapshot can't be written: %s; a restart without the ledger knows less of what was spent",
+                    why,
+                )
         else:
             self._problem = ""
 
@@ -269,7 +272,7 @@ class KeyWriter:
             self._due_s = now_s + _RETRY_S
             if str(exc) != self._problem:
                 self._problem = str(exc)
-                self._logger.error("managed keys can't be read: %s; those that were active last stay so", exc)
+                self._logger.error("managed keys can't be read: %s; the last known ones stay active", exc)
             return False
         self._due_s = now_s if has_more else now_s + _KEYS_S
         if self._problem:

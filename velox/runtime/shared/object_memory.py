@@ -34,7 +34,7 @@ def object_memory(settings: Settings, blocks: int, folder: LedgerFolder | None, 
     try:
         return object_memory_in(file, *shape, key)
     except OSError as exc:
-        text = "%s: %s; owners and places of objects are forgotten with the next restart"
+        text = "object owners can't be kept in %s: %s; the next restart forgets them"
         logger.warning(text, file, exc.strerror)
         return ObjectMemory(*shape, key=key)
 

@@ -402,7 +402,7 @@ def test_database_that_is_away_is_told_of(door: Door) -> None:
     status, answer = door.raw("GET", "/api/v1/keys")
     assert (status, answer["error"]["code"]) == (503, "database") and "/secret" not in str(answer)
     line = json.loads(door.log.getvalue())
-    assert line["message"] == "the API can't use its database: /secret/folder: it is gone"
+    assert line["message"] == "admin API: the database can't be used: /secret/folder: it is gone"
 
 
 def test_description_names_each_field_and_no_other(door: Door) -> None:

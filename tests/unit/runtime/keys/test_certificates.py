@@ -144,7 +144,7 @@ def test_pair_that_stays_bad_changes_nothing_and_is_said_once(watched: Watched, 
 
     assert watched.shown == before and watched.counts == (0, 1)
     (line,) = watched.said.getvalue().splitlines()
-    assert "the one before stays" in line and "VELOX_TLS_" in line and "PRIVATE" not in line
+    assert "the previous one stays" in line and "VELOX_TLS_" in line and "PRIVATE" not in line
     leaf = watched.issue()
     watched.write(leaf)
     watched.wait(1.5)

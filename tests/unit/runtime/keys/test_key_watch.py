@@ -302,7 +302,7 @@ def test_keys_that_a_wrong_clock_took_away_are_back_when_it_is_right(tmp_path: P
         watched.wall_s = right_s + 1
         assert watched.names() == all_ and len(watched.watch.keys) == 5
 
-    expired, back = "keys that have expired: 3", "the clock was set back; keys that are active again: 3"
+    expired, back = "client keys have expired: 3", "the clock was set back, expired client keys are active again: 3"
     assert watched.lines == [expired, back] * 2
 
 

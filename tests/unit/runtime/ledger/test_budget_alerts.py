@@ -376,6 +376,6 @@ def test_too_many_alerts_are_dropped_and_counted(tmp_path: Path) -> None:
 def test_file_that_is_no_file_of_alerts_is_told_and_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "alerts.json").write_bytes(content)
     with Watched(tmp_path, None) as watched:
-        assert "alerts of open windows may come again" in watched.lines.getvalue()
+        assert "budget alerts of open windows may be sent again" in watched.lines.getvalue()
         watched.spend(600)
         assert json.loads((tmp_path / "alerts.json").read_bytes())["told"]

@@ -125,7 +125,7 @@ def test_day_that_can_not_be_dropped_stops_nothing(tmp_path: Path, caplog: pytes
     )
 
     (told,) = caplog.messages
-    assert "old records can't be dropped" in told and "calls-2020-01-01.db: Is a directory" in told
+    assert "old records can't be deleted" in told and "calls-2020-01-01.db: Is a directory" in told
     question = Question(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400)
     assert [call.number for call in SqliteStore(tmp_path, days=30).calls(question)] == [1, 7]
     os.close(wake_read)

@@ -178,7 +178,7 @@ def test_child_without_a_sign_of_life_is_aborted_and_those_that_give_none_are_no
     gateway.reap(watched.pid, time.monotonic())
 
     assert gateway.lines == [
-        "the watched has not moved for 0.001 s: aborted",
+        "the watched is stuck, no heartbeat for 0.001 s: aborted",
         "the watched died (SIGABRT); the next one starts in 0.1 s",
     ]
     assert other.pid and not other.aborted

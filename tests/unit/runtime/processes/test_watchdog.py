@@ -60,7 +60,7 @@ def test_silent_process_is_aborted_and_then_killed() -> None:
     assert bench.killed == []
     bench.pass_time(1)
     assert bench.killed == [(125.25, signal.SIGABRT), (125.25, signal.SIGCONT)]
-    assert "it has not moved for 5 s: aborted" in bench.log.getvalue()
+    assert "it is stuck, no heartbeat for 5 s: aborted" in bench.log.getvalue()
     bench.pass_time(0.5)
     assert bench.killed[2:] == [(126.25, signal.SIGKILL), (126.5, signal.SIGKILL)]
 
