@@ -11,9 +11,12 @@ from typing import Any, Final
 from velox.admin.api.routes import MANAGERS, READERS, Field, Route, Schema
 from velox.admin.api.schemas import COMPONENTS, ref
 from velox.admin.roles import Role
+from velox.policy.spellings import OWNER
 
 __all__ = ["describe"]
 
+_ID: Final[Schema] = {"type": "string", "pattern": f"^{OWNER.pattern}$"}
+_UNREAD: Final = 400
 _REASONS: Final = {
     400: "a parameter, a field or the body can't be taken; nothing was done",
     401: "no token, or one that is none",
@@ -56,7 +59,7 @@ def _operation(route: Route) -> dict[str, Any]:
         **body,
         "responses": {
             str(route.status): {"description": "done", "content": _content(route.answer)},
-            **{str(status): {"description": _REASONS[status], "content": _content(ref("Error"))} for status in errors},
+            **{str(status): _refusal(status) for status in errors},
         },
     }
 
@@ -73,8 +76,15 @@ def _content(schema: Schema) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
+def _refusal(status: int) -> dict[str, Any]:
+    content = _content(ref("Error"))
+    if status == _UNREAD:  # by the listener, which knows no API: a path with an empty segment, say
+        content["text/plain"] = {"schema": {"type": "string"}}
+    return {"description": _REASONS[status], "content": content}
+
+
 def _in_path(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    return {"name": name, "in": "path", "required": True, "schema": _ID}
 
 
 def _in_query(field: Field) -> dict[str, Any]:
