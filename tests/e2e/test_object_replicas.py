@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,11 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import JSON, Call, RecordingUpstream
 from tests.e2e.routed import routed
 from tests.e2e.shared_stores import STORES, SharedStore, shared_store
+from velox.protocol.json.body import LARGE_BYTES
 
 MADE: dict[str, str] = {}
+BEGINNINGS = {"/v1/files": "file-", "/v1/vector_stores": "vs_"}
+CHATS = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module", params=STORES)
@@ -27,7 +31,8 @@ def keeper(name: str) -> Callable[[Call], Awaitable[None]]:
     """A provider that has what was made there, and nothing else."""
 
     async def keeps(call: Call) -> None:
-        object_id = f"resp_{name}{len(MADE)}" if call.method == "POST" else call.target.rpartition("/")[2]
+        begin = BEGINNINGS.get(call.target, "resp_")
+        object_id = f"{begin}{name}{len(MADE)}" if call.method == "POST" else call.target.rpartition("/")[2]
         if call.method == "POST":
             named = json.loads(call.body).get("previous_response_id")
             if named is not None and MADE.get(named) != name:
@@ -40,8 +45,12 @@ def keeper(name: str) -> Callable[[Call], Awaitable[None]]:
     return keeps
 
 
+Starting = Callable[[], AbstractContextManager[VeloxProcess]]
+
+
 @pytest.fixture(scope="module")
-def gateways(store: SharedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VeloxProcess]]:
+def one_more(store: SharedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starting]:
+    """What starts a gateway of this store: with the same keys and the same two providers."""
     keys = Path(tmp_path_factory.mktemp("keys"), "keys.yaml")
     keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
     with ExitStack() as running:
@@ -51,12 +60,17 @@ def gateways(store: SharedStore, tmp_path_factory: pytest.TempPathFactory) -> It
             upstreams.append({"name": name, "origin": made.upstream.url})
         config = {"upstreams": upstreams, "routes": [{"name": "all", "to": ["left", "right"]}]}
         more = {"VELOX_API_KEYS_FILE": str(keys)}
-        made = [running.enter_context(routed(config, **more, **store.settings())) for _ in range(2)]
+        yield lambda: routed(config, **more, **store.settings())
+
+
+@pytest.fixture(scope="module")
+def gateways(store: SharedStore, one_more: Starting) -> Iterator[list[VeloxProcess]]:
+    with one_more() as one, one_more() as other:
         until(store.is_ready, "its tables are made")
-        yield made
+        yield [one, other]
 
 
-def ask(velox: VeloxProcess, key: str, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
+def ask(velox: VeloxProcess, key: str, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
     reply = velox.request(method, path, body, {"authorization": f"Bearer {key}"})
     return reply.status, json.loads(reply.body)
 
@@ -77,6 +91,42 @@ def test_gateways_know_the_same_owners_and_places(gateways: list[VeloxProcess], 
         follow = json.dumps({"model": "m", "input": "y", "previous_response_id": told["id"]}).encode()
         assert ask(other, "vk-b", "POST", "/v1/responses", follow)[0] == 404
         assert ask(other, "vk-a", "POST", "/v1/responses", follow)[0] == 200
+
+
+def test_gateway_that_knows_no_object_asks_for_what_a_request_names(
+    gateways: list[VeloxProcess], store: SharedStore, one_more: Starting
+) -> None:
+    """Wherever it is named, also among many that nobody knows: others get 404, and it goes up for its caller alone.
+
+    Chats come first, of a gateway of its own: no body can name an object that somebody has made, as far as it knows.
+    """
+    one, before = gateways[0], store.n_objects()
+
+    def make(key: str, path: str) -> str:
+        status, told = ask(one, key, "POST", path, b'{"model":"m"}')
+        assert status == 200
+        return str(told["id"])
+
+    others = [f"file-of-nobody-{n}" for n in range(1000)]
+    own = make("vk-b", "/v1/vector_stores")
+    requests: list[tuple[str, str, Callable[[str], object]]] = [
+        ("POST", CHATS, lambda file: [{"file": {"file_id": file}}]),
+        ("POST", CHATS, lambda file: [{"text": "x" * LARGE_BYTES}, {"file": {"file_id": file}}]),
+        ("POST", CHATS, lambda file: [{"file": {"file_id": each}} for each in (*others, file)]),
+        ("GET", f"/v1/vector_stores/{own}/files/FILE", lambda file: None),
+        ("GET", "/v1/responses?file_id=FILE", lambda file: None),
+    ]
+    files = [make("vk-a", "/v1/files") for _ in requests]
+    until(lambda: store.n_objects() >= before + 1 + len(files), "the store knows all of them")
+    with one_more() as other:
+        for (method, path, content), file in zip(requests, files, strict=True):
+            parts = content(file)
+            body = b"" if parts is None else json.dumps({"model": "m", "messages": [{"content": parts}]}).encode()
+            asked = method, path.replace("FILE", file), body
+            status, told = ask(other, "vk-b", *asked)
+            assert (status, told["error"].get("code")) == (404, "unknown_object"), asked[:2]
+            if method == "POST":
+                assert ask(other, "vk-a", *asked)[0] == 200, asked[:2]
 
 
 def test_gateway_serves_while_the_store_is_away(gateways: list[VeloxProcess], store: SharedStore) -> None:

@@ -150,8 +150,15 @@ class Access:
             message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
             raise VeloxError(Reason.FORBIDDEN, message)
         owner = table.number(caller.name)
-        refuses = self._refuses_unknown
-        owned = owned_call(head, place.call, owner, table, refuses_unknown=refuses, sees_all=sees_all)
+        owned = owned_call(
+            head,
+            place.call,
+            owner,
+            table,
+            refuses_unknown=self._refuses_unknown,
+            asks_others=self.share is not None,
+            sees_all=sees_all,
+        )
         if owned is None:
             return guard
         if guard is None:
@@ -168,7 +175,7 @@ class Access:
         """Return what looks where objects are kept that are nobody's own; None: there is one place for all."""
         if not self.keeps_places:
             return None
-        return owned_call(head, place.call, UNKNOWN, table, sees_all=True)
+        return owned_call(head, place.call, UNKNOWN, table, asks_others=self.share is not None, sees_all=True)
 
     def addresses(self, head: RequestHead) -> tuple[bool, bool]:
         """Say whether a reply may hold addresses of the upstream's, and whether they may stand in its JSON, too."""

@@ -26,7 +26,7 @@ from velox.gateway.reply.pipeline import Place
 from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api.objects import ObjectKind, without_verb
-from velox.policy.api.table import ApiCall, Group
+from velox.policy.api.table import ApiCall, Group, is_word
 from velox.protocol.json.body import LARGE_BYTES
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.skim import skim
@@ -77,7 +77,6 @@ _MARKS: Final = (
 )
 _WIDE: Final = b"\0"  # at the start of JSON that is not in UTF-8 (named_objects.py)
 _IDS_PER_STEP: Final = 50
-_MOST_UNKNOWN: Final = 200
 _MOST_BYTES: Final = 16 * 1024 * 1024
 # Where the events of a stream, or the messages of a WebSocket, tell the ids of what was made; of a reply that is one
 # object the table of kinds says it. What stands deeper may repeat the request, as metadata and tools do.
@@ -145,9 +144,12 @@ class OwnedCall:
         *,
         makes: bool,
         refuses_unknown: bool = False,
+        asks_others: bool = False,
         sees_all: bool = False,
     ) -> None:
-        """call: None for a path that names no object. makes: it is a POST. sees_all: others' objects are its, too."""
+        """call: None for a path that names no object. makes: it is a POST. asks_others: other gateways may know objects
+        that the table does not. sees_all: others' objects are its, too.
+        """
         self._sees_all: Final = sees_all
         self._call: Final = call
         self._makes: Final = makes
@@ -157,8 +159,8 @@ class OwnedCall:
         self._allowed: Final = (owner,) if refuses_unknown else (owner, UNKNOWN)
         self._table: Final = table
         is_chat = call is not None and call.collection == _CHAT and not call.object_id and makes
-        # While nobody has made what a body could name, only an unknown object can be refused.
-        self.named: Final[Sequence[int] | memoryview[int]] = (1,) if refuses_unknown else table.named
+        # While nobody has made what a body could name, only an unknown object can be refused, or another gateway's.
+        self.named: Final[Sequence[int] | memoryview[int]] = (1,) if refuses_unknown or asks_others else table.named
         self.watches: Final = call is None or not call.collection or is_chat
         is_asked = call is not None and (call.words == _MESSAGES or (call.collection == _SOCKET and not call.object_id))
         self.runs_tools: Final = makes and is_asked
@@ -244,10 +246,8 @@ class OwnedCall:
                 raise _unknown(None)
         elif not owners <= {self._owner, UNKNOWN}:
             raise _unknown(None)
-        for word in call.words:
-            self._check_known(without_verb(word))
-        for name in google_names("/".join(call.words)):
-            self._check_known(name)
+        for text in _named_below(call):
+            self._check_known(text)
 
     def check_message(self, message: bytes) -> None:
         """As check(), of one message of a WebSocket."""
@@ -272,24 +272,35 @@ class OwnedCall:
             if not n % _IDS_PER_STEP:
                 yield
 
-    def places(self, head: RequestHead, named: NamedObjects) -> set[int]:
-        """Return where the objects are kept that the path, the query or the body names.
+    def places(self, head: RequestHead, named: NamedObjects) -> Generator[None, None, set[int]]:
+        """Return where the objects are kept that the path, the query or the body names; yields between slices.
 
         What can't be read names none: check() has refused it where somebody's objects are to be kept from others.
         """
-        return set(map(self._table.place_of, self._texts(head, named))) - {UNKNOWN}
+        found: set[int] = set()
+        for n, text in enumerate(self._texts(head, named), 1):
+            found.add(self._table.place_of(text))
+            if not n % _IDS_PER_STEP:
+                yield
+        return found - {UNKNOWN}
 
-    def unknown(self, head: RequestHead, named: NamedObjects) -> list[str]:
-        """Return what may be objects of which nothing is known here, 200 at most."""
-        return [text for text in self._texts(head, named) if self._table.find(text) is None][:_MOST_UNKNOWN]
+    def unknown(self, head: RequestHead, named: NamedObjects) -> Generator[None, None, list[str]]:
+        """Return what may be objects of which nothing is known here; yields between slices of the work."""
+        found: list[str] = []
+        for n, text in enumerate(self._texts(head, named), 1):
+            if self._table.find(text) is None:
+                found.append(text)
+            if not n % _IDS_PER_STEP:
+                yield
+        return found
 
     def _texts(self, head: RequestHead, named: NamedObjects) -> set[str]:
-        """Return what may be objects in the path, the query and the body."""
+        """Return what may be objects in the path, the query and the body: whatever check() looks up."""
         found = {each.text for each in named.ids}
         call = self._call
         if call is not None and call.kind is not None and call.object_id:
-            found |= {call.object_id, f"{call.kind.path[-1]}/{call.object_id}".lower()}
-            found.update(google_names("/".join(call.words)))
+            found.add(call.object_id)
+            found.update(text for text in _named_below(call) if not is_word(text))
         pairs = parse_qsl(head.query.decode("latin-1"), keep_blank_values=True)
         found.update(value for name, value in pairs if is_id_field(name))
         return found
@@ -339,12 +350,14 @@ def owned_call(
     table: ObjectTable,
     *,
     refuses_unknown: bool = False,
+    asks_others: bool = False,
     sees_all: bool = False,
 ) -> OwnedCall | None:
     """Return what looks at requests of this kind; None: they make and name no objects.
 
-    refuses_unknown: an object whose owner the table does not know is nobody's. sees_all: of a key of the organization:
-    what it makes for all callers (agents, environments, vaults) is nobody's.
+    refuses_unknown: an object whose owner the table does not know is nobody's. asks_others: as for OwnedCall.
+
+    sees_all: of a key of the organization: what it makes for all callers (agents, environments, vaults) is nobody's.
     """
     if sees_all and (call is None or call.kind is None or call.group is Group.ORGANIZATION):
         return None
@@ -353,8 +366,21 @@ def owned_call(
         has_objects = call is not None and (call.words == (_SOCKET,) or bool(call.object_id) or bool(head.query))
     if not has_objects and not head.has_body:
         return None
-    makes = head.method == b"POST"
-    return OwnedCall(call, owner, table, makes=makes, refuses_unknown=refuses_unknown, sees_all=sees_all)
+    return OwnedCall(
+        call,
+        owner,
+        table,
+        makes=head.method == b"POST",
+        refuses_unknown=refuses_unknown,
+        asks_others=asks_others,
+        sees_all=sees_all,
+    )
+
+
+def _named_below(call: ApiCall) -> Iterator[str]:
+    """Yield what a path may name: an object, or one that it is put into, or taken out of."""
+    yield from map(without_verb, call.words)
+    yield from google_names("/".join(call.words))
 
 
 def _unknown(param: str | None) -> VeloxError:

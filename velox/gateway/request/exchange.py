@@ -305,12 +305,12 @@ class Exchange(AttemptHost):
         keeping = self._keeping = Keeping(notes=access.keeps_places)
         named = yield from owned.named_in(self.head, body)
         if access.share is not None and not has_asked:
-            keeping.unknown = owned.unknown(self.head, named)
+            keeping.unknown = yield from owned.unknown(self.head, named)
             if keeping.unknown:
                 return
         self._pass_through((yield from guard.steps(self.head, body, self.fields, keeping.place, named)))
         if keeping.notes:
-            keeping.places = owned.places(self.head, named)
+            keeping.places = yield from owned.places(self.head, named)
 
     async def _learn(self, keeping: Keeping) -> None:
         """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
@@ -634,7 +634,7 @@ class Exchange(AttemptHost):
         guard, keeping = self.plan.guard, self._keeping
         if keeping is not None and keeping.places and guard is not None and guard.owned is not None:
             named = await in_steps(guard.owned.named_in(self.head, self.body))
-            keeping.places = guard.owned.places(self.head, named)  # the answer is here
+            keeping.places = await in_steps(guard.owned.places(self.head, named))  # the answer is here
 
     def _choose(self, way: Way) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""

@@ -31,6 +31,7 @@ __all__ = [
     "google_call",
     "is_endpoint_anyhow",
     "is_organizations",
+    "is_word",
     "loose_words",
     "may_name_objects",
     "plain_words",
@@ -157,6 +158,11 @@ def plain_words(path: bytes) -> tuple[str, ...] | None:
         if word in (".", "..") or (word not in _KNOWN and word.lower() in _FOLDED):
             return None
     return words
+
+
+def is_word(text: str) -> bool:
+    """Say whether a text is a word of paths, as `files` or `cancel`, and no id: those have a sign or a digit."""
+    return text in _KNOWN or (text.isalpha() and text.islower())
 
 
 def loose_words(path: bytes) -> frozenset[str]:
