@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as open_websocket
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import JSON, Call, RecordingUpstream
 from tests.e2e.routed import routed
 from tests.e2e.shared_stores import STORES, SharedStore, shared_store
+from tests.e2e.websocket_upstreams import WebSocketUpstream
 from velox.protocol.json.body import LARGE_BYTES
 
 MADE: dict[str, str] = {}
@@ -49,10 +53,15 @@ Starting = Callable[[], AbstractContextManager[VeloxProcess]]
 
 
 @pytest.fixture(scope="module")
-def one_more(store: SharedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starting]:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = Path(tmp_path_factory.mktemp("keys"), "keys.yaml")
+    path.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_more(store: SharedStore, keys: Path) -> Iterator[Starting]:
     """What starts a gateway of this store: with the same keys and the same two providers."""
-    keys = Path(tmp_path_factory.mktemp("keys"), "keys.yaml")
-    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
     with ExitStack() as running:
         upstreams = []
         for name in ("left", "right"):
@@ -127,6 +136,58 @@ def test_gateway_that_knows_no_object_asks_for_what_a_request_names(
             assert (status, told["error"].get("code")) == (404, "unknown_object"), asked[:2]
             if method == "POST":
                 assert ask(other, "vk-a", *asked)[0] == 200, asked[:2]
+
+
+def session(velox: VeloxProcess, key: str, path: str = "/v1/responses") -> ClientConnection:
+    url = f"ws://127.0.0.1:{velox.port}{path}"
+    return open_websocket(url, additional_headers={"authorization": f"Bearer {key}"}, proxy=None)
+
+
+def test_message_of_a_websocket_waits_for_what_another_gateway_knows(store: SharedStore, keys: Path) -> None:
+    """Another caller's is refused with 1008, its own passes, in order; what is not known to anybody passes, too."""
+    created = json.dumps({"type": "response.created", "response": {"id": "resp_of_a"}})
+    follow, fresh, of_nobody = (
+        json.dumps({"type": "response.create", "model": "m", "previous_response_id": each})
+        for each in ("resp_of_a", None, "resp_of_nobody")
+    )
+    before = store.n_objects()
+    with WebSocketUpstream() as echo, ExitStack() as running:
+        config = {"upstreams": [{"name": "echo", "origin": echo.url}]}
+        more = {"VELOX_API_KEYS_FILE": str(keys)}
+        one, other = (running.enter_context(routed(config, **more, **store.settings())) for _ in range(2))
+        until(store.is_ready, "its tables are made")
+        with session(one, "vk-a") as ws:
+            ws.send(created)
+            assert ws.recv() == created
+        until(lambda: store.n_objects() > before, "the store knows it")
+
+        with session(other, "vk-b") as ws:
+            for each in (fresh, of_nobody, follow, fresh):
+                ws.send(each)
+            assert [ws.recv(), ws.recv()] == [fresh, of_nobody]
+            with pytest.raises(ConnectionClosed) as closed:
+                ws.recv()
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (
+            1008,
+            "there is no such object, or it was made by another caller",
+        )
+        with session(other, "vk-a") as ws:
+            for each in (of_nobody, follow, fresh):
+                ws.send(each)
+            assert [ws.recv() for _ in range(3)] == [of_nobody, follow, fresh]
+        with pytest.raises(InvalidStatus) as refused:
+            session(other, "vk-b", "/v1/realtime?model=m&call_id=resp_of_a")
+        assert refused.value.response.status_code == 404
+
+        store.pause()
+        try:
+            with session(other, "vk-a") as ws:
+                for each in (of_nobody, follow, fresh):
+                    ws.send(each)
+                assert [ws.recv() for _ in range(3)] == [of_nobody, follow, fresh]
+        finally:
+            store.resume()
 
 
 def test_gateway_serves_while_the_store_is_away(gateways: list[VeloxProcess], store: SharedStore) -> None:

@@ -5,6 +5,7 @@ taken too long, how it is closed from here. Does not know: HTTP, why it was open
 (protocol/websocket).
 
     one side sends    the other gets the same bytes; above 64 KiB unsent the sender is not read
+    a message waits   while others are asked about it (HoldingGate): its sender is not read, the other one is
     one side ends     what it sent goes out, then the other side's connection ends too. No Close frame is invented: a
                       cut looks like a cut (RFC 6455 §7.1.5, code 1006)
     close()           both sides get a Close frame at the next end of a frame; when they have answered it, or after
@@ -14,9 +15,10 @@ taken too long, how it is closed from here. Does not know: HTTP, why it was open
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
@@ -34,6 +36,7 @@ __all__ = [
     "CLOSE_S",
     "READ_BYTES",
     "UNSENT_BYTES",
+    "Asking",
     "Gate",
     "HoldingGate",
     "TlsTransport",
@@ -41,6 +44,9 @@ __all__ = [
     "TunnelEnd",
     "TunnelLimits",
 ]
+
+# Asks others what a message has to wait for.
+Asking = Callable[[Sequence[str]], Awaitable[None]]
 
 # What may wait to be sent on one side before the other is not read any more.
 UNSENT_BYTES: Final = 64 * 1024
@@ -61,11 +67,16 @@ class Gate(Protocol):
 
 
 class HoldingGate(Gate, Protocol):
-    """One that holds messages until they are whole."""
+    """One that holds messages until they are whole. wanted: what must be asked before the next one may go on."""
+
+    wanted: Sequence[str]
 
     @property
     def held_bytes(self) -> int:
         """What came and has not gone on."""
+
+    def answered(self) -> None:
+        """Go on, with the next feed(): what was wanted is known now, or can't be."""
 
 
 class TlsTransport(Protocol):
@@ -135,13 +146,16 @@ class Tunnel:
         state = "closing" if self._error else "half closed" if self._first else "open"
         return f"<Tunnel {state} up={self.client.n_bytes} down={self.upstream.n_bytes} close={self.close_code}>"
 
-    def guard(self, gate: HoldingGate, watch: Gate | None, bodies: BodyBudget) -> None:
+    def guard(
+        self, gate: HoldingGate, watch: Gate | None, bodies: BodyBudget, asks_others: Asking | None = None
+    ) -> None:
         """Have what comes from the client looked at before it passes. watch: of what comes from the upstream.
 
         bodies: the room for what is held of messages, and for what of a large one the upstream has still to take.
+        asks_others: for what the gate wants; None: it wants nothing.
         """
         self.upstream.gate = watch
-        self.client.hold(gate, MessageRoom(bodies, self._limits.pace))
+        self.client.hold(gate, MessageRoom(bodies, self._limits.pace), asks_others)
 
     def start(self) -> None:
         """Let the bytes flow; both ends have their connections."""
@@ -160,6 +174,9 @@ class Tunnel:
         elif self.client.is_late(now_s):
             message = "a message came too slowly (VELOX_BODY_TIMEOUT, VELOX_CLIENT_MIN_RATE)"
             self.close(VeloxError(Reason.BODY_TIMEOUT, message), message, POLICY)
+        elif self.client.waits_since_s and now_s - self.client.waits_since_s >= limits.message_idle_s:
+            message = "other gateways took too long to tell what a message names"
+            self.close(VeloxError(Reason.TUNNEL_TIMEOUT, message), message, TRY_LATER)
         elif limits.total_s and now_s - self._began_s >= limits.total_s:
             message = f"the tunnel was open for {limits.total_s:g} s"
             self.close(VeloxError(Reason.TUNNEL_TIMEOUT, message), "the connection has reached its longest time")
@@ -251,6 +268,9 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._progress_s = 0.0  # when that had last changed
         self._held: HoldingGate | None = None  # the gate, where it holds messages
         self._room: MessageRoom | None = None  # for them
+        self._asks_others: Asking | None = None
+        self._asking: asyncio.Task[None] | None = None  # about the next message; meanwhile nothing is read
+        self.waits_since_s = 0.0  # that message does; 0: none waits
 
     def __repr__(self) -> str:
         side = "upstream" if self._is_server else "client"
@@ -351,10 +371,11 @@ class TunnelEnd(asyncio.BufferedProtocol):
 
     # -- for the tunnel and the peer ----------------------------------------------------------------
 
-    def hold(self, gate: HoldingGate, room: MessageRoom) -> None:
+    def hold(self, gate: HoldingGate, room: MessageRoom, asks_others: Asking | None) -> None:
         """Let messages pass when they were looked at."""
         self.gate = self._held = gate
         self._room = room
+        self._asks_others = asks_others
 
     def is_late(self, now_s: float) -> bool:
         """True when a message that is held comes too slowly."""
@@ -362,7 +383,11 @@ class TunnelEnd(asyncio.BufferedProtocol):
 
     def let_go(self) -> None:
         """Hold nothing any more: no message will become whole. What the peer has still to take is held on."""
-        self.gate = self._held = None
+        self.gate = self._held = self._asks_others = None
+        self.waits_since_s = 0.0
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
         if self._room is not None:
             self._room.stand_still()
             self._room.shrink(self.peer.n_unsent)
@@ -434,6 +459,8 @@ class TunnelEnd(asyncio.BufferedProtocol):
                 data = self._checked(self.gate, data)
             self._scan(data)
             peer.send(data)
+            if self._held is not None and self._held.wanted and self._asking is None:
+                self._ask_others(self._held)
             if self._room is not None:
                 self._settle(self._room, n_bytes)
 
@@ -443,11 +470,34 @@ class TunnelEnd(asyncio.BufferedProtocol):
             return
         n_held = self._held.held_bytes
         room.hold(n_held + self.peer.n_unsent, self)
-        if room.waits or self.peer._write_paused:
+        if room.waits or self.peer._write_paused or self._asking is not None:
             room.stand_still()
             self._pause()
         else:
             room.came(n_bytes, self._tunnel.loop.time(), is_open=n_held > 0)
+
+    def _ask_others(self, held: HoldingGate) -> None:
+        """Ask for what the next message waits for; it is not read on until that is known."""
+        asks_others = self._asks_others
+        assert asks_others is not None, "given with a gate that wants something"
+        self.waits_since_s = self._tunnel.loop.time()
+        self._pause()
+        self._asking = self._tunnel.loop.create_task(self._ask(asks_others, held), name="ask what a message names")
+
+    async def _ask(self, asks_others: Asking, held: HoldingGate) -> None:
+        # A task that ends as cancelled keeps the error, whose traceback leads to what it ran, and that to the task.
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                await asks_others(held.wanted)
+            except Exception as exc:  # a bug: nobody can say whether the message may pass
+                self._tunnel.loop.call_exception_handler({"message": "nobody could be asked", "exception": exc})
+                message = "an error inside Velox; it was recorded"
+                self._tunnel.close(VeloxError(Reason.INTERNAL, message), message, TRY_LATER)
+                return
+            self._asking, self.waits_since_s = None, 0.0
+            held.answered()
+            self._received(b"")
+            self.room_came()  # reads on, unless there is more to wait for
 
     def _checked(self, gate: Gate, data: bytes) -> bytes:
         """Return what may pass; the first message that may not closes both sides."""
@@ -493,7 +543,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._is_in_line:
+        if self._is_in_line or self._asking is not None:
             return
         if self._room is not None:
             self._settle(self._room, 0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import socket
+import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +23,7 @@ from tests.sockets.net.core_ingress import eventually
 from velox.errors import Reason, VeloxError
 from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import FREE_BYTES
-from velox.net.tunnel import CLOSE_S, READ_BYTES, UNSENT_BYTES, Tunnel, TunnelLimits
+from velox.net.tunnel import CLOSE_S, READ_BYTES, UNSENT_BYTES, Asking, Tunnel, TunnelLimits
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.protocol.websocket.handshake import FrameScanner, close_frame
 from velox.protocol.websocket.messages import MessageGate
@@ -86,6 +89,10 @@ async def pair() -> tuple[socket.socket, asyncio.Transport]:
     return theirs, transport
 
 
+def wanted(message: bytes, has_asked: bool) -> Sequence[str]:
+    return [message.decode()] if message.startswith(b"ask") and not has_asked else ()
+
+
 @contextlib.asynccontextmanager
 async def tunnel(
     limits: TunnelLimits = LIMITS,
@@ -93,11 +100,13 @@ async def tunnel(
     early: bytes = b"",
     rest: bytes = b"",
     bodies: BodyBudget | None = None,
+    asks_others: Asking | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AsyncIterator[Setup]:
     """Open one. early, rest: what the client and the upstream had sent before it was there.
 
-    bodies: room for the client's messages, which are held until they are whole; None: they are not.
+    bodies: room for the client's messages, which are held until they are whole; None: they are not. asks_others: about
+    each that begins with "ask".
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[VeloxError | None] = loop.create_future()
@@ -108,7 +117,7 @@ async def tunnel(
     made.upstream.take(upstream_transport, rest, lambda exc: setup.lost.append("upstream"))
     made.client.take(client_transport, early, lambda exc: setup.lost.append("client"))
     if bodies is not None:
-        made.guard(MessageGate(lambda message: None), None, bodies)
+        made.guard(MessageGate(wanted), None, bodies, asks_others)
     made.start()
     with client, upstream:
         yield setup
@@ -543,5 +552,148 @@ def test_read_that_takes_long_is_the_last_of_its_turn(is_guarded: bool) -> None:
             assert transport.is_reading()
             await t.say(t.client, MASKED * 2000)
             assert await t.hear(t.upstream, n_bytes + 2000 * len(MASKED)) == MASKED * (n_bytes // len(MASKED) + 2000)
+
+    run(work)
+
+
+# -- messages about which others are asked ------------------------------------------------------------------------
+
+ASK: Final = Frame(Opcode.TEXT, b"ask").serialize(mask=True)
+
+
+class Others:
+    """Who is asked, and says nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.n_left = 0  # questions that nobody waits for any more
+        self._answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, names: Sequence[str]) -> None:
+        """See Asking."""
+        self.asked.append(list(names))
+        try:
+            await asyncio.shield(self._answer)
+        except asyncio.CancelledError:
+            self.n_left += 1
+            raise
+
+    def answer(self) -> None:
+        """Answer what was asked; the next question waits again."""
+        self._answer.set_result(None)
+        self._answer = asyncio.get_running_loop().create_future()
+
+
+def test_message_waits_for_its_answer_and_nothing_overtakes_it() -> None:
+    """Meanwhile its sender is not read, and what comes from the other side passes. The next question is its own."""
+
+    async def work() -> None:
+        others, bodies = Others(), budget()
+        async with tunnel(bodies=bodies, asks_others=others.ask, early=MASKED + ASK) as t:
+            assert await t.hear(t.upstream, len(MASKED)) == MASKED
+            saying = asyncio.create_task(t.say(t.client, MASKED * 2 + ASK + LARGE))
+            await t.say(t.upstream, TEXT)
+            assert await t.hear(t.client, len(TEXT)) == TEXT
+            assert (others.asked, t.tunnel.client.n_bytes) == ([["ask"]], len(MASKED + ASK))
+
+            others.answer()
+            assert await t.hear(t.upstream, len(ASK + MASKED * 2)) == ASK + MASKED * 2
+            await eventually(lambda: others.asked == [["ask"], ["ask"]])
+            assert t.tunnel.client.n_bytes <= len(MASKED * 3 + ASK * 2) + FREE_BYTES + READ_BYTES, "it is read on"
+            others.answer()
+            assert await t.hear(t.upstream, len(ASK + LARGE)) == ASK + LARGE
+            await saying
+            await eventually(lambda: not bodies.taken_bytes)
+
+    run(work)
+
+
+def cut_by_upstream(t: Setup) -> None:
+    t.upstream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with a reset
+    t.upstream.close()
+
+
+def closed_by_us(t: Setup) -> None:
+    t.tunnel.close(STOP, "bye")
+
+
+def too_late(t: Setup) -> None:
+    t.tunnel.check(asyncio.get_running_loop().time() + LIMITS.message_idle_s + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cut", "reason"),
+    [
+        (cut_by_upstream, Reason.UPSTREAM_TRUNCATED),
+        (closed_by_us, Reason.DRAINING),
+        (too_late, Reason.TUNNEL_TIMEOUT),
+    ],
+)
+def test_end_while_a_message_waits_ends_the_question(cut: Callable[[Setup], None], reason: Reason) -> None:
+    """Nothing of the message goes up, and with the collector off nothing of the tunnel stays in memory."""
+
+    async def work() -> None:
+        others, bodies = Others(), budget()
+        async with tunnel(bodies=bodies, asks_others=others.ask) as t:
+            await t.say(t.client, ASK)
+            await eventually(lambda: others.asked == [["ask"]])
+            t.tunnel.check(asyncio.get_running_loop().time() + LIMITS.message_idle_s - 1.0)
+            assert t.tunnel.close_code is None
+            cut(t)
+            await eventually(lambda: others.n_left == 1)
+            t.client.close()
+            if cut is not cut_by_upstream:
+                heard = await t.hear_all(t.upstream)
+                assert ASK not in heard
+            error = await t.end()
+            assert error is not None and error.reason is reason
+            watched = weakref.ref(t.tunnel)
+            end = weakref.ref(t.tunnel.client)
+        assert bodies.taken_bytes == 0
+        del t, error
+        await asyncio.sleep(0)
+        assert (watched(), end()) == (None, None)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(work)
+    finally:
+        gc.enable()
+
+
+def test_client_that_leaves_while_its_message_waits_has_sent_it() -> None:
+    """It is not read meanwhile: the message goes up when its answer is there, and the end follows it."""
+
+    async def work() -> None:
+        others = Others()
+        async with tunnel(bodies=budget(), asks_others=others.ask) as t:
+            await t.say(t.client, ASK + MASKED)
+            await eventually(lambda: others.asked == [["ask"]])
+            t.client.close()
+            others.answer()
+            assert await t.hear_all(t.upstream) == ASK + MASKED
+            t.upstream.close()
+            error = await t.end()
+            assert error is not None and error.reason is Reason.CLIENT_CLOSED
+
+    run(work)
+
+
+def test_question_that_fails_closes_both_sides() -> None:
+    """By a fault of ours, which is reported: nobody can say whose it is that the message names."""
+
+    async def fails(names: Sequence[str]) -> None:
+        raise RuntimeError("a fault")
+
+    async def work() -> None:
+        seen: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(str(context["exception"])))
+        async with tunnel(bodies=budget(), asks_others=fails) as t:
+            await t.say(t.client, ASK)
+            assert int.from_bytes((await t.hear(t.client, 4))[2:]) == 1013
+            assert ASK not in await t.hear_all(t.upstream)
+            error = await t.end()
+            assert (seen, error and error.reason) == (["a fault"], Reason.INTERNAL)
 
     run(work)

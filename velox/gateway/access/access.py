@@ -177,6 +177,11 @@ class Access:
             return None
         return owned_call(head, place.call, UNKNOWN, table, asks_others=self.share is not None, sees_all=True)
 
+    async def learn(self, names: Sequence[str]) -> None:
+        """Ask what other gateways know of objects, and note it here. names: of those that are not known."""
+        assert self.share is not None and self.places is not None, "else nothing is asked for"
+        await self.places.learn(names, self.share())
+
     def addresses(self, head: RequestHead) -> tuple[bool, bool]:
         """Say whether a reply may hold addresses of the upstream's, and whether they may stand in its JSON, too."""
         call = None if head.offer is not None else self._place(head).call
@@ -460,15 +465,14 @@ class Guard:
             raise DoubtError("a line of the file asks for an endpoint that this key may not use")
         self._allow([] if call.path_model is None else [call.path_model])
 
-    def _check_message(self, message: bytes) -> None:
+    def _check_message(self, message: bytes, has_asked: bool) -> Sequence[str]:
         if self.call is not None:
             models = response_models if self.call.place is ModelPlace.MESSAGES else message_models
             try:
                 self._allow(models(message))
             except DoubtError as exc:
                 raise _doubtful(str(exc), "model") from None
-        if self._owned is not None:
-            self._owned.check_message(message)
+        return () if self._owned is None else self._owned.check_message(message, has_asked=has_asked)
 
     def _allow(self, models: Sequence[str]) -> None:
         for model in models:

@@ -132,7 +132,7 @@ class OwnedCall:
     """
 
     __slots__ = (
-        *("_allowed", "_call", "_makes", "_marks", "_owner", "_refuses_unknown", "_sees_all", "_table"),
+        *("_allowed", "_asks_others", "_call", "_makes", "_marks", "_owner", "_refuses_unknown", "_sees_all", "_table"),
         *("named", "runs_tools", "watches"),
     )
 
@@ -151,6 +151,7 @@ class OwnedCall:
         that the table does not. sees_all: others' objects are its, too.
         """
         self._sees_all: Final = sees_all
+        self._asks_others: Final = asks_others
         self._call: Final = call
         self._makes: Final = makes
         self._owner: Final = owner
@@ -249,15 +250,23 @@ class OwnedCall:
         for text in _named_below(call):
             self._check_known(text)
 
-    def check_message(self, message: bytes) -> None:
-        """As check(), of one message of a WebSocket."""
+    def check_message(self, message: bytes, *, has_asked: bool) -> Sequence[str]:
+        """As check(), of one message of a WebSocket; return what others must be asked first; nothing: it may pass.
+
+        has_asked: others were asked for what the message names.
+        """
         if self._sees_all or not mentions_objects(message):
-            return
+            return ()
         try:
             ids = finished(named_ids(message))
         except DoubtError as exc:
             raise _unread(exc) from None
+        if self._asks_others and not has_asked:
+            unknown = [each.text for each in ids if self._table.find(each.text) is None]
+            if unknown:
+                return unknown
         finished(self._check_all(ids))
+        return ()
 
     def watch(self, place: int) -> IdWatch:
         """Return what reads the upstream's side of a WebSocket. place: where the upstream keeps what it makes."""

@@ -314,9 +314,9 @@ class Exchange(AttemptHost):
 
     async def _learn(self, keeping: Keeping) -> None:
         """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
-        access, guard = self.gateway.parts.access, self.plan.guard
-        assert access.share is not None and access.places is not None and guard is not None, "else nothing is unknown"
-        await access.places.learn(keeping.unknown, access.share())
+        guard = self.plan.guard
+        assert guard is not None, "else nothing is unknown"
+        await self.gateway.parts.access.learn(keeping.unknown)
         await in_steps(self._guarding(guard, has_asked=True))
 
     @property

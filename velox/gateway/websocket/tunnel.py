@@ -35,7 +35,7 @@ from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import Client
-from velox.net.tunnel import Tunnel
+from velox.net.tunnel import Asking, Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.routes.entries import HeaderRules
@@ -118,6 +118,7 @@ class TunnelExchange(Exchange):
             tunnels=parts.tunnels,
             rules=rules,
             guard=self.plan.guard,
+            learn=parts.access.learn,
             place=place,
         )
 
@@ -143,11 +144,11 @@ class TunnelExchange(Exchange):
 class TunnelReply(Reply):
     """The answer to a request for a WebSocket: a tunnel, or a refusal like any other reply.
 
-    place: returns where the upstream keeps what it tells of.
+    place: returns where the upstream keeps what it tells of. learn: asks other gateways for what messages name.
     offer: what went up, which is less than what came where a browser's key was taken out. tunnel: None up to the 101.
     """
 
-    __slots__ = ("_guard", "_place", "_rules", "_tunnels", "offer", "tunnel")
+    __slots__ = ("_guard", "_learn", "_place", "_rules", "_tunnels", "offer", "tunnel")
 
     def __init__(
         self,
@@ -161,11 +162,13 @@ class TunnelReply(Reply):
         tunnels: Tunnels,
         rules: HeaderRules | None = None,
         guard: Guard | None = None,
+        learn: Asking | None = None,
         place: Callable[[], int] = nowhere,
     ) -> None:
         filters = () if rules is None else (HeaderRuleFilter(rules),)
         super().__init__(client, request, request_id, loop, fields, rates, filters=filters)
         self._guard: Final = guard
+        self._learn: Final = learn
         self._place: Final = place
         self._rules: Final = rules
         self.offer: WebSocketOffer | None = None
@@ -194,7 +197,7 @@ class TunnelReply(Reply):
             if self._guard is not None:
                 tunnels = self._tunnels
                 gate = self._guard.gate(tunnels.limits.body_bytes)
-                tunnel.guard(gate, self._guard.watch(self._place()), tunnels.bodies)
+                tunnel.guard(gate, self._guard.watch(self._place()), tunnels.bodies, self._learn)
             tunnel.upstream.take(transport, rest)
             self._client.switch(headers, tunnel.client)
         except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL

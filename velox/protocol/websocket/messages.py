@@ -1,12 +1,14 @@
 """The messages of one direction of a WebSocket, each held back until it was looked at (RFC 6455 §5).
 
+A look may show that others must be asked first: then that message and what comes behind it wait for answered().
+
 Knows: frames, masks and fragments. Does not know: what a message means, or who holds the connection. A stream that is
 not as the RFC has it, or compressed, can't be looked at: `MessageError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from velox.protocol.websocket.handshake import head_bytes, payload_bytes
@@ -33,14 +35,23 @@ class MessageError(Exception):
 
 
 class MessageGate:
-    """Of a client's direction. check: is given each message, and raises if it may not pass. most_bytes: of a message.
+    """Of a client's direction. most_bytes: of a message.
+
+    check: is given each message, and whether others were asked about it; it raises if the message may not pass. It
+    returns what must be asked first; nothing: the message passes.
 
     What is held beside a message, the heads of its fragments and control frames between them, is bounded too.
     """
 
-    __slots__ = ("_at", "_check", "_held", "_in_message", "_most_bytes", "_payload_bytes", "_start")
+    __slots__ = (
+        *("_at", "_check", "_has_asked", "_held", "_in_message", "_is_whole", "_most_bytes", "_payload_bytes"),
+        *("_start", "wanted"),
+    )
 
-    def __init__(self, check: Callable[[bytes], None], most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, check: Callable[[bytes, bool], Sequence[str]], most_bytes: int = MOST_BYTES) -> None:
+        self.wanted: Sequence[str] = ()  # what must be asked before the next message may pass
+        self._is_whole = False  # the message that ends at _at is, and was not passed on
+        self._has_asked = False  # about that message
         self._check: Final = check
         self._most_bytes: Final = most_bytes
         self._held: Final = bytearray()  # that was not passed on, from the start of a frame
@@ -62,24 +73,39 @@ class MessageGate:
         held = self._held
         held += data
         passed = 0
-        while (frame := self._next_frame()) is not None:
-            first, _, content, end = frame
-            self._at = end
-            if not first & _CONTROL:
-                self._payload_bytes += end - content
-                self._in_message = not first & _FIN
-                if not self._in_message:
-                    self._check(self._message(end))
+        while not self.wanted and (self._is_whole or self._take_frame()):
+            if self._is_whole:
+                self.wanted = self._check(self._message(self._at), self._has_asked)
+                if self.wanted:
+                    break
+                self._is_whole = self._has_asked = False
             if not self._in_message:
-                passed = self._start = end
+                passed = self._start = self._at
                 self._payload_bytes = 0
-            elif end - self._start - self._payload_bytes > _OVERHEAD_BYTES + self._payload_bytes // _OVERHEAD_SHARE:
-                raise MessageError("a message has more framing than content; send larger fragments")
         out = bytes(memoryview(held)[:passed])
         del held[:passed]
         self._at -= passed
         self._start -= passed
         return out
+
+    def answered(self) -> None:
+        """Look again at the message that waits, with the next feed(): what was wanted is known now, or can't be."""
+        self.wanted, self._has_asked = (), True
+
+    def _take_frame(self) -> bool:
+        """Go on behind the next frame; return False if it has not come as a whole. Raises MessageError."""
+        frame = self._next_frame()
+        if frame is None:
+            return False
+        first, _, content, self._at = frame
+        if not first & _CONTROL:
+            self._payload_bytes += self._at - content
+            self._in_message = not first & _FIN
+            self._is_whole = not self._in_message
+        n_beside = self._at - self._start - self._payload_bytes
+        if self._in_message and n_beside > _OVERHEAD_BYTES + self._payload_bytes // _OVERHEAD_SHARE:
+            raise MessageError("a message has more framing than content; send larger fragments")
+        return True
 
     def _next_frame(self) -> tuple[int, bytes, int, int] | None:
         """Return the next frame: first byte, mask, where its content begins and ends; None: it has not come as a whole.
