@@ -217,12 +217,12 @@ def test_body_of_the_other_api_is_told_its_path() -> None:
 
 
 def test_modalities_say_what_can_be_carried_over() -> None:
-    """C42: pictures come to clients of Chat Completions, as OpenRouter's do; no sound does."""
+    """C42: pictures are asked of Gemini's models alone; no sound is carried over."""
     assert _chat(modalities=["text", "image"]).wants_pictures and not _chat(modalities=["text"]).wants_pictures
     with pytest.raises(BadRequestError, match="Velox carries only text") as caught:
         _chat(modalities=["text", "audio"])
     assert caught.value.param == "modalities"
-    with pytest.raises(BadRequestError, match="Velox carries only text"):
+    with pytest.raises(BadRequestError, match="not asked for pictures or sound"):
         config = {"responseModalities": ["IMAGE"]}
         _read(GenerateClient(_CALL, DroppedFields()), contents=[{"parts": [{"text": "a"}]}], generationConfig=config)
 

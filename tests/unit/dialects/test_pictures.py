@@ -1,13 +1,17 @@
-"""Pictures in answers: clients of Chat Completions get them, as other servers write them; elsewhere they are named."""
+"""Pictures in answers: clients of all APIs but Messages, which has no place for them, get them."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from google.genai import types
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
@@ -79,6 +83,16 @@ _OTHERS: Final[dict[str, tuple[Callable[[DroppedFields], ClientSide], Any]]] = {
 }
 
 
+_EVENT: Final[TypeAdapter[Any]] = TypeAdapter(ResponseStreamEvent)
+
+
+def _streamed(model: str, dropped: DroppedFields, client: str) -> list[bytes]:
+    """Return the data of the events that a client gets."""
+    translated = _translator(model, dropped, client).stream()
+    told = translated.feed(_MODELS[model][2], True)
+    return [line[6:] for line in told.splitlines() if line.startswith(b"data: {")]
+
+
 def _translator(model: str, dropped: DroppedFields, client: str = "chat") -> GenerationTranslator:
     make, body = _OTHERS.get(client, (lambda each: ChatClient(_CALL, each), {"model": "m", "messages": _HI}))
     translator = GenerationTranslator(make(dropped), _MODELS[model][0](dropped), dropped)
@@ -120,10 +134,67 @@ def test_picture_alone_is_an_answer_of_chat(model: str) -> None:
     assert len(json.loads(body)["choices"][0]["message"]["images"]) == 1
 
 
-@pytest.mark.parametrize("client", _OTHERS)
 @pytest.mark.parametrize("model", _MODELS)
-def test_picture_without_a_place_is_named(model: str, client: str) -> None:
-    """Where nothing else is said, an answer without it would be an empty one."""
+def test_pictures_come_to_clients_of_responses(model: str) -> None:
+    """As items of OpenAI's tool, plain and streamed: behind the message, and in the last event once more."""
+    dropped = DroppedFields()
+    plain = Response.model_validate_json(
+        _translator(model, dropped, "responses").answer(json.dumps(_MODELS[model][1]).encode())
+    )
+    events = [_EVENT.validate_json(each) for each in _streamed(model, dropped, "responses")]
+
+    assert dropped.names == ()
+    for output in (plain.output, events[-1].response.output):
+        message, *pictures = output
+        assert message.content[0].text == "Here"
+        assert [(each.type, each.status, each.result) for each in pictures] == [
+            ("image_generation_call", "completed", _PNG)
+        ] * 2
+        assert len({each.id for each in pictures}) == 2 and pictures[0].to_dict()["output_format"] == "png"
+    kinds = [event.type.removeprefix("response.") for event in events]
+    one = ["in_progress", "generating", "completed"]
+    told = ["output_item.added", *(f"image_generation_call.{each}" for each in one), "output_item.done"]
+    assert kinds[kinds.index("content_part.done") + 2 : -1] == told * 2
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_pictures_come_to_clients_of_gemini(model: str) -> None:
+    """As data among the parts, plain and streamed."""
+    dropped = DroppedFields()
+    plain = _translator(model, dropped, "generate").answer(json.dumps(_MODELS[model][1]).encode())
+    for answers in ([plain], _streamed(model, dropped, "generate")):
+        found = [types.GenerateContentResponse.model_validate_json(each) for each in answers]
+        parts = [part for each in found for part in each.candidates[0].content.parts]  # type: ignore[index, union-attr]
+        assert "".join(part.text or "" for part in parts) == "Here"
+        data = [part.inline_data for part in parts if part.inline_data is not None]
+        assert [(each.mime_type, base64.b64encode(each.data or b"").decode()) for each in data] == [
+            ("image/png", _PNG)
+        ] * 2
+    assert dropped.names == ()
+
+
+@pytest.mark.parametrize("client", ["responses", "generate"])
+@pytest.mark.parametrize("model", _MODELS)
+def test_picture_alone_is_an_answer(model: str, client: str) -> None:
+    """There is a place for it, so it is no empty one."""
+    body = _translator(model, DroppedFields(), client).answer(json.dumps(_MODELS[model][3]).encode())
+    assert body.count(_PNG.encode()) == 1
+
+
+def test_pictures_of_a_stream_of_responses_are_bounded() -> None:
+    """Its last event repeats them, so they are kept until then."""
+    writer = _translator("gemini", DroppedFields(), "responses").stream()
+    large = {"inlineData": {"mimeType": "image/png", "data": "A" * 6_000_000}}
+    writer.feed(_sse(_generated(large), _generated(large)), False)
+    with pytest.raises(BrokenReplyError, match="pictures are over"):
+        writer.feed(_sse(_generated(large)), False)
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_picture_without_a_place_is_named(model: str) -> None:
+    """In Messages. Where nothing else is said, an answer without it would be an empty one."""
+    client = "messages"
     dropped = DroppedFields()
     _translator(model, dropped, client).answer(json.dumps(_MODELS[model][1]).encode())
     assert dropped.names == ("answer.image",)
@@ -167,3 +238,19 @@ def test_pictures_of_earlier_answers_go_back_to_gemini_and_are_named_elsewhere()
         model: Any = make(ModelFacts(), dropped, "vllm") if make is ChatModel else make(ModelFacts(), dropped)
         written = model.write(ChatClient(_CALL, dropped).read(body), "m").body
         assert dropped.names[:1] == ("media",) and b"image" not in written and b"(a picture)" in written
+
+
+@pytest.mark.parametrize(
+    ("client", "body"),
+    [
+        ("responses", {"model": "m", "input": [*_HI, _ITEM, *_HI]}),
+        ("generate", {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}, {"role": "model", "parts": [_PART]}]}),
+    ],
+)
+def test_pictures_of_earlier_answers_are_read_in_each_api(client: str, body: dict[str, Any]) -> None:
+    """As of Chat Completions: for Gemini they are pictures, elsewhere named."""
+    for make, names in ((GenerateModel, ()), (MessagesModel, ("media",))):
+        dropped = DroppedFields()
+        model: Any = make(ModelFacts(prefill=True), dropped)
+        written = model.write(_OTHERS[client][0](dropped).read(json.dumps(body).encode()), "m").body
+        assert (dropped.names, written.count(_PNG.encode())) == (names, 0 if names else 1)

@@ -551,3 +551,39 @@ def test_long_piece_of_a_text_passes(client: ApiKind, api: ApiKind) -> None:
     parts = [Part("text", ("x" * 2_500_000,))]
 
     assert _streamed(client, api, streamed(api, parts, "end", [])) == _plain(client, api, plain(api, parts, "end"))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_arguments_that_only_the_last_event_tells_are_the_calls(client: ApiKind) -> None:
+    """OpenRouterTeam/ai-sdk-provider#336: no delta, nothing at the end of the item, all of it in the whole answer."""
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "look", "arguments": ""}
+    said = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hi"}]}
+    answer = {"id": "r", "model": "m", "status": "completed", "output": [call | {"arguments": '{"a":1}'}, said]}
+    at = {"output_index": 0, "item_id": "fc_1"}
+    read = _streamed(
+        client,
+        ApiKind.RESPONSES,
+        sse(
+            {"type": "response.created", "response": answer | {"status": "in_progress", "output": []}},
+            {"type": "response.output_item.added", **at, "item": call},
+            {"type": "response.function_call_arguments.done", **at, "arguments": ""},
+            {"type": "response.output_item.done", **at, "item": call},
+            {"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": "Hi"},
+            {"type": "response.completed", "response": answer},
+        ),
+    )
+    found = {(block[0], block[-1].replace(" ", "")) for block in read.blocks}
+    assert found == {("call", '{"a":1}'), ("text", "Hi")}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_stream_of_one_event_with_a_message_is_that_answer(client: ApiKind) -> None:
+    """Some servers write what they have as they write a plain answer, and call it a stream."""
+    message = {"role": "assistant", "content": "Hi"}
+    whole = {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    read = _streamed(client, ApiKind.CHAT, sse(whole) + b"data: [DONE]\n\n")
+    assert read.blocks == [("text", "Hi")]
+
+    begun = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": message}]}
+    read = _streamed(client, ApiKind.CHAT, sse(begun, whole) + b"data: [DONE]\n\n")
+    assert read.blocks == [("text", "Hi")], "it repeats what has come"

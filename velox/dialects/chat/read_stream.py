@@ -62,6 +62,7 @@ _MOST_NAME: Final = 4096  # of a name that comes in pieces: APIs take some 64 to
 _DONE: Final = b"[DONE]"
 _ERROR: Final = b"error"
 _CHUNK: Final = msgspec.json.Decoder(wire.Chunk)
+_DELTA: Final = msgspec.json.Decoder(wire.Delta)
 
 
 class _Call:
@@ -201,6 +202,8 @@ class ChatStreamReader:
         delta = choice.delta
         if delta is not None:
             self._delta(delta, found)
+        elif choice.message is not wire.ABSENT and is_given(choice.message) and not self._n_blocks:
+            self._delta(decoded_reply(_DELTA, choice.message), found)  # the whole answer, in the only event
         word = choice.finish_reason
         if word:
             stop = stop_of(word, choice.stop_reason, has_calls=self._n_calls > 0)

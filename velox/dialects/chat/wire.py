@@ -403,13 +403,14 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class ChunkChoice(msgspec.Struct, gc=False):
-    """One choice of a chunk."""
+    """One choice of a chunk. message: of servers that write their answer at once, in place of a delta."""
 
     delta: Delta | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     index: int | None = None
     error: Raw = ABSENT
+    message: Raw = ABSENT
 
 
 class _GroqUsage(msgspec.Struct, gc=False):

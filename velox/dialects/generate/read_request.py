@@ -131,13 +131,14 @@ def camel(name: str) -> str:
 class GenerateRequestReader:
     """Reads one request. model, stream: of its path."""
 
-    __slots__ = ("_dropped", "_grown", "_hosted", "_n_calls", "_open", "_pieces")
+    __slots__ = ("_dropped", "_grown", "_has_made_pictures", "_hosted", "_n_calls", "_open", "_pieces")
 
     def __init__(self, dropped: DroppedFields) -> None:
         self._dropped: Final = dropped
         self._hosted: HostedTools | None = None
         self._n_calls = 0
         self._open: Final = OpenCalls[str]()  # ids of calls without a response
+        self._has_made_pictures = False  # a content of the model's has some
         self._grown: Text | ThinkingBlock | None = None  # a block whose text comes in pieces
         self._pieces: list[JsonText] = []
 
@@ -180,6 +181,7 @@ class GenerateRequestReader:
         messages = request.messages
         self._contents(decoded_request(_CONTENTS, fields["contents"], "contents") or [], messages)
         request.messages = [message for message in messages if message.blocks]
+        request.has_made_pictures = self._has_made_pictures
         if not any(message.role is not Role.SYSTEM for message in request.messages):
             raise BadRequestError("contents has nothing that this model can read", "contents")
         return request
@@ -208,6 +210,8 @@ class GenerateRequestReader:
                 if is_model and blocks and part.function_call is None and self._joins(part, blocks[-1]):
                     continue
                 self._part(part, blocks, f"contents[{n}].parts[{number}]")
+                if is_model and blocks and isinstance(blocks[-1], Image):
+                    self._has_made_pictures = True
         self._join()
 
     def _joins(self, part: Part, last: Block) -> bool:
@@ -379,7 +383,7 @@ class GenerateRequestReader:
             raise BadRequestError("this model's provider has no logprobs", "generationConfig.responseLogprobs")
         for modality in config.response_modalities or ():
             if modality.upper() not in ("TEXT", "MODALITY_UNSPECIFIED"):
-                message = "Velox carries only text over from this model's API; ask for TEXT, or a model of Gemini's"
+                message = "the model of this route is not asked for pictures or sound; ask for TEXT, or one of Gemini's"
                 raise BadRequestError(message, "generationConfig.responseModalities")
 
     def _tier(self, raw: Raw, request: Request) -> None:

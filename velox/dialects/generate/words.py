@@ -63,6 +63,7 @@ __all__ = [
     "lost",
     "part",
     "picture",
+    "picture_part",
     "read_reply",
     "signed",
     "status_error",
@@ -396,7 +397,15 @@ def part(block: AnswerBlock, call_id: str, *, is_first: bool = False) -> bytes |
         return call_part(block.id or call_id, block.name, block.arguments, block.signature, is_first=is_first)
     if isinstance(block, Refusal):
         return text_part(block.text)
+    if isinstance(block, Image):
+        return picture_part(block)
     return None
+
+
+def picture_part(image: Image) -> bytes:
+    """Write a picture, which is data."""
+    source = image.source
+    return b'{"inlineData":{"mimeType":%b,"data":%b}}' % (quoted(source.type or "image/png"), quoted(source.value))
 
 
 def ending(stop: Stop, refusal: JsonText | None = None) -> bytes:

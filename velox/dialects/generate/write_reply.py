@@ -38,7 +38,7 @@ class GenerateClient:
     @property
     def takes_pictures(self) -> bool:
         """See ClientSide."""
-        return False
+        return True
 
     def own_path(self, path: str) -> str:
         """See ClientSide."""

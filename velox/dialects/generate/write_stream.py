@@ -24,6 +24,7 @@ from velox.dialects.canonical.model import (
     JsonText,
     Kind,
     Open,
+    Pictured,
     Search,
     Searched,
     Sign,
@@ -36,7 +37,16 @@ from velox.dialects.canonical.model import (
 )
 from velox.dialects.generate.sources import CitedPlace, grounding_field
 from velox.dialects.generate.wire import as_object
-from velox.dialects.generate.words import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
+from velox.dialects.generate.words import (
+    EMPTY_PART,
+    call_part,
+    ending,
+    error_body,
+    picture_part,
+    signed,
+    text_part,
+    usage_metadata,
+)
 from velox.dialects.json_text.surrogates import without_half, without_halves
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted
 from velox.dialects.streams.in_turn import MOST_WAITING_BYTES
@@ -115,6 +125,8 @@ class GenerateStreamWriter:
                 self._places.append(CitedPlace(source, span.first_byte, span.last_byte, span.words))
         elif isinstance(event, Searched):
             self._searches.append(event.search)
+        elif isinstance(event, Pictured):
+            return self._chunk(picture_part(event.image))
         elif isinstance(event, End):
             return self._last()
         elif isinstance(event, Failed):

@@ -136,6 +136,7 @@ class ResponsesRequestReader:
         self.given = wire.RequestBody()
         self.body = b"{}"
         self._messages: list[Message] = []
+        self._has_made_pictures = False  # a message of the assistant has some
         self._signatures: dict[str, Thinking] = {}  # by id: some are of calls, which have items of their own for them
         # As the input has changed them last; None: it has not.
         self._effort: str | None = None
@@ -189,6 +190,7 @@ class ResponsesRequestReader:
             cache_key=given.prompt_cache_key,
             verbosity=None if given.text is None else given.text.verbosity,
         )
+        request.has_made_pictures = self._has_made_pictures
         if not self.compacts and not self.tools.hosted.is_empty:
             self.tools.hosted.settle(request, "tool_choice")
         return request, given
@@ -245,6 +247,7 @@ class ResponsesRequestReader:
                 raise BadRequestError(message, "input")
             raise BadRequestError("a request has an input: a string or a list of items", "input")
         self._signatures = {}
+        self._has_made_pictures = False
         self._effort = self._text = None
         for n, item in enumerate(items):
             kind = item.type
@@ -318,6 +321,9 @@ class ResponsesRequestReader:
                     self._effort = decoded_request(_REASONING, item.reasoning, f"{path}.reasoning").effort
                 if is_given(item.text):
                     self._text = decoded_request(_TEXT, item.text, f"{path}.text")
+            case "image_generation_call" if item.result:
+                self._said(Image(Media(MediaKind.DATA, item.result, f"image/{item.output_format or 'png'}")))
+                self._has_made_pictures = True
             case _ if kind in COMPACTED_TYPES:
                 summary = summary_message(item.encrypted_content)
                 if summary is None:
@@ -339,7 +345,7 @@ class ResponsesRequestReader:
             found = quoted((bytes(item.tools) or b"[]").decode("utf-8", "surrogatepass"))
             self._result(ToolResult(item.call_id, [Text(found)]))
 
-    def _said(self, block: Thinking | ToolUse) -> None:
+    def _said(self, block: Thinking | ToolUse | Image) -> None:
         """Add what the assistant did to its message."""
         messages = self._messages
         if not messages or messages[-1].role is not _ASSISTANT:

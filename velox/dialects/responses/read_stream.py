@@ -266,6 +266,8 @@ class ResponsesStreamReader:
                 signature = signature_of(item, self._provider)
                 if signature is not None:
                     found.append(Sign(call.n, signature))
+                if not call.has_text:
+                    return  # the last event may have them (OpenRouter's: OpenRouterTeam/ai-sdk-provider#336)
             case "message":
                 if index not in self._spoken and all(key[0] != index for key in self._blocks):
                     self._message(index, item, found)
@@ -319,12 +321,19 @@ class ResponsesStreamReader:
                 stop = stop_of(reply, has_calls=self._has_calls)
                 if not self._has_begun:
                     found.append(Start(reply.id or "", reply.model or ""))
+                self._end_calls(reply.output, found)
                 found += [Close(block.n) for block in self._blocks.values()]
                 self._blocks.clear()
                 found += [Used(usage_of(reply)), Finish(stop), End()]
         except ReplyError as exc:
             found.append(Failed(exc.error))
         self._has_begun = self._is_over = True
+
+    def _end_calls(self, output: list[wire.OutputItem] | None, found: list[Event]) -> None:
+        """Give calls their arguments that no event before the last one had."""
+        for (index, _), block in self._blocks.items():
+            if block.kind is Kind.TOOL and not block.has_text and output and index < len(output):
+                self._whole(block, raw_text(output[index].arguments) or EMPTY, found)
 
     def _fail(self, error: ApiError, found: list[Event]) -> None:
         self._is_over = True

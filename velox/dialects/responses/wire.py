@@ -67,6 +67,9 @@ class InputItem(msgspec.Struct, gc=False):
     operation: Raw = ABSENT
     execution: str | None = None
     tools: Raw = ABSENT
+    # image_generation_call
+    result: str | None = None
+    output_format: str | None = None
     # configuration_update
     reasoning: Raw = ABSENT
     text: Raw = ABSENT

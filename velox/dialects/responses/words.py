@@ -50,6 +50,7 @@ from velox.protocol.usage.tokens import TokenUsage, openai_searches, with_tools
 __all__ = [
     "COMPLETED",
     "IN_PROGRESS",
+    "PICTURE_PREFIX",
     "THOUGHT",
     "ResponseObject",
     "answer_id",
@@ -61,6 +62,7 @@ __all__ = [
     "error_value",
     "lost",
     "message_item",
+    "picture_item",
     "reasoning_item",
     "reasoning_of",
     "refusal_part",
@@ -184,6 +186,15 @@ def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[AnswerBl
     return blocks
 
 
+def picture_item(item_id: bytes, image: Image | None) -> bytes:
+    """Write the item of a picture, which is data. item_id: as JSON. image: None: it is being made."""
+    if image is None:
+        return b'{"id":%b,"type":"image_generation_call","status":"in_progress","result":null}' % item_id
+    form = b'{"id":%b,"type":"image_generation_call","status":"completed","result":%b,"output_format":%b}'
+    kind = (image.source.type or "image/png").removeprefix("image/")
+    return form % (item_id, quoted(image.source.value), quoted(kind))
+
+
 def lost(item: wire.OutputItem) -> list[str]:
     """Return what of an item the canonical model has no place for (Lost)."""
     if item.type == "image_generation_call":
@@ -227,6 +238,7 @@ _PATCH_FIELDS: Final = {
 _ASKED: Final = msgspec.json.Decoder(wire.AskedTools)
 IN_PROGRESS: Final = b"in_progress"
 COMPLETED: Final = b"completed"
+PICTURE_PREFIX: Final = "ig_"  # of the id of an item
 _NULL: Final = b"null"
 _INCOMPLETE: Final = {
     StopReason.LENGTH: b'{"reason":"max_output_tokens"}',

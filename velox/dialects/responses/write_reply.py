@@ -14,6 +14,7 @@ from velox.dialects.canonical.model import (
     AnswerBlock,
     ApiError,
     ClientCall,
+    Image,
     Refusal,
     Request,
     Search,
@@ -33,11 +34,13 @@ from velox.dialects.responses.read_request import ResponsesRequestReader
 from velox.dialects.responses.sources import SEARCH_PREFIX, SOURCES, annotation, search_item
 from velox.dialects.responses.words import (
     COMPLETED,
+    PICTURE_PREFIX,
     ResponseObject,
     call_item,
     call_prefix,
     ended_status,
     message_item,
+    picture_item,
     reasoning_item,
     refusal_part,
     sealed,
@@ -70,7 +73,7 @@ class ResponsesClient:
     @property
     def takes_pictures(self) -> bool:
         """See ClientSide."""
-        return False
+        return not self.reader.compacts
 
     def own_path(self, path: str) -> str:
         """See ClientSide."""
@@ -112,6 +115,8 @@ class ResponsesClient:
                     self._think(items, block.text, block.signature, is_redacted=block.is_redacted)
                 case ToolUse():
                     self._use(items, block, status)
+                case Image():
+                    items.append(picture_item(self._id(PICTURE_PREFIX, items), block))
                 case _:
                     pass
             if isinstance(block, Text) and block.signature is not None:

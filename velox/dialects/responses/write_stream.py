@@ -26,10 +26,12 @@ from velox.dialects.canonical.model import (
     Event,
     Failed,
     Finish,
+    Image,
     JsonText,
     JsonValue,
     Kind,
     Open,
+    Pictured,
     Search,
     Searched,
     Sign,
@@ -47,11 +49,13 @@ from velox.dialects.responses.tools import ClientTools, ToolKind, ToolOrigin
 from velox.dialects.responses.words import (
     COMPLETED,
     IN_PROGRESS,
+    PICTURE_PREFIX,
     ResponseObject,
     call_item,
     call_prefix,
     ended_status,
     message_item,
+    picture_item,
     reasoning_item,
     refusal_part,
     sealed,
@@ -64,6 +68,9 @@ __all__ = ["Events", "ResponsesStreamWriter", "SseWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _THINKING: Final = Kind.THINKING
+_PICTURE_STEPS: Final = (b"in_progress", b"generating", b"completed")
+# Of the pictures of one answer, all of which its last event repeats.
+_MOST_PICTURE_BYTES: Final = 16 * 1024 * 1024
 _SEARCH_STEPS: Final = (b"in_progress", b"searching", b"completed")
 _NO_LOGPROBS: Final = b',"logprobs":[]'
 _END: Final = Stop(StopReason.END)
@@ -121,9 +128,10 @@ class ResponsesStreamWriter:
         self._in_turn: Final = InTurn()
         self._block: _Block | None = None  # that is open, or has ended and is not told yet
         self._n_items = 0
-        self._searches: Final[list[Search]] = []  # that wait for the end of a block
+        self._between: Final[list[Search | Image]] = []  # that wait for the end of a block
         self._items: Final[list[bytes]] = []  # those that are whole
         self._kept_bytes = 0
+        self._picture_bytes = 0
         self._usage = Usage()
         self._includes_sources: Final = SOURCES in (given.include or ())
         self._stop = _END
@@ -143,8 +151,9 @@ class ResponsesStreamWriter:
             case Delta() | Open() | Sign() | Close() | Cite():
                 return self._add(self._in_turn.take(event))
             case Searched():
-                self._searches.append(event.search)
-                return [*self._close_ended(COMPLETED), *self._searched()] if self._in_turn.current is None else []
+                return self._stand_between(event.search)
+            case Pictured():
+                return self._stand_between(event.image)
             case Used():
                 self._usage = event.usage.over(self._usage)
                 return []
@@ -185,7 +194,7 @@ class ResponsesStreamWriter:
                     events += self._cite(event)
                 case Open():
                     events += self._close_ended(COMPLETED)
-                    events += self._searched()
+                    events += self._stood_between()
                     events += self._start("", "")
                     events += self._open(event)
                 case Sign():
@@ -194,24 +203,40 @@ class ResponsesStreamWriter:
                     self._has_ended = True
         return events
 
-    def _searched(self) -> list[bytes]:
-        """Write the searches that no block holds up any more."""
-        if not self._searches:
+    def _stand_between(self, block: Search | Image) -> list[bytes]:
+        self._between.append(block)
+        return [*self._close_ended(COMPLETED), *self._stood_between()] if self._in_turn.current is None else []
+
+    def _stood_between(self) -> list[bytes]:
+        """Write the searches and pictures that no block holds up any more."""
+        if not self._between:
             return []
         events = self._start("", "")
-        for search in self._searches:
-            block = _Block(Kind.TEXT, self._n_items, f"{SEARCH_PREFIX}{self._call.id}{self._n_items}")
+        for each in self._between:
+            prefix = PICTURE_PREFIX if isinstance(each, Image) else SEARCH_PREFIX
+            block = _Block(Kind.TEXT, self._n_items, f"{prefix}{self._call.id}{self._n_items}")
             self._n_items += 1
-            begun = search_item(block.item_id, Search(search.queries), IN_PROGRESS, has_sources=False)
-            item = search_item(block.item_id, search, COMPLETED, has_sources=self._includes_sources)
-            self.keep(len(item))
+            if isinstance(each, Image):
+                item_id, name, steps = quoted(block.item_id), b"response.image_generation_call.", _PICTURE_STEPS
+                begun, item = picture_item(item_id, None), picture_item(item_id, each)
+                self._keep_picture(len(item))
+            else:
+                name, steps = b"response.web_search_call.", _SEARCH_STEPS
+                begun = search_item(block.item_id, Search(each.queries), IN_PROGRESS, has_sources=False)
+                item = search_item(block.item_id, each, COMPLETED, has_sources=self._includes_sources)
+                self.keep(len(item))
             self._items.append(item)
             events.append(self._added(block, begun))
-            events += [self._event(b"response.web_search_call." + word, _at(block)) for word in _SEARCH_STEPS]
+            events += [self._event(name + word, _at(block)) for word in steps]
             done = b'"output_index":%d,"item":%b' % (block.index, item)
             events.append(self._event(b"response.output_item.done", done))
-        self._searches.clear()
+        self._between.clear()
         return events
+
+    def _keep_picture(self, n_bytes: int) -> None:
+        self._picture_bytes += n_bytes
+        if self._picture_bytes > _MOST_PICTURE_BYTES:
+            raise BrokenReplyError(f"the pictures are over {_MOST_PICTURE_BYTES} bytes, the most that can be repeated")
 
     def _cite(self, event: Cite) -> list[bytes]:
         block = self._block
@@ -390,7 +415,7 @@ class ResponsesStreamWriter:
     def _finish(self, stop: Stop) -> list[bytes]:
         events = self._add(self._in_turn.finish())
         events += self._close_ended(ended_status(stop))  # the last block, which the model wrote last
-        events += self._searched()
+        events += self._stood_between()
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             events += self._add([Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation), Close(-1)])
             events += self._close_ended(COMPLETED)
