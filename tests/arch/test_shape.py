@@ -72,7 +72,6 @@ INTERFACES = frozenset(
         "request/exchange.ExchangeOwner",
         "translation/translated_reply.ReplyTranslator",
         "translation/translated_reply.StreamTranslator",
-        "upstreams/member.Counts",
     }
 )
 

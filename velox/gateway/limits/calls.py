@@ -21,13 +21,13 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
 from velox.gateway.limits.budgets import BudgetGate, BudgetHold
 from velox.gateway.limits.metering import Meter, Usage, usage_of
-from velox.gateway.upstreams.member import Counts
 from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, key_name
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budgets.budget import NANO_PER_USD
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, has_guess, recorded
 from velox.prices.price import Price
 from velox.protocol.usage.tokens import TokenUsage
+from velox.shm.upstream_table import UpstreamCells
 from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
 
 __all__ = [
@@ -70,7 +70,7 @@ class RecordedMember(Protocol):
         """Where it is counted."""
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> UpstreamCells:
         """What counts there."""
 
 

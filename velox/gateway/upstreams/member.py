@@ -7,9 +7,9 @@ gets (group.py), what is sent, or how a reply comes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.addresses import UpstreamAddresses
@@ -24,51 +24,12 @@ from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.health.member import MemberHealth
 from velox.policy.queue.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.routes.entries import Timeouts, UpstreamEntry
+from velox.shm.upstream_table import UpstreamCells
 
 if TYPE_CHECKING:  # loads the dialects, which most gateways don't need
     from velox.gateway.translation.adapter import ProviderAdapter
 
-__all__ = ["Counts", "Member"]
-
-
-class Counts(Protocol):
-    """Where the members' requests are counted, over all workers (shm/upstream_table.py)."""
-
-    def counts_begun(self, row: int) -> Callable[[], object]:
-        """Return what is called when an attempt begins."""
-
-    def ended(self, row: int) -> None:
-        """It is over."""
-
-    def inflight(self, row: int) -> int:
-        """Return how many have begun and not ended, in all workers."""
-
-    def inflight_of(self, rows: Sequence[int]) -> Sequence[int]:
-        """Return the same for several, as a sequence that looks when it is read."""
-
-    def count_attempt(self, row: int, outcome: AttemptOutcome) -> None:
-        """Count an attempt that is over."""
-
-    def counts_attempts(self, row: int, outcome: AttemptOutcome) -> Callable[[], object]:
-        """Return what is called when an attempt is over that ended so."""
-
-    def count_ejection(self, row: int) -> None:
-        """Count that it was put out."""
-
-    def count_call(self, row: int, tokens: Sequence[int | None], cost_nano: int | None) -> None:
-        """Count tokens (input, output, cached, written to a cache, reasoning) and cost of a call. None: not known."""
-
-    def observe_ttfb(self, row: int, ns: int) -> None:
-        """Record how long a first byte took."""
-
-    def set_state(self, row: int, state: int) -> None:
-        """Tell what this worker thinks of it (policy/health/member.py, State)."""
-
-    def set_keys(self, row: int, out: int, resting: int) -> None:
-        """Tell how many of its keys are out, and rest."""
-
-    def forget(self, row: int) -> None:
-        """Tell that this worker is done with it: the row may be somebody else's from now on."""
+__all__ = ["Member"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +55,7 @@ class Member:
     forwarders: tuple[Forwarder, ...]
     pool: Pool
     health: MemberHealth
-    counts: Counts
+    counts: UpstreamCells
     websockets: Dialer | None = None
     concurrency: ConcurrencyLimit = field(default_factory=Unlimited)
     load: ScrapedLoad | None = None
