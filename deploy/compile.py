@@ -128,7 +128,7 @@ _INHERITED: Final = (
     "gateway/recorder:Recorder",
     "gateway/request_context:RequestContext",
     "gateway/reply/reply:Reply",
-    "gateway/reply/reply:ReplyListener",
+    "gateway/reply/reply:AnsweringAttempt",
     "net/client/connection:ClientConnection",
     "net/client/http1:Http1Replies",
     "net/client/ingress_state:IngressState",

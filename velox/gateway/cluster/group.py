@@ -31,7 +31,7 @@ from velox.gateway.recorder import Recorder
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
-from velox.gateway.reply.reply import ReplyEnd, ReplyListener
+from velox.gateway.reply.reply import AnsweringAttempt, ReplyEnd
 from velox.gateway.reply.reply_fields import AttemptFields
 from velox.gateway.request_context import RequestContext
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
@@ -311,7 +311,7 @@ class AttemptReply(Protocol):
     @property
     def is_behind(self) -> bool: ...
 
-    def begin(self, listener: ReplyListener, told: AttemptFields) -> None: ...
+    def begin(self, listener: AnsweringAttempt, told: AttemptFields) -> None: ...
 
     def attach(self, stream: UpstreamStream) -> None: ...
 
@@ -391,7 +391,7 @@ class RetryDecision:
         self.attempt.gave_up(now_s)
 
 
-class Attempt(ReplyListener):
+class Attempt(AnsweringAttempt):
     """One choice of a member, and the attempt that is made there.
 
     begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
@@ -406,8 +406,7 @@ class Attempt(ReplyListener):
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
         *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
-        *("copied", "forwarder", "is_sent", "key", "keys", "probe_timeout_s", "may_have_worked", "member"),
-        *("n", "on_first_byte", "proof", "usage_so_far"),
+        *("copied", "forwarder", "is_sent", "key", "keys", "member", "n", "on_first_byte", "probe_timeout_s", "proof"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -464,6 +463,10 @@ class Attempt(ReplyListener):
     def reasons(self, named: str | None) -> bool:
         """Return True where the model that it asks for may reason. named: as in asked()."""
         return reasons(self.member.entry, self.asked(named) or "")
+
+    def count_call(self, tokens: Sequence[int | None], cost_nano: int | None) -> None:
+        """Count what it cost, for its upstream."""
+        self.member.counts.count_call(self.member.row, tokens, cost_nano)
 
     # -- the whole of it ----------------------------------------------------------------------------
 

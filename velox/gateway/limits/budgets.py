@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
@@ -73,11 +73,9 @@ _LACKING_RETRY_S: Final = 5.0
 _STRICT_PATIENCE_S: Final = 2.0
 
 
-class Destinations(Protocol):
-    """Where a request may go (routing.Way)."""
-
-    def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
-        """Return the name of each upstream, with the model that it is asked for. model: that the client named."""
+# Of a request: returns the name of each upstream that it may go to, with the model that it is asked for there; called
+# with the model that the client named.
+Destinations: TypeAlias = Callable[[str | None], Iterable[tuple[str, str]]]
 
 
 class _Set(NamedTuple):
@@ -133,7 +131,7 @@ class BudgetGate:
     def hold(
         self,
         caller: Caller,
-        way: Destinations,
+        destinations: Destinations,
         fields: BodyFields,
         estimate: Estimate,
         bound: TokenUsage | None = None,
@@ -161,10 +159,12 @@ class BudgetGate:
                     raise _lacking(each)
                 if each.rule.budget.strict:
                     amounts = strict = strict or self._amounts(
-                        way, fields, estimate, now_s, longest_answer(fields), bound
+                        destinations, fields, estimate, now_s, longest_answer(fields), bound
                     )
                 else:
-                    usual = usual or self._amounts(way, fields, estimate, now_s, self._usual(caller, fields), bound)
+                    usual = usual or self._amounts(
+                        destinations, fields, estimate, now_s, self._usual(caller, fields), bound
+                    )
                     amounts = usual
                 amount = self._amount(each, amounts)
                 hold = each.hold(amount, now_s)
@@ -190,7 +190,7 @@ class BudgetGate:
 
     def _amounts(
         self,
-        way: Destinations,
+        destinations: Destinations,
         fields: BodyFields,
         estimate: Estimate,
         now_s: float,
@@ -205,7 +205,7 @@ class BudgetGate:
         if usage is None:
             usage = TokenUsage() if estimate is NO_TOKENS else TokenUsage(estimate.prompt, answer)
         most = 0
-        for upstream, model in way.destinations(fields.model):
+        for upstream, model in destinations(fields.model):
             price = self.prices(upstream, model, "", usage.tier, int(now_s))
             cost = None if price is None else price.cost(usage)
             if cost is None:

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
 from velox.gateway.limits.budgets import BudgetGate, BudgetHold
 from velox.gateway.limits.metering import Meter, Usage, usage_of
+from velox.gateway.reply.reply import AnsweringAttempt
 from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, key_name
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budgets.budget import NANO_PER_USD
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, has_guess, recorded
 from velox.prices.price import Price
 from velox.protocol.usage.tokens import TokenUsage
-from velox.shm.upstream_table import UpstreamCells
 from velox.types import ANYONE, BodyFields, Caller, Dialect, Endpoint
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "Begun",
     "CallLog",
     "Copied",
-    "RecordedAttempt",
     "RequestCalls",
 ]
 
@@ -62,36 +61,6 @@ _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reaso
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
 
 
-class RecordedMember(Protocol):
-    """Where an attempt goes (member.py)."""
-
-    @property
-    def row(self) -> int:
-        """Where it is counted."""
-
-    @property
-    def counts(self) -> UpstreamCells:
-        """What counts there."""
-
-
-class RecordedAttempt(Protocol):
-    """What is asked of an attempt (group.py).
-
-    may_have_worked: it was sent, and nothing says that it was not taken. usage_so_far: of one that is several calls;
-    tells what those took that were answered, None where none was.
-    """
-
-    may_have_worked: bool
-    usage_so_far: Callable[[], TokenUsage | None] | None
-
-    def reasons(self, named: str | None) -> bool:
-        """Return True where the model that it asks for may reason. named: by the client."""
-
-    @property
-    def member(self) -> RecordedMember:
-        """Where it goes."""
-
-
 class Answered(NamedTuple):
     """How the attempt ended that was the request's last.
 
@@ -101,7 +70,7 @@ class Answered(NamedTuple):
     its client had left.
     """
 
-    attempt: RecordedAttempt | None
+    attempt: AnsweringAttempt | None
     status: int
     reason: Reason | None
     pays: bool
@@ -115,7 +84,7 @@ class Answered(NamedTuple):
 class Begun(NamedTuple):
     """A call that has begun."""
 
-    attempt: RecordedAttempt
+    attempt: AnsweringAttempt
     upstream: str
     call: OpenCall
     began_ns: int
@@ -258,7 +227,7 @@ class RequestCalls:
         self._estimate: Final = estimate
         self._answer: Final = estimate.answer if has_guess(endpoint) else None
         self._begun: list[Begun] = []
-        self.answering: RecordedAttempt | None = None
+        self.answering: AnsweringAttempt | None = None
 
     def __repr__(self) -> str:
         return f"<RequestCalls of {self._number:x}, {len(self._begun)} begun>"
@@ -268,18 +237,18 @@ class RequestCalls:
         """Return how long the answer is taken to be where nothing tells, in tokens; 0: it is not made of tokens."""
         return 0 if self._answer is None else self._answer
 
-    def begin(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> None:
+    def begin(self, attempt: AnsweringAttempt, upstream: str, model: str | None) -> None:
         """Note an attempt before it is sent. model: that the upstream is asked for."""
         self._begun.append(self._begin(attempt, upstream, model, len(self._begun) + 1, self._caller))
         self.answering = attempt
         if self._hold is not None:
             self._hold.begin()
 
-    def begin_copy(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> Begun:
+    def begin_copy(self, attempt: AnsweringAttempt, upstream: str, model: str | None) -> Begun:
         """Note the copy of a request before it is sent. It is not the caller's doing: it counts for no key."""
         return self._begin(attempt, upstream, model, _COPY, ANYONE)
 
-    def _begin(self, attempt: RecordedAttempt, upstream: str, model: str | None, n: int, caller: Caller) -> Begun:
+    def _begin(self, attempt: AnsweringAttempt, upstream: str, model: str | None, n: int, caller: Caller) -> Begun:
         wall_ns, now_ns = self._log.times()
         asked = self._fields.model or ""
         usage = self._guess(self._answer)
@@ -332,7 +301,7 @@ class RequestCalls:
             return None, f"{price.label}: no rate of {lacking}" if lacking else "", 0
         return cost.nano, price.label, _BILLED if usage.bill is not None and price.is_billed(usage) else 0
 
-    def _of(self, attempt: RecordedAttempt | None) -> Begun | None:
+    def _of(self, attempt: AnsweringAttempt | None) -> Begun | None:
         # By the attempt itself: two of them may be at one upstream, for other models or at other origins.
         return next((each for each in self._begun if each.attempt is attempt), None)
 
@@ -454,9 +423,8 @@ class RequestCalls:
             answered=usage.model,
         )
         if status != _SWITCHED:  # its member may be gone since: a WebSocket lasts longer than configurations
-            member = begun.attempt.member
             kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
-            member.counts.count_call(member.row, kinds, cost_nano)
+            begun.attempt.count_call(kinds, cost_nano)
 
     def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int, usage: TokenUsage) -> None:
         """Record a call that may have worked for nobody."""

@@ -6,10 +6,11 @@ An exchange whose tokens nobody counts has no meter, and its reply is looked at 
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.reply import AnsweringAttempt
 from velox.heads import ReplyHead
 from velox.protocol.json.edit import ask_for_usage
 from velox.protocol.reply_body import BodyKind, BodyReader, CodingError, kind_of
@@ -176,14 +177,9 @@ class UsageFilter(ReplyFilter):
         return self._strip.feed(data, end)
 
 
-class AnsweringModel(Protocol):
-    """The attempt whose reply it is (group.py)."""
-
-    def reasons(self, named: str | None) -> bool:
-        """Return True where the model that it asks for may reason. named: by the client."""
-
-
-def usage_of(meter: Meter, answering: AnsweringModel | None, named: str | None, least: int, *, is_whole: bool) -> Usage:
+def usage_of(
+    meter: Meter, answering: AnsweringAttempt | None, named: str | None, least: int, *, is_whole: bool
+) -> Usage:
     """Return what a reply used, as Meter.usage(). least: that it was, of a model that reasons and does not tell.
 
     Who answers is asked only where the reply does not tell.

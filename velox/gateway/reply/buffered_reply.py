@@ -2,8 +2,8 @@
 
 Knows: when a reply has brought its first good byte, or is an error. Does not know: the other attempt, or who decides.
 
-    good   the first bytes of the body of a reply that is no error: the same moment as ReplyListener.on_first(). Not the
-           head of an event stream, nor its comments, nor that the request was taken: some servers send these before
+    good   the first bytes of the body of a reply that is no error: the same moment as AnsweringAttempt.on_first(). Not
+           the head of an event stream, nor its comments, nor that the request was taken: some servers send these before
            they have begun to think, and the one that thinks would win over the one that has begun to speak. A whole
            reply without a body is good, too
     bad    an error, a redirect, or an event stream that ended without an event
@@ -20,7 +20,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.reply.first_event import MOST_PRELUDES_BYTES, FirstEventWatch
 from velox.gateway.reply.outcome import Broken
-from velox.gateway.reply.reply import Reply, ReplyEnd, ReplyListener
+from velox.gateway.reply.reply import AnsweringAttempt, Reply, ReplyEnd
 from velox.gateway.reply.reply_fields import AttemptFields
 from velox.heads import ReplyHead
 from velox.net.application import Client
@@ -75,7 +75,7 @@ class BufferedReply:
         self._on_head: Callable[[ReplyHead], None] | None = on_head
         self._on_answer: Callable[[], None] | None = on_answer
         self._told: Final = told
-        self._listener: ReplyListener | None = None  # once its attempt has begun, and until it is over
+        self._listener: AnsweringAttempt | None = None  # once its attempt has begun, and until it is over
         self._stream: UpstreamStream | None = None  # while it is buffered
         self._watch: FirstEventWatch | None = None  # of an event stream that is not compressed
         self._data: list[bytes] = []
@@ -126,7 +126,7 @@ class BufferedReply:
         """True while what it has brought is in the making."""
         return self.passes and self._reply.is_behind
 
-    def begin(self, listener: ReplyListener, told: AttemptFields) -> None:
+    def begin(self, listener: AnsweringAttempt, told: AttemptFields) -> None:
         """Begin the attempt. told: not yet known, as it depends on who wins."""
         self._listener = listener
         if self._is_released:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
@@ -42,9 +42,10 @@ from velox.protocol import sse
 from velox.protocol.error_meaning import ERROR_BYTES, READ_STATUSES
 from velox.protocol.heads.date import http_date
 from velox.protocol.reply_body import begun_text, label_of
+from velox.protocol.usage.tokens import TokenUsage
 from velox.types import Answers, Dialect
 
-__all__ = ["Reply", "ReplyEnd", "ReplyListener"]
+__all__ = ["AnsweringAttempt", "Reply", "ReplyEnd"]
 
 # How a reply ends.
 ReplyEnd: TypeAlias = Whole | Refused | Broken
@@ -61,19 +62,23 @@ _END_S: Final = 1.0
 _FIRST_EVENTS_BYTES: Final = 2048
 
 
-class ReplyListener(abc.ABC):
-    """The attempt whose reply it is (group.py): it is told what comes, and decides nothing.
+class AnsweringAttempt(abc.ABC):
+    """An attempt at an upstream (group.py), as its reply and its records see it.
 
     secret: the key that went up, which no error may show; None: none. translation: makes what puts its reply into the
     client's dialect; None: it is in that. The attempt holds this, never the filter, which leads to the request's body.
+    may_have_worked: it was sent, and nothing says that it was not taken. usage_so_far: of one that is several calls;
+    returns what those took that were answered, None where none was.
 
     A base class and no protocol: compiled code reads its attributes directly.
     """
 
-    __slots__ = ("secret", "translation")
+    __slots__ = ("may_have_worked", "secret", "translation", "usage_so_far")
 
     secret: bytes | None
     translation: Callable[[], ReplyFilter] | None
+    may_have_worked: bool
+    usage_so_far: Callable[[], TokenUsage | None] | None
 
     @property
     @abc.abstractmethod
@@ -84,6 +89,14 @@ class ReplyListener(abc.ABC):
     def addresses(self) -> UpstreamAddresses | None:
         """Which addresses are of the upstream that answers; None: nobody knows."""
         return None
+
+    @abc.abstractmethod
+    def reasons(self, named: str | None) -> bool:
+        """Return True where the model that it asks for may reason. named: by the client."""
+
+    @abc.abstractmethod
+    def count_call(self, tokens: Sequence[int | None], cost_nano: int | None) -> None:
+        """Count its tokens for its upstream (input, output, cached, written to a cache, reasoning), and its cost."""
 
     @abc.abstractmethod
     def on_head(self, head: ReplyHead) -> None:
@@ -203,7 +216,7 @@ class Reply:
         self._quiet: tuple[int, float] | None = None  # bytes that the client had, and since when no more; keep_alive()
         self._stream: UpstreamStream | None = None
         self._leaving: asyncio.TimerHandle | None = None  # while the end is awaited of a stream that is over
-        self._listener: ReplyListener | None = None  # while its attempt runs
+        self._listener: AnsweringAttempt | None = None  # while its attempt runs
         self._needs_first = False  # the listener waits for the first bytes
         self.ended: asyncio.Future[ReplyEnd] = loop.create_future()
         self.started = False  # the client has seen the head
@@ -216,7 +229,7 @@ class Reply:
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
 
-    def begin(self, listener: ReplyListener | None, told: AttemptFields) -> None:
+    def begin(self, listener: AnsweringAttempt | None, told: AttemptFields) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is.
 
         listener: None: errors are passed on without a question. told: fields that tell of the attempts.

@@ -1087,7 +1087,7 @@ class Exchange(AttemptHost):
 
         def gate(_now_ns: int) -> None:
             nonlocal hold
-            hold = budgets.hold(plan.caller, way, fields, estimate, bound)
+            hold = budgets.hold(plan.caller, way.destinations, fields, estimate, bound)
 
         try:
             gate(0)

@@ -18,7 +18,7 @@ from velox.errors import Reason
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.outcome import Broken, Refused, Whole
-from velox.gateway.reply.reply import Reply, ReplyListener
+from velox.gateway.reply.reply import AnsweringAttempt, Reply
 from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -29,7 +29,7 @@ SSE: Final[Header] = (b"content-type", b"text/event-stream")
 PING: Final = b"8\r\n: ping\n\n\r\n"
 
 
-class Listener(ReplyListener):
+class Listener(AnsweringAttempt):
     """The attempt whose reply it is. heads: the statuses of those that it was told of."""
 
     def __init__(self, secret: bytes | None = None, on_first: Callable[[], None] | None = None) -> None:
@@ -41,6 +41,11 @@ class Listener(ReplyListener):
     @property
     def holds_head(self) -> bool:
         return False
+
+    def reasons(self, named: str | None) -> bool:
+        return False
+
+    def count_call(self, tokens: Sequence[int | None], cost_nano: int | None) -> None: ...
 
     def on_head(self, head: ReplyHead) -> None:
         self.heads.append(head.status)

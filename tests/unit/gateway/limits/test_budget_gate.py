@@ -30,7 +30,7 @@ class Way:
     def __init__(self, *names: str) -> None:
         self.names = names
 
-    def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
+    def __call__(self, model: str | None) -> Iterable[tuple[str, str]]:
         return [(name, model or "") for name in self.names]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ from velox.errors import Reason
 from velox.gateway.limits.budgets import BudgetGate
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.limits.metering import Usage
+from velox.gateway.reply.reply import AnsweringAttempt
+from velox.heads import ReplyHead
 from velox.ledger.record import Call, Flag
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
@@ -38,34 +39,29 @@ def price(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Pr
     return {"small": SMALL, "drawn": DRAWN}.get(answered or asked, PRICE)
 
 
-class NoCounts:
-    """Where members count."""
+class Attempt(AnsweringAttempt):
+    """One whose reply nobody reads."""
 
-    def count_call(self, row: int, tokens: Sequence[int | None], cost_nano: int | None) -> None: ...
+    holds_head = False
 
-
-@dataclass
-class Attempt:
-    """One, which is its own member."""
-
-    may_have_worked: bool = False
-    row: int = 0
-    usage_so_far: Callable[[], TokenUsage | None] | None = None
+    def __init__(
+        self, *, may_have_worked: bool = False, usage_so_far: Callable[[], TokenUsage | None] | None = None
+    ) -> None:
+        self.may_have_worked = may_have_worked
+        self.usage_so_far = usage_so_far
 
     def reasons(self, named: str | None) -> bool:
         return False
 
-    @property
-    def counts(self) -> NoCounts:
-        return NoCounts()
+    def count_call(self, tokens: Sequence[int | None], cost_nano: int | None) -> None: ...
 
-    @property
-    def member(self) -> Attempt:
-        return self
+    def on_head(self, head: ReplyHead) -> None: ...
+
+    def on_first(self, now_s: float, *, is_stream: bool) -> None: ...
 
 
 class Way:
-    def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
+    def __call__(self, model: str | None) -> Iterable[tuple[str, str]]:
         return [("one", model or "")]
 
 
