@@ -102,7 +102,7 @@ _STEPS: Final = (
     ("read the body", "velox.gateway.request.exchange.Exchange.read"),
     ("gate (limits)", "velox.gateway.limits.limiter"),
     ("gate (limits)", "velox.gateway.limits.reservation"),
-    ("gate (limits)", "velox.gateway.reply.rate_headers"),
+    ("gate (limits)", "velox.gateway.reply.headers.RateHeaders"),
     ("gate (limits)", "velox.gateway.limits.lease_wait"),
     ("gate (limits)", "velox.gateway.request.exchange.Exchange.pass_gate"),
     ("gate (limits)", "velox.policy.limits.quota"),

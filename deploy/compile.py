@@ -95,12 +95,10 @@ _MODULES: Final = (
     "gateway/request/parts",
     "gateway/access/plan",
     "gateway/translation/prepared",
-    "gateway/reply/rate_headers",
+    "gateway/reply/headers",
     "gateway/recorder",
     "gateway/request_context",
     "gateway/reply/reply",
-    "gateway/reply/reply_fields",
-    "gateway/reply/request_ids",
     "gateway/cluster/routing",
     "gateway/websocket/tunnel",
     # Connections. ingress.py makes them, and inherits from ingress_state.py.

@@ -14,7 +14,7 @@ from functools import cache
 
 from tests.fuzz.target_head import check_forwarded
 from velox.errors import VeloxError
-from velox.gateway.reply.reply_fields import DROPPED, ReplyFields
+from velox.gateway.reply.headers import DROPPED, ReplyFields
 from velox.gateway.translation.forward import Forwarder
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.protocol.http1.request import HeadReader, Http1Limits

@@ -12,8 +12,8 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.cpu_work import is_large
+from velox.gateway.reply.headers import NO_ATTEMPTS, AttemptFields
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS, AttemptFields
 from velox.heads import RequestHead
 from velox.net.application import Client
 from velox.types import BodyFields

@@ -39,7 +39,7 @@ from velox.gateway.limits.limiter import QuotaTable as LimiterTable
 from velox.gateway.limits.usage_drain import DrainRules
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply.addresses import PublicOrigin
-from velox.gateway.reply.reply_fields import ReplyFields
+from velox.gateway.reply.headers import ReplyFields
 from velox.gateway.request.exchange import Exchange
 from velox.gateway.request.parts import GatewayLimits, Parts
 from velox.gateway.request.tunnels import Tunnels

@@ -30,9 +30,9 @@ from velox.gateway.cpu_work import in_steps
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.reply.filters import ReplyFilter
+from velox.gateway.reply.headers import AttemptFields
 from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Unsayable
 from velox.gateway.reply.reply import AnsweringAttempt, ReplyEnd
-from velox.gateway.reply.reply_fields import AttemptFields
 from velox.gateway.request_context import RequestContext
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member

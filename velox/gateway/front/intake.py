@@ -18,8 +18,7 @@ from velox.gateway.cpu_work import TranslationThread
 from velox.gateway.front.coded_bodies import CodedBodies
 from velox.gateway.front.probes import Probes, answer_to
 from velox.gateway.limits.lease_wait import NotYetError
-from velox.gateway.reply.rate_headers import RateHeaders
-from velox.gateway.reply.request_ids import client_id
+from velox.gateway.reply.headers import RateHeaders, client_id
 from velox.gateway.reply.respond import crash, error_reply
 from velox.gateway.request.exchange import Exchange, ExchangeOwner
 from velox.gateway.request.mirror import Mirrors

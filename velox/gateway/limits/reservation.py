@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from velox.gateway.limits.metering import Usage
-from velox.gateway.reply.rate_headers import RateHeaders
-from velox.gateway.reply.reply_fields import DROPPED
+from velox.gateway.reply.headers import DROPPED, RateHeaders
 from velox.outcomes import Unit
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.limits.quota import Quota, Slots

@@ -19,9 +19,9 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.reply.first_event import MOST_PRELUDES_BYTES, FirstEventWatch
+from velox.gateway.reply.headers import AttemptFields
 from velox.gateway.reply.outcome import Broken
 from velox.gateway.reply.reply import AnsweringAttempt, Reply, ReplyEnd
-from velox.gateway.reply.reply_fields import AttemptFields
 from velox.heads import ReplyHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream

@@ -31,10 +31,18 @@ from velox.gateway.reply.early_error import (
 from velox.gateway.reply.error_body import ErrorRedaction
 from velox.gateway.reply.filters import FilterChain, ReplyFilter, placed
 from velox.gateway.reply.first_event import FirstEventWatch, has_whole_event
+from velox.gateway.reply.headers import (
+    DROPPED,
+    NO_ATTEMPTS,
+    REQUEST_ID,
+    UNBUFFERED,
+    AttemptFields,
+    PassedFields,
+    RateHeaders,
+    ReplyFields,
+    client_id,
+)
 from velox.gateway.reply.outcome import WHOLE, Broken, Refused, Whole
-from velox.gateway.reply.rate_headers import RateHeaders
-from velox.gateway.reply.reply_fields import DROPPED, NO_ATTEMPTS, UNBUFFERED, AttemptFields, PassedFields, ReplyFields
-from velox.gateway.reply.request_ids import REQUEST_ID, client_id
 from velox.heads import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream

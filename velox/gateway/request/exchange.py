@@ -49,10 +49,9 @@ from velox.gateway.limits.reservation import NOT_RESERVED, Reservation
 from velox.gateway.limits.usage_drain import UsageDrain
 from velox.gateway.reply.addresses import AddressFilter
 from velox.gateway.reply.filters import ReplyFilter, placed
+from velox.gateway.reply.headers import AttemptFields, HeaderRuleFilter, RateHeaders
 from velox.gateway.reply.outcome import Broken, Refused, Unsayable, Whole
-from velox.gateway.reply.rate_headers import RateHeaders
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import AttemptFields, HeaderRuleFilter
 from velox.gateway.reply.respond import crash
 from velox.gateway.request.batch_lines import check_lines
 from velox.gateway.request.mirror import Mirrors

@@ -17,7 +17,7 @@ from velox.gateway.limits.lease_wait import LeaseWait
 from velox.gateway.limits.limiter import Limiter
 from velox.gateway.limits.usage_drain import NO_DRAINS, DrainRules
 from velox.gateway.recorder import Recorder
-from velox.gateway.reply.reply_fields import ReplyFields
+from velox.gateway.reply.headers import ReplyFields
 from velox.gateway.request.tunnels import Tunnels
 from velox.policy.limits.estimate import Estimator
 from velox.policy.retries.retry import RetryBudget, RetryRules

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason
 from velox.gateway.auth import presented_key
-from velox.gateway.reply.request_ids import REQUEST_ID, is_id
+from velox.gateway.reply.headers import REQUEST_ID, is_id
 from velox.gateway.translation.dropped_headers import CREDENTIALS, DROPPED, DROPPED_STARTS
 from velox.heads import Header, Headers, HeadShape, ReplyHead, RequestHead, ShapeField, WebSocketOffer, filled
 from velox.memo import Memo

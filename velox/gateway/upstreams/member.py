@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply.addresses import UpstreamAddresses
-from velox.gateway.reply.reply_fields import AttemptFields
+from velox.gateway.reply.headers import AttemptFields
 from velox.gateway.translation.forward import Forwarder
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection

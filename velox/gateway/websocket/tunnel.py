@@ -23,11 +23,18 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access.access import Guard
 from velox.gateway.access.ownership import nowhere
 from velox.gateway.cluster.group import Attempt
+from velox.gateway.reply.headers import (
+    DROPPED,
+    OWN,
+    REQUEST_ID,
+    HeaderRuleFilter,
+    RateHeaders,
+    ReplyFields,
+    changed,
+    client_id,
+)
 from velox.gateway.reply.outcome import WHOLE, Broken
-from velox.gateway.reply.rate_headers import RateHeaders
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import DROPPED, OWN, HeaderRuleFilter, ReplyFields, changed
-from velox.gateway.reply.request_ids import REQUEST_ID, client_id
 from velox.gateway.request.exchange import Exchange
 from velox.gateway.request.parts import GatewayLimits
 from velox.gateway.request.tunnels import Tunnels

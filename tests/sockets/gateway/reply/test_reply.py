@@ -17,9 +17,9 @@ from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.reply.filters import ReplyFilter
+from velox.gateway.reply.headers import NO_ATTEMPTS, ReplyFields
 from velox.gateway.reply.outcome import Broken, Refused, Whole
 from velox.gateway.reply.reply import AnsweringAttempt, Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Answers, Dialect

@@ -14,8 +14,8 @@ from tests.sockets.gateway.reply.test_reply import SSE, Stream, body_of, head, r
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.usage_drain import DrainRules, UsageDrain
 from velox.gateway.reply.filters import ReplyFilter
+from velox.gateway.reply.headers import NO_ATTEMPTS
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Answers

@@ -14,8 +14,8 @@ from tests.sockets.gateway.reply.test_reply import KEY, SSE, Listener, body_of, 
 from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.limits.metering import Meter
+from velox.gateway.reply.headers import NO_ATTEMPTS
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol import sse
 from velox.protocol.http1 import write as http1_write

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.sockets.gateway.core_gateway import FakeClient, end_of
 from tests.sockets.gateway.reply.test_reply import KEY, Listener, body_of, head, on_a_loop, reply_for
 from velox.errors import Reason
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS
+from velox.gateway.reply.headers import NO_ATTEMPTS
 from velox.net.upstream.interface import UpstreamFailure
 
 

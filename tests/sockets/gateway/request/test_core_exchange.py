@@ -14,8 +14,8 @@ import uvloop
 from tests.patience import PATIENCE_S
 from tests.sockets.gateway.core_gateway import FakeClient, end_of, gateway, request_head
 from velox.errors import Reason
+from velox.gateway.reply.headers import NO_ATTEMPTS, ReplyFields
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd, Retry

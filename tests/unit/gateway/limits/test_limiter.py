@@ -18,7 +18,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.limits.limiter import Limiter, QuotaTable
 from velox.gateway.limits.metering import Usage
 from velox.gateway.limits.reservation import LONGEST_DEBT_NS, NOT_RESERVED, Reservation
-from velox.gateway.reply.rate_headers import duration_text
+from velox.gateway.reply.headers import duration_text
 from velox.outcomes import Decision, Unit
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limits.limit_rules import LimitRule

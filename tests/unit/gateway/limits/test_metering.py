@@ -18,8 +18,8 @@ from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.limits.metering import Meter, Usage, UsageFilter, metered
 from velox.gateway.reply.filters import FilterChain, ReplyFilter
+from velox.gateway.reply.headers import NO_ATTEMPTS, ReplyFields
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, Headers, ReplyHead, RequestHead
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from velox.errors import Reason, VeloxError, error_type
-from velox.gateway.reply.rate_headers import duration_text
+from velox.gateway.reply.headers import duration_text
 from velox.gateway.reply.respond import error_body, error_reply
 from velox.types import Dialect
 

@@ -16,8 +16,8 @@ from velox.gateway.reply.addresses import AddressFilter
 from velox.gateway.reply.early_error import EarlyErrorGate
 from velox.gateway.reply.error_body import ErrorRedaction
 from velox.gateway.reply.filters import ReplyFilter, placed
+from velox.gateway.reply.headers import HeaderRuleFilter
 from velox.gateway.reply.pipeline import Place
-from velox.gateway.reply.reply_fields import HeaderRuleFilter
 from velox.gateway.translation.translated_reply import TranslatedReply
 
 KINDS: list[type[ReplyFilter]] = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velox.gateway.reply.reply_fields import DROPPED, ReplyFields
+from velox.gateway.reply.headers import DROPPED, ReplyFields
 from velox.heads import ReplyHead
 from velox.protocol.http1.response import ResponseDecoder, ResponseError
 from velox.protocol.http1.response_head import ReplyHeads

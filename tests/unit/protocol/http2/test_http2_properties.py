@@ -17,8 +17,8 @@ from tests.storm.http2_duel import Ear
 from tests.unit import virtual_time
 from tests.unit.net.upstream_wire import KIB, OK, Sink, Wire, asked
 from tests.unit.protocol.http2.http2_peers import REQUEST, Name
+from velox.gateway.reply.headers import NO_ATTEMPTS, ReplyFields
 from velox.gateway.reply.reply import Reply
-from velox.gateway.reply.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import ReplyHead
 from velox.net.upstream.http2 import Http2Stream
 from velox.net.upstream.interface import UpstreamFailure

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.runtime.leases.lease_buckets import Buckets
-from velox.gateway.reply.rate_headers import RateHeaders
+from velox.gateway.reply.headers import RateHeaders
 from velox.policy.limits.lease import BACK_AFTER_NS, FRESH_NS, block
 from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE
 from velox.policy.limits.token_bucket import BucketRate
