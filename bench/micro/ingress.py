@@ -103,7 +103,7 @@ class _Door(Gateway):
         exchange = Exchange(self, client, head, body, self.plan(head, caller))
         try:
             exchange.read()
-            way = self.routing.way(head, exchange.fields.model, caller)
+            way = self.routing.resolve(head, exchange.fields.model, caller)
         except VeloxError as error:
             self.refuse(client, head, error)
             return

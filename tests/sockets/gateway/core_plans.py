@@ -195,7 +195,7 @@ def plan(
 ) -> RouteCursor:
     """Return the way of a request."""
     head = request_head(path=path, more=headers or ())
-    return routing.way(head, model, caller).cursor(head, BodyFields(model=model, user=user), caller, body)
+    return routing.resolve(head, model, caller).cursor(head, BodyFields(model=model, user=user), caller, body)
 
 
 def fail(broken: Member) -> None:

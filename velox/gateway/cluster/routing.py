@@ -1,13 +1,14 @@
-"""Where requests may go: the tables of one configuration, and the way of one request through them.
+"""Where requests may go: the tables of one configuration, and the cursor of one request through them.
 
-    Routing.way()             the request's route, and the levels of it that have its model         -> Way
-    Way.cursor()              the way of one request through these                                  -> RouteCursor
+    Routing.resolve()         the request's route, and the levels of it that have its model         -> ResolvedRoute
+    ResolvedRoute.cursor()    the cursor of one request through these                               -> RouteCursor
     RouteCursor.first()       the first level that has a member in good health; if none has, the first one all the same
     RouteCursor.next()        after an attempt that failed: whoever has not been tried, in the same order
     RouteCursor.next_for()    after a refusal that says why: the fallbacks for that
     RouteCursor.other_key()   the same member, with another of its upstream's keys
 
-Most ways lead to one upstream with one origin and one key (`Way.only`): a request needs no cursor there until it fails.
+Most routes lead to one upstream with one origin and one key (`ResolvedRoute.only`): a request needs no cursor there
+until it fails.
 
 A priority level is a group of members: those of `to` are the first, each fallback is one more; a canary goes before
 all of them.
@@ -46,10 +47,10 @@ from velox.policy.routes.sessions import session_of
 from velox.policy.routes.split import CanarySplit, MirrorGate
 from velox.types import BodyFields, Caller
 
-__all__ = ["RouteCursor", "RouteParts", "Routing", "Way"]
+__all__ = ["ResolvedRoute", "RouteCursor", "RouteParts", "Routing"]
 
 _ANY: Final = 1 << 30
-_KEPT_WAYS: Final = 4096
+_KEPT_ROUTES: Final = 4096
 _KEPT_LEVELS: Final = 256
 _KEPT_PATH_BYTES: Final = 256  # of what a client may choose freely; API paths are short
 _NONE: Final[frozenset[int]] = frozenset()
@@ -80,7 +81,7 @@ class RouteParts:
         return tuple(level for level in found if level.is_open)
 
 
-class Way:
+class ResolvedRoute:
     """The route of a kind of requests, and those of its levels that have their model; shared by all of them.
 
     only: the one member group, if no request of this kind has a choice.
@@ -97,7 +98,7 @@ class Way:
     def cursor(
         self, head: RequestHead, fields: BodyFields, caller: Caller, body: bytes | bytearray | None
     ) -> RouteCursor:
-        """Return the way of one request."""
+        """Return the cursor of one request."""
         key = _affinity(self.parts.entry, head, fields, body, caller)
         return RouteCursor(self.parts, self.levels, key, caller, fields.model)
 
@@ -128,7 +129,7 @@ class Routing:
     """
 
     __slots__ = (
-        *("_alike", "_build", "_is_limited", "_parts", "_levels", "_table", "_ways", "has_always_room"),
+        *("_alike", "_build", "_is_limited", "_parts", "_levels", "_table", "_resolved", "has_always_room"),
         "has_places",
         *("lines", "members", "n_open", "retired"),
     )
@@ -147,9 +148,9 @@ class Routing:
         self._table: Final = table
         self._build: Final = build
         self._parts: Final[dict[str, RouteParts]] = {}
-        self._ways: Final[Memo[tuple[str | None, bytes, str], Way]] = Memo(_KEPT_WAYS)
-        self._levels: Final[Memo[tuple[str, str | None], Way]] = Memo(_KEPT_WAYS)
-        self._alike: Final[Memo[tuple[str, tuple[PriorityLevel, ...]], Way]] = Memo(_KEPT_LEVELS)
+        self._resolved: Final[Memo[tuple[str | None, bytes, str], ResolvedRoute]] = Memo(_KEPT_ROUTES)
+        self._levels: Final[Memo[tuple[str, str | None], ResolvedRoute]] = Memo(_KEPT_ROUTES)
+        self._alike: Final[Memo[tuple[str, tuple[PriorityLevel, ...]], ResolvedRoute]] = Memo(_KEPT_LEVELS)
         self._is_limited: Final = any(member.concurrency.limit for member in members)
         has_unlimited = not all(member.concurrency.limit for member in members)
         # Requests may leave the queue whatever runs: their upstreams have no limits, or each has to look by itself.
@@ -166,49 +167,49 @@ class Routing:
         """Return its routes."""
         return self._table
 
-    def way(self, head: RequestHead, model: str | None, caller: Caller) -> Way:
-        """Return the way of a request's kind. Raises VeloxError if there is none."""
+    def resolve(self, head: RequestHead, model: str | None, caller: Caller) -> ResolvedRoute:
+        """Return the route of requests of this kind. Raises VeloxError if there is none."""
         path = head.shape.path
         asked = None if self._table.header_names else (model, path, caller.name)
-        way = None if asked is None else self._ways.get(asked) or self._ways.find(asked)
-        if way is None:
-            way = self._find_way(head, model, caller)
+        route = None if asked is None else self._resolved.get(asked) or self._resolved.find(asked)
+        if route is None:
+            route = self._resolve(head, model, caller)
             if asked is not None and len(path) <= _KEPT_PATH_BYTES:
-                self._ways.put(asked, way)
-        if not way.levels:
+                self._resolved.put(asked, route)
+        if not route.levels:
             message = "no upstream here serves this model; GET /v1/models lists those that are served"
             raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
-        return way
+        return route
 
     def model_of_unnamed(self, head: RequestHead, caller: Caller) -> str | None:
         """Return the model that the route of a request which names none has for it; None: it has none."""
         entry = self._table.match(None, head.path, head.headers, caller.name)
         return None if entry is None else entry.model_of_unnamed
 
-    def way_to(self, upstream: str) -> Way:
-        """Return the way to one upstream, at which something has begun. Raises VeloxError if there is none any more."""
+    def route_to(self, upstream: str) -> ResolvedRoute:
+        """Return the route to one upstream, at which something has begun. Raises VeloxError if there is none any more."""
         if all(member.name != upstream for member in self.members):
             message = "the upstream at which this has begun is not here any more; begin again"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
         name = f"upstream {upstream}"  # no route has a space in its name
-        way = self._levels.get((name, None))
-        if way is None:
+        route = self._levels.get((name, None))
+        if route is None:
             parts = self.parts(RouteEntry(name, ANYTHING, (Target(upstream),)))
-            way = self._levels.put((name, None), Way(parts, parts.levels(None)))
-        return way
+            route = self._levels.put((name, None), ResolvedRoute(parts, parts.levels(None)))
+        return route
 
-    def _find_way(self, head: RequestHead, model: str | None, caller: Caller) -> Way:
+    def _resolve(self, head: RequestHead, model: str | None, caller: Caller) -> ResolvedRoute:
         """Return the route of a request, and its levels that have the model. Raises VeloxError if it has no route."""
         parts = self._find(head, model, caller)
-        way = self._levels.get((parts.entry.name, model))
-        if way is None:
+        route = self._levels.get((parts.entry.name, model))
+        if route is None:
             levels = parts.levels(model)
-            # One way for all models that are alike: a client may name any, and there may be hundreds of members.
-            way = self._alike.get((parts.entry.name, levels))
-            if way is None:
-                way = self._alike.put((parts.entry.name, levels), Way(parts, levels))
-            self._levels.put((parts.entry.name, model), way)
-        return way
+            # One route for all models that are alike: a client may name any, and there may be hundreds of members.
+            route = self._alike.get((parts.entry.name, levels))
+            if route is None:
+                route = self._alike.put((parts.entry.name, levels), ResolvedRoute(parts, levels))
+            self._levels.put((parts.entry.name, model), route)
+        return route
 
     def _find(self, head: RequestHead, model: str | None, caller: Caller) -> RouteParts:
         entry = self._table.match(model, head.path, head.headers, caller.name)
@@ -311,7 +312,7 @@ def _without_model(head: RequestHead) -> str:
 
 
 class RouteCursor:
-    """The way of one request through the levels of its route: who comes first, and who next after a failure."""
+    """The cursor of one request in the levels of its route: who comes first, and who next after a failure."""
 
     __slots__ = (
         "_home",
@@ -354,7 +355,7 @@ class RouteCursor:
         return f"<RouteCursor {self.parts.entry.name} of {len(self.levels)} levels>"
 
     def keep_to(self, upstream: str, key: int) -> bool:
-        """Lead to one upstream, with one of its keys, and nowhere else; False if its way does not lead there."""
+        """Lead to one upstream, with one of its keys, and nowhere else; False if its route does not lead there."""
         found = []
         for group, closed in self.levels:
             others = {n for n, member in enumerate(group.members) if member.name != upstream}
@@ -472,7 +473,7 @@ class RouteCursor:
     def next_for(self, refusal: Refusal, now_s: float) -> Attempt | None:
         """Return the first choice of the fallbacks for this; None if there is none that was not tried.
 
-        From then on the request's way leads through these alone: the others would refuse it, too.
+        From then on the request goes through these alone: the others would refuse it, too.
         """
         before = self.levels, self._n_passed
         self.levels, self._n_passed = self.parts.levels_for(refusal, self._model), 0

@@ -46,7 +46,7 @@ def check_lines(
     Raises VeloxError(BAD_REQUEST) for the first whose model is called otherwise at the upstream that the batch goes to.
     What can't be read is the upstream's to refuse.
     """
-    places = {name for name, _ in routing.way(head, None, caller).destinations(None)}
+    places = {name for name, _ in routing.resolve(head, None, caller).destinations(None)}
     known: dict[tuple[str, str], str] = {}
     n_bytes = 0
     for found in (yield from _named(head, body)):

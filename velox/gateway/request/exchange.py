@@ -37,7 +37,7 @@ from velox.gateway.cluster.capacity import Claim
 from velox.gateway.cluster.group import UNSAYABLE, Attempt, AttemptHost, Group, RetryDecision
 from velox.gateway.cluster.hedging import HedgedAttempts, hedged
 from velox.gateway.cluster.retries import Hidden, RetryPolicy
-from velox.gateway.cluster.routing import RouteCursor, Routing, Way
+from velox.gateway.cluster.routing import ResolvedRoute, RouteCursor, Routing
 from velox.gateway.cpu_work import TranslationThread, in_steps
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
 from velox.gateway.limits.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
@@ -161,7 +161,7 @@ class Exchange(AttemptHost):
         ),
         "_gone",
         "_is_unnamed",
-        *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
+        *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
         *("_is_unfolded", "_keeper", "taken_ns"),
     )
 
@@ -208,7 +208,7 @@ class Exchange(AttemptHost):
         self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
         self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
-        self._way: Way | None = None  # its route, once it is forwarded
+        self._route: ResolvedRoute | None = None  # its route, once it is forwarded
         self._cursor: RouteCursor | None = None  # most requests need none: they have one upstream, which answers
         self._routing: Routing | None = None  # while a configuration is held by it
         self._running = False
@@ -374,27 +374,27 @@ class Exchange(AttemptHost):
             else:
                 routing = self.gateway.routing
                 if self.plan.has_addresses and self.plan.passed is not None:
-                    way = self._way = routing.way_to(self.plan.passed.upstream)
+                    route = self._route = routing.route_to(self.plan.passed.upstream)
                 else:
-                    way = self._way = routing.way(
+                    route = self._route = routing.resolve(
                         self.head, None if self._is_unnamed else self.fields.model, self.plan.caller
                     )
                 routing.n_open += 1
                 self._routing = routing
                 if keeping is not None and keeping.notes:
-                    way = self._way = self._kept_way(keeping, way, routing)
-                if way.only is None and way.parts.entry.balance == "session":
-                    self._keep_session(way)
+                    route = self._route = self._kept_route(keeping, route, routing)
+                if route.only is None and route.parts.entry.balance == "session":
+                    self._keep_session(route)
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
-                    self._calls = await self._record_calls(self.gateway.parts.calls, way)
-                attempt: Attempt | None = self._choose(way)
+                    self._calls = await self._record_calls(self.gateway.parts.calls, route)
+                attempt: Attempt | None = self._choose(route)
                 if attempt is None:
                     attempt = await self._wait_for_capacity()
                 reply = self.reply
                 assert reply is not None, "made with the choice"
                 attempting: Attempt | HedgedAttempts = attempt
-                if way.only is None or way.parts.hedging is not None:
-                    attempting = hedged(self, self.cursor, self.gateway.parts.retry_rules, way.parts.hedging, attempt)
+                if route.only is None or route.parts.hedging is not None:
+                    attempting = hedged(self, self.cursor, self.gateway.parts.retry_rules, route.parts.hedging, attempt)
                 self._attempting = attempting
                 outcome = await attempting.send(self, reply)
                 while not isinstance(outcome, Whole):
@@ -635,10 +635,10 @@ class Exchange(AttemptHost):
             named = await in_steps(guard.owned.named_in(self.head, self.body))
             keeping.places = await in_steps(guard.owned.places(self.head, named))  # the answer is here
 
-    def _choose(self, way: Way) -> Attempt | None:
+    def _choose(self, route: ResolvedRoute) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
         parts, routing = self.gateway.parts, self._routing
-        assert routing is not None, "the way is of it"
+        assert routing is not None, "the route is of it"
         now_s = self._forward_s = self.loop.time()
         parts.retry_budget.on_request(now_s)
         if self._reservation.estimate is not NO_TOKENS or (self._calls is not None and not self.is_tunnel):
@@ -646,36 +646,36 @@ class Exchange(AttemptHost):
             self._pass_through(filters)
             if self._calls is not None and self.plan.terms.wants_cost:
                 self._tell_cost(self._calls, self._meter)
-        if way.only is None:
+        if route.only is None:
             cursor = self.cursor
             if cursor.is_canary:
                 parts.recorder.canary()
             attempt = cursor.first(now_s)
-        elif not way.only.is_limited or way.only.has_capacity:
-            attempt = Attempt(way.only, 0, 0)
+        elif not route.only.is_limited or route.only.has_capacity:
+            attempt = Attempt(route.only, 0, 0)
             attempt.begin(now_s)
         else:
             attempt = None
         if attempt is not None:  # it has begun: from here to its run nothing may fail
             self.reply = self._make_reply()
-            if way.parts.mirror is not None:
-                self._mirror(way.parts.mirror, routing)
+            if route.parts.mirror is not None:
+                self._mirror(route.parts.mirror, routing)
         return attempt
 
-    def _keep_session(self, way: Way) -> None:
+    def _keep_session(self, route: ResolvedRoute) -> None:
         """Begin where the session's last turn went, as long as its prompt is kept there."""
         places, name = self.gateway.parts.access.places, self.cursor.session.decode("utf-8", "surrogatepass")
         if not name or places is None:
             return
         keeping = self._keeping = self._keeping or Keeping(notes=False)
         keeping.session = name
-        members = way.levels[0].group.members
+        members = route.levels[0].group.members
         place = places.session(name, time.time_ns(), partial(lifetime_s, body=self.body), members)
         if place is not None:
             self.cursor.prefer(*place)
 
-    def _kept_way(self, keeping: Keeping, way: Way, routing: Routing) -> Way:
-        """Return the way to where the objects are kept that it names, and lead there alone. Raises VeloxError."""
+    def _kept_route(self, keeping: Keeping, route: ResolvedRoute, routing: Routing) -> ResolvedRoute:
+        """Return the route to where the objects are kept that it names, and lead there alone. Raises VeloxError."""
         guard, places = self.plan.guard, self.gateway.parts.access.places
         assert guard is not None and guard.owned is not None and places is not None, "else nothing is noted"
         if len(keeping.places) > 1:
@@ -683,35 +683,35 @@ class Exchange(AttemptHost):
             raise VeloxError(Reason.BAD_REQUEST, message)
         if not keeping.places:
             if guard.owned.keeps and self.fields.model is None:
-                home = places.home(way.levels[0].group.members, self.plan.caller.id, self.loop.time())
+                home = places.home(route.levels[0].group.members, self.plan.caller.id, self.loop.time())
                 if home is not None:
                     self.cursor.prefer(*home)
-            return way
+            return route
         place = places.find(routing.members, next(iter(keeping.places)))
         if place is None:
             message = "the upstream that keeps this object, or its key, is not configured any more"
             raise VeloxError(Reason.UNKNOWN_OBJECT, message)
         if self.cursor.keep_to(*place):
-            return way
+            return route
         if self.fields.model is not None:
             message = "this request names an object that is kept at an upstream to which no route of its model leads"
             raise VeloxError(Reason.BAD_REQUEST, message, param="model")
-        way = self._way = routing.way_to(place.upstream)
+        route = self._route = routing.route_to(place.upstream)
         self._cursor = None
         self.cursor.keep_to(*place)
-        return way
+        return route
 
     async def _wait_for_capacity(self) -> Attempt:
         """Wait in line for one of those that could take it. Raises VeloxError."""
         self.phase = "room"
-        gateway, way = self.gateway, self._way
-        assert way is not None and self._routing is not None, "asked for once the route is known"
+        gateway, route = self.gateway, self._route
+        assert route is not None and self._routing is not None, "asked for once the route is known"
         until_s = min(self.deadline_s, self._forward_s + gateway.parts.limits.queue_timeout_s)
         claim = Claim(self.plan.caller.id, self.plan.priority, self.cost)
         attempt = await self._routing.wait_for_capacity(self.cursor, until_s, claim)
         self.reply = self._make_reply()
-        if way.parts.mirror is not None:
-            self._mirror(way.parts.mirror, self._routing)
+        if route.parts.mirror is not None:
+            self._mirror(route.parts.mirror, self._routing)
         return attempt
 
     def _mirror(self, mirror: tuple[MirrorGate, Group], routing: Routing) -> None:
@@ -731,9 +731,9 @@ class Exchange(AttemptHost):
         )
 
     def _make_reply(self) -> Reply:
-        way, filters = self._way, self._filters
-        if way is not None and way.parts.entry.response_headers is not NO_RULES:
-            filters = placed(filters, HeaderRuleFilter(way.parts.entry.response_headers))
+        route, filters = self._route, self._filters
+        if route is not None and route.parts.entry.response_headers is not NO_RULES:
+            filters = placed(filters, HeaderRuleFilter(route.parts.entry.response_headers))
         fields, rates = self.gateway.parts.reply_fields, self._reservation.limits.headers
         plan = self.plan
         rewrites = plan.tells_addresses
@@ -766,15 +766,15 @@ class Exchange(AttemptHost):
         seal = partial(seal_upload, parts.auth, head)
         return AddressFilter(parts.reply_fields.public.here(head), seal, reads_texts=self.plan.reads_addresses)
 
-    def _make_cursor(self, way: Way) -> RouteCursor:
-        return way.cursor(self.head, self.fields, self.plan.caller, self.body)
+    def _make_cursor(self, route: ResolvedRoute) -> RouteCursor:
+        return route.cursor(self.head, self.fields, self.plan.caller, self.body)
 
     @property
     def cursor(self) -> RouteCursor:
-        """Its way through the levels of its route: made where one choice is not enough."""
+        """The cursor in the levels of its route: made where one choice is not enough."""
         if self._cursor is None:
-            assert self._way is not None, "asked for once the route is known"
-            self._cursor = self._make_cursor(self._way)
+            assert self._route is not None, "asked for once the route is known"
+            self._cursor = self._make_cursor(self._route)
         return self._cursor
 
     # -- what its attempts ask for (group.AttemptHost) ------------------------------------------------
@@ -885,8 +885,8 @@ class Exchange(AttemptHost):
         on_tokens: Callable[[TokenUsage], None] | None,
     ) -> ClientRequest:
         """Return what its provider adapter depends on."""
-        way = self._way
-        assert way is not None, "an attempt has a route"
+        route = self._route
+        assert route is not None, "an attempt has a route"
         return ClientRequest(
             client_api,
             attempt.forwarder,
@@ -901,7 +901,7 @@ class Exchange(AttemptHost):
             attempt.group.request_rules,
             id=self.id.decode("ascii").translate(_NO_SIGNS),
             now_s=int(time.time()),
-            strict=way.parts.entry.strict,
+            strict=route.parts.entry.strict,
             has_limits=self._reservation.limits.headers is not None,
             to_be_read=bool(self._filters),
             on_bug=self.recorder.crashed,
@@ -1046,7 +1046,7 @@ class Exchange(AttemptHost):
         least = self._reservation.estimate.answer if self._calls is None else self._calls.guess
         return usage_of(meter, self._answering, self.fields.model, least, is_whole=is_whole)
 
-    async def _record_calls(self, log: CallLog, way: Way) -> RequestCalls:
+    async def _record_calls(self, log: CallLog, route: ResolvedRoute) -> RequestCalls:
         log.check()
         plan, fields, estimate = self.plan, self.fields, self._reservation.estimate
         if plan.endpoint is Endpoint.GENERATE and self.body is not None:
@@ -1059,13 +1059,13 @@ class Exchange(AttemptHost):
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
         asked = asked_units(plan.endpoint, plan.family, fields, self.body) if plan.endpoint in BY_UNITS else None
-        hold = None if log.budgets is None else await self._hold(log.budgets, way, fields, estimate, asked)
-        route = way.parts.entry.name
+        hold = None if log.budgets is None else await self._hold(log.budgets, route, fields, estimate, asked)
+        route_name = route.parts.entry.name
         return log.request(
             self.id,
             plan.caller,
             plan.endpoint,
-            route,
+            route_name,
             fields,
             estimate,
             hold=hold,
@@ -1075,7 +1075,12 @@ class Exchange(AttemptHost):
         )
 
     async def _hold(
-        self, budgets: BudgetGate, way: Way, fields: BodyFields, estimate: Estimate, asked: AskedUnits | None
+        self,
+        budgets: BudgetGate,
+        route: ResolvedRoute,
+        fields: BodyFields,
+        estimate: Estimate,
+        asked: AskedUnits | None,
     ) -> BudgetHold | None:
         """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
         hold: BudgetHold | None = None
@@ -1086,7 +1091,7 @@ class Exchange(AttemptHost):
 
         def gate(_now_ns: int) -> None:
             nonlocal hold
-            hold = budgets.hold(plan.caller, way.destinations, fields, estimate, bound)
+            hold = budgets.hold(plan.caller, route.destinations, fields, estimate, bound)
 
         try:
             gate(0)

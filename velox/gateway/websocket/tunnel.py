@@ -111,9 +111,9 @@ class TunnelExchange(Exchange):
 
     def _make_reply(self) -> Reply:
         self.release_routing()  # it uses no pool, and may last for hours
-        assert self._way is not None, "a tunnel has a route"
+        assert self._route is not None, "a tunnel has a route"
         parts = self.gateway.parts
-        rules = self._way.parts.entry.response_headers or None
+        rules = self._route.parts.entry.response_headers or None
         place = nowhere if self._keeping is None else self._keeping.place
         return TunnelReply(
             self.client,

@@ -69,14 +69,14 @@ def test_connection_that_was_waited_for_in_vain_is_not_waited_for_again() -> Non
         failure = UpstreamFailure(Reason.UPSTREAM_CONNECT, "time-out", unprocessed=Retry.CONNECT)
         lone, other = ScriptedUpstream(whole()), ScriptedUpstream(whole())
         with gateway(lone.dial) as made:
-            plan = made.routing.way(request_head(), None, ANYONE).cursor(request_head(), BodyFields(), ANYONE, None)
+            plan = made.routing.resolve(request_head(), None, ANYONE).cursor(request_head(), BodyFields(), ANYONE, None)
             pick = plan.first(100.0)
             assert pick is not None
             retries = retry_policy(made, plan)
             assert retries.after_failure(failure, pick, 100.1) is not None
             assert retries.after_failure(failure, pick, 103.1) is None
         with gateway(lone.dial, other.dial) as made:
-            plan = made.routing.way(request_head(), None, ANYONE).cursor(request_head(), BodyFields(), ANYONE, None)
+            plan = made.routing.resolve(request_head(), None, ANYONE).cursor(request_head(), BodyFields(), ANYONE, None)
             pick = plan.first(100.0)
             assert pick is not None
             again = retry_policy(made, plan).after_failure(failure, pick, 103.0)

@@ -117,7 +117,7 @@ class Setup:
     def ask(self, body: bytes | None = BODY, *, method: bytes = b"POST") -> None:
         """What an exchange does: its own plan is closed, however long its copy takes."""
         head = request_head(method)
-        mirror = self.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        mirror = self.routing.resolve(head, PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
         self.mirrors.copy(mirror, self.routing, head, PEEK, body)
 
@@ -169,7 +169,7 @@ def test_mirror_is_asked_for_its_own_model() -> None:
         setup = Setup(server, model="next")
         body = bytearray(BODY)
         head = request_head()
-        mirror = setup.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        mirror = setup.routing.resolve(head, PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
         setup.mirrors.copy(mirror, setup.routing, head, PEEK, body)
         setup.ask(None, method=b"GET")
@@ -203,7 +203,7 @@ def test_copy_is_recorded_as_its_answer_tells(tmp_path: Path, endpoint: Endpoint
         setup = Setup(server)
         calls = log.request(b"vx-1-1", ANYONE, endpoint, "r", PEEK, Estimate(7, 100, 0))
         head = request_head(path=path, more=[(b"accept-encoding", b"gzip, deflate")])
-        mirror = setup.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        mirror = setup.routing.resolve(head, PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
         setup.mirrors.copy(mirror, setup.routing, head, PEEK, BODY, calls=calls)
         await asyncio.sleep(1)
@@ -247,7 +247,7 @@ def test_copy_that_is_translated_is_recorded_whatever_comes(
         server.headers = [(b"content-type", b"application/json")]
         setup = Setup(server)
         calls = log.request(b"vx-1-1", ANYONE, Endpoint.CHAT, "r", PEEK, Estimate(7, 100, 0))
-        mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
+        mirror = setup.routing.resolve(request_head(), PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
         setup.mirrors.copy(mirror, setup.routing, request_head(), PEEK, BODY, prepare=prepare, calls=calls)
         await asyncio.sleep(1)
@@ -410,7 +410,7 @@ def test_copy_that_was_made_beside_the_loop_keeps_to_the_concurrency_too() -> No
         thread = TranslationThread()
         server = Server(takes_s=600.0)
         setup = Setup(server, limit=3, adapter=adapter)
-        mirror = setup.routing.way(request_head(), PEEK.model, ANYONE).parts.mirror
+        mirror = setup.routing.resolve(request_head(), PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
 
         async def prepare_in_thread(
@@ -441,7 +441,7 @@ def test_websocket_is_not_mirrored() -> None:
         server = Server()
         setup = Setup(server)
         head = request_head(b"GET", offer=WebSocketOffer(b"k", (), b""))
-        mirror = setup.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        mirror = setup.routing.resolve(head, PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
         setup.mirrors.copy(mirror, setup.routing, head, PEEK, None)
         assert not len(setup.mirrors) and not setup.ends
