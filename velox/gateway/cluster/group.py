@@ -892,8 +892,9 @@ class Attempt(AnsweringAttempt):
             return
         self._key_told = status
         if status not in _OF_ACCOUNTS or not self.names_account:
-            more = (self._headers, self._began_s, now_s, time.time())
-            self.keys.answered(self.key, status, *more, random=random.random())
+            self.keys.answered(
+                self.key, status, self._headers, self._began_s, now_s, time.time(), random=random.random()
+            )
         elif not told:
             self.keys.gave_up(self.key, self._began_s)
 
@@ -909,8 +910,9 @@ class Attempt(AnsweringAttempt):
             member.health.ended(verdict, self._began_s, now_s, answered=answered)
         else:
             was_in = member.health.state(now_s) is not State.OUT
-            more = (self.n, verdict, self._began_s, now_s)
-            group.health.ended(*more, answered=answered, rest_s=rest_s, random=random.random())
+            group.health.ended(
+                self.n, verdict, self._began_s, now_s, answered=answered, rest_s=rest_s, random=random.random()
+            )
             if was_in and member.health.state(now_s) is State.OUT:
                 member.counts.count_ejection(member.row)
         if group.learns and not self._has_first:

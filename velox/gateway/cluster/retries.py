@@ -293,8 +293,9 @@ class RetryPolicy:
         other = self._cursor.next(now_s, beyond=is_spent)
         if other is not None and not self._n_counted and not self._cursor.is_as_good(other, attempt):
             is_single = attempt.member.health.is_faultless
-            more = (headers, time.time(), random.random())
-            same_s = self._rules.wait_before_fallback_s(status, *more, is_single=is_single)
+            same_s = self._rules.wait_before_fallback_s(
+                status, headers, time.time(), random.random(), is_single=is_single
+            )
             if same_s is not None and now_s + same_s < self._deadline_s:
                 other, wait_s = None, same_s
         elif other is None:

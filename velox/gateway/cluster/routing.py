@@ -187,7 +187,7 @@ class Routing:
         return None if entry is None else entry.model_of_unnamed
 
     def route_to(self, upstream: str) -> ResolvedRoute:
-        """Return the route to one upstream, at which something has begun. Raises VeloxError if there is none any more."""
+        """Return the route to one upstream, at which something has begun. Raises VeloxError if it is gone."""
         if all(member.name != upstream for member in self.members):
             message = "the upstream at which this has begun is not here any more; begin again"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)

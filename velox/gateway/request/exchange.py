@@ -962,8 +962,14 @@ class Exchange(AttemptHost):
         """What is left of the retries; made when the first attempt brought no reply."""
         if self._retries is None:
             parts = self.gateway.parts
-            rules = (parts.retry_rules, parts.retry_budget, parts.recorder.retry_denied)
-            self._retries = RetryPolicy(*rules, self.cursor, self.plan.terms, self.deadline_s)
+            self._retries = RetryPolicy(
+                parts.retry_rules,
+                parts.retry_budget,
+                parts.recorder.retry_denied,
+                self.cursor,
+                self.plan.terms,
+                self.deadline_s,
+            )
         return self._retries
 
     async def _wait_for_retry(self, decision: RetryDecision) -> None:
