@@ -9,7 +9,7 @@ from bench.request_files import PAGE
 from velox.build import BUILD
 
 # A reader who follows one request opens so many files.
-MOST = {"json-request": 36, "translated-stream": 82}
+MOST = {"json-request": 34, "translated-stream": 80}
 
 
 @pytest.mark.skipif(BUILD == "compiled", reason="compiled functions have no frames to note")
