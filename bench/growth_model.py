@@ -3,7 +3,8 @@
 Knows: the assumptions, and how they and the figures make a fleet. Does not know: how a figure was measured.
 
 Every number is an assumption that has its name in ASSUMPTIONS, a measured figure, or follows from those. The ways in
-which workers ask upstreams and Redis are those of the program (upkeep.py, limits-replicas.md), not copies of them.
+which workers ask upstreams and Redis are those of the program (health_checks.py, limits-replicas.md), not copies of
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from statistics import median
 from typing import Any, Final, TypeAlias
 
 from bench.pictures import DOCS
-from velox.gateway.upstreams.upkeep import load_every_s
+from velox.gateway.upstreams.health_checks import load_every_s
 from velox.policy.health.member import ActiveRules
 from velox.shm.upstream_table import MOST_ROWS
 
@@ -153,7 +154,7 @@ def fleet_of(nodes: int, figures: Measured, given: Assumptions = ASSUMPTIONS) ->
 
 def _scrape_s() -> float:
     """How long a model server is at work for one page of metrics."""
-    text = (DOCS.parent / "velox/gateway/upstreams/upkeep.py").read_text()
+    text = (DOCS.parent / "velox/gateway/upstreams/health_checks.py").read_text()
     return float(_said(_SCRAPE, text)) * 1e-3
 
 

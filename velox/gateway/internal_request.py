@@ -4,7 +4,7 @@
     ask_status()   returns its status, and keeps nothing else of it
 
 Knows: how one is sent on a connection of a pool, how long it may take, how much of an answer is kept. Does not know:
-why it is asked (upkeep.py, mirror.py), health, limits or retries.
+why it is asked (health_checks.py, mirror.py), health, limits or retries.
 
 It takes a room as an attempt does (group.py), and waits in the same line for one. A connection that had idled and is
 closed just as it is used (F-10) says nothing about the member, and no work was done there: then it is sent once more,

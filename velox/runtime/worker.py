@@ -80,7 +80,7 @@ from velox.runtime.processes.listeners import ClientListener
 from velox.runtime.processes.process import return_large_blocks, wake
 from velox.runtime.processes.takeover import ListenerTakeover
 from velox.runtime.signing.authorities import Authorities
-from velox.runtime.upstreams.members import MemberMaker, member_upkeep
+from velox.runtime.upstreams.members import MemberMaker, health_checks_of
 from velox.runtime.upstreams.upstream_manager import UpstreamManager
 from velox.settings import Settings
 from velox.shm.answer_ring import AnswerMemory, AnswerRing
@@ -341,7 +341,7 @@ class Worker:
         self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
         self._descriptors: Final = descriptors_of(settings, context.slot, open_files_limit())
         self._upstream_manager: Final = self._make_upstream_manager()
-        self._upkeep: Final = member_upkeep(settings.workers, self._logger, loop)
+        self._health_checks: Final = health_checks_of(settings.workers, self._logger, loop)
         self._gateway: Final = self._make_gateway()
         self._keys: Final = KeyFollower(
             LogReader(context.keys.log, context.keys.log.end),
@@ -510,7 +510,7 @@ class Worker:
         profiles = ProfileAgent(self._context.channel, self._loop)
         profiles.start()
         self._upstream_manager.start()
-        self._upkeep.replace(self._upstream_manager.members)
+        self._health_checks.replace(self._upstream_manager.members)
         self._lag_due_s = time.monotonic() + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
         listener = ClientListener(self._context.sockets, self._ingress, self._tls)
@@ -558,7 +558,7 @@ class Worker:
             self._gateway.fail_all(VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True))
             await self._wait_for_clients(self._loop.time() + _FLUSH_S)
         self._ingress.stop()
-        self._upkeep.close()
+        self._health_checks.close()
         self._gateway.mirrors.close()
         if self._gateway.parts.models is not None:
             self._gateway.parts.models.close()
@@ -602,7 +602,7 @@ class Worker:
             self._handshakes.flush(now_s)
         self._keys.look()
         self._configuration.look()
-        self._upkeep.tick(self._loop.time())
+        self._health_checks.tick(self._loop.time())
         self._memory.look(is_idle=not self._gateway.n_active and not self._budget.taken_bytes)
         self._gateway.sweep(self._loop.time())
         self._upstream_manager.tick(self._loop.time())
@@ -615,7 +615,7 @@ class Worker:
         prices = None if calls is None else (yield from making_call_prices(settings))
         routing = yield from self._upstream_manager.replacing(settings)
         self._gateway.route_by(routing)
-        self._upkeep.replace(routing.members)
+        self._health_checks.replace(routing.members)
         self._gateway.parts.limiter.replace(settings.limit_rules)
         if calls is not None and prices is not None:
             calls.prices = prices

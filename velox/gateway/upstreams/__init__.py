@@ -1,1 +1,1 @@
-"""One upstream as a worker has it: its connections, health and keys, its upkeep, its list of models."""
+"""One upstream as a worker has it: its connections, health and keys, its health checks, its list of models."""

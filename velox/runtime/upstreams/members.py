@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from velox.errors import VeloxError
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.translation.forward import Forwarder
+from velox.gateway.upstreams.health_checks import HealthChecks, load_every_s
 from velox.gateway.upstreams.member import Member
-from velox.gateway.upstreams.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.dialer import Dialer, DialTarget
 from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
@@ -48,7 +48,7 @@ from velox.types import Origin
 if TYPE_CHECKING:
     from velox.gateway.translation.adapter import ProviderAdapter
 
-__all__ = ["MemberMaker", "dial_targets", "keys_of", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
+__all__ = ["MemberMaker", "dial_targets", "health_checks_of", "keys_of", "labels_of", "prefix_groups", "upstreams_of"]
 
 
 def upstreams_of(settings: Settings, sim_origin: str | None) -> tuple[UpstreamEntry, ...]:
@@ -321,8 +321,8 @@ def _adapter(entry: UpstreamEntry) -> ProviderAdapter | None:
     return adapter_of(entry)
 
 
-def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> MemberUpkeep:
-    """Return the upkeep of one of so many workers."""
+def health_checks_of(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> HealthChecks:
+    """Return the health checks of one of so many workers."""
 
     def on_health(member: Member, problem: str | None) -> None:
         if problem is None:
@@ -336,7 +336,7 @@ def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.Abstract
         else:
             logger.warning("the load of upstream %s (%s) can't be read: %s", member.name, member.address, problem)
 
-    return MemberUpkeep(
+    return HealthChecks(
         loop,
         load_every_s=load_every_s(n_workers),
         on_health=on_health,

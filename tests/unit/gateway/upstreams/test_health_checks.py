@@ -15,8 +15,8 @@ from tests.unit.net.upstream.pool_server import Server
 from tests.unit.providers.fixed_source import FixedSource
 from velox.errors import Reason, VeloxError
 from velox.gateway.translation.forward import Forwarder
+from velox.gateway.upstreams.health_checks import HealthChecks, load_every_s
 from velox.gateway.upstreams.member import Member
-from velox.gateway.upstreams.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.policy.balance.scraped import ScrapedLoad
@@ -31,7 +31,7 @@ TICK_S: Final = 0.1
 
 
 class Setup:
-    """An upkeep on a loop that ticks, and what it told."""
+    """Health checks on a loop that ticks, and what they told."""
 
     def __init__(self) -> None:
         self.loop: Final = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class Setup:
         self.problems: Final[list[tuple[str, str | None]]] = []
         self.bugs: Final[list[Exception]] = []
         self.randoms = 0.5
-        self.upkeep: Final = MemberUpkeep(
+        self.checks: Final = HealthChecks(
             self.loop,
             load_every_s=EVERY_S,
             on_health=lambda member, problem: self.health.append((member.name, problem)),
@@ -73,7 +73,7 @@ class Setup:
         """Let the worker's clock tick for so long."""
         until_s = self.loop.time() + seconds
         while self.loop.time() < until_s:
-            self.upkeep.tick(self.loop.time())
+            self.checks.tick(self.loop.time())
             await asyncio.sleep(TICK_S)
 
 
@@ -81,7 +81,7 @@ def run(talk: Callable[[Setup], Awaitable[None]], *, n_bugs: int = 0) -> None:
     async def main() -> None:
         setup = Setup()
         await talk(setup)
-        setup.upkeep.close()
+        setup.checks.close()
         await asyncio.sleep(0.001)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert not others and len(setup.bugs) == n_bugs, (others, setup.bugs)
@@ -100,7 +100,7 @@ def test_probe_is_sent_at_each_interval_to_the_path_on_the_server() -> None:
     async def talk(setup: Setup) -> None:
         server = Server(status=204)
         member = setup.member(server, probe="/health?deep=1", n_keys=2)
-        setup.upkeep.replace([member])
+        setup.checks.replace([member])
         await setup.go_on(60)
 
         assert 11 <= len(server.asked) <= 12
@@ -120,7 +120,7 @@ def test_member_with_bad_answers_is_out_until_they_are_good_again(how: str) -> N
     async def talk(setup: Setup) -> None:
         server = Server()
         member = setup.member(server, probe="/health")
-        setup.upkeep.replace([member])
+        setup.checks.replace([member])
         await setup.go_on(10)
         if how == "slow":
             server.takes_s = 3.0
@@ -155,7 +155,7 @@ def test_answer_to_the_key_says_nothing_of_the_member(status: int) -> None:
     async def talk(setup: Setup) -> None:
         servers = [Server(), Server()]
         members = [setup.member(server, probe="/health", n_keys=n) for n, server in enumerate(servers)]
-        setup.upkeep.replace(members)
+        setup.checks.replace(members)
         await setup.go_on(10)
         for server in servers:
             server.status = status
@@ -186,7 +186,7 @@ def test_answer_to_a_probe_without_the_clouds_credentials_says_nothing(status: i
             authority=authority,
         )
         member = dataclasses.replace(made, forwarders=(entra,))
-        setup.upkeep.replace([member])
+        setup.checks.replace([member])
         await setup.go_on(30)
         assert server.asked and member.health.state(setup.loop.time()) is State.IN
 
@@ -210,7 +210,7 @@ def test_key_that_requests_do_not_carry_is_not_asked_with(status: int) -> None:
             server.requests.clear()
             keys.begin(key, now_s)
             keys.answered(key, status, [(b"retry-after", b"9")], now_s, now_s, 0.0)
-            setup.upkeep.replace([member])
+            setup.checks.replace([member])
             await setup.go_on(8)
             used = {dict(request.headers)[b"authorization"] for request in server.requests}
             assert used == {b"Bearer sk-of-the-gateway-%d" % (1 - key)}
@@ -229,7 +229,7 @@ def test_member_that_has_no_connection_to_spare_is_not_blamed() -> None:
     async def talk(setup: Setup) -> None:
         server = Server()
         member = setup.member(server, probe="/health")
-        setup.upkeep.replace([member])
+        setup.checks.replace([member])
         await setup.go_on(10)
         n_asked = len(server.asked)
         server.is_busy = True
@@ -250,7 +250,7 @@ def test_load_is_told_with_the_requests_in_flight_at_that_time() -> None:
         server = Server(body=VLLM)
         member = setup.member(server, row=3, load=True)
         assert member.load is not None
-        setup.upkeep.replace([member])
+        setup.checks.replace([member])
         for _ in range(4):
             setup.counts.began(3)
         await setup.go_on(2)
@@ -268,7 +268,7 @@ def test_load_is_asked_for_often_only_while_there_are_requests() -> None:
 
     async def talk(setup: Setup) -> None:
         idle, busy = Server(body=VLLM), Server(body=VLLM)
-        setup.upkeep.replace([setup.member(idle, load=True), setup.member(busy, name="n", row=1, load=True)])
+        setup.checks.replace([setup.member(idle, load=True), setup.member(busy, name="n", row=1, load=True)])
         await setup.go_on(50)
         assert 9 <= len(idle.asked) <= 11
 
@@ -300,7 +300,7 @@ def test_load_that_can_not_be_read_is_told_once_and_asked_for_seldom(status: int
     async def talk(setup: Setup) -> None:
         server = Server(status, body)
         member = setup.member(server, load=True)
-        setup.upkeep.replace([member])
+        setup.checks.replace([member])
         setup.counts.began(0)
         await setup.go_on(50)
         assert 9 <= len(server.asked) <= 11
@@ -319,7 +319,7 @@ def test_member_is_asked_one_thing_at_a_time() -> None:
 
     async def talk(setup: Setup) -> None:
         server = Server(body=VLLM, takes_s=1.9)
-        setup.upkeep.replace([setup.member(server, probe="/health", load=True)])
+        setup.checks.replace([setup.member(server, probe="/health", load=True)])
         setup.counts.began(0)
         await setup.go_on(60)
         assert server.most_open == 1
@@ -337,7 +337,7 @@ def test_questions_are_spread_and_their_intervals_vary() -> None:
         members = [setup.member(server, name=str(n), load=True) for n, server in enumerate(servers)]
         for n in range(len(members)):
             setup.randoms = n / 10
-            setup.upkeep.replace(members[: n + 1])
+            setup.checks.replace(members[: n + 1])
         setup.counts.began(0)
         setup.randoms = 0.99
         await setup.go_on(5)
@@ -354,11 +354,11 @@ def test_reload_keeps_those_that_stay_and_asks_the_others_no_more() -> None:
     async def talk(setup: Setup) -> None:
         stays, goes, comes = (Server(takes_s=1.0) for _ in range(3))
         members = [setup.member(server, probe="/health") for server in (stays, goes, comes)]
-        setup.upkeep.replace(members[:2])
+        setup.checks.replace(members[:2])
         while not stays.n_open:
             await setup.go_on(TICK_S)
         assert goes.n_open == 1
-        setup.upkeep.replace([members[0], members[2]])
+        setup.checks.replace([members[0], members[2]])
         await setup.go_on(TICK_S)
         assert (stays.n_open, goes.n_open) == (1, 0)
 
@@ -376,14 +376,14 @@ def test_end_gives_up_what_is_asked_at_that_moment() -> None:
     async def talk(setup: Setup) -> None:
         for takes_s in (0.0, 1.0):
             server = Server(takes_s=takes_s)
-            setup.upkeep.replace([setup.member(server, probe="/health")])
-            while not setup.upkeep.n_asking:
-                setup.upkeep.tick(setup.loop.time())
-                if not setup.upkeep.n_asking:
+            setup.checks.replace([setup.member(server, probe="/health")])
+            while not setup.checks.n_asking:
+                setup.checks.tick(setup.loop.time())
+                if not setup.checks.n_asking:
                     await asyncio.sleep(TICK_S)
             if takes_s:
                 await asyncio.sleep(0.5)
-            setup.upkeep.close()
+            setup.checks.close()
             await asyncio.sleep(0.001)
             assert server.n_open == 0
             n_asked = len(server.asked)
@@ -399,12 +399,12 @@ def test_no_tick_begins_more_than_a_few() -> None:
 
     async def talk(setup: Setup) -> None:
         servers = [Server(takes_s=100.0) for _ in range(200)]
-        setup.upkeep.replace([setup.member(server, probe="/health") for server in servers])
+        setup.checks.replace([setup.member(server, probe="/health") for server in servers])
         await asyncio.sleep(60)
         seen = []
         for _ in range(3):
-            setup.upkeep.tick(setup.loop.time())
-            seen.append(setup.upkeep.n_asking)
+            setup.checks.tick(setup.loop.time())
+            seen.append(setup.checks.n_asking)
         assert seen == [80, 160, 200]
 
     run(talk)
@@ -420,7 +420,7 @@ def test_bug_in_a_question_does_not_end_the_others() -> None:
 
     async def talk(setup: Setup) -> None:
         server, other = Broken(), Server()
-        setup.upkeep.replace([setup.member(server, probe="/health"), setup.member(other, probe="/health")])
+        setup.checks.replace([setup.member(server, probe="/health"), setup.member(other, probe="/health")])
         await setup.go_on(21)
         assert len(server.asked) >= 2 and len(other.asked) >= 3
         assert all(isinstance(bug, RuntimeError) for bug in setup.bugs)
@@ -438,7 +438,7 @@ def test_failure_to_ask_is_not_a_failure_of_the_member() -> None:
 
     async def talk(setup: Setup) -> None:
         member = setup.member(Leaving(), probe="/health", load=True)
-        setup.upkeep.replace([member])
+        setup.checks.replace([member])
         await setup.go_on(60)
         assert member.health.state(setup.loop.time()) is State.IN and not setup.problems
 

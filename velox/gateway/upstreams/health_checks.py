@@ -1,4 +1,4 @@
-"""What a worker asks its members by itself: whether they are well, and how busy they are.
+"""Health checks: what a worker asks its members by itself, whether they are well and how busy they are.
 
     tick()      every 0.25 s: asks those whose turn it is
     replace()   at a reload: a member that stays goes on as it was
@@ -31,7 +31,7 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.policy.health.member import State
 from velox.protocol.load_metrics import read_load
 
-__all__ = ["MemberUpkeep", "load_every_s"]
+__all__ = ["HealthChecks", "load_every_s"]
 
 _EVERY_S: Final = 1.0
 _MOST_EVERY_S: Final = 4.0  # an answer counts for 10 s, and some may be lost
@@ -52,7 +52,7 @@ def load_every_s(n_workers: int) -> float:
     return min(_MOST_EVERY_S, max(_EVERY_S, n_workers / 2.0))
 
 
-class MemberUpkeep:
+class HealthChecks:
     """The questions of one worker.
 
     load_every_s: from one question for a load to the next. on_health: called with why active probes have put a member
@@ -83,7 +83,7 @@ class MemberUpkeep:
         self._looked_s = -math.inf  # when that was so
 
     def __repr__(self) -> str:
-        return f"<MemberUpkeep {len(self._watched)} watched, {self.n_asking} asked>"
+        return f"<HealthChecks {len(self._watched)} watched, {self.n_asking} asked>"
 
     @property
     def n_asking(self) -> int:
@@ -137,7 +137,7 @@ class MemberUpkeep:
                 return
             watched.seldom_s = now_s + _SELDOM * every_s
             question = self._read_load
-        watched.task = self._loop.create_task(self._contain(question, watched), name="upkeep")
+        watched.task = self._loop.create_task(self._contain(question, watched), name="health check")
 
     async def _contain(self, question: Callable[[_Watched], Coroutine[None, None, None]], watched: _Watched) -> None:
         try:
