@@ -245,7 +245,7 @@ def test_what_clients_name_takes_no_memory_without_end() -> None:
 
 
 def _n_kept(routing: object) -> int:
-    return len(routing._ways)  # type: ignore[attr-defined]  # nothing outside depends on it
+    return len(routing._resolved)  # type: ignore[attr-defined]  # nothing outside depends on it
 
 
 # -- canary ---------------------------------------------------------------------------------------
