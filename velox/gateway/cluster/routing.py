@@ -169,9 +169,11 @@ class Routing:
 
     def resolve(self, head: RequestHead, model: str | None, caller: Caller) -> ResolvedRoute:
         """Return the route of requests of this kind. Raises VeloxError if there is none."""
-        path = head.shape.path
-        asked = None if self._table.header_names else (model, path, caller.name)
-        route = None if asked is None else self._resolved.get(asked) or self._resolved.find(asked)
+        table, path = self._table, head.shape.path
+        asked = None
+        if not table.header_names:
+            asked = (model, path if table.asks_path else b"", caller.name if table.asks_key else "")
+        route = None if asked is None else self._resolved.known.get(asked) or self._resolved.find(asked)
         if route is None:
             route = self._resolve(head, model, caller)
             if asked is not None and len(path) <= _KEPT_PATH_BYTES:
@@ -212,7 +214,8 @@ class Routing:
         return route
 
     def _find(self, head: RequestHead, model: str | None, caller: Caller) -> RouteParts:
-        entry = self._table.match(model, head.path, head.headers, caller.name)
+        headers = head.headers if self._table.header_names else []
+        entry = self._table.match(model, head.path, headers, caller.name)
         if entry is not None:
             return self.parts(entry)
         if model is None:

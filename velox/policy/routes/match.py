@@ -71,7 +71,7 @@ class Explanation:
 class RouteTable:
     """The routes of one gateway. index: of all of them, where it was made already."""
 
-    __slots__ = ("_index", "_routes", "_wanted", "header_names", "only", "renames")
+    __slots__ = ("_index", "_routes", "_wanted", "asks_key", "asks_path", "header_names", "only", "renames")
 
     def __init__(self, routes: Sequence[RouteEntry], index: RouteIndex | None = None) -> None:
         self._routes: Final = tuple(routes)
@@ -86,7 +86,10 @@ class RouteTable:
         has_tags = any(route.match.tags for route in routes)
         # Whether the model of a request may be called otherwise where it goes.
         self.renames: Final = any(target.naming is not None for route in routes for target in route.to)
-        # What a choice depends on besides model, path and key; in lower case.
+        # Whether a choice depends on the path, and on the caller's name.
+        self.asks_path: Final = self.only is None and any(route.match.paths for route in routes)
+        self.asks_key: Final = self.only is None and any(route.match.keys for route in routes)
+        # What else but the model it depends on; in lower case.
         self.header_names: Final = frozenset(self._wanted) | ({TAG_HEADER} if has_tags else frozenset())
 
     def __len__(self) -> int:

@@ -115,6 +115,17 @@ def test_headers_that_routes_look_at_are_known() -> None:
     assert table.header_names == {b"x-a", b"x-velox-tag"}
 
 
+def test_what_else_routes_look_at_is_known() -> None:
+    """A choice that depends on neither path nor key is kept once for all of them."""
+    by_model = RouteTable([route("x", Match(models=("a",))), route("y")])
+    by_path = RouteTable([route("x", Match(paths=("/v1/*",))), route("y")])
+    by_key = RouteTable([route("x", Match(keys=("k",))), route("y")])
+    behind_all = RouteTable([route("y"), route("x", Match(paths=("/v1/*",), keys=("k",)))])
+
+    found = [(table.asks_path, table.asks_key) for table in (by_model, by_path, by_key, behind_all)]
+    assert found == [(False, False), (True, False), (False, True), (False, False)]
+
+
 def any_match(rng: random.Random) -> Match:
     """Return what a route may ask for, from few names, so that many routes ask for the same."""
     names = ("a", "ab", "b*", "*b", "a*b", "*", "*a*")
