@@ -13,6 +13,7 @@ from velox.gateway.access.access import Access, Guard
 from velox.gateway.access.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_of, reads_body, reads_form
 from velox.gateway.answers.answers import REFERRING, is_of_answer
 from velox.gateway.reply.addresses import NO_PASS, AddressPass, Passed
+from velox.gateway.reply.reply import ExpectedReply
 from velox.heads import RequestHead
 from velox.policy.limits.estimate import Estimator
 from velox.policy.retries.deadline import ClientTerms, client_terms
@@ -31,6 +32,8 @@ _COUNTS: Final = frozenset({ApiKind.COUNT_MESSAGES, ApiKind.COUNT_RESPONSES, Api
 _IDLE: Final = frozenset({Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES, Endpoint.TOKENIZE})
 # Beside the APIs that can be put into another dialect. Of the answers about sound some are files.
 _JSON_ANSWERS: Final = frozenset({Endpoint.COMPLETIONS, Endpoint.IMAGES, Endpoint.MODERATIONS})
+# A model thinks before the text of these. Other APIs have items between which it may think again.
+_COMPLETIONS: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
 
 
@@ -45,13 +48,12 @@ class RequestPlan:
     here. has_body: the head was checked as one that a body follows, of which more is asked. forbids_body: no body may
     follow. terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for
     none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body, before that
-    has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. client_api: the API
-    that it asks, of those that can be put into another dialect. named: model and stream, where its path names them and
-    not its body. path_model: the model alone, whatever its body names.
+    has been read. expected: what is known of its reply. guard: looks at what its caller's key may not send; None:
+    nothing is looked at. client_api: the API that it asks, of those that can be put into another dialect. named: model
+    and stream, where its path names them and not its body. path_model: the model alone, whatever its body names.
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
-    an upload, to where it goes on; None: of no upload that has begun. tells_addresses: its reply may hold addresses of
-    the upstream's. reads_addresses: also in JSON. has_addresses: any of these holds, or its body may have some.
-    answers: what its replies are. is_coded: its body came compressed.
+    an upload, to where it goes on; None: of no upload that has begun. reads_addresses: its reply may hold addresses of
+    the upstream's, also in JSON. has_addresses: it may hold any, or its body may. is_coded: its body came compressed.
     is_probe: it only asks whether somebody is there.
     """
 
@@ -67,6 +69,7 @@ class RequestPlan:
     timeout_ns: int
     priority: Priority
     least_cost: int
+    expected: ExpectedReply
     guard: Guard | None = None
     client_api: ApiKind | None = None
     named: BodyFields | None = None
@@ -74,10 +77,8 @@ class RequestPlan:
     is_recorded: bool = False
     family: str = ""
     passed: Passed | None = None
-    tells_addresses: bool = False
     reads_addresses: bool = False
     has_addresses: bool = False
-    answers: Answers = Answers.ANYTHING
     is_coded: bool = False
     reads_form: bool = False
     fills: bool = False
@@ -127,6 +128,7 @@ def plan_of(
         _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
         _priority(caller, terms, asks_for_keys=asks_for_keys),
         estimator.at_first(path.route, 0),
+        ExpectedReply(dialect, _answers(path) if is_post else Answers.ANYTHING, path.route in _COMPLETIONS, tells),
         access.guard(head, caller) if asks_for_keys else access.keeper(head, caller),
         path.client_api if is_post else None,
         named,
@@ -134,10 +136,8 @@ def plan_of(
         head.offer is not None or (is_post and head.has_body and runs_model(path)),
         path.family,
         passed,
-        tells,
         reads_texts,
         passed is not None or tells or dialect is Dialect.GOOGLE,
-        _answers(path) if is_post else Answers.ANYTHING,
         head.has_body and coding_of(headers) != b"",
         is_form,
         row is not None and row.fills,

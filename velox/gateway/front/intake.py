@@ -112,8 +112,8 @@ class Gateway(ExchangeOwner):
         if latest is not None and latest[0] is head:
             return latest[1]
         key = (shape, head.values[shape.credential_at] if shape.credential_at >= 0 else None)
-        plan = (self._plans.get(key) or self._plans.find(key)) if shape.is_shared else None
-        if plan is None or (head.has_body and not plan.has_body):
+        plan = (self._plans.known.get(key) or self._plans.find(key)) if shape.is_shared else None
+        if plan is None or (not plan.has_body and head.has_body):
             parts = self.parts
             if caller is None:
                 caller = self._check(head)

@@ -117,14 +117,14 @@ class PassedFields(NamedTuple):
 class ReplyFields:
     """The heads of one worker's replies. public: how clients reach this gateway."""
 
-    __slots__ = ("_known", "public")
+    __slots__ = ("_passed", "public")
 
     def __init__(self, public: PublicOrigin | None = None) -> None:
         self.public: Final = public or PublicOrigin()
-        self._known: Final[Memo[_Asked, PassedFields]] = Memo(_KEPT_HEADS)
+        self._passed: Final[Memo[_Asked, PassedFields]] = Memo(_KEPT_HEADS)
 
     def __repr__(self) -> str:
-        return f"<ReplyFields {self._known!r}>"
+        return f"<ReplyFields {self._passed!r}>"
 
     def address_filter(self, head: RequestHead, upstream: UpstreamAddresses | None) -> AddressFilter:
         """Return what changes the addresses in a reply's fields. head: of its request."""
@@ -137,8 +137,8 @@ class ReplyFields:
         if not shape.is_shared:
             return _passed(shape, dropped)
         asked = (shape, dropped)
-        found = self._known.get(asked) or self._known.find(asked)
-        return self._known.put(asked, _passed(shape, dropped)) if found is None else found
+        found = self._passed.known.get(asked) or self._passed.find(asked)
+        return self._passed.put(asked, _passed(shape, dropped)) if found is None else found
 
 
 def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:

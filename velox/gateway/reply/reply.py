@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
@@ -53,7 +54,7 @@ from velox.protocol.reply_body import begun_text, label_of
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import Answers, Dialect
 
-__all__ = ["AnsweringAttempt", "Reply", "ReplyEnd"]
+__all__ = ["AnsweringAttempt", "ExpectedReply", "Reply", "ReplyEnd"]
 
 # How a reply ends.
 ReplyEnd: TypeAlias = Whole | Refused | Broken
@@ -119,6 +120,23 @@ class AnsweringAttempt(abc.ABC):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedReply:
+    """What is known of a reply before it comes.
+
+    dialect: in which the client reads errors. answers: what one of status 200 is. is_chat: it is a completion.
+    rewrites: a filter of the request changes addresses.
+    """
+
+    dialect: Dialect = Dialect.OPENAI
+    answers: Answers = Answers.ANYTHING
+    is_chat: bool = False
+    rewrites: bool = False
+
+
+_ANY_REPLY: Final = ExpectedReply()
+
+
 class _Refused:
     """A reply that has ended as Refused. head, data, end: what is held back; no head: a filter holds it.
 
@@ -151,9 +169,8 @@ class Reply:
     An error that the client has seen nothing of ends it as Refused: then either pass_on() has the client get it, and
     there is another end, or the attempt is given up with detach().
 
-    filters: of the request; those of the reply's head are added to them. rewrites: one of them changes addresses.
-    rates: what the client learns of its limits. dialect: in which the client reads errors. answers: what a reply of
-    status 200 is. thread: where filters do what would hold the loop.
+    filters: of the request; those of the reply's head are added to them. rates: what the client learns of its limits.
+    thread: where filters do what would hold the loop.
     """
 
     __slots__ = (
@@ -162,8 +179,7 @@ class Reply:
         *("_has_first", "_may_hold"),
         *("_cpu_thread", "_catching_up"),
         *(
-            "_is_chat",
-            "_answers",
+            "_expected",
             "_leaving",
             "_length",
             "_listener",
@@ -171,8 +187,8 @@ class Reply:
             "_may_add",
         ),
         *("_needs_first", "_rates", "_request"),
-        *("_request_id", "_rewrites", "_stream", "_told", "_until_close"),
-        *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "ended", "first_byte_ns"),
+        *("_request_id", "_stream", "_told", "_until_close"),
+        *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "ended", "first_byte_ns"),
         "_refused",
         *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
@@ -185,17 +201,12 @@ class Reply:
         loop: asyncio.AbstractEventLoop,
         fields: ReplyFields,
         rates: RateHeaders | None = None,
-        *,
         filters: tuple[ReplyFilter, ...] = (),
-        dialect: Dialect = Dialect.OPENAI,
-        rewrites: bool = False,
-        answers: int = Answers.ANYTHING,
-        is_chat: bool = False,
+        expected: ExpectedReply = _ANY_REPLY,
         thread: TranslationThread | None = None,
     ) -> None:
         self._cpu_thread: Final = thread or TranslationThread()
         self._catching_up: _CatchingUp | None = None  # while a filter is behind
-        self._rewrites: Final = rewrites
         self._client = client
         self._request_id: Final = request_id
         self._loop: Final = loop
@@ -203,9 +214,7 @@ class Reply:
         self._filters: Final = filters
         self._rates: Final = rates
         self._fields: Final = fields
-        self.dialect: Final = dialect
-        self._answers: Final = answers
-        self._is_chat: Final = is_chat
+        self._expected: Final = expected
         self._gate: EarlyErrorGate | None = None  # while it holds the head back
         self._early: tuple[ReplyHead, bytes] | None = None  # a head, and what came of the body, until more tells
         self._refused: _Refused | None = None  # from an end as Refused until that is decided
@@ -285,7 +294,7 @@ class Reply:
 
         Not of one that is put into Chat: the API of its model may have items between which that thinks again.
         """
-        is_text = self._is_chat and self.is_sse and self.bytes_out > _FIRST_EVENTS_BYTES
+        is_text = self._expected.is_chat and self.is_sse and self.bytes_out > _FIRST_EVENTS_BYTES
         return is_text and (self._chain is None or not self._chain.holds)
 
     @property
@@ -494,7 +503,7 @@ class Reply:
         if told is not None:
             last = told
         elif self._watch is not None and self.is_sse and self._may_add:
-            event = sse.error_event(error.reason, error.message, self.dialect)
+            event = sse.error_event(error.reason, error.message, self._expected.dialect)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
             last = event if self._is_between else b"\n\n" + event
         self._client.cut(last)
@@ -549,18 +558,18 @@ class Reply:
             translation = listener.translation
             if translation is not None:
                 filters = placed(filters, translation())
-            elif not data and not end and self._answers and status == _OK and self._may_hold:
+            elif not data and not end and self._expected.answers and status == _OK and self._may_hold:
                 self._early = (head, data)  # what comes of the body tells whether it is an error
                 return
             if status >= _ERRORS_FROM:
                 self._needs_first = False
                 if listener.secret:
-                    filters = placed(filters, ErrorRedaction(listener.secret, self.dialect))
+                    filters = placed(filters, ErrorRedaction(listener.secret, self._expected.dialect))
         began_ns = time.monotonic_ns()
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
         has_body = self._has_body = self._request.shape.method != b"HEAD" and status not in NO_BODY_STATUSES
-        if passed.has_address and listener is not None and not self._rewrites:
+        if passed.has_address and listener is not None and not self._expected.rewrites:
             filters = placed(filters, self._fields.address_filter(self._request, listener.addresses))
         watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
         if watch is not None:
@@ -570,7 +579,7 @@ class Reply:
             watch.feed(data)
         if self._needs_first and data and (first is None or first.feed(data)):
             self._has_first = True
-        answers = self._answers
+        answers = self._expected.answers
         if status == _OK and (answers or watch is not None) and translation is None and listener is not None:
             if watch is None:
                 # The way of most replies: not held, as they are whole and begin with no error.
@@ -598,7 +607,7 @@ class Reply:
                 self._has_first, self._first, self._watch = False, None, None
                 return
             if is_held and self._may_hold and has_body:
-                gate = self._gate = EarlyErrorGate(listener.secret, self.dialect)
+                gate = self._gate = EarlyErrorGate(listener.secret, self._expected.dialect)
                 filters = placed(filters, gate)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length

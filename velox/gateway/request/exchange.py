@@ -85,8 +85,6 @@ _NOT_READ: Final = BodyFields()
 _ERRORS_FROM: Final = 400
 _JSON: Final = (b"content-type", b"application/json")
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
-# A model thinks before the text of these. Other APIs have items between which it may think again.
-_COMPLETIONS: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 # Of a request that no upstream was asked for.
 _NOT_ASKED: Final = Answered(None, 0, None, False, False, 0, None, NO_KINDS)
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
@@ -735,25 +733,12 @@ class Exchange(AttemptHost):
         if route is not None and route.parts.entry.response_headers is not NO_RULES:
             filters = placed(filters, HeaderRuleFilter(route.parts.entry.response_headers))
         fields, rates = self.gateway.parts.reply_fields, self._reservation.limits.headers
-        plan = self.plan
-        rewrites = plan.tells_addresses
-        if rewrites:
+        expected = self.plan.expected
+        if expected.rewrites:
             self._addresses = self._address_filter()
             filters = placed(filters, self._addresses)
-        return Reply(
-            self.client,
-            self.head,
-            self.id,
-            self.loop,
-            fields,
-            rates,
-            filters=filters,
-            dialect=plan.dialect,
-            rewrites=rewrites,
-            answers=plan.answers,
-            is_chat=plan.endpoint in _COMPLETIONS,
-            thread=self.gateway.thread,
-        )
+        thread = self.gateway.thread
+        return Reply(self.client, self.head, self.id, self.loop, fields, rates, filters, expected, thread)
 
     def _pass_through(self, filters: Sequence[ReplyFilter]) -> None:
         """Have the reply pass these, too."""
@@ -861,7 +846,7 @@ class Exchange(AttemptHost):
                     return prepared
                 if client_api in COUNTS:
                     return adapter.estimate(self._client_request(client_api, model, attempt, None))
-            of_google = self.plan.tells_addresses and self.plan.dialect is Dialect.GOOGLE
+            of_google = self.plan.expected.rewrites and self.plan.dialect is Dialect.GOOGLE
             adapter.check_passes(self.plan.endpoint, self.head.path, of_google=of_google)
         if self.plan.has_addresses:
             target = None if self.plan.passed is None else self.plan.passed.target

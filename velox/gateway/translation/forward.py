@@ -128,7 +128,7 @@ class Forwarder:
         if shape.is_shared and (extras is None or self._only_passes(extras.names, rules)):
             # The same for all heads of a shape but for the values of its volatile fields, whatever their bodies.
             key = (shape, is_plain, None if rules is NO_RULES else rules)
-            built = self._built.get(key) or self._built.find(key)
+            built = self._built.known.get(key) or self._built.find(key)
             if built is None:
                 chosen = self._chosen(shape.fields, rules, is_plain=is_plain)
                 built = self._built.put(key, _built(self._target(shape), chosen, shape))

@@ -104,6 +104,11 @@ class RequestReader(RequestDecoder):
         self.held_bytes += n_bytes
         return True
 
+    def forget(self) -> bool:
+        """Forget the request that was answered. True: something of another one is here."""
+        self.head = self.body = None
+        return self._at < len(self._buffer)
+
     def leave_line(self, waiter: BudgetWaiter) -> None:
         """Wait for room no longer."""
         if self.waits:
@@ -266,7 +271,7 @@ class ClientHttp1Connection(Http1Replies):
         self._caller = ANYONE
         self._exchange: ClientExchange | None = None
         self._read_paused = False
-        self._write_paused = False
+        self.is_write_paused = False
         self._n_unsent = 0  # of what the client has still to take: taken of the room for bodies
         self._lacks_room = False  # for that: it is cut, unless it takes all in time
         self._pace: Final = Pace(ingress.pace)
@@ -277,11 +282,6 @@ class ClientHttp1Connection(Http1Replies):
         return f"<ClientHttp1Connection {self._state.name} {self._request!r}>"
 
     # -- for the gateway --------------------------------------------------------------------------
-
-    @property
-    def is_write_paused(self) -> bool:
-        """True while the client reads more slowly than it is written to."""
-        return self._write_paused
 
     @property
     def is_idle(self) -> bool:
@@ -301,12 +301,12 @@ class ClientHttp1Connection(Http1Replies):
     @property
     def direct_write(self) -> ChunkWriter | None:
         """See Http1Replies. Not after connection_lost(): uvloop's raises then."""
-        return None if self._transport is None or self._write_paused else self._transport.write
+        return None if self._transport is None or self.is_write_paused else self._transport.write
 
     def write(self, data: bytes) -> None:
         """Send bytes of the reply. Nothing happens when the client has left."""
         if self._transport is not None:
-            if self._write_paused:
+            if self.is_write_paused:
                 self._backlog.wrote(len(data))
             self._transport.write(data)
 
@@ -331,7 +331,7 @@ class ClientHttp1Connection(Http1Replies):
         head = request.head
         if close or self.ends_at_close or self.ingress.draining or head is None or not head.keep_alive:
             self._close()
-        elif self._write_paused:
+        elif self.is_write_paused:
             # The replies to requests that were sent ahead must not gather behind one that is not taken.
             self._state = _FLUSHING
         else:
@@ -339,12 +339,11 @@ class ClientHttp1Connection(Http1Replies):
 
     def _next(self) -> None:
         """Be ready for another request."""
-        request, ingress = self._request, self.ingress
-        request.head = request.body = None
+        ingress = self.ingress
         self._is_new = False
         self._state = _IDLE
         self.deadline_s = ingress.loop.time() + ingress.timeouts.keepalive_s
-        if request.buffered:
+        if self._request.forget():
             # Not from here: a client that pipelines thousands of requests must not grow the stack.
             self._await_turn()
 
@@ -438,7 +437,7 @@ class ClientHttp1Connection(Http1Replies):
         self._request.head = self._request.body = None
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self.is_write_paused = True
         self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.write_s
         if self._transport is not None:
             self._backlog.begin(self._transport)
@@ -462,7 +461,7 @@ class ClientHttp1Connection(Http1Replies):
             self.ingress.budget.give_of_reply(n_bytes)
 
     def resume_writing(self) -> None:
-        self._write_paused = self._lacks_room = False
+        self.is_write_paused = self._lacks_room = False
         self._give_unsent()
         if self._state is _ANSWERING:
             self.deadline_s = 0.0
@@ -583,7 +582,7 @@ class ClientHttp1Connection(Http1Replies):
         """A step took too long."""
         state, timeouts = self._state, self.ingress.timeouts
         self.deadline_s = 0.0
-        if self._write_paused or (state is _LINGER and is_sending(self._transport)):
+        if self.is_write_paused or (state is _LINGER and is_sending(self._transport)):
             if self._transport is not None and not self._lacks_room and self._backlog.is_taken(self._transport):
                 self.deadline_s = self.ingress.loop.time() + timeouts.write_s
                 return

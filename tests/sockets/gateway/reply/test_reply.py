@@ -19,7 +19,7 @@ from velox.gateway.access.endpoints import Routes
 from velox.gateway.reply.filters import ReplyFilter
 from velox.gateway.reply.headers import NO_ATTEMPTS, ReplyFields
 from velox.gateway.reply.outcome import Broken, Refused, Whole
-from velox.gateway.reply.reply import AnsweringAttempt, Reply
+from velox.gateway.reply.reply import AnsweringAttempt, ExpectedReply, Reply
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Answers, Dialect
@@ -66,7 +66,7 @@ def reply_for(
     dialect: Dialect = Dialect.OPENAI,
     http_1_0: bool = False,
     filters: Sequence[ReplyFilter] = (),
-    answers: int = Answers.ANYTHING,
+    answers: Answers = Answers.ANYTHING,
 ) -> Reply:
     request = request_head(method, http_1_0=http_1_0)
     client.is_http_1_0 = http_1_0
@@ -77,8 +77,7 @@ def reply_for(
         asyncio.get_running_loop(),
         ReplyFields(),
         filters=tuple(filters),
-        dialect=dialect,
-        answers=answers,
+        expected=ExpectedReply(dialect, answers),
     )
     reply.begin(Listener(), NO_ATTEMPTS)
     return reply
