@@ -25,7 +25,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -204,7 +204,13 @@ class Rig:
 
     def prepare(self, n_requests: int) -> None:
         """Encode what so many requests and replies take, so that run() does not."""
-        requests = self._requests.take(n_requests)
+        self._prepared(self._requests.take(n_requests), n_requests)
+
+    def prepare_these(self, requests: Sequence[bytes]) -> None:
+        """As prepare(), of requests that were encoded elsewhere."""
+        self._prepared(iter(requests), len(requests))
+
+    def _prepared(self, requests: Iterator[Any], n_requests: int) -> None:
         for client in self._clients:
             client.requests = requests
         self._upstream.replies = self._replies.take(n_requests)

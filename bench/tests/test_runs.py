@@ -74,6 +74,20 @@ def test_replicas_hold_their_bounds() -> None:
     ]
 
 
+def test_cold_kinds_are_timed_beside_known_ones() -> None:
+    """Both tables have their rows. What the figures are, is nobody's gate."""
+    command = [sys.executable, "-m", "bench.cold_kinds", "--rounds", "2"]
+    run = subprocess.run(command, cwd=ROOT, env=ENV, check=True, capture_output=True, text=True, timeout=120)
+
+    rows = [line.split(" | ")[0] for line in run.stdout.splitlines() if line.startswith("| ")]
+    assert rows == [
+        "| what is new",
+        *("| known", "| a new key", "| a new model", "| a new version of an SDK", "| eight fields of new names"),
+        "| a new key, model and version",
+        *("| requests of known callers", "| by themselves", "| between those of a hostile caller"),
+    ]
+
+
 def test_timing_of_keys_has_a_verdict_for_each_table() -> None:
     """B-28's command prints both tables and a verdict for each. What the verdict is, is nobody's gate."""
     command = [sys.executable, "-m", "bench.key_timing", "--tries", "50"]
