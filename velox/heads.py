@@ -6,10 +6,10 @@ Knows: shapes. Does not know: how a head was read or where it goes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 __all__ = [
     "NO_BODY_STATUSES",
@@ -35,11 +35,14 @@ ShapeField: TypeAlias = tuple[bytes, bytes | None]
 # RFC 9110 §6.4.1: these never carry content, whatever their headers say.
 NO_BODY_STATUSES: Final = frozenset({204, 304})
 
+_NAME_OF: Final = itemgetter(0)
 _FIELD_LINE: Final = re.compile(rb"([^:]++): ([^\r]++)\r\n")
 
 
-def filled(fields: Iterable[ShapeField], values: Iterable[bytes]) -> Headers:
+def filled(fields: Iterable[ShapeField], values: Sequence[bytes]) -> Headers:
     """Return the fields of a shape with the values of one head in their places."""
+    if not values:
+        return cast(Headers, [*fields])  # which have all of theirs
     left = iter(values)
     return [(name, next(left) if value is None else value) for name, value in fields]
 
@@ -230,11 +233,13 @@ class RequestHead:
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of `name` (lower-case), or None."""
-        n_values = 0
-        for key, value in self.shape.fields:
-            if key == name:
-                return self.values[n_values] if value is None else value
-            n_values += value is None
+        fields = self.shape.fields
+        if name in map(_NAME_OF, fields):  # most that are asked for are not there
+            n_values = 0
+            for key, value in fields:
+                if key == name:
+                    return self.values[n_values] if value is None else value
+                n_values += value is None
         if self.extras is None or name not in self.extras.names:
             return None
         return dict(self.extras.headers)[name]

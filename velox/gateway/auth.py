@@ -206,11 +206,11 @@ def presented_key(head: RequestHead) -> bytes:
 def _presented(head: RequestHead) -> set[bytes]:
     """Return all credentials of a request; one of another scheme than Bearer begins with _OTHER_SCHEME."""
     found: set[bytes] = set()
-    for name, value in head.headers:
+    for name, value in [field for field in head.headers if field[0] in _CREDENTIALS]:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
             found.add(key.strip() if scheme.lower() == _SCHEME else _OTHER_SCHEME + value)
-        elif name in _KEY_HEADERS:
+        else:
             found.add(value)
     if head.offer is not None:
         found |= {OPENAI.key_in(protocol) for protocol in head.offer.protocols}

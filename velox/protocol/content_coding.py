@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
-from velox.heads import Header
+from velox.heads import RequestHead
 
 __all__ = ["ACCEPTED", "Decoder", "Inflater", "coding_of", "decoding", "zstd_decoder"]
 
@@ -80,11 +80,11 @@ class Inflater:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
-def coding_of(headers: Iterable[Header]) -> bytes:
+def coding_of(head: RequestHead) -> bytes:
     """Return how a body is coded, b"" if it is not. Raises VeloxError for another coding than those, or several."""
-    named = [value for name, value in headers if name == _FIELD]
-    if not named:
+    if head.header(_FIELD) is None:
         return b""
+    named = [value for name, value in head.headers if name == _FIELD]
     codings = [word for word in b",".join(named).lower().replace(b"\t", b" ").replace(b" ", b"").split(b",") if word]
     found = [coding for word in codings if (coding := _ALIASES.get(word, word))]
     coding = found[0] if found else b""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
-from velox.heads import Headers
+from velox.heads import Headers, RequestHead
 from velox.protocol.content_coding import coding_of, decoding
 from velox.protocol.steps import finished
 
@@ -115,13 +115,13 @@ def test_window_that_is_too_large_is_refused() -> None:
 )
 def test_coding_is_known(headers: Headers, coding: bytes) -> None:
     """N6: an empty one is none."""
-    assert coding_of(headers) == coding
+    assert coding_of(RequestHead.of(b"POST", b"/", headers)) == coding
 
 
 @pytest.mark.parametrize("value", [b"br", b"gzip, zstd", b"gzip, gzip", b"compress", b"aws-chunked", b"\xff"])
 def test_other_coding_is_refused_with_those_that_are_taken(value: bytes) -> None:
     """C16: RFC 9110 §15.5.16: the answer says which codings would have been accepted."""
     with pytest.raises(VeloxError) as refused:
-        coding_of([(b"content-encoding", value)])
+        coding_of(RequestHead.of(b"POST", b"/", [(b"content-encoding", value)]))
     assert (refused.value.reason, refused.value.status) == (Reason.UNSUPPORTED_ENCODING, 415)
     assert refused.value.headers == ((b"accept-encoding", b"zstd, gzip, deflate"),)

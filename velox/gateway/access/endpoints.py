@@ -134,7 +134,7 @@ class Routes:
             return facts
         if head.content_length and head.method in WITHOUT_CONTENT:
             raise has_content()
-        coding_of(head.headers)  # which refuses those that are not decoded here
+        coding_of(head)  # which refuses those that are not decoded here
         if facts.row is not None and head.method == b"POST":
             _check_media(head, facts.row)
         return facts

@@ -37,9 +37,10 @@ _COMPLETIONS: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
 
 
-@dataclass(frozen=True, slots=True)  # not a tuple: its attributes are read some 20 times for each request
+# Not a tuple: its attributes are read some 20 times for each request. Not frozen: that would triple the cost of one.
+@dataclass(slots=True, eq=False)
 class RequestPlan:
-    """One kind of request.
+    """One kind of request. Not to be modified.
 
     dialect: of the client. names_model: a body of this path names a model, or the path itself does, whose tokens can be
     estimated. reads_body: its body is JSON that names one. reads_form: it is such a form. fills: where either names
@@ -101,8 +102,8 @@ def plan_of(
 
     asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself.
     """
-    path, headers = endpoints.facts(head.path), head.headers
-    terms = client_terms(headers)
+    path = endpoints.facts(head.path)
+    terms = client_terms(head.headers)
     is_post = head.method == b"POST"
     is_count = is_post and (path.client_api in _COUNTS or path.route is Endpoint.TOKENIZE)
     reads, row = reads_body(path, head), path.row
@@ -138,7 +139,7 @@ def plan_of(
         passed,
         reads_texts,
         passed is not None or tells or dialect is Dialect.GOOGLE,
-        head.has_body and coding_of(headers) != b"",
+        head.has_body and coding_of(head) != b"",
         is_form,
         row is not None and row.fills,
         is_post and path.names_lines,

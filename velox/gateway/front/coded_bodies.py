@@ -86,7 +86,7 @@ class _CodedRequest:
         error: VeloxError | None = None
         try:
             async with bodies.turn:
-                steps = decoding(coding_of(head.headers), body, bodies.most_bytes, self._hold)
+                steps = decoding(coding_of(head), body, bodies.most_bytes, self._hold)
                 decoded = await in_steps(steps)
         except VeloxError as exc:
             error = untraced(exc)

@@ -77,7 +77,7 @@ def rules_of(caller: Caller, rules: Iterable[LimitRule]) -> tuple[LimitRule, ...
     """
     found = [LimitRule(name, scope, rates) for name, scope, rates in _own(caller) if rates != NO_RATES]
     for rule in rules:
-        if rule.of_key:
+        if rule.of_key and caller.terms.rates != NO_RATES:
             rule = replace(rule, rates=caller.terms.rates.over(rule.rates), own=caller.terms.rates)
         if (rule.scope is Scope.TEAM and not caller.terms.team) or (rule.scope is Scope.USER and not caller.terms.user):
             continue

@@ -27,6 +27,7 @@ COST_HEADER: Final = b"x-velox-cost"
 MAX_TIMEOUT_MS: Final = 86_400_000  # a day, as for the settings
 _SDK_TIMEOUTS: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")  # seconds; Python's SDK, Node's
 _SDK_RETRY_COUNT: Final = b"x-stainless-retry-count"
+_READ: Final = frozenset({TIMEOUT_HEADER, PRIORITY_HEADER, COST_HEADER, _SDK_RETRY_COUNT, *_SDK_TIMEOUTS})
 _MS: Final = re.compile(rb"[0-9]{1,9}")
 _SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -54,7 +55,7 @@ def client_terms(headers: Headers) -> ClientTerms:
     own_s = sdk_s = math.inf
     retries_itself = wants_cost = False
     priority: Priority | None = None
-    for name, value in headers:
+    for name, value in [field for field in headers if field[0] in _READ]:
         if name == TIMEOUT_HEADER:
             own_s = _own_s(value)
         elif name in _SDK_TIMEOUTS:

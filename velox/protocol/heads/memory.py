@@ -298,6 +298,10 @@ class LineMemory(Generic[K, S]):
         several -= self._repeats
         starts: list[bytes | None] = []
         for line, field in zip(head.lines, head.fields, strict=True):
+            mark = None if several else self.marks.get(line)
+            if mark is not None:
+                starts.append(mark.start)
+                continue
             start = None if field is None else self._start(line, field)
             if field is not None and field[0] in several:
                 if start in self._volatile_starts:

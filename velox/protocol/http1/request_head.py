@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 import httptools
@@ -88,6 +89,7 @@ _VERSION: Final = re.compile(rb"HTTP/[1-9]\.[0-9]")
 # A reg-name without the characters that attacks use (R-H1-2), IPv4 or [IPv6]; then a port.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _ZERO: Final = ord("0")
+_NAME_OF: Final = itemgetter(0)
 _UNDERSCORE: Final = ord("_")  # as a number: to look for it as bytes raises and drops an error inside CPython
 # RFC 9110 §5.5 allows more space around a value; a server in front of us that does not strip it sees another body.
 _FRAMING_LINE: Final = re.compile(rb"\r\n(?:content-length: ?[0-9]+|transfer-encoding: ?chunked)\r\n", re.IGNORECASE)
@@ -193,20 +195,20 @@ class HeadReader:
         if unknown is None or unknown[0] is not request:
             return
         _, lines, fields = unknown
-        names = [name for name, _ in fields]
+        names = [*map(_NAME_OF, fields)]
         # A head that asks for an answer of its own kind is too rare to be worth a plan.
         if request.offer is not None or len(lines) != len(fields) + 3 or b"expect" in names:
             return
-        credentials = [at for at, name in enumerate(names, 1) if name in CREDENTIALS]
-        if len(credentials) > 1:
+        credentials = CREDENTIALS.intersection(names)
+        if len(credentials) > 1 or any(names.count(name) > 1 for name in credentials):
             return
-        caller = lines[credentials[0]] if credentials else None
+        caller = next((lines[names.index(name) + 1] for name in credentials), None)
         if not self._memory.wants(caller):
             return
         length_at, length_start = length_line(lines, fields)
         if request.content_length is not None and length_at < 0:
             return
-        passed = {name for name, _ in request.shape.fields}
+        passed = set(map(_NAME_OF, request.shape.fields))
         said = [None, *[field if field[0] in passed else None for field in fields], None, None]
         learnt = HeadLines(lines, said, length_at, length_start)
         memory, beside = self._memory, self._beside
