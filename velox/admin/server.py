@@ -136,7 +136,7 @@ class AdminServer:
 
     def crashed(self, exc: Exception) -> None:
         """Record an error that is a bug."""
-        self._logger.error("a connection of the admin listener failed: %s", crash_text(exc))
+        self._logger.error("a connection of the admin listener failed: %(error)s", {"error": crash_text(exc)})
 
     # -- for exchanges ------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class AdminServer:
         except RefusalError as refusal:
             return refusal.reply
         except Exception as exc:
-            self._logger.error("an admin page failed: %s", crash_text(exc))
+            self._logger.error("an admin page failed: %(error)s", {"error": crash_text(exc)})
             return Reply(500, b"this page failed; the log says why\n")
 
     def renew(self, client: Client) -> None:

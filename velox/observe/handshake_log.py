@@ -38,4 +38,7 @@ class HandshakeLog:
         self._next_s = now_s + _EVERY_S
         counts = ", ".join(f"{n} {cause.name.lower()}" for cause, n in zip(TlsFailure, self._counts, strict=True) if n)
         self._counts = [0] * len(TlsFailure)
-        self._logger.warning("TLS handshakes with clients failed: %s (next line in %g s)", counts, _EVERY_S)
+        self._logger.warning(
+            "TLS handshakes with clients failed: %(causes)s (next line in %(next_s)g s)",
+            {"causes": counts, "next_s": _EVERY_S},
+        )

@@ -15,6 +15,7 @@ import logging
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from typing import Final, TextIO
 
 __all__ = ["crash_text", "operations_logger", "take_over"]
@@ -84,6 +85,9 @@ class _JsonFormatter(logging.Formatter):
         if record.name == _NAME:
             # Of a process that died: why, and where it stood, as runtime/processes/crashes.py lets it be said.
             line |= {name: vars(record)[name] for name in _MORE if vars(record).get(name)}
+            # What stands in the message by name: logger.error("... %(upstream)s ...", {"upstream": name}).
+            if isinstance(record.args, Mapping):
+                line |= {name: _field(value) for name, value in record.args.items() if name not in line}
         return json.dumps(line).replace("\x7f", "\\u007f")
 
 
@@ -93,6 +97,10 @@ class _PlainFormatter(logging.Formatter):
         more = vars(record).get("traceback") if record.name == _NAME else None
         told = f"\n{more}" if more else ""
         return f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {printable}{told}"
+
+
+def _field(value: object) -> object:
+    return value if isinstance(value, int | float) else str(value)[:_MAX_TEXT]
 
 
 def _text(record: logging.LogRecord) -> str:

@@ -59,12 +59,16 @@ class AdminCertificate:
         except (CertificateError, OSError) as exc:
             if self._seen.doubtful_s(now_s) >= _BAD_FOR_S:
                 self._seen.take(mark)
-                self._logger.error("the new TLS certificate can't be used, the previous one stays in use: %s", exc)
+                self._logger.error(
+                    "the new TLS certificate can't be used, the previous one stays in use: %(error)s", {"error": exc}
+                )
             return
         self._seen.take(mark)
         if found != self._now:
             self._now, self.context = found, context
-            self._logger.info("the admin listener's certificate is new, and valid until %s", found.not_after)
+            self._logger.info(
+                "the admin listener's certificate is new, and valid until %(not_after)s", {"not_after": found.not_after}
+            )
 
     def _mark(self) -> tuple[FileState, ...]:
         return tuple(map(file_state, self._files))

@@ -76,14 +76,14 @@ class BucketWatch:
         if not self._has_overflowed and self._memory.overflowed():
             self._has_overflowed = True
             self._logger.error(
-                "rate limits: no free bucket, of %d (VELOX_LIMIT_BUCKETS): "
+                "rate limits: no free bucket, of %(buckets)d (VELOX_LIMIT_BUCKETS): "
                 "limits without one hold in each worker only (velox_limit_rows_overflow_total)",
-                self._memory.statistics().rows,
+                {"buckets": self._memory.statistics().rows},
             )
         if not self._is_over_share and self._memory.over_share():
             self._is_over_share = True
             self._logger.warning(
-                "rate limits: a key names over %d new models a minute, its other models share one bucket of each limit "
-                "(velox_limit_rows_over_share_total)",
-                self._memory.share,
+                "rate limits: a key names over %(models)d new models a minute, its other models share "
+                "one bucket of each limit (velox_limit_rows_over_share_total)",
+                {"models": self._memory.share},
             )

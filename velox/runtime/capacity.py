@@ -418,7 +418,8 @@ class MemoryGuard:
             # Once: around the limit it goes up and down. The metrics show how long it lasts.
             self._is_logged = True
             self._logger.warning(
-                "memory limit reached, new requests are refused: %d MiB (VELOX_MEMORY_*)", n_bytes >> 20
+                "memory limit reached, new requests are refused: %(memory_mib)d MiB (VELOX_MEMORY_*)",
+                {"memory_mib": n_bytes >> 20},
             )
         if state is MemoryState.FULL:
             # Not taken back: a worker that was over the hard limit once is replaced, even if it gets better.

@@ -176,5 +176,7 @@ class ConfigFollower:
                     self._loop.call_later(_PAUSE_S, self._step)
                     return
         except Exception as exc:  # a bug, or no memory: the worker goes on with what it has
-            self._logger.error("the new configuration could not be applied in this worker: %s", crash_text(exc))
+            self._logger.error(
+                "the new configuration could not be applied in this worker: %(error)s", {"error": crash_text(exc)}
+            )
         self._steps = None

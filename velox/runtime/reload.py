@@ -405,7 +405,10 @@ class Reload:
         self._answer(ReloadAnswer(self._answers_upto, self.snapshot.number, self._changes, result.restart, age_s=age_s))
         what = result.summary or "nothing has changed"
         more = f"; needs a restart: {', '.join(result.restart)}" if result.restart else ""
-        self._logger.info("configuration %d is in use: %s%s", self.snapshot.number, what, more)
+        self._logger.info(
+            "configuration %(configuration)d is in use: %(changes)s%(more)s",
+            {"configuration": self.snapshot.number, "changes": what, "more": more},
+        )
         for line in advice(self.settings):
             if line not in before:
                 self._logger.warning("%s", line)
@@ -417,8 +420,8 @@ class Reload:
         n = len(problems)
         more = f", here the first {_MOST_LOGGED}" if n > _MOST_LOGGED else ""
         self._logger.error(
-            "the configuration can't be used, number %d stays in use: %d problem%s%s",
-            *(self.snapshot.number, n, "s" * (n > 1), more),
+            "the configuration can't be used, number %(configuration)d stays in use: %(problems)d problem%(more)s",
+            {"configuration": self.snapshot.number, "problems": n, "more": f"{'s' * (n > 1)}{more}"},
         )
         for problem in problems[:_MOST_LOGGED]:
             self._logger.error("%s", problem)

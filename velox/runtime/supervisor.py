@@ -25,7 +25,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -350,11 +350,12 @@ class Supervisor:
         if self._backfill is not None:
             self._backfill.died(ended.now_s, ended_well=not ended.status)
         if os.WIFSIGNALED(ended.status) and not self._is_stopped:
-            self._log_death("the budget loader died (%s)", ended.how, reason="died", traceback=ended.told)
+            fields = {"exit": ended.how}
+            self._log_death("the budget loader died (%(exit)s)", fields, reason="died", traceback=ended.told)
 
-    def _log_death(self, message: str, *values: object, reason: str, traceback: str) -> None:
+    def _log_death(self, message: str, fields: Mapping[str, object], *, reason: str, traceback: str) -> None:
         """Log why a process died and where it stood, as one line."""
-        self._logger.error(message, *values, extra={"reason": reason, "traceback": traceback})
+        self._logger.error(message, fields, extra={"reason": reason, "traceback": traceback})
 
     def _worker_ended(self, slot: Slot, process: WorkerProcess, ended: Ended) -> None:
         """Clean up after a worker, and say when the next one starts."""
@@ -375,18 +376,24 @@ class Supervisor:
             # SIGTERM ends one that did not serve yet. A second signal means that the rest is killed.
             if status not in (0, signal.SIGTERM) and self._n_stops == 1:
                 how, reason = ended.how, cause.name.lower()
-                self._log_death("worker %d died during shutdown (%s)", slot.index, how, reason=reason, traceback=told)
+                fields = {"worker": slot.index, "exit": how}
+                self._log_death(
+                    "worker %(worker)d died during shutdown (%(exit)s)", fields, reason=reason, traceback=told
+                )
             return
         if was_asked_to_stop:
-            self._logger.info("worker %d: the replaced process has exited (%s)", slot.index, ended.how)
+            self._logger.info(
+                "worker %(worker)d: the replaced process has exited (%(exit)s)",
+                {"worker": slot.index, "exit": ended.how},
+            )
             return
         was_well = now_s - process.started_s >= _HEALTHY_AFTER_S
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
         slot.respawn_at_s = now_s + slot.backoff_s
         process.status.count_restart(cause)
-        message = "worker %d died (%s); the next one starts in %g s"
-        values = (slot.index, ended.how, slot.backoff_s)
-        self._log_death(message, *values, reason=cause.name.lower(), traceback=told)
+        message = "worker %(worker)d died (%(exit)s); the next one starts in %(next_s)g s"
+        died = {"worker": slot.index, "exit": ended.how, "next_s": slot.backoff_s}
+        self._log_death(message, died, reason=cause.name.lower(), traceback=told)
 
     def _fill(self, slot: Slot, now_s: float) -> None:
         """Have one worker in the slot that serves, and another one when it asks for it."""
@@ -404,7 +411,10 @@ class Supervisor:
         elif serving.status.wants_successor and not other.pid and now_s >= slot.replace_at_s:
             slot.replace_at_s = now_s + _REPLACE_AGAIN_S
             size = serving.status.resident_bytes >> 20
-            self._logger.warning("worker %d is replaced: it has %d MiB of memory (VELOX_MEMORY_*)", slot.index, size)
+            self._logger.warning(
+                "worker %(worker)d is replaced: it has %(memory_mib)d MiB of memory (VELOX_MEMORY_*)",
+                {"worker": slot.index, "memory_mib": size},
+            )
             self._start_worker(slot, other)
         if slot.other.leave_by_s and now_s >= slot.other.leave_by_s:
             os.kill(slot.other.pid, signal.SIGKILL)
@@ -492,7 +502,10 @@ class Supervisor:
         self._gateway.draining = True
         self._reload.stop()
         self._drain_until_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
-        self._logger.info("shutdown begins: draining, running requests have %g s", self._settings.drain_timeout_s)
+        self._logger.info(
+            "shutdown begins: draining, running requests have %(seconds)g s",
+            {"seconds": self._settings.drain_timeout_s},
+        )
         # First: what connects to a socket that its worker has let go of would get no answer.
         self._listeners.close()
         for process in self._running():
@@ -528,13 +541,24 @@ class Supervisor:
         admin = "off" if self._admin is None else self._admin.url
         took_ms = (time.monotonic_ns() - self._gateway.started_ns) / 1e6
         self._logger.info(
-            "velox %s ready in %.0f ms: listening on %s, admin on %s, %d workers, upstream %s",
-            *(VERSION, took_ms, self._listeners.url, admin, self._settings.workers, upstream),
+            "velox %(version)s ready in %(took_ms).0f ms: listening on %(listen)s, admin on %(admin)s, "
+            "%(workers)d workers, upstream %(upstreams)s",
+            {
+                "version": VERSION,
+                "took_ms": took_ms,
+                "listen": self._listeners.url,
+                "admin": admin,
+                "workers": self._settings.workers,
+                "upstreams": upstream,
+            },
         )
         models = {route.name: route.match.models for route in self._settings.routes}
         for entry in self._settings.found_upstreams:
             names = ", ".join(pattern.replace("*", "...") for pattern in models[entry.name])
-            self._logger.info("found %s: models %s go to %s", entry.where, names, entry.origins[0])
+            self._logger.info(
+                "found %(variable)s: models %(models)s go to %(origin)s",
+                {"variable": entry.where, "models": names, "origin": entry.origins[0]},
+            )
         for line in advice(self._settings, sim=self._sim_origin is not None):
             self._logger.warning("%s", line)
         if self._settings.auth == "none":

@@ -200,9 +200,11 @@ def _models(
 ) -> ModelsPage:
     def on_problem(upstream: str, problem: str | None) -> None:
         if problem is None:
-            logger.info("the models of upstream %s can be read again", upstream)
+            logger.info("the models of upstream %(upstream)s can be read again", {"upstream": upstream})
         else:
-            logger.warning("the models of upstream %s can't be read: %s", upstream, problem)
+            logger.warning(
+                "the models of upstream %(upstream)s can't be read: %(error)s", {"upstream": upstream, "error": problem}
+            )
 
     sources = ModelSources(loop, fetch_list, fetch_model=fetch_model, on_problem=on_problem, on_bug=recorder.crashed)
     return ModelsPage(sources, settings.paths, _describing(settings))

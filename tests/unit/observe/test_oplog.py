@@ -40,6 +40,23 @@ def test_message_is_cut_to_256_characters() -> None:
     assert said("%s", "x" * 1000)["message"] == "x" * 256
 
 
+def test_values_of_a_line_are_fields_too() -> None:
+    """So that a collector of logs can ask for one upstream; a terminal shows the sentence alone."""
+    stream = io.StringIO()
+    logger = operations_logger(stream)
+    logger.error(
+        "the upstream %(upstream)s fails: %(error)s (%(n)d)", {"upstream": "a", "error": OSError("no" * 400), "n": 3}
+    )
+    logger.error("the level is %(level)s", {"level": "mine"})
+
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["message"].startswith("the upstream a fails: nono") and len(first["error"]) == 256
+    assert (first["upstream"], first["n"]) == ("a", 3)
+    assert (second["message"], second["level"]) == ("the level is mine", "error"), (
+        "a field hides none of the line's own"
+    )
+
+
 def test_death_of_a_process_is_one_line_with_reason_and_traceback() -> None:
     """As fields, of which an empty one is left out; for a person at a terminal the traceback follows the line."""
     stream = io.StringIO()

@@ -113,7 +113,7 @@ class Api:
         except AccountsError as error:
             return self._refusal(request, refused(error))
         except StoreError as error:
-            self._logger.warning("admin API: the database can't be used: %s", error)
+            self._logger.warning("admin API: the database can't be used: %(error)s", {"error": error})
             return self._refusal(
                 request, ApiError(503, "database", "the database can't be used now; the operations log says why")
             )

@@ -66,6 +66,12 @@ class KeyCorrections:
         self._metrics.count_key_corrections(self._holder, len(told))
         holder = self._holder.name.lower()
         for name in told[:_MOST_LOGGED]:
-            self._logger.error("key %s %s: corrected (held by: %s)", name, what, holder)
+            self._logger.error(
+                "key %(key)s %(difference)s: corrected (held by: %(holder)s)",
+                {"key": name, "difference": what, "holder": holder},
+            )
         if len(told) > _MOST_LOGGED:
-            self._logger.error("%d more keys that %s: corrected (held by: %s)", len(told) - _MOST_LOGGED, what, holder)
+            self._logger.error(
+                "%(keys)d more keys that %(difference)s: corrected (held by: %(holder)s)",
+                {"keys": len(told) - _MOST_LOGGED, "difference": what, "holder": holder},
+            )

@@ -168,9 +168,11 @@ class KeyWatch:
         self._publish(wall_s)
         n_gone, n_back = len(before - self._by_digest.keys()), len(self._by_digest.keys() - before)
         if n_gone:
-            self._logger.info("client keys have expired: %d", n_gone)
+            self._logger.info("client keys have expired: %(keys)d", {"keys": n_gone})
         if n_back:
-            self._logger.info("the clock was set back, expired client keys are active again: %d", n_back)
+            self._logger.info(
+                "the clock was set back, expired client keys are active again: %(keys)d", {"keys": n_back}
+            )
 
     def take_changes(self) -> KeyUpdate:
         """Return what the keys that have changed since the last time are now."""
@@ -220,7 +222,7 @@ class KeyWatch:
         """Tell whether so many keys may be active; where it is news that they may not, log it."""
         was_full, self._is_full = self._is_full, n > MOST_KEYS
         if self._is_full and not was_full:
-            self._logger.error("more than %d keys: further managed keys are not active", MOST_KEYS)
+            self._logger.error("more than %(keys)d keys: further managed keys are not active", {"keys": MOST_KEYS})
         return not self._is_full
 
     def _judge(self, content: bytes, why: str | None) -> None:
@@ -242,7 +244,10 @@ class KeyWatch:
         self._status.key_file_is_bad = True
         self._status.count_key_file(taken=False)
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        self._logger.error("VELOX_API_KEYS_FILE can't be used, the keys stay as they were: %s%s", why, more)
+        self._logger.error(
+            "VELOX_API_KEYS_FILE can't be used, the keys stay as they were: %(error)s%(more)s",
+            {"error": why, "more": more},
+        )
 
     def _take(self, others: tuple[KeyEntry, ...]) -> None:
         was_bad, self._status.key_file_is_bad = self._status.key_file_is_bad, False
@@ -254,8 +259,8 @@ class KeyWatch:
         self._status.count_key_file(taken=True)
         now = self._by_digest.keys()
         self._logger.info(
-            "VELOX_API_KEYS_FILE changed: %d keys more, %d fewer; clients must present one of %d",
-            *(len(now - before), len(before - now), len(now)),
+            "VELOX_API_KEYS_FILE changed: %(added)d keys more, %(removed)d fewer; clients must present one of %(keys)d",
+            {"added": len(now - before), "removed": len(before - now), "keys": len(now)},
         )
 
     def _entries(self) -> Iterable[KeyEntry]:
@@ -394,7 +399,9 @@ class Certificates:
             if self._files_seen.doubtful_s(now_s) >= _BAD_FOR_S:
                 self._files_seen.take(mark)
                 self._status.count_tls_reload(taken=False)
-                self._logger.error("the new TLS certificate can't be used, the previous one stays in use: %s", exc)
+                self._logger.error(
+                    "the new TLS certificate can't be used, the previous one stays in use: %(error)s", {"error": exc}
+                )
             return
         self._files_seen.take(mark)
         if found == self._now:
@@ -403,12 +410,16 @@ class Certificates:
         self._snapshot.publish(found)
         self._status.tls_not_after_s = found.not_after_s
         self._status.count_tls_reload(taken=True)
-        self._logger.info("the new TLS files are in use; the certificate is valid until %s", found.not_after)
+        self._logger.info(
+            "the new TLS files are in use; the certificate is valid until %(not_after)s", {"not_after": found.not_after}
+        )
         self._warn_if_expired()
 
     def _warn_if_expired(self) -> None:
         if self._now.is_expired:
-            self._logger.warning("the certificate in VELOX_TLS_CERT has expired on %s", self._now.not_after)
+            self._logger.warning(
+                "the certificate in VELOX_TLS_CERT has expired on %(not_after)s", {"not_after": self._now.not_after}
+            )
 
     def _mark(self) -> _Mark:
         """Return what differs when one of the files has changed."""
@@ -425,7 +436,9 @@ class Certificates:
             self.context = renewed_context(self.context, self._now, found, self._protocols)
         except OSError as exc:
             # It was good a moment ago, in the supervisor: this is about memory or descriptors.
-            self._logger.error("the new TLS certificate could not be loaded in this worker: %s", exc.strerror)
+            self._logger.error(
+                "the new TLS certificate could not be loaded in this worker: %(error)s", {"error": exc.strerror}
+            )
             return
         self._now = found
         tls.context = self.context

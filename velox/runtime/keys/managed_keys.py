@@ -179,7 +179,10 @@ class ManagedKeys:
     def _tell(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
-            self._logger.error("managed keys can't be read, they stay as they were: %s: %s", self._path, problem)
+            self._logger.error(
+                "managed keys can't be read, they stay as they were: %(path)s: %(error)s",
+                {"path": self._path, "error": problem},
+            )
 
     def _part(self, whole: Iterator[KeyState | None]) -> list[ChangedKey]:
         try:
@@ -225,7 +228,9 @@ class ManagedKeys:
         if not lines:
             self._changes_state = state  # all is read, or the last line is not whole yet
             if b"\n" in content and state != self._broken:
-                self._logger.error("managed keys: a line is damaged, all is read again: %s", self._changes_path)
+                self._logger.error(
+                    "managed keys: a line is damaged, all is read again: %(path)s", {"path": self._changes_path}
+                )
                 self._state, self._broken = None, state
         self._changes_at += n_read
         self._has_more = bool(lines)

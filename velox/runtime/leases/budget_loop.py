@@ -154,6 +154,6 @@ class BudgetLoop:
             what = "503 for what needs more than was granted"
             if self._fallback == "local":
                 what = f"each gateway spends its share of them, of strict ones what it was granted; then {what}"
-            message = "Redis is unavailable for budgets: %s; %s (VELOX_REDIS_FALLBACK=%s)"
-            self._logger.error(message, why, what, self._fallback)
+            message = "Redis is unavailable for budgets: %(error)s; %(effect)s (VELOX_REDIS_FALLBACK=%(fallback)s)"
+            self._logger.error(message, {"error": why, "effect": what, "fallback": self._fallback})
         self._why = why

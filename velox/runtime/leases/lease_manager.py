@@ -487,7 +487,8 @@ class LeaseManager:
                 else "limited requests get 503"
             )
             self._logger.error(
-                "Redis is unavailable for limits: %s; %s (VELOX_REDIS_FALLBACK=%s)", why, what, self._fallback
+                "Redis is unavailable for limits: %(error)s; %(effect)s (VELOX_REDIS_FALLBACK=%(fallback)s)",
+                {"error": why, "effect": what, "fallback": self._fallback},
             )
         self._why = why
 

@@ -129,7 +129,10 @@ class AlertWatch:
             for alert in alerts:
                 if len(self._waiting) >= _MOST_WAITING:
                     self._memory.count_alert(AlertCount.DROPPED)
-                    self._logger.error("budget alert dropped: %d wait already for VELOX_ALERT_WEBHOOK", _MOST_WAITING)
+                    self._logger.error(
+                        "budget alert dropped: %(alerts)d wait already for VELOX_ALERT_WEBHOOK",
+                        {"alerts": _MOST_WAITING},
+                    )
                     continue
                 self._waiting.append(alert)
                 self._queue.put(alert)
@@ -166,7 +169,7 @@ class AlertWatch:
             if why.startswith("refused"):
                 break
         self._memory.count_alert(AlertCount.FAILED)
-        self._logger.error("budget alert could not be sent to VELOX_ALERT_WEBHOOK: %s", why)
+        self._logger.error("budget alert could not be sent to VELOX_ALERT_WEBHOOK: %(error)s", {"error": why})
         return True
 
     # -- the file -----------------------------------------------------------------------------------
@@ -183,7 +186,9 @@ class AlertWatch:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            self._logger.warning("%s can't be read: budget alerts of open windows may be sent again", self._path.name)
+            self._logger.warning(
+                "%(file)s can't be read: budget alerts of open windows may be sent again", {"file": self._path.name}
+            )
             return {}
         if self._hook is not None and waiting:
             self._waiting.extend(waiting)
@@ -206,7 +211,8 @@ class AlertWatch:
                 new.replace(self._path)
             except OSError as exc:
                 self._logger.error(
-                    "%s can't be written: %s; after a restart budget alerts may be sent again", _FILE, exc.strerror
+                    "%(file)s can't be written: %(error)s; after a restart budget alerts may be sent again",
+                    {"file": _FILE, "error": exc.strerror},
                 )
 
 

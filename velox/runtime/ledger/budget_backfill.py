@@ -491,7 +491,9 @@ class BudgetBackfill:
         if code == _IS_READ:
             return
         if code is None and not is_stopped():
-            self._logger.error("budgets: earlier spend in the ledger could not be read in %g s", self._start_s)
+            self._logger.error(
+                "budgets: earlier spend in the ledger could not be read in %(seconds)g s", {"seconds": self._start_s}
+            )
         if code != _IS_WAITING and not is_stopped():
             self._restore(rules, keys, is_stopped, on_reaped)
         self._read_later(rules)
@@ -511,14 +513,18 @@ class BudgetBackfill:
             on_reaped(pid)
         self._lacking = self._now_lacking(rules)
         if self._lacking:
-            message = "budgets: earlier spend of %d of %d rules is unknown: %s (VELOX_BUDGETS_UNREAD=%s)"
+            message = (
+                "budgets: earlier spend of %(unknown)d of %(rules)d rules is unknown: %(effect)s "
+                "(VELOX_BUDGETS_UNREAD=%(policy)s)"
+            )
             policy = self._settings.budgets_unread
             what = {
                 "strict": "strict ones refuse until it is read, others begin at 0",
                 "refuse": "they refuse until it is read",
                 "allow": "they begin at 0 until it is read",
             }[policy]
-            self._logger.error(message, len(self._lacking), len(by_identity(rules)), what, policy)
+            n, n_rules = len(self._lacking), len(by_identity(rules))
+            self._logger.error(message, {"unknown": n, "rules": n_rules, "effect": what, "policy": policy})
 
     def _now_lacking(self, rules: Iterable[BudgetRule]) -> frozenset[int]:
         digests = frozenset(rule_digest(rule.identity) for rule in rules)
@@ -533,7 +539,7 @@ class BudgetBackfill:
             known = known_rules(path) - snapshot.lacking
         except (OSError, SnapshotError) as exc:
             why = "there is none" if isinstance(exc, FileNotFoundError) else str(exc)
-            logger.error("budgets: earlier spend can't be restored from budgets.snapshot: %s", why)
+            logger.error("budgets: earlier spend can't be restored from budgets.snapshot: %(error)s", {"error": why})
             snapshot, known = Snapshot.nothing(), frozenset()
         n, is_whole = restore_spent(self._memory, snapshot, self._folder.all, rules, keys, self._wall_s())
         if not is_whole:
@@ -542,7 +548,10 @@ class BudgetBackfill:
         lacking = {rule_digest(rule.identity) for rule in rules} - known
         self._memory.set_lacking(lacking)
         if n:
-            logger.warning("budgets: %d restored from budgets.snapshot and the rings, until the ledger is read", n)
+            logger.warning(
+                "budgets: %(budgets)d restored from budgets.snapshot and the rings, until the ledger is read",
+                {"budgets": n},
+            )
         return 0
 
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
@@ -643,7 +652,10 @@ class BudgetBackfill:
         except StoreError as exc:
             if reading is not None:
                 again_s = reading.again_s or _AGAIN_S
-                logger.error("budgets: earlier spend can't be read from the ledger: %s; next try in %g s", exc, again_s)
+                logger.error(
+                    "budgets: earlier spend can't be read from the ledger: %(error)s; next try in %(next_s)g s",
+                    {"error": exc, "next_s": again_s},
+                )
                 return _HAS_FAILED
             try:
                 if self._settings.ledger_database is not None:  # this one has been waited for
@@ -654,15 +666,18 @@ class BudgetBackfill:
                     waiting, rings = Snapshot.of_store(store, self._folder.all), self._folder.all
                     restore_spent(self._memory, waiting, rings, rules, keys, self._wall_s(), is_on_top=True)
             except StoreError:
-                logger.error("budgets: earlier spend can't be read from the ledger: %s", exc)
+                logger.error("budgets: earlier spend can't be read from the ledger: %(error)s", {"error": exc})
             else:
-                logger.error("budgets: %d restored from the ledger and from records that still wait: %s", n, exc)
+                logger.error(
+                    "budgets: %(budgets)d restored from the ledger and from records that still wait: %(error)s",
+                    {"budgets": n, "error": exc},
+                )
                 return _IS_WAITING
             return _HAS_FAILED
         if is_lost:
             self._take_lost(rules, keys, logger)
         elif n:
-            logger.info("budgets: %d restored from the ledger", n)
+            logger.info("budgets: %(budgets)d restored from the ledger", {"budgets": n})
         with contextlib.suppress(OSError):  # the next start without a ledger knows less
             learn_rules(self._folder.path, (rule_digest(rule.identity) for rule in rules), is_start=reading is None)
         return _IS_READ
@@ -685,4 +700,6 @@ class BudgetBackfill:
         with contextlib.suppress(OSError, SnapshotError):
             snapshot = read_snapshot(self._folder.path)
             n, _ = restore_spent(self._memory, snapshot, (), rules, keys, self._wall_s())
-            logger.error("budgets: the ledger's database is missing, %d restored from budgets.snapshot", n)
+            logger.error(
+                "budgets: the ledger's database is missing, %(budgets)d restored from budgets.snapshot", {"budgets": n}
+            )

@@ -50,7 +50,9 @@ def open_keys(
         return
     code = wait_for(pid, start_s, is_stopped)
     if code is None and not is_stopped():
-        logger.error("managed keys could not be read in %g s: the last known ones stay active", start_s)
+        logger.error(
+            "managed keys could not be read in %(seconds)g s: the last known ones stay active", {"seconds": start_s}
+        )
     on_reaped(pid)
     if code != _IS_NEW:
         return

@@ -153,7 +153,9 @@ class LedgerLoop:
             self._close()
             if str(exc) != self._problem:
                 self._problem = str(exc)
-                self._logger.error("ledger: records can't be stored: %s; they wait in the ring files", exc)
+                self._logger.error(
+                    "ledger: records can't be stored: %(error)s; they wait in the ring files", {"error": exc}
+                )
             return False
         if self._problem:
             self._problem = ""
@@ -165,7 +167,7 @@ class LedgerLoop:
         try:
             self._pruner.turn(store, time.monotonic(), time.time())
         except StoreError as exc:
-            self._logger.error("ledger: old records can't be deleted: %s; next try in an hour", exc)
+            self._logger.error("ledger: old records can't be deleted: %(error)s; next try in an hour", {"error": exc})
 
     def _close(self) -> None:
         store, self._store, self._collector = self._store, None, None
@@ -201,8 +203,8 @@ class BudgetSaver:
             if why != self._problem:
                 self._problem = why
                 self._logger.error(
-                    "budgets.snapshot can't be written: %s; a restart without the ledger knows less of what was spent",
-                    why,
+                    "budgets.snapshot can't be written: %(error)s; a restart without the ledger knows less",
+                    {"error": why},
                 )
         else:
             self._problem = ""
@@ -272,7 +274,9 @@ class KeyWriter:
             self._due_s = now_s + _RETRY_S
             if str(exc) != self._problem:
                 self._problem = str(exc)
-                self._logger.error("managed keys can't be read: %s; the last known ones stay active", exc)
+                self._logger.error(
+                    "managed keys can't be read: %(error)s; the last known ones stay active", {"error": exc}
+                )
             return False
         self._due_s = now_s if has_more else now_s + _KEYS_S
         if self._problem:
@@ -290,7 +294,9 @@ class KeyWriter:
                 return
             found = self._check.part()
         except (SnapshotError, msgspec.DecodeError) as exc:
-            self._logger.error("the files of managed keys are damaged, they are written anew: %s", exc)
+            self._logger.error(
+                "the files of managed keys are damaged, they are written anew: %(error)s", {"error": exc}
+            )
             self._check = None
             self._snapshot.rewrite()
             return

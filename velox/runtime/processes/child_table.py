@@ -91,9 +91,10 @@ class Child(abc.ABC):
         reason = "stuck" if self.aborted else "died"
         Child.started(self, 0, ended.now_s)
         if not is_expected:
-            message = "%s died (%s); the next one starts in %g s"
+            message = "%(process)s died (%(exit)s); the next one starts in %(next_s)g s"
+            fields = {"process": self.name, "exit": ended.how, "next_s": _RESTART_S}
             extra = {"reason": reason, "traceback": ended.told}
-            self._logger.error(message, self.name, ended.how, _RESTART_S, extra=extra)
+            self._logger.error(message, fields, extra=extra)
 
     def stop(self, timeout_s: float) -> None:
         """End it at the end of the gateway: it gets so long to leave."""

@@ -57,4 +57,7 @@ class Forks:
         self._problem = number
         hint = _HINTS.get(number)
         more = "" if hint is None else f"; {hint}"
-        self._logger.error("%s can't be started, and is tried again: %s%s", name, exc.strerror, more)
+        self._logger.error(
+            "%(process)s can't be started, and is tried again: %(error)s%(hint)s",
+            {"process": name, "error": exc.strerror, "hint": more},
+        )

@@ -122,7 +122,10 @@ class Watchdog:
         stuck_s = silent_s - self._starved(process.pid, silent_s, now_s)
         if stuck_s > stuck_after_s and not process.aborted:
             process.aborted = True
-            self._logger.error("%s is stuck, no heartbeat for %g s: aborted", name, stuck_after_s)
+            self._logger.error(
+                "%(process)s is stuck, no heartbeat for %(seconds)g s: aborted",
+                {"process": name, "seconds": stuck_after_s},
+            )
             # SIGABRT: faulthandler says where it stood. SIGCONT: a stopped process takes no other signal.
             self._kill(process.pid, signal.SIGABRT)
             self._kill(process.pid, signal.SIGCONT)

@@ -34,8 +34,8 @@ def object_memory(settings: Settings, blocks: int, folder: LedgerFolder | None, 
     try:
         return object_memory_in(file, *shape, key)
     except OSError as exc:
-        text = "object owners can't be kept in %s: %s; the next restart forgets them"
-        logger.warning(text, file, exc.strerror)
+        text = "object owners can't be kept in %(file)s: %(error)s; the next restart forgets them"
+        logger.warning(text, {"file": file, "error": exc.strerror})
         return ObjectMemory(*shape, key=key)
 
 

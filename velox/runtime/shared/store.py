@@ -68,7 +68,7 @@ class Outage:
             raise
         if self._is_down:
             self._is_down = False
-            self._log.info("%s is available for %s again", self._store, self._what)
+            self._log.info("%(store)s is available for %(use)s again", {"store": self._store, "use": self._what})
         return found
 
     def failed(self, why: str) -> None:
@@ -76,4 +76,7 @@ class Outage:
         self._until_s = self._loop.time() + AGAIN_S
         if not self._is_down:
             self._is_down = True
-            self._log.warning("%s is unavailable for %s (%s): %s", self._store, self._what, why, self._follows)
+            self._log.warning(
+                "%(store)s is unavailable for %(use)s (%(error)s): %(effect)s",
+                {"store": self._store, "use": self._what, "error": why, "effect": self._follows},
+            )

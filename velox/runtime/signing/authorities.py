@@ -85,6 +85,6 @@ class Authorities:
     def _on_problem(self, name: str, problem: str | None) -> None:
         self._tell_all()
         if problem is None:
-            self._logger.info("%s can be renewed again", name)
+            self._logger.info("%(credentials)s can be renewed again", {"credentials": name})
         else:
-            self._logger.error("%s can't be renewed: %s", name, problem)
+            self._logger.error("%(credentials)s can't be renewed: %(error)s", {"credentials": name, "error": problem})

@@ -74,10 +74,13 @@ def keys_of(entry: UpstreamEntry, changes: Changes, logger: logging.Logger) -> K
 
     def on_out(key: int, is_out: bool) -> None:
         if is_out:
-            text = "the upstream %s refuses its key %s: requests get others, if it has any"
-            logger.warning(text, entry.name, entry.keys[key])
+            text = "the upstream %(upstream)s refuses its key %(key)s: requests get others, if it has any"
+            logger.warning(text, {"upstream": entry.name, "key": entry.keys[key]})
         else:
-            logger.info("the upstream %s takes its key %s again", entry.name, entry.keys[key])
+            logger.info(
+                "the upstream %(upstream)s takes its key %(key)s again",
+                {"upstream": entry.name, "key": entry.keys[key]},
+            )
 
     return Keys(len(entry.keys), changes=changes, on_out=on_out)
 
@@ -252,16 +255,28 @@ class MemberMaker:
 
     def _tell_reachable(self, entry: UpstreamEntry, origin: Origin, *, is_reachable: bool) -> None:
         if is_reachable:
-            self.logger.info("the upstream %s (%s) can be reached again", entry.name, origin)
+            self.logger.info(
+                "the upstream %(upstream)s (%(origin)s) can be reached again",
+                {"upstream": entry.name, "origin": origin},
+            )
         else:
-            self.logger.warning("the upstream %s (%s) is ejected: no connection can be made", entry.name, origin)
+            self.logger.warning(
+                "the upstream %(upstream)s (%(origin)s) is ejected: no connection can be made",
+                {"upstream": entry.name, "origin": origin},
+            )
 
     def tell_failing(self, member: Member) -> None:
         """Say that a member is out for how its requests ended, or no longer."""
         if member.health.fails_requests:
-            self.logger.warning("the upstream %s (%s) is ejected: its requests fail", member.name, member.address)
+            self.logger.warning(
+                "the upstream %(upstream)s (%(origin)s) is ejected: its requests fail",
+                {"upstream": member.name, "origin": member.address},
+            )
         else:
-            self.logger.info("the upstream %s (%s) answers requests again", member.name, member.address)
+            self.logger.info(
+                "the upstream %(upstream)s (%(origin)s) answers requests again",
+                {"upstream": member.name, "origin": member.address},
+            )
 
 
 def _probe_rules(entry: ProbeEntry) -> ActiveRules:
@@ -326,15 +341,27 @@ def health_checks_of(n_workers: int, logger: logging.Logger, loop: asyncio.Abstr
 
     def on_health(member: Member, problem: str | None) -> None:
         if problem is None:
-            logger.info("the upstream %s (%s) answers its probes again", member.name, member.address)
+            logger.info(
+                "the upstream %(upstream)s (%(origin)s) answers its probes again",
+                {"upstream": member.name, "origin": member.address},
+            )
         else:
-            logger.warning("the upstream %s (%s) is ejected: its probes fail: %s", member.name, member.address, problem)
+            logger.warning(
+                "the upstream %(upstream)s (%(origin)s) is ejected: its probes fail: %(error)s",
+                {"upstream": member.name, "origin": member.address, "error": problem},
+            )
 
     def on_load(member: Member, problem: str | None) -> None:
         if problem is None:
-            logger.info("the load of upstream %s (%s) can be read again", member.name, member.address)
+            logger.info(
+                "the load of upstream %(upstream)s (%(origin)s) can be read again",
+                {"upstream": member.name, "origin": member.address},
+            )
         else:
-            logger.warning("the load of upstream %s (%s) can't be read: %s", member.name, member.address, problem)
+            logger.warning(
+                "the load of upstream %(upstream)s (%(origin)s) can't be read: %(error)s",
+                {"upstream": member.name, "origin": member.address, "error": problem},
+            )
 
     return HealthChecks(
         loop,
