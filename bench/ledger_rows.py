@@ -2,6 +2,7 @@
 
     python -m bench.ledger_rows                    # 1,000 rows a second, 10 minutes; writes docs/benchmarks/ledger.md
     python -m bench.ledger_rows --seconds 2 --dry  # does it run? writes nothing
+    python -m bench.ledger_rows --burst 200000     # CPU time of both sides, all rows there at once; writes nothing
 
 This process writes calls into the real ring by the real writer, 100 keys and 10 models, a hundred times a second as
 many as are due. A process of its own runs the real loop of the ledger on the real store. In the end each call must
@@ -24,10 +25,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from docs.tables import fill
-from velox.ledger.record import Flag, Tokens
+from velox.ledger.collector import Collector
+from velox.ledger.record import Tokens
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Question
 from velox.ledger.writer import CallNames, CallStart, CallWriter
@@ -36,6 +38,7 @@ from velox.observe.series import CELLS
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.runtime.ledger.ledger_process import run_ledger
 from velox.settings import Settings, load
+from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 
 __all__ = ["main"]
@@ -141,10 +144,7 @@ def _write(run: _Run, folder: LedgerFolder, pid: int, rate: int, seconds: float)
     """Write calls at a rate; note the wait of the oldest one that is not safe, and what the process took for all."""
     ring = folder[0]
     ring.begin()
-    writer = CallWriter(ring, os.getpid())
-    names = [
-        CallNames(f"{n:016x} key-{n}", "all", "openai", f"m-{n % _MODELS}", f"m-{n % _MODELS}") for n in range(_KEYS)
-    ]
+    writer, names = CallWriter(ring, os.getpid()), _names()
     waiting: deque[tuple[int, float]] = deque()  # the head after a tick, and its time
     began_s, began_cpu_s, own_s = time.monotonic(), _cpu_s(pid), 0.0
     while True:
@@ -171,10 +171,43 @@ def _write(run: _Run, folder: LedgerFolder, pid: int, rate: int, seconds: float)
 
 def _record(writer: CallWriter, number: int, names: CallNames) -> None:
     start = CallStart(number, 1, 1, False, time.time_ns() // 1000, names, Tokens(500, 200), 3_000, "bench")
-    told: dict[str, Any] = {"status": 200, "reason": "ok", "flags": Flag(0), "first_byte_us": 90_000}
     writer.end(
-        writer.begin(start), **told, duration_us=900_000, tokens=Tokens(512, 190), cost_nano=2_900, prices="bench"
+        writer.begin(start),
+        status=200,
+        reason="ok",
+        flags=0,
+        first_byte_us=90_000,
+        duration_us=900_000,
+        tokens=Tokens(512, 190),
+        cost_nano=2_900,
+        prices="bench",
     )
+
+
+def _burst(place: Path, n: int) -> str:
+    """Return what a record takes to write, and what a row takes to keep, in µs of their thread's CPU time."""
+    ring = RecordRing(place / "0.ring", n + _KEYS * _MODELS)
+    ring.begin()
+    writer, names = CallWriter(ring, os.getpid()), _names()
+    store = SqliteStore(place, days=30)
+    collector = Collector([ring], store, time.time)
+    began_s = time.thread_time()
+    for number in range(n):
+        _record(writer, number, names[number % _KEYS])
+    written_s = time.thread_time()
+    while collector.collect():
+        pass
+    kept_s = time.thread_time()
+    n_kept = store.totals(_ALL)[0].sums.n
+    store.close()
+    assert n_kept == n, f"{n} rows were written; sums have {n_kept}"
+    return f"a record {(written_s - began_s) / n * 1e6:.2f} µs, a row {(kept_s - written_s) / n * 1e6:.2f} µs"
+
+
+def _names() -> list[CallNames]:
+    return [
+        CallNames(f"{n:016x} key-{n}", "all", "openai", f"m-{n % _MODELS}", f"m-{n % _MODELS}") for n in range(_KEYS)
+    ]
 
 
 def _cpu_s(pid: int) -> float:
@@ -193,8 +226,12 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=1_000, help="rows a second")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--dry", action="store_true", help="write nothing")
+    parser.add_argument("--burst", type=int, default=0, metavar="ROWS", help="so many at once, in this process")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # a disk: a temporary folder may be memory
+        if arguments.burst:
+            print(_burst(Path(place), arguments.burst))
+            return 0
         table = "\n".join(_measure(Path(place), arguments.rate, arguments.seconds).rows())
     print(table)
     if not arguments.dry:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from velox.prices.price import LABEL_SEPARATOR
@@ -38,6 +37,7 @@ __all__ = [
     "key_id",
     "key_name",
     "name_bodies",
+    "number_bytes",
     "read_body",
     "recorded_key",
     "rest_body",
@@ -57,6 +57,7 @@ _NAME: Final = 1
 _CALL: Final = 2
 _REST: Final = 3
 _UNKNOWN: Final = 0xFFFF_FFFF
+_MOST_COUNT: Final = _UNKNOWN - 1
 # Of what a record has 64 bits for without a sign, databases have one bit less, and times beyond the year 9999 no date.
 MOST_INTEGER: Final = (1 << 63) - 1
 LAST_S: Final = 253_402_300_799
@@ -71,7 +72,10 @@ _CUT: Final = "…".encode()
 # kind, attempt, endpoint, -; status, flags; process, number; started, first byte, duration; 6 names; 6 kinds of tokens;
 # names of its tier and of the model that answered; cost, name of its price; names of team, user, tags and path. What an
 # earlier Velox did not record is 0 there, which stands for no text.
-_CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ6I6I2IqI4I")
+# The numbers of texts that many calls have together are put there, and taken, as the bytes that they are.
+_CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ20sI6I2IqI16s")
+_READ_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ24s6I8sq20s")
+_NUMBERS_FORMAT: Final = struct.Struct("<6I2I5I")
 # kind, attempt, number of units, -; process, number; units
 _MOST_REST: Final = 27
 _REST_FORMAT: Final = struct.Struct(f"<BBBxIQ{_MOST_REST}I")
@@ -79,7 +83,7 @@ _REST_FORMAT: Final = struct.Struct(f"<BBBxIQ{_MOST_REST}I")
 TAG_SEPARATOR: Final = ","
 
 assert _NAME_FORMAT.size == BODY_BYTES
-assert _CALL_FORMAT.size == BODY_BYTES
+assert _CALL_FORMAT.size == _READ_FORMAT.size == BODY_BYTES
 assert _REST_FORMAT.size == BODY_BYTES
 
 
@@ -146,8 +150,7 @@ NO_TOKENS: Final = Tokens()
 _HAS_REST: Final = int(Flag.HAS_REST)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of an upstream.
 
     process, number: of the request's id, `vx-PROCESS-NUMBER` in hexadecimal. attempt: from 1, within the request; 0: a
@@ -242,6 +245,11 @@ def name_bodies(number: int, text: str) -> list[bytes]:
     return [_NAME_FORMAT.pack(_NAME, part, len(pieces), len(piece), number, piece) for part, piece in enumerate(pieces)]
 
 
+def number_bytes(*numbers: int) -> bytes:
+    """Return numbers of texts as they lie in the record of a call."""
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
 def call_body(
     *,
     process: int,
@@ -253,20 +261,21 @@ def call_body(
     started_us: int,
     first_byte_us: int | None,
     duration_us: int,
-    names: tuple[int, int, int, int, int, int],
+    names: bytes,
+    reason: int,
     tokens: Tokens,
     cost_nano: int | None,
     prices: int,
-    owners: tuple[int, int, int, int] = (0, 0, 0, 0),
+    owners: bytes = bytes(16),
     tier: int = 0,
     answered: int = 0,
 ) -> bytes:
     """Return the record of a call, without what is in its rest_body().
 
-    names: numbers of key, route, upstream, model, upstream_model, reason. owners: of team, user, tags, path. prices,
-    tier, answered: of the label of its price, its tier and the model that answered.
+    names: number_bytes() of key, route, upstream, model, upstream_model. owners: of team, user, tags, path. reason,
+    prices, tier, answered: numbers of its reason, the label of its price, its tier and the model that answered.
     """
-    kinds = [_UNKNOWN if n is None else n if n < _UNKNOWN else _UNKNOWN - 1 for n in tokens[:_N_USUAL]]
+    n_input, n_output, cached, written, written_1h, reasoning = tokens[:_N_USUAL]
     return _CALL_FORMAT.pack(
         _CALL,
         attempt if attempt < 256 else 255,
@@ -276,15 +285,21 @@ def call_body(
         process,
         number,
         started_us,
-        _UNKNOWN if first_byte_us is None else min(first_byte_us, _UNKNOWN - 1),
+        _UNKNOWN if first_byte_us is None else first_byte_us if first_byte_us < _UNKNOWN else _MOST_COUNT,
         duration_us,
-        *names,
-        *kinds,
+        names,
+        reason,
+        _UNKNOWN if n_input is None else n_input if n_input < _UNKNOWN else _MOST_COUNT,
+        _UNKNOWN if n_output is None else n_output if n_output < _UNKNOWN else _MOST_COUNT,
+        _UNKNOWN if cached is None else cached if cached < _UNKNOWN else _MOST_COUNT,
+        _UNKNOWN if written is None else written if written < _UNKNOWN else _MOST_COUNT,
+        _UNKNOWN if written_1h is None else written_1h if written_1h < _UNKNOWN else _MOST_COUNT,
+        _UNKNOWN if reasoning is None else reasoning if reasoning < _UNKNOWN else _MOST_COUNT,
         tier,
         answered,
         _NO_COST if cost_nano is None else cost_nano,
         prices,
-        *owners,
+        owners,
     )
 
 
@@ -293,9 +308,24 @@ def rest_body(*, process: int, number: int, attempt: int, tokens: Tokens) -> byt
     rest = tokens[_N_USUAL:]
     if not any(rest):
         return None
-    units = [_UNKNOWN if n is None else min(n, _UNKNOWN - 1) for n in rest]
+    units = [_UNKNOWN if n is None else min(n, _MOST_COUNT) for n in rest]
     fill = (_UNKNOWN,) * (_MOST_REST - len(units))
     return _REST_FORMAT.pack(_REST, min(attempt, 255), len(units), process, number, *units, *fill)
+
+
+class _Texts(NamedTuple):
+    """The texts of a call, in the order in which Call has them: before its tokens, and behind its cost."""
+
+    names: tuple[str, str, str, str, str, str]
+    prices: str
+    team: str
+    user: str
+    tags: tuple[str, ...]
+    account: str
+    path: str
+    tier: str
+    answered_model: str
+    price: str
 
 
 class NameParts:
@@ -304,6 +334,9 @@ class NameParts:
     def __init__(self, known: dict[int, str] | None = None) -> None:
         self._texts: Final = dict(known or {})
         self._begun: dict[int, list[bytes]] = {}
+        # Calls of one caller for one model have the same numbers again and again.
+        self._found: Final[dict[bytes, _Texts]] = {}
+        self._flags: Final[dict[int, Flag]] = {}
 
     def add(self, part: NamePart) -> str | None:
         """Take one record; return the text that is whole with it."""
@@ -314,7 +347,10 @@ class NameParts:
         if len(pieces) < part.n_parts:
             return None
         del self._begun[part.number]
-        text = self._texts[part.number] = b"".join(pieces).decode("utf-8", "replace")
+        text = b"".join(pieces).decode("utf-8", "replace")
+        if self._texts.get(part.number) != text:
+            self._found.clear()  # what was read so far may refer to it
+        self._texts[part.number] = text
         if len(self._texts) > KEPT_NAMES:
             del self._texts[next(iter(self._texts))]
         return text
@@ -328,67 +364,106 @@ class NameParts:
         """Return a name; `?` for one whose record was lost."""
         return self._texts.get(number, "?") if number else ""
 
+    def of_call(self, numbers: bytes) -> _Texts:
+        """Return the texts of a call. numbers: as _NUMBERS_FORMAT has them."""
+        found = self._found.get(numbers)
+        if found is None:
+            if len(self._found) >= MOST_NAMES:
+                self._found.clear()
+            found = self._found[numbers] = self._of_call(numbers)
+        return found
+
+    def _of_call(self, numbers: bytes) -> _Texts:
+        found = list(map(self.text, _NUMBERS_FORMAT.unpack(numbers)))
+        key, route, upstream, model, upstream_model, reason = found[:6]
+        tier, answered, price, team, user, tags, path = found[6:]
+        account, separator, recorded = key.partition(LABEL_SEPARATOR)
+        if not separator:
+            account, recorded = "", key  # an earlier Velox wrote it
+        version, _, place = price.partition(LABEL_SEPARATOR)
+        return _Texts(
+            (recorded, route, upstream, model, upstream_model, reason),
+            version,
+            team,
+            user,
+            tuple(tags.split(TAG_SEPARATOR)) if tags else (),
+            account,
+            path,
+            tier,
+            answered,
+            place,
+        )
+
+    def flags(self, number: int) -> Flag:
+        """Return flags: to make them anew for each call costs a microsecond."""
+        found = self._flags.get(number)
+        if found is None:
+            found = self._flags[number] = Flag(number)
+        return found
+
 
 def read_body(body: bytes, names: NameParts, rest: Rest | None = None) -> Call | NamePart | Rest | None:
     """Read a record; None: it is of a kind that a later version writes. rest: that was read right before it."""
+    if body[0] == _CALL:
+        return _read_call(body, names, rest)
     if body[0] == _NAME:
         _, part, n_parts, n_bytes, number, text = _NAME_FORMAT.unpack(body)
         return NamePart(number, part, n_parts, text[:n_bytes])
     if body[0] == _REST:
         _, attempt, n_units, process, number, *units = _REST_FORMAT.unpack(body)
         return Rest(process, number, attempt, tuple(_count(n) for n in units[:n_units]))
-    if body[0] != _CALL:
-        return None
-    found = _CALL_FORMAT.unpack(body)
+    return None
+
+
+def _read_call(body: bytes, names: NameParts, rest: Rest | None) -> Call:
+    found = _READ_FORMAT.unpack(body)
     _, attempt, endpoint, status, flags, process, number, started_us, first_us, duration_us = found[:10]
-    usual = tuple(_count(n) for n in found[16:22])
+    named, n_input, n_output, cached, written, written_1h, reasoning, told, cost_nano, owned = found[10:]
+    usual = (
+        None if n_input == _UNKNOWN else n_input,
+        None if n_output == _UNKNOWN else n_output,
+        None if cached == _UNKNOWN else cached,
+        None if written == _UNKNOWN else written,
+        None if written_1h == _UNKNOWN else written_1h,
+        None if reasoning == _UNKNOWN else reasoning,
+    )
     is_its = rest is not None and (rest.process, rest.number, rest.attempt) == (process, number, attempt)
     if rest is not None and is_its and flags & _HAS_REST:
         flags &= ~_HAS_REST
-        usual += rest.units[: len(Tokens._fields) - _N_USUAL]
-    number, started_us, duration_us = (
-        min(number, MOST_INTEGER),
-        min(started_us, _LAST_US),
-        min(duration_us, MOST_INTEGER),
-    )
-    key, route, upstream, model, upstream_model, reason = (names.text(n) for n in found[10:16])
-    account, separator, recorded = key.partition(LABEL_SEPARATOR)
-    if separator:
-        key = recorded
+        tokens = Tokens(*usual, *rest.units[: len(Tokens._fields) - _N_USUAL])
     else:
-        account = ""  # an earlier Velox wrote it
+        tokens = Tokens(*usual)
+    texts = names.of_call(named + told + owned)
     if attempt == 0:
-        key, account = MIRRORED, ""
-    tier, answered = (names.text(n) for n in found[22:24])
-    cost = found[24]
-    version, _, price = names.text(found[25]).partition(LABEL_SEPARATOR)
-    team, user, tags, path = (names.text(n) for n in found[26:30])
+        texts = texts._replace(names=(MIRRORED, *texts.names[1:]), account="")
+    key, route, upstream, model, upstream_model, reason = texts.names
+    prices, team, user, tags, account, path, tier, answered_model, price = texts[1:]
     return Call(
         process,
-        number,
+        number if number < MOST_INTEGER else MOST_INTEGER,
         attempt,
         endpoint,
         status,
-        Flag(flags),
-        started_us,
-        _count(first_us),
-        duration_us,
+        names.flags(flags),
+        started_us if started_us < _LAST_US else _LAST_US,
+        None if first_us == _UNKNOWN else first_us,
+        duration_us if duration_us < MOST_INTEGER else MOST_INTEGER,
         key,
         route,
         upstream,
         model,
         upstream_model,
         reason,
-        Tokens(*usual),
-        None if cost == _NO_COST else cost,
-        version,
+        tokens,
+        None if cost_nano == _NO_COST else cost_nano,
+        prices,
         team,
         user,
-        tuple(tags.split(TAG_SEPARATOR)) if tags else (),
+        tags,
         account,
         path,
         tier,
-        answered,
+        answered_model,
         price,
     )
 

@@ -27,9 +27,10 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from velox.ledger.record import KEPT_NAMES, KEY_ID_CHARS, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens, key_id
 from velox.ledger.sqlite_file import connect, error_name, failing, transaction
@@ -149,6 +150,7 @@ ALTER TABLE call ADD COLUMN annotated_pages INTEGER;
 ALTER TABLE call ADD COLUMN search_units INTEGER
 """,
 )
+_DAY_US: Final = DAY_S * US
 _DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _REMEDY: Final = "stop the gateway, and run `velox usage --rebuild`, or put a copy of the file in its place"
 _MOST_CHECKED: Final = 2_000_000  # calls of a day: to read more takes seconds
@@ -158,8 +160,17 @@ _CHECKED_DAYS: Final = 2  # in which calls may still have been written when a pr
 _CHUNK: Final = 20_000
 _N_USUAL: Final = 6  # kinds of tokens that stand together; the others came later
 _N_CALL: Final = 47
+# The texts of a call: before its tokens, and behind its cost.
+_FIRST, _BEHIND, _REST = (Call._fields.index(name) for name in ("key", "tokens", "prices"))
+_texts: Final = itemgetter(*range(_FIRST, _BEHIND), *range(_REST, len(Call._fields)))
 # Names of columns are ours in all that is put together here; what others give is a parameter.
-_INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
+_N_OTHERS: Final = len(Tokens._fields) - _N_USUAL
+# By the number of values: most calls have none of the kinds that came later.
+_INSERTS: Final = {
+    n: f"INSERT OR IGNORE INTO call VALUES ({', '.join(['?'] * n + ['NULL'] * (_N_CALL - n))})"
+    for n in (_N_CALL, _N_CALL - _N_OTHERS)
+}
+_NO_OTHERS: Final = (None,) * _N_OTHERS
 # What is more than 64 bits would become a REAL in a row, and an error in a sum of rows.
 _SET: Final = "ON CONFLICT DO UPDATE SET " + ", ".join(
     f"{name} = min({name} + excluded.{name}, {MOST_INTEGER})" for name in Sums._fields
@@ -341,17 +352,20 @@ class SqliteStore:
 
     def add(self, batch: Batch) -> None:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
-        by_day: dict[str, list[Numbered]] = {}
+        by_number: dict[int, list[Numbered]] = {}  # of the day: to write its date for each call costs a microsecond
         for numbered in batch.calls:
-            by_day.setdefault(day_text(numbered.call.started_us), []).append(numbered)
+            by_number.setdefault(numbered.call.started_us // _DAY_US, []).append(numbered)
+        by_day: dict[str, list[Numbered]] = {}
+        for number, calls in by_number.items():
+            by_day.setdefault(day_text(number * _DAY_US), []).extend(calls)
         counted: list[Numbered] = []
         for day, calls in by_day.items():
             with _failing(self._path(day)):
                 counted += self._day(day).add(batch.ring, batch.end, calls)
         with _failing(self._folder / SUMS_FILE):
-            self._add_sums(batch, counted)
+            self._add_sums(batch, counted, by_day)
 
-    def _add_sums(self, batch: Batch, calls: Sequence[Numbered]) -> None:
+    def _add_sums(self, batch: Batch, calls: Sequence[Numbered], days: Iterable[str]) -> None:
         sums = self._sums
         with transaction(sums):
             row = sums.execute("SELECT position, damaged, dropped FROM ring WHERE name = ?", (batch.ring,)).fetchone()
@@ -366,7 +380,6 @@ class SqliteStore:
                 sums.execute("DELETE FROM name WHERE ring = ? AND number <= ?", (batch.ring, oldest))
             values = (batch.ring, max(position, batch.end), damaged + batch.n_damaged, sums_text(batch.dropped))
             sums.execute("INSERT OR REPLACE INTO ring VALUES (?, ?, ?, ?)", values)
-            days = {day_text(call.started_us) for _, call in batch.calls}
             written = (
                 "INSERT INTO day VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET position = max(position, excluded.position)"
             )
@@ -460,12 +473,20 @@ class SqliteStore:
         return sorted(self._folder.glob("calls-????-??-??.db"))
 
 
+class _Numbers(NamedTuple):
+    """Those of a call's texts: before its tokens, and behind its cost."""
+
+    names: tuple[int, ...]
+    others: tuple[int, ...]
+
+
 class _DayFile:
     """The calls of one day."""
 
     def __init__(self, path: Path, *, is_reader: bool, without_room: bool) -> None:
         self._db: Final = connect(path, _DAY_MIGRATIONS, is_reader=is_reader, without_room=without_room)
         self._texts: dict[str, int] = {}
+        self._sets: dict[tuple[object, ...], _Numbers] = {}  # of the texts that calls have together
 
     def add(self, ring: str, end: int, calls: Sequence[Numbered]) -> list[Numbered]:
         """Keep the calls of a batch that ends before record `end`. Return those that count: no call counts twice."""
@@ -477,11 +498,13 @@ class _DayFile:
                 position = 0 if row is None else row[0]
                 rows = [self._row(ring_number, *each) for each in calls if each.number >= position]
                 n_before = db.total_changes
-                db.executemany(_INSERT, rows)
+                for n, some in groupby(rows, len):  # in their order: of two of one call the first counts
+                    db.executemany(_INSERTS[n], some)
                 n_new = db.total_changes - n_before
                 db.execute("INSERT OR REPLACE INTO ring VALUES (?, ?)", (ring, max(position, end)))
         except BaseException:
             self._texts.clear()  # those of the transaction that was rolled back
+            self._sets.clear()
             raise
         if n_new == len(calls):
             return list(calls)
@@ -496,7 +519,11 @@ class _DayFile:
         return bool(row == (ring, record))
 
     def _row(self, ring: int, record: int, call: Call) -> tuple[Any, ...]:
-        names = (call.key, call.route, call.upstream, call.model, call.upstream_model, call.reason)
+        texts = _texts(call)
+        numbers = self._sets.get(texts)
+        if numbers is None:
+            numbers = self._sets[texts] = self._numbers(call)
+        usual, others = call.tokens[:_N_USUAL], call.tokens[_N_USUAL:]
         return (
             call.process,
             call.number,
@@ -509,13 +536,20 @@ class _DayFile:
             call.started_us,
             call.first_byte_us,
             call.duration_us,
-            *map(self._number, names),
-            *call.tokens[:_N_USUAL],
+            *numbers.names,
+            *usual,
             call.cost_nano,
-            *map(self._number, (call.prices, call.team, call.user, TAG_SEPARATOR.join(call.tags))),
-            *map(self._number, (call.account, call.path, call.tier, call.answered_model, call.price)),
-            *call.tokens[_N_USUAL:],
+            *numbers.others,
+            *(() if others == _NO_OTHERS else others),
         )
+
+    def _numbers(self, call: Call) -> _Numbers:
+        if len(self._sets) >= _TEXTS:
+            self._sets.clear()
+        names = (call.key, call.route, call.upstream, call.model, call.upstream_model, call.reason)
+        owners = (call.prices, call.team, call.user, TAG_SEPARATOR.join(call.tags))
+        told = (call.account, call.path, call.tier, call.answered_model, call.price)
+        return _Numbers(tuple(map(self._number, names)), tuple(map(self._number, (*owners, *told))))
 
     def _number(self, text: str) -> int:
         """Return the number of a text, which is added where it is new."""

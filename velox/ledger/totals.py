@@ -6,7 +6,7 @@ Knows: periods, groups, and SQL that SQLite and PostgreSQL both read. Does not k
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from velox.ledger.record import KEY_ID_CHARS, LAST_S, Call, Flag, key_id
@@ -57,9 +57,12 @@ _DAY_FORM: Final = "%Y-%m-%d"
 _TIME_FORM: Final = "%Y-%m-%dT%H:%MZ"
 _LONGEST_FIRST: Final[Sequence[Dimension]] = ("day", "hour", "minute")
 _MINUTE_S: Final = 60
+_MINUTE_US: Final = _MINUTE_S * US
+_ESTIMATED: Final = int(Flag.ESTIMATED)
 _SUMS: Final = tuple(f"sum({name})" for name in Sums._fields)
 
 Row = tuple[Any, ...]
+_Group = tuple[Any, ...]  # the minute, and the names that are counted together
 
 
 class Added(NamedTuple):
@@ -71,15 +74,21 @@ class Added(NamedTuple):
 
 def added(batch: Batch, calls: Sequence[Call], dropped: Sums) -> Added:
     """Return what a batch adds, of whose calls these count. dropped: what of the ring's was counted before."""
-    totals = _rows((_group(call), call) for call in calls)
-    by_tag = _rows(((*_group(call), tag), call) for call in calls for tag in dict.fromkeys(call.tags))
+    by_group: dict[_Group, list[int]] = {}
+    by_tag: dict[_Group, list[int]] = {}
+    for call in calls:
+        group = (call.started_us // _MINUTE_US, call.key, call.team, call.user, call.upstream, call.model)
+        _count(by_group, group, call)
+        for tag in dict.fromkeys(call.tags):
+            _count(by_tag, (*group, tag), call)
+    totals = _rows(by_group)
     # One after the other is counted, so a call's cost may come in the batch after its number. After a power failure the
     # ring may know less than it did: then it has begun to count again from there.
     more = Sums(*(max(new - old, 0) for new, old in zip(batch.dropped, dropped, strict=True)))
     if any(more):
         for period, seconds in PERIODS.items():
             totals.append((period, batch.time_s // seconds * seconds, NOT_RECORDED, "", "", "", "", *more))
-    return Added(totals, by_tag)
+    return Added(totals, _rows(by_tag))
 
 
 def carried(upstream: str, rows: Iterable[Carried]) -> list[Row]:
@@ -195,38 +204,39 @@ def _condition(dimension: Dimension, value: str) -> tuple[str, str]:
     return key_condition(value) if dimension == "key" else (f"{_COLUMNS[dimension]} = ?", value)
 
 
-def _group(call: Call) -> tuple[str, ...]:
-    return (call.key, call.team, call.user, call.upstream, call.model)
+def _count(found: dict[_Group, list[int]], group: _Group, call: Call) -> None:
+    """Add one call to the sums of its group."""
+    sums = found.get(group)
+    if sums is None:
+        sums = found[group] = [0] * len(Sums._fields)
+    tokens, cost_nano = call.tokens, call.cost_nano
+    sums[0] += 1
+    if call.reason != "ok":
+        sums[1] += 1
+    if int(call.flags) & _ESTIMATED:
+        sums[2] += 1
+    if cost_nano is None:
+        sums[3] += 1
+    else:
+        sums[9] += cost_nano
+    sums[4] += tokens.input or 0
+    sums[5] += tokens.output or 0
+    sums[6] += tokens.cached or 0
+    sums[7] += tokens.cache_written or 0
+    sums[8] += tokens.reasoning or 0
 
 
-def _rows(grouped: Iterable[tuple[tuple[str, ...], Call]]) -> list[Row]:
-    """Return the rows that calls add to sums of their groups."""
-    found: dict[tuple[str | int, ...], Sums] = {}
-    for names, call in grouped:
-        sums = _sums_of(call)
-        started_s = call.started_us // US
-        for period, seconds in PERIODS.items():
-            group: tuple[str | int, ...] = (period, started_s // seconds * seconds, *names)
+def _rows(by_minute: Mapping[_Group, Sequence[int]]) -> list[Row]:
+    """Return the rows that sums by minute add to, of each period."""
+    rows: list[Row] = []
+    for period, seconds in PERIODS.items():
+        found: dict[_Group, Sequence[int]] = {}
+        for (minute, *names), sums in by_minute.items():
+            group = (minute * _MINUTE_S // seconds * seconds, *names)
             before = found.get(group)
-            found[group] = sums if before is None else before.plus(sums)
-    return [(*group, *sums) for group, sums in found.items()]
-
-
-def _sums_of(call: Call) -> Sums:
-    """Return what one call adds."""
-    tokens = call.tokens
-    return Sums(
-        1,
-        int(call.reason != "ok"),
-        int(bool(call.flags & Flag.ESTIMATED)),
-        int(call.cost_nano is None),
-        tokens.input or 0,
-        tokens.output or 0,
-        tokens.cached or 0,
-        tokens.cache_written or 0,
-        tokens.reasoning or 0,
-        call.cost_nano or 0,
-    )
+            found[group] = sums if before is None else [one + other for one, other in zip(before, sums, strict=True)]
+        rows += [(period, *group, *sums) for group, sums in found.items()]
+    return rows
 
 
 def _covered(since_s: int, until_s: int, periods: Sequence[Dimension]) -> Iterator[Span]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from velox.ledger.record import MOST_NAMES, Flag, Tokens, call_body, name_bodies, rest_body
+from velox.ledger.record import MOST_NAMES, Flag, Tokens, call_body, name_bodies, number_bytes, rest_body
 from velox.shm.record_ring import RecordRing
 
 __all__ = ["CallNames", "CallStart", "CallWriter", "OpenCall"]
@@ -22,6 +22,7 @@ _KILLED: Final = int(Flag.ESTIMATED | Flag.LOST | Flag.RECOVERED)
 # Reason and status of a call whose process died.
 _KILLED_REASON: Final = "killed"
 _KILLED_STATUS: Final = 0
+_N_NAMES: Final = 5  # of CallNames; the others are the owners
 
 
 class CallNames(NamedTuple):
@@ -39,14 +40,13 @@ class CallNames(NamedTuple):
 
 
 class _Numbers(NamedTuple):
-    """Those of a call's texts. names: of key, route, upstream, model, upstream_model. owners: of team, user, tags,
-    path.
+    """Those of a call's texts, as its record has them (call_body()).
 
     has_all: False: some text has none yet, for the ring was full.
     """
 
-    names: tuple[int, int, int, int, int]
-    owners: tuple[int, int, int, int]
+    names: bytes
+    owners: bytes
     has_all: bool
 
 
@@ -113,7 +113,8 @@ class CallWriter:
             started_us=start.started_us,
             first_byte_us=None,
             duration_us=0,
-            names=(*numbers.names, self._number(_KILLED_REASON)),
+            names=numbers.names,
+            reason=self._number(_KILLED_REASON),
             tokens=start.tokens,
             cost_nano=start.cost_nano,
             prices=self._number(start.prices),
@@ -156,7 +157,8 @@ class CallWriter:
             started_us=start.started_us,
             first_byte_us=first_byte_us,
             duration_us=duration_us,
-            names=(*numbers.names, self._number(reason)),
+            names=numbers.names,
+            reason=self._number(reason),
             tokens=tokens,
             cost_nano=cost_nano,
             prices=self._number(prices),
@@ -176,10 +178,9 @@ class CallWriter:
         if len(self._numbers) + len(names) >= MOST_NAMES or len(self._sets) >= MOST_NAMES:
             self._numbers.clear()
             self._sets.clear()
-        found = tuple(self._number(name) for name in names)
+        found = [self._number(name) for name in names]
         has_all = all(bool(number) == bool(name) for number, name in zip(found, names, strict=True))
-        key, route, upstream, model, upstream_model, team, user, tags, path = found
-        numbers = _Numbers((key, route, upstream, model, upstream_model), (team, user, tags, path), has_all)
+        numbers = _Numbers(number_bytes(*found[:_N_NAMES]), number_bytes(*found[_N_NAMES:]), has_all)
         if has_all:
             self._sets[names] = numbers
         return numbers

@@ -4,7 +4,7 @@ Knows: how records lie in the file, which of them are whole, and which calls wer
 know: what a record means (ledger/record.py).
 
     header     one page: cells of 8 bytes, each with one writer
-    open       a record for each call that is under way, written before it is sent and erased at its end
+    open       a record for each call that is under way, written before it is sent and given back at its end
     ring       records in the order of their sequence numbers; number n lies at n % n_records
 
 The file is mapped with MAP_SHARED: what a process has written is there when it is killed at the next instruction. A
@@ -26,6 +26,7 @@ import mmap
 import os
 import re
 import secrets
+import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ _PAGE: Final = 4096
 _RECORDS_OF_PAGE: Final = _PAGE // RECORD_BYTES
 _RING_AT: Final = _PAGE + _OPEN_RECORDS * RECORD_BYTES
 _MAGIC: Final = int.from_bytes(b"VELOXRG1", "little")
-_NONE: Final = bytes(RECORD_BYTES)
+_RECORD: Final = struct.Struct(f"<{BODY_BYTES}sI")
 _MASK: Final = 0xFFFF_FFFF
 _MOST_TOTAL: Final = (1 << 63) - 1
 # The CRC of an open record begins with this: it can't be taken for one of the ring.
@@ -158,7 +159,7 @@ class RecordRing:
             self._cells[_N_DROPPED] += 1
             return False
         at = _RING_AT + head % self.n_records * RECORD_BYTES
-        self._memory[at : at + RECORD_BYTES] = body + zlib.crc32(body, head & _MASK).to_bytes(4, "little")
+        _RECORD.pack_into(self._memory, at, body, zlib.crc32(body, head & _MASK))
         self._head = self._cells[_HEAD] = head + 1
         return True
 
@@ -185,14 +186,13 @@ class RecordRing:
             return -1
         place = self._free.pop()
         at = _PAGE + place * RECORD_BYTES
-        self._memory[at : at + RECORD_BYTES] = body + zlib.crc32(body, _OPEN).to_bytes(4, "little")
+        _RECORD.pack_into(self._memory, at, body, zlib.crc32(body, _OPEN))
         return place
 
     def close(self, place: int) -> None:
         """Forget an open call: it was recorded, or is nothing to record. place: as open() gave it."""
         if place >= 0:
-            at = _PAGE + place * RECORD_BYTES
-            self._memory[at : at + RECORD_BYTES] = _NONE
+            self._memory[_PAGE + place * RECORD_BYTES] = 0
             self._free.append(place)
 
     def recover(self) -> int:
@@ -284,8 +284,16 @@ class RecordRing:
 
     def read(self, number: int, most: int) -> list[bytes | None]:
         """Return the records from `number` on, at most so many. None: it is damaged, or not there yet."""
-        end = min(self.head, number + most)
-        return [self._record(n) for n in range(number, end)]
+        found: list[bytes | None] = []
+        end, n = min(self.head, number + most), self.n_records
+        while number < end:
+            at = number % n
+            n_here = min(end - number, n - at)
+            begin = _RING_AT + at * RECORD_BYTES
+            for body, crc in _RECORD.iter_unpack(self._memory[begin : begin + n_here * RECORD_BYTES]):
+                found.append(body if body[0] and zlib.crc32(body, number & _MASK) == crc else None)
+                number += 1
+        return found
 
     def free(self, number: int) -> None:
         """Give the room of all records before `number` back to the writer: they are safe. What was given stays so."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import sqlite3
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.ledger.made import NAMES, NOON_S, begin, label_of, made_call, write, writer_of
 from velox.ledger.collector import MOST_OF_BATCH, Collector
-from velox.ledger.record import Call, Flag, NameParts, Tokens, call_body, name_bodies, read_body
+from velox.ledger.record import Call, Flag, NamePart, NameParts, Tokens, call_body, name_bodies, number_bytes, read_body
 from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
 from velox.ledger.sqlite_file import connect
 from velox.ledger.store import Batch, Dimension, Numbered, Question, StoreError, Sums
@@ -197,12 +196,31 @@ def test_record_of_an_earlier_version_has_no_owners() -> None:
     names = NameParts({1: "text"})
     body = call_body(
         process=1, number=2, attempt=1, endpoint=1, status=200, flags=0, started_us=3, first_byte_us=None,
-        duration_us=4, names=(1, 1, 1, 1, 1, 1), tokens=Tokens(1, 2), cost_nano=5, prices=1,
+        duration_us=4, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=1,
     )  # fmt: skip
     call = read_body(body, names)
     assert isinstance(call, Call)
     assert (call.team, call.user, call.tags, call.prices) == ("", "", (), "text")
     assert (call.key, call.account, call.path, call.tier, call.answered_model, call.price) == ("text", *("",) * 5)
+
+
+def test_number_that_has_another_text_by_now_is_read_as_that() -> None:
+    """Readers keep the newest text of a number, also for calls whose numbers were read before."""
+    names = NameParts()
+    body = call_body(
+        process=1, number=2, attempt=1, endpoint=1, status=200, flags=0, started_us=3, first_byte_us=None,
+        duration_us=4, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=0,
+    )  # fmt: skip
+    models = []
+    for text in ("", "old", "old", "new"):
+        if text:
+            (part,) = (read_body(each, names) for each in name_bodies(1, text))
+            assert isinstance(part, NamePart)
+            names.add(part)
+        call = read_body(body, names)
+        assert isinstance(call, Call)
+        models.append(call.model)
+    assert models == ["?", "old", "old", "new"]
 
 
 ALL_KINDS = Tokens(1000, 200, 300, 50, 20, 30, 40, 15, 60, 70, 80, 3, 5, 90_000, 4096, 2, 8000, 29, 28, 7)
@@ -484,7 +502,7 @@ def test_call_that_began_with_a_full_ring_is_recorded_under_its_names(tmp_path: 
     while not writer.is_full:
         write(writer, made_call(1))
     call = made_call(2, key="bb bob", model="m" * 300, team="blue", tags=("new",))
-    opened = [begin(writer, call), begin(writer, dataclasses.replace(call, number=3))]
+    opened = [begin(writer, call), begin(writer, call._replace(number=3))]
     collect(tmp_path, path)
     for each in opened:
         writer.end(
@@ -494,7 +512,7 @@ def test_call_that_began_with_a_full_ring_is_recorded_under_its_names(tmp_path: 
         )  # fmt: skip
     collect(tmp_path, path)
 
-    assert kept(tmp_path)[-2:] == [call, dataclasses.replace(call, number=3)]
+    assert kept(tmp_path)[-2:] == [call, call._replace(number=3)]
 
 
 def test_damaged_record_is_left_out_after_a_while(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,7 +74,7 @@ def test_tables_of_the_version_before_keep_what_is_in_them(url: str) -> None:
         upstream_model="m", tokens=Tokens(7, 8, 3, 2, 1, 4), cost_nano=90, prices="v1", user="ada", tags=("a", "b"),
         account="", path="", tier="", answered_model="", price="",
     )  # fmt: skip
-    assert old == [expected, dataclasses.replace(expected, number=3)]
+    assert old == [expected, expected._replace(number=3)]
     assert new == made_call(9, started_s=NOON_S + 1)
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.postgres_server import PostgresServer
 from tests.unit.ledger.made import NAMES, NOON_S, made_call
 from velox.ledger.postgres import PostgresStore
-from velox.ledger.record import KEPT_NAMES, Call, Flag, NameParts, Tokens, call_body, read_body
+from velox.ledger.record import KEPT_NAMES, Call, Flag, NameParts, Tokens, call_body, number_bytes, read_body
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, CallPlace, Carried, Dimension, Numbered, Question, Store, StoreError, Sums
 
@@ -224,7 +224,7 @@ def test_record_of_a_time_without_a_date_is_kept(store: Store, at: int) -> None:
     """No clock goes so far: it is damaged, or written by one that was wrong. Those behind it are kept as well."""
     body = call_body(
         process=1, number=at, attempt=1, endpoint=1, status=200, flags=0, started_us=at, first_byte_us=None,
-        duration_us=at, names=(1, 1, 1, 1, 1, 1), tokens=Tokens(1, 2), cost_nano=5, prices=1,
+        duration_us=at, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=1,
     )  # fmt: skip
     call = read_body(body, NameParts({1: "text"}))
     assert isinstance(call, Call)

@@ -22,7 +22,7 @@ from velox.gateway.limits.billed_units import AskedUnits
 from velox.gateway.limits.budgets import BudgetGate, BudgetHold
 from velox.gateway.limits.metering import Meter, Usage, usage_of
 from velox.gateway.reply.reply import AnsweringAttempt
-from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, key_name
+from velox.ledger.record import MOST_NAMES, TAG_SEPARATOR, Flag, Tokens, key_name
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budgets.budget import NANO_PER_USD
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, has_guess, recorded
@@ -124,6 +124,8 @@ class CallLog:
         self.prices = prices  # another one after a reload
         self._wall_ns: Final = wall_ns
         self._clock_ns: Final = clock_ns
+        # Texts of calls with whose they are: those of one caller and model are alike.
+        self._named: Final[dict[tuple[bytes, str, str, str, str, str], tuple[Caller, CallNames]]] = {}
 
     def check(self) -> None:
         """Raise VeloxError(LEDGER_FULL) for a request that could not be recorded, where that is asked for."""
@@ -165,6 +167,16 @@ class CallLog:
             path=path,
             asked=asked,
         )
+
+    def names(self, caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:
+        """Return the texts of a call. asked, model: that the client named, and that the upstream is asked for."""
+        kind = (caller.id, route, upstream, asked, model, path)
+        found = self._named.get(kind)
+        if found is None or found[0] is not caller:  # after a reload a caller may have other terms
+            if len(self._named) >= MOST_NAMES:
+                self._named.clear()
+            found = self._named[kind] = caller, _names(caller, route, upstream, asked, model, path)
+        return found[1]
 
     def times(self) -> tuple[int, int]:
         """Return both clocks."""
@@ -259,7 +271,7 @@ class RequestCalls:
             self.endpoint,
             self._fields.stream,
             wall_ns // 1000,
-            _names(caller, self._route, upstream, asked, model or asked, self._path),
+            self._log.names(caller, self._route, upstream, asked, model or asked, self._path),
             Tokens(usage.input, usage.output),
             cost_nano,
             label,

@@ -21,7 +21,7 @@ from velox.policy.limits.estimate import NO_TOKENS, Estimator
 from velox.prices.price import Price, compiled
 from velox.protocol.usage.tokens import Bill, TokenUsage
 from velox.shm.budget_table import BudgetMemory, BudgetTable
-from velox.types import BodyFields, Caller, Endpoint
+from velox.types import BodyFields, Caller, Endpoint, KeyTerms
 
 NOON = 1_795_435_200.0
 ALICE = Caller("alice", id=b"a" * 8)
@@ -303,3 +303,19 @@ def test_request_that_ends_before_its_first_attempt_records_nothing(tmp_path: Pa
     assert calls.cost(UNTOLD, NO_KINDS) == b"unknown"
     calls.end(left(None))
     assert desk.calls == [] and desk.spent == 0
+
+
+def test_caller_with_other_terms_is_recorded_under_its_new_team(tmp_path: Path) -> None:
+    """The texts of its calls are put together once, but for the caller that it is: a reload may change its team."""
+    records = CallRecords(tmp_path)
+    log = CallLog(records.writer, price, lambda: int(NOON * 1e9), lambda: 0)
+    estimate = Estimator().estimate(Endpoint.CHAT, 400, BodyFields("m"))
+    for n, team in enumerate(("red", "red", "blue"), 1):
+        caller = Caller("ada", KeyTerms(team=team), b"12345678")
+        calls = log.request(b"vx-0000abcd-%d" % n, caller, Endpoint.CHAT, "all", BodyFields("m"), estimate)
+        attempt = Attempt(may_have_worked=True)
+        calls.begin(attempt, "one", "m")
+        calls.end(left(attempt))
+
+    assert [call.team for call in records.calls] == ["red", "red", "blue"]
+    assert {call.key for call in records.calls} == {"3132333435363738 ada"}
