@@ -33,6 +33,7 @@ from bench.wrk_requests import write_requests
 from docs.tables import fill
 from velox.gateway.limits.limiter import Limiter
 from velox.gateway.limits.metering import metered
+from velox.gateway.limits.reservation import Reservation
 from velox.heads import ReplyHead
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
@@ -118,6 +119,7 @@ def _limiter(case: Case) -> _Work:
             limits = limiter.limits(_CALLER, _PEEK.model)
             tokens = estimator.estimate(Endpoint.CHAT, len(_BODY), _PEEK) if limits.counts_tokens else NO_TOKENS
             reservation = limiter.admit(limits, tokens, time.monotonic_ns())
+            assert isinstance(reservation, Reservation), "no quota here has anybody to ask"
             usage = None
             if tokens is not NO_TOKENS:
                 meter, _, _ = metered(_BODY, _PEEK, Endpoint.CHAT)
@@ -127,7 +129,7 @@ def _limiter(case: Case) -> _Work:
             if limits.headers is not None:
                 limits.headers.lines(time.monotonic_ns())
             if not limits.is_kept:
-                reservation.settle(usage, sent=True, pays=True)
+                reservation.settle(usage, sent=True)
 
     return work
 

@@ -104,7 +104,7 @@ _STEPS: Final = (
     ("gate (limits)", "velox.gateway.limits.reservation"),
     ("gate (limits)", "velox.gateway.reply.headers.RateHeaders"),
     ("gate (limits)", "velox.gateway.limits.lease_wait"),
-    ("gate (limits)", "velox.gateway.request.exchange.Exchange.pass_gate"),
+    ("gate (limits)", "velox.gateway.request.exchange.Exchange.admit"),
     ("gate (limits)", "velox.policy.limits.quota"),
     ("gate (limits)", "velox.policy.limits.token_bucket"),
     ("gate (limits)", "velox.policy.limits.estimate"),

@@ -70,9 +70,15 @@ STEPS: Final = (
     ),
     Step(
         "limits",
-        ("If all limits have capacity, each is charged;", "otherwise none is, and the client gets 429."),
-        "Exchange.pass_gate(), gateway/limits/limiter.py",
-        ("429 rate_limited, with the exact time to wait", "503 limits_unavailable"),
+        ("All limits, the route, all budgets of its upstreams:", "each is charged, or none is."),
+        "Exchange.admit(), gateway/front/admission.py",
+        (
+            "429 rate_limited, with the exact time to wait",
+            "503 limits_unavailable",
+            "404 unknown_model, unknown_route",
+            "budgets: 429 insufficient_quota,",
+            "403 unpriced_model, 503 ledger_full",
+        ),
     ),
     Step(
         "wait",
@@ -81,16 +87,10 @@ STEPS: Final = (
         ("503 queue_timeout: the client's deadline",),
     ),
     Step(
-        "route",
-        ("By model, path, header, key; then, by health and", "load, an upstream, a server, an upstream key."),
+        "choose",
+        ("Of its route, by health and load: an upstream,", "a server, an upstream key."),
         "RouteCursor.first(), gateway/cluster/group.py",
-        (
-            "kept answers: 503 answers_unavailable",
-            "404 unknown_model, unknown_route",
-            "429 rate_limited: all keys rest",
-            "budgets: 429 insufficient_quota,",
-            "403 unpriced_model, 503 ledger_full",
-        ),
+        ("kept answers: 503 answers_unavailable", "429 rate_limited: all keys rest"),
     ),
     Step(
         "connect",
@@ -122,7 +122,7 @@ STEPS: Final = (
     Step(
         "account",
         ("Exactly once: limits settled, slot released,", "counted, logged; then the last byte."),
-        "Exchange._end(), gateway/limits/grant.py",
+        "Exchange._end(), gateway/limits/reservation.py",
         (),
     ),
 )

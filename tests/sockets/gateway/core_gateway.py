@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 from tests.sockets.gateway.composed import TIMEOUTS, Dial, Stand, composed, in_order, settings_with, upstream_of
+from velox.gateway.front.admission import admission
 from velox.gateway.front.intake import Gateway
 from velox.gateway.limits.limiter import QuotaTable
 from velox.gateway.reply.outcome import Broken, Refused
@@ -167,6 +168,12 @@ def gateway(
         parts["estimator"] = estimator
     with composed(settings, stands, quotas=table, **parts) as made:
         yield made.gateway
+
+
+def change_parts(made: Gateway, **parts: Any) -> None:
+    """Give a gateway other parts before its first request."""
+    made.parts = replace(made.parts, **parts)
+    made.steps, made.own_steps = admission(made.parts), admission(made.parts, may_be_ours=True)
 
 
 def one_a_minute(scope: Scope = Scope.GATEWAY) -> LimitRule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +61,23 @@ class Bed(Composed):
         return [self.table.inflight(row) for row, _, _ in self.table.labels()]
 
     def ask(self, *headers: Header, offer: WebSocketOffer | None = None) -> tuple[FakeClient, Exchange]:
-        """Send a request; return its client, and what it became."""
-        client, head = FakeClient(), request_head(b"GET" if offer else b"POST", more=headers, offer=offer)
-        exchange = self.gateway.submit(client, head, None if offer else BODY, ANYONE)
+        """Send a request that is not refused at once; return its client, and what it became."""
+        client, exchange = self._submit(headers, offer)
         assert exchange is not None
         return client, exchange
 
     async def answer(self, *headers: Header) -> bytes:
         """Send a request; return all of its reply."""
-        client, _ = self.ask(*headers)
+        client, _ = self._submit(headers)
         async with asyncio.timeout(PATIENCE_S):
             await client.finished.wait()
         return client.written
+
+    def _submit(
+        self, headers: Sequence[Header], offer: WebSocketOffer | None = None
+    ) -> tuple[FakeClient, Exchange | None]:
+        client, head = FakeClient(), request_head(b"GET" if offer else b"POST", more=headers, offer=offer)
+        return client, self.gateway.submit(client, head, None if offer else BODY, ANYONE)
 
     async def until_warm(self) -> None:
         """Wait until each member has a connection that idles."""

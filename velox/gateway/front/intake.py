@@ -15,9 +15,9 @@ from velox.gateway.access.endpoints import dialect_of, has_content
 from velox.gateway.access.plan import RequestPlan, plan_of
 from velox.gateway.cluster.routing import Routing
 from velox.gateway.cpu_work import TranslationThread
+from velox.gateway.front.admission import admission
 from velox.gateway.front.coded_bodies import CodedBodies
 from velox.gateway.front.probes import Probes, answer_to
-from velox.gateway.limits.lease_wait import NotYetError
 from velox.gateway.reply.headers import RateHeaders, client_id
 from velox.gateway.reply.respond import crash, error_reply
 from velox.gateway.request.exchange import Exchange, ExchangeOwner
@@ -75,6 +75,8 @@ class Gateway(ExchangeOwner):
         self._n_asleep = 0
         self.n_hedges = 0  # second attempts beside a first one
         self.n_drains = 0
+        self.steps = admission(parts)
+        self.own_steps = admission(parts, may_be_ours=True)
         self._late_timer: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
         self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
@@ -339,15 +341,13 @@ class Gateway(ExchangeOwner):
             # To read it at one go would hold up the others.
             recorder.queued[priority].observe(waited_ns)
             self._active.add(exchange)
-            exchange.start(is_read=False)
+            exchange.admit_large()
             return True
         read_ns = now_ns
         try:
             exchange.read()
             read_ns = time.monotonic_ns()
-            exchange.pass_gate(gate_ns)
-        except NotYetError:
-            pass  # it waits by itself
+            exchange.admit(gate_ns)
         except VeloxError as error:
             recorder.queued[priority].observe(waited_ns)
             self._refuse_taken(exchange, error)
@@ -357,7 +357,6 @@ class Gateway(ExchangeOwner):
             self._refuse_taken(exchange, crash())
             return False
         self._active.add(exchange)
-        exchange.start()
         recorder.metrics.record_admission(priority, waited_ns, read_ns - now_ns, time.monotonic_ns() - read_ns)
         return True
 

@@ -1,9 +1,8 @@
 """The budgets of a request: which count it, what it holds of them while it runs, and what it spent at its end.
 
-    BudgetGate.hold()      before the first attempt: all budgets that count it have room, or 429 and nothing is held
-    BudgetHold.begin()     an attempt is about to be sent
-    BudgetHold.spend()     a call is recorded, with what it cost
-    BudgetHold.end()       the request is over
+    BudgetGate.hold()   with the request's limits: all budgets that count it have room, or 429 and nothing is held
+    counted()           a call is recorded: what it counts in a budget, by what it cost
+    BudgetGate.learn()  how long an answer was
 
 What is held: the prompt, as estimated by its bytes, and an answer as long as most of this caller's from this model are,
 at the dearest price of all upstreams that may get the request. A budget that is `strict` holds the longest answer that
@@ -21,7 +20,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
-from velox.gateway.limits.lease_wait import NotYetError
+from velox.gateway.limits.lease_wait import NotYet
 from velox.memo import Memo
 from velox.policy.budgets.budget import period_text, usd_text
 from velox.policy.budgets.rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
@@ -32,7 +31,7 @@ from velox.protocol.usage.tokens import TokenUsage, Units
 from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget
 from velox.types import BodyFields, Caller, Endpoint, FormFields
 
-__all__ = ["BOUNDED", "BudgetGate", "BudgetHold", "CallPrices", "Destinations", "Unread", "bound_of"]
+__all__ = ["BOUNDED", "BudgetGate", "CallPrices", "Destinations", "Unread", "bound_of"]
 
 # Endpoints whose request tells little of the tokens that are paid for.
 BOUNDED: Final = frozenset({Endpoint.IMAGES, Endpoint.AUDIO})
@@ -135,24 +134,25 @@ class BudgetGate:
         fields: BodyFields,
         estimate: Estimate,
         bound: TokenUsage | None = None,
-    ) -> BudgetHold | None:
-        """Hold what a request may cost, of all budgets that count it; None: none does.
+    ) -> Sequence[Hold] | NotYet:
+        """Hold what a request may cost, of all budgets that count it: mostly of none.
 
         estimate: NO_TOKENS: nothing is known of its tokens. bound: what dollars are held for in its place. Raises
-        VeloxError(INSUFFICIENT_QUOTA) or VeloxError(UNPRICED_MODEL), or NotYetError where Redis must be asked first,
-        and holds nothing.
+        VeloxError(INSUFFICIENT_QUOTA) or VeloxError(UNPRICED_MODEL), and holds nothing. NotYet: nothing is held,
+        Redis must be asked first.
         """
         if not self._rules and not has_budgets(caller):
-            return None
+            return ()
         model = fields.model or ""
         now_s = self._clock()
         found = self._sets.get((caller.id, model))
         if found is None or found.caller is not caller:
             found = self._sets.put((caller.id, model), self._find(caller, model, now_s))
         if not found.budgets:
-            return None
+            return ()
         usual = strict = None
-        taken: list[tuple[SharedBudget, Hold]] = []
+        taken: list[Hold] = []
+        not_yet: NotYet | None = None
         try:
             for each in found.budgets:
                 if each.is_lacking and self._refuses_lacking(each):
@@ -169,13 +169,20 @@ class BudgetGate:
                 amount = self._amount(each, amounts)
                 hold = each.hold(amount, now_s)
                 if hold is None:
-                    raise self._refused(each, amount, now_s)
-                taken.append((each, hold))
-        except BaseException:
-            for budget, hold in taken:
-                budget.release(hold)
+                    not_yet = self._refused(each, amount, now_s)
+                    break
+                taken.append(hold)
+        except BaseException:  # a refusal, or a bug: nothing stays held
+            _release(taken)
             raise
-        return BudgetHold(taken, self._guess, caller.id, model)
+        if not_yet is None:
+            return taken
+        _release(taken)
+        return not_yet
+
+    def learn(self, caller: Caller, model: str | None, answer: int) -> None:
+        """Note that so long an answer came, in tokens."""
+        self._guess.learn(caller.id, model or "", answer)
 
     def _refuses_lacking(self, kept: SharedBudget) -> bool:
         return self._unread == "refuse" or (self._unread == "strict" and kept.rule.budget.strict)
@@ -251,16 +258,17 @@ class BudgetGate:
                 found.append(self._table.budget(rule, subject, who, now_s))
         return _Set(caller, tuple(found))
 
-    def _refused(self, kept: SharedBudget, amount: int, now_s: float) -> VeloxError | NotYetError:
+    def _refused(self, kept: SharedBudget, amount: int, now_s: float) -> NotYet:
+        """Raise the refusal; return what must be asked for where nobody here knows."""
         rule, lack = kept.rule, kept.lack(amount, now_s)
         if lack is Lack.NOT_GRANTED:
-            return NotYetError([(kept, amount)], _STRICT_PATIENCE_S if rule.budget.strict else 0.0)
+            return NotYet([(kept, amount)], _STRICT_PATIENCE_S if rule.budget.strict else 0.0)
         if lack is Lack.UNKNOWN:
             message = (
                 f"what this gateway was granted of {_WHOSE[rule.scope]} budget ({rule.name}) is used up, and what is"
                 " left of it can't be found out: Redis does not answer (VELOX_REDIS_URL)"
             )
-            return VeloxError(Reason.LIMITS_UNAVAILABLE, message, retry_after_s=kept.retry_s)
+            raise VeloxError(Reason.LIMITS_UNAVAILABLE, message, retry_after_s=kept.retry_s)
         budget, window = rule.budget, kept.window(now_s)
         spent = kept.spent(now_s)
 
@@ -274,16 +282,16 @@ class BudgetGate:
             )
         if lack is Lack.HELD:
             message = f"{whose} ({rule.name}) is held by requests that run; retry when one has ended"
-            return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=_HELD_RETRY_S)
+            raise VeloxError(Reason.RATE_LIMITED, message, retry_after_s=_HELD_RETRY_S)
         kept.count_refusal(now_s)
         message = f"{whose} is used up ({rule.name})"
         if rule.scope in _OWN:
             message += f": {text(spent, bare=True)} of {text(budget.limit)} are spent, "
             message += f"and this request may cost {text(amount)}"
         if window.end_s is None:
-            return VeloxError(Reason.INSUFFICIENT_QUOTA, f"{message}; it is for ever, and must be raised")
+            raise VeloxError(Reason.INSUFFICIENT_QUOTA, f"{message}; it is for ever, and must be raised")
         reset = datetime.datetime.fromtimestamp(window.end_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return VeloxError(
+        raise VeloxError(
             Reason.INSUFFICIENT_QUOTA,
             f"{message}; the next window begins at {reset}",
             retry_after_s=max(0.0, window.end_s - now_s),
@@ -329,53 +337,22 @@ def _tokens_bound(endpoint: Endpoint, fields: BodyFields, n_bytes: int) -> Token
     return TokenUsage(prompt, made, audio_output=made)
 
 
-class BudgetHold:
-    """What one request holds."""
+def counted(hold: Hold, nano: int | None, tokens: int | None, *, is_known: bool = True, least: int = 0) -> int:
+    """Return what a call counts in a budget. nano, tokens: what it cost; None: it is not known, and counts as held.
 
-    __slots__ = ("_caller", "_guess", "_model", "_parts")
-
-    def __init__(
-        self, parts: Sequence[tuple[SharedBudget, Hold]], guess: OutputGuess, caller: bytes, model: str
-    ) -> None:
-        self._parts: Sequence[tuple[SharedBudget, Hold]] = parts
-        self._guess: Final = guess
-        self._caller: Final = caller
-        self._model: Final = model
-
-    def __repr__(self) -> str:
-        return f"<BudgetHold of {len(self._parts)}>"
-
-    def begin(self) -> None:
-        """An attempt is about to be sent. If this process dies before it is over, it counts as what is held."""
-        for budget, hold in self._parts:
-            budget.begin(hold)
-
-    def spend(self, nano: int | None, tokens: int | None, *, is_known: bool = True, least: int = 0) -> None:
-        """A call has cost this. None: it is not known. is_known: False: its reply did not tell, and it is an estimate.
-
-        least: what of a cost that is not known is: what it cost beside that.
-        Then a budget that is strict counts what it holds at least: the call may have cost as much.
-        """
-        for budget, hold in self._parts:
-            amount = _counted(budget, hold, nano, tokens)
-            if nano is None and not budget.is_tokens:
-                amount = max(amount, min(least, _MOST))
-            if not is_known and budget.rule.budget.strict:
-                amount = max(amount, hold.amount)
-            budget.spend(hold, amount)
-
-    def learn(self, answer: int) -> None:
-        """So long an answer came, in tokens."""
-        self._guess.learn(self._caller, self._model, answer)
-
-    def end(self, n_begun: int) -> None:
-        """The request is over, for which so many attempts had begun. Only the first call counts."""
-        parts, self._parts = self._parts, ()
-        for budget, hold in parts:
-            budget.release(hold, n_begun)
+    is_known: False: its reply did not tell, and it is an estimate: then a budget that is strict counts what it holds at
+    least, as the call may have cost as much. least: what of a cost that is not known is: what it cost beside that.
+    """
+    budget = hold.budget
+    cost = tokens if budget.is_tokens else nano
+    amount = hold.amount if cost is None else min(cost, _MOST)
+    if nano is None and not budget.is_tokens:
+        amount = max(amount, min(least, _MOST))
+    if not is_known and budget.rule.budget.strict:
+        amount = max(amount, hold.amount)
+    return amount
 
 
-def _counted(kept: SharedBudget, hold: Hold, nano: int | None, tokens: int | None) -> int:
-    """Return what a call counts in a budget. What is not known counts as it was held: never as nothing by mistake."""
-    amount = tokens if kept.is_tokens else nano
-    return hold.amount if amount is None else min(amount, _MOST)
+def _release(holds: Sequence[Hold]) -> None:
+    for hold in holds:
+        hold.budget.release(hold)

@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.billed_units import AskedUnits
-from velox.gateway.limits.budgets import BudgetGate, BudgetHold
+from velox.gateway.limits.budgets import BudgetGate
 from velox.gateway.limits.metering import Meter, Usage, usage_of
+from velox.gateway.limits.reservation import NOT_RESERVED, Reservation
 from velox.gateway.reply.reply import AnsweringAttempt
 from velox.ledger.record import MOST_NAMES, TAG_SEPARATOR, Flag, Tokens, key_name
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
@@ -142,13 +143,14 @@ class CallLog:
         fields: BodyFields,
         estimate: Estimate,
         *,
-        hold: BudgetHold | None = None,
+        reservation: Reservation = NOT_RESERVED,
         dialect: Dialect = Dialect.OPENAI,
         path: str = "",
         asked: AskedUnits | None = None,
     ) -> RequestCalls:
-        """Return what records the calls of one request. hold: of its budgets. dialect: of its client. path: its family.
+        """Return what records the calls of one request. dialect: of its client. path: its family.
 
+        reservation: in whose budgets they count.
         asked: what it tells of units that are paid in place of tokens; None: nothing.
         estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
         """
@@ -162,7 +164,7 @@ class CallLog:
             route=route,
             fields=fields,
             estimate=recorded(estimate, fields),
-            hold=hold,
+            reservation=reservation,
             dialect=dialect,
             path=path,
             asked=asked,
@@ -196,11 +198,11 @@ class RequestCalls:
         "_caller",
         "_estimate",
         "_fields",
-        "_hold",
         "_log",
         "_number",
         "_path",
         "_prices",
+        "_reservation",
         "_route",
         "_writer",
         "answering",
@@ -219,13 +221,13 @@ class RequestCalls:
         route: str,
         fields: BodyFields,
         estimate: Estimate,
-        hold: BudgetHold | None,
+        reservation: Reservation,
         dialect: Dialect,
         path: str,
         asked: AskedUnits | None = None,
     ) -> None:
         self._asked: Final = asked
-        self._hold: Final = hold
+        self._reservation: Final = reservation
         self._log: Final = log
         self._prices: Final = log.prices  # a reload may take the upstream away while it answers
         self._writer: Final = writer
@@ -253,8 +255,7 @@ class RequestCalls:
         """Note an attempt before it is sent. model: that the upstream is asked for."""
         self._begun.append(self._begin(attempt, upstream, model, len(self._begun) + 1, self._caller))
         self.answering = attempt
-        if self._hold is not None:
-            self._hold.begin()
+        self._reservation.begin()
 
     def begin_copy(self, attempt: AnsweringAttempt, upstream: str, model: str | None) -> Begun:
         """Note the copy of a request before it is sent. It is not the caller's doing: it counts for no key."""
@@ -322,15 +323,11 @@ class RequestCalls:
         last = self._of(answered.attempt)
         begun, self._begun, self.answering = self._begun, [], None
         now_ns = self._log.times()[1]
-        try:
-            for each in begun:
-                if each is last:
-                    self._end_last(each, answered, now_ns)
-                else:
-                    self._end_failed(each, now_ns, _LOST, 0, may_have_worked=each.attempt.may_have_worked)
-        finally:
-            if self._hold is not None:
-                self._hold.end(len(begun))
+        for each in begun:
+            if each is last:
+                self._end_last(each, answered, now_ns)
+            else:
+                self._end_failed(each, now_ns, _LOST, 0, may_have_worked=each.attempt.may_have_worked)
 
     def _end_last(self, begun: Begun, answered: Answered, now_ns: int) -> None:
         reason, usage = answered.reason, answered.usage
@@ -349,11 +346,11 @@ class RequestCalls:
         self._write(
             *(begun, now_ns, _code(reason), answered.status, flags, kinds),
             first_byte_us=first_us,
-            hold=self._hold,
             is_known=not flags & _ESTIMATED,
         )
-        if self._hold is not None and not flags and kinds.output is not None:
-            self._hold.learn(kinds.output)
+        budgets = self._log.budgets
+        if budgets is not None and self._reservation.holds and not flags and kinds.output is not None:
+            budgets.learn(self._caller, self._fields.model, kinds.output)
 
     def _end_failed(self, begun: Begun, now_ns: int, reason: str, status: int, *, may_have_worked: bool) -> None:
         """End a call that gave no reply: by its prompt if it may have worked, by what is known to have been done."""
@@ -375,7 +372,7 @@ class RequestCalls:
         now_ns = self._log.times()[1]
         first_us = _since_us(copied.first_byte_ns, begun)
         reason = _code(copied.reason)
-        self._write(begun, now_ns, reason, copied.status, flags | _MIRROR, kinds, first_byte_us=first_us)
+        self._write(begun, now_ns, reason, copied.status, flags | _MIRROR, kinds, first_byte_us=first_us, counts=False)
 
     def _kinds(self, usage: Usage | None, kinds: TokenUsage) -> tuple[TokenUsage, int]:
         """Return the tokens of a reply, with the estimate where it does not tell, and what is to be said of them."""
@@ -405,22 +402,25 @@ class RequestCalls:
         usage: TokenUsage,
         *,
         first_byte_us: int | None = None,
-        hold: BudgetHold | None = None,
         is_known: bool = True,
+        counts: bool = True,
     ) -> None:
-        """Count a call where budgets count it, and then record it: what is recorded is counted."""
+        """Count a call where budgets count it, and then record it: what is recorded is counted.
+
+        counts: False: it is no call of the caller's.
+        """
         start = begun.call.start
         cost_nano, label, billed = self._priced(begun.upstream, start.names.upstream_model, usage, start.started_us)
         if usage.is_regional:
             flags |= _REGIONAL
         if usage.has_others:
             flags |= _OTHERS
-        if hold is not None:
+        if counts and self._reservation.holds:
             least = 0
             if cost_nano is None and usage.has_others:
                 own = usage._replace(has_others=False)
                 least = self._priced(begun.upstream, start.names.upstream_model, own, start.started_us)[0] or 0
-            hold.spend(cost_nano, _total(usage), is_known=is_known, least=least)
+            self._reservation.spend(cost_nano, _total(usage), is_known=is_known, least=least)
         self._writer.end(
             begun.call,
             status=status,
@@ -440,7 +440,7 @@ class RequestCalls:
 
     def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int, usage: TokenUsage) -> None:
         """Record a call that may have worked for nobody."""
-        self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage, hold=self._hold)
+        self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage)
 
 
 def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:

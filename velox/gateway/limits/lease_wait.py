@@ -9,28 +9,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.policy.limits.quota import Quota
 from velox.shm.budget_table import SharedBudget
 
-__all__ = ["LeaseWait", "NotYetError", "Want", "unavailable", "wait_for_permits"]
+__all__ = ["LeaseWait", "NotYet", "Want", "unavailable", "wait_for_permits"]
 
 # A quota or a budget, and how many permits of it.
 Want: TypeAlias = tuple[Quota | SharedBudget, int]
 
 
-class NotYetError(Exception):
-    """Nothing was taken: permits must be asked for first. wants: which.
+class NotYet(NamedTuple):
+    """The answer to a request whose permits must be asked for first. wants: which.
 
     patience_s: the request may wait for so long, if that is longer than others may.
     """
 
-    def __init__(self, wants: Sequence[Want], patience_s: float = 0.0) -> None:
-        super().__init__("permits must be asked for")
-        self.wants: Final = tuple(wants)
-        self.patience_s: Final = patience_s
+    wants: Sequence[Want]
+    patience_s: float = 0.0
 
 
 class LeaseWait(Protocol):
@@ -45,23 +43,21 @@ class LeaseWait(Protocol):
 
 
 async def wait_for_permits(
-    gate: Callable[[int], None], leases: LeaseWait | None, loop: asyncio.AbstractEventLoop
+    reserve: Callable[[int], object], leases: LeaseWait | None, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Pass a gate that may raise NotYetError. Raises what it raises else, and VeloxError when time is over.
+    """Reserve what could not be reserved at once: until that is no NotYet. Raises VeloxError when time is over.
 
     When nobody answers, the quotas are asked once more: who was to answer counts as gone by then, and they say so.
     """
     began_s, is_last = loop.time(), False
     while True:
-        try:
-            gate(time.monotonic_ns())
+        not_yet = reserve(time.monotonic_ns())
+        if not isinstance(not_yet, NotYet):
             return
-        except NotYetError as not_yet:
-            wants, patience_s = not_yet.wants, not_yet.patience_s
         assert leases is not None, "only a quota with somebody to ask says NOT_YET"
         if is_last:
             raise unavailable()
-        is_last = not await leases.wait_for_lease(wants, began_s + max(leases.timeout_s, patience_s))
+        is_last = not await leases.wait_for_lease(not_yet.wants, began_s + max(leases.timeout_s, not_yet.patience_s))
 
 
 def unavailable() -> VeloxError:

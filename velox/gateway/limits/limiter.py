@@ -17,7 +17,8 @@ from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.plan import RequestPlan
-from velox.gateway.limits.lease_wait import NotYetError, unavailable
+from velox.gateway.limits.lease_wait import NotYet, unavailable
+from velox.gateway.limits.metering import NOTHING_USED
 from velox.gateway.limits.reservation import LimitSet, QuotaLimit, Reservation, SlotLimit
 from velox.memo import Memo
 from velox.outcomes import Decision, Unit
@@ -110,14 +111,14 @@ class Limiter:
             return found
         return self._sets.put(key, self._make(caller, key[1]))
 
-    def enter(
+    def reserve(
         self,
         plan: RequestPlan,
         fields: BodyFields,
         body: bytes | bytearray | None,
         estimator: Estimator,
         now_ns: int,
-    ) -> Reservation:
+    ) -> Reservation | NotYet:
         """Take what a request needs, of all that count it. Raises as admit() does."""
         caller = plan.caller
         found = None if self._names_models else self._sets.get((caller.id, None))
@@ -126,24 +127,30 @@ class Limiter:
             # Of a form its texts: the bytes of pictures and sounds tell nothing of tokens.
             n_bytes = fields.n_text if isinstance(fields, FormFields) else len(body)
             return self.admit(limits, estimator.estimate(plan.endpoint, n_bytes, fields), now_ns)
-        return self.admit(limits, NO_TOKENS, now_ns)
+        granted, only = limits.granted, limits.only
+        if granted is None or only is None:
+            return self.admit(limits, NO_TOKENS, now_ns)
+        # The usual one, a limit of requests alone: without the calls of admit().
+        answer = only.quota.take(1, now_ns)
+        if answer:
+            return self._of_only(limits, only, NO_TOKENS, answer, now_ns)
+        only.count_granted()
+        return granted
 
     def count_refused(self, caller: Caller, now_ns: int) -> None:
         """Take a request that is refused before it is one: nothing of it comes back. Raises VeloxError(RATE_LIMITED).
 
         Where Redis would have to be asked first, it is not counted.
         """
-        try:
-            reservation = self.admit(self.limits(caller, None), NO_TOKENS, now_ns)
-        except NotYetError:
-            return
-        reservation.used_wait()
-        reservation.settle(None, sent=True, pays=False)
+        taken = self.admit(self.limits(caller, None), NO_TOKENS, now_ns)
+        if isinstance(taken, Reservation):
+            taken.used_wait()
+            taken.settle(NOTHING_USED, sent=True)
 
-    def admit(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> Reservation:
+    def admit(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> Reservation | NotYet:
         """Take what a request needs, of all that count it. Raises VeloxError(RATE_LIMITED), and has taken nothing.
 
-        Raises NotYetError where Redis must be asked first, VeloxError(LIMITS_UNAVAILABLE) where it can't be.
+        NotYet: nothing was taken, Redis must be asked first. Raises VeloxError(LIMITS_UNAVAILABLE) where it can't be.
         estimate: its tokens; NO_TOKENS for a request that takes none, which quotas for tokens then do not hold up.
         """
         if limits.nothing is not None:
@@ -152,15 +159,13 @@ class Limiter:
         if only is not None:  # most callers have one limit: to look at it first would cost as much as taking
             n = only.needed(estimate) if only.is_tokens else 1
             answer = only.quota.take(n, now_ns) if n else 0
-            if answer < 0:
-                raise self._refused([(only, answer)], estimate, now_ns)
-            if answer:
-                self._counter(only.scope, only.unit, Decision.WAITED)()
-                return Reservation(limits, estimate, [answer])
-            only.count_granted()
-            return Reservation(limits, estimate) if limits.granted is None else limits.granted
-        self._look(limits, estimate, now_ns)
+            return self._of_only(limits, only, estimate, answer, now_ns)
+        not_yet = self._look(limits, estimate, now_ns)
+        if not_yet is not None:
+            return not_yet
         waits = self._take(limits, estimate, now_ns)
+        if isinstance(waits, NotYet):
+            return waits
         for limit, wait_ns in zip(limits.quotas, waits, strict=True):
             if wait_ns:
                 self._counter(limit.scope, limit.unit, Decision.WAITED)()
@@ -170,8 +175,20 @@ class Limiter:
             held.count_granted()
         return Reservation(limits, estimate, waits if any(waits) else None)
 
-    def _look(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> None:
-        """Raise VeloxError if one of them has no room."""
+    def _of_only(
+        self, limits: LimitSet, only: QuotaLimit, estimate: Estimate, answer: int, now_ns: int
+    ) -> Reservation | NotYet:
+        """Return what the answer of the only quota means. As admit()."""
+        if answer < 0:
+            return self._refused([(only, answer)], estimate, now_ns)
+        if answer:
+            self._counter(only.scope, only.unit, Decision.WAITED)()
+            return Reservation(limits, estimate, [answer])
+        only.count_granted()
+        return Reservation(limits, estimate) if limits.granted is None else limits.granted
+
+    def _look(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> NotYet | None:
+        """Raise VeloxError if one of them has no room; say if one must be asked for first."""
         answers: list[tuple[QuotaLimit, int]] = []
         is_refused = False
         for limit in limits.quotas:
@@ -180,15 +197,17 @@ class Limiter:
             is_refused |= answer < 0
             answers.append((limit, answer))
         if is_refused:
-            raise self._refused(answers, estimate, now_ns)
+            return self._refused(answers, estimate, now_ns)
         for held in limits.slots:
             if held.slots.in_use() >= held.slots.limit:
                 raise self._full(held)
+        return None
 
-    def _take(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> list[int]:
+    def _take(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> list[int] | NotYet:
         """Take from all of them; return how long each must be waited for. Raises VeloxError, and has taken nothing."""
         n_slots = 0
         waits: list[int] = []
+        taken: list[int] | NotYet = waits
         try:
             for held in limits.slots:
                 if not held.slots.take():
@@ -198,41 +217,42 @@ class Limiter:
                 n = limit.needed(estimate)
                 answer = limit.quota.take(n, now_ns) if n else 0
                 if answer < 0:
-                    raise self._refused([(limit, answer)], estimate, now_ns)
+                    taken = self._refused([(limit, answer)], estimate, now_ns)
+                    break
                 waits.append(answer)
         except BaseException:  # a refusal, or a bug: nothing stays taken
-            for held in limits.slots[:n_slots]:
-                held.slots.release()
-            for taken, wait_ns in zip(limits.quotas, waits, strict=False):
-                taken.quota.give_back(taken.needed(estimate), waiting=wait_ns > 0)
+            _give_back(limits, n_slots, waits, estimate)
             raise
-        return waits
+        if taken is not waits:
+            _give_back(limits, n_slots, waits, estimate)
+        return taken
 
     # -- refusals -----------------------------------------------------------------------------------
 
-    def _refused(
-        self, asked: Sequence[tuple[QuotaLimit, int]], estimate: Estimate, now_ns: int
-    ) -> VeloxError | NotYetError:
-        """Return the 429, whose time is when all that were asked have room again, without a wait."""
+    def _refused(self, asked: Sequence[tuple[QuotaLimit, int]], estimate: Estimate, now_ns: int) -> NotYet:
+        """Raise the 429, whose time is when all that were asked have room again, without a wait.
+
+        Where that is not known before others are asked: return what must be asked for.
+        """
         answers = [pair for pair in asked if pair[1] != NOT_YET]
         if len(answers) < len(asked) and all(answer >= 0 for _, answer in answers):
             wants = [(limit.quota, limit.needed(estimate)) for limit, answer in asked if answer == NOT_YET]
-            return NotYetError(wants)
+            return NotYet(wants)
         # A wait that may be waited for is shorter than each that may not: the longest is among the refusals.
         limit, answer = min(answers, key=lambda pair: pair[1])
         self._counter(limit.scope, limit.unit, Decision.REFUSED)()
         n = limit.needed(estimate)
         if answer == NEVER:
-            return _never(limit, n)
+            raise _never(limit, n)
         if answer == UNAVAILABLE:
-            return unavailable()
+            raise unavailable()
         longest_ns = limit.in_line_ns(n, now_ns) - answer
         what = f"{n} tokens" if limit.is_tokens else "a request"
         message = (
             f"{_WHOSE[limit.scope]} {'token' if limit.is_tokens else 'request'} limit is reached ({limit.name}); "
             f"{what} will pass in {-(-longest_ns // _NS_PER_MS)} ms"
         )
-        return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=longest_ns / _NS_PER_S)
+        raise VeloxError(Reason.RATE_LIMITED, message, retry_after_s=longest_ns / _NS_PER_S)
 
     def _full(self, held: SlotLimit) -> VeloxError:
         self._counter(held.scope, Unit.CONCURRENCY, Decision.REFUSED)()
@@ -291,6 +311,14 @@ class Limiter:
         # A surrogate that JSON let through: it has no UTF-8, but must have a quota.
         what = (model or "").encode("utf-8", "surrogatepass") if rule.scope in _OF_MODEL else b""
         return self._table.tag(rate.encode(), rule.name.encode(), who, what)
+
+
+def _give_back(limits: LimitSet, n_slots: int, waits: Sequence[int], estimate: Estimate) -> None:
+    """Give back what was taken before one of them refused. n_slots: of the slots. waits: of the quotas."""
+    for held in limits.slots[:n_slots]:
+        held.slots.release()
+    for limit, wait_ns in zip(limits.quotas, waits, strict=False):
+        limit.quota.give_back(limit.needed(estimate), waiting=wait_ns > 0)
 
 
 def _never(limit: QuotaLimit, n: int) -> VeloxError:

@@ -18,7 +18,7 @@ from velox.protocol.usage.reader import GOOGLE_KEY, UNITS_KEY, ArrayUsage, BodyU
 from velox.protocol.usage.strip import UsageStrip
 from velox.types import BodyFields, Dialect, Endpoint
 
-__all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]
+__all__ = ["NOTHING_USED", "Meter", "Usage", "UsageFilter", "metered", "usage_key", "usage_of"]
 
 # The usage of their streams is sent only if it is asked for. The streams of others always end with it.
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
@@ -29,7 +29,8 @@ _UNITS: Final = frozenset({Endpoint.VIDEOS, Endpoint.RERANK, Endpoint.OTHER})
 _MOST_BEGUN: Final = 64  # more than blanks before a body, and the name of an event's first field
 _NOTHING: Final = Usage(None, None, False)
 _NO_EVENT: Final = Usage(None, 0, False)
-_FAILED: Final = Usage(0, 0, False)
+# Of a request that no model has worked for.
+NOTHING_USED: Final = Usage(0, 0, False)
 
 
 class Meter(ReplyFilter):
@@ -138,7 +139,7 @@ class Meter(ReplyFilter):
         costs, and is in no event.
         """
         if self._is_failed:
-            return _FAILED  # an upstream's error: no work was done
+            return NOTHING_USED  # an upstream's error: no work was done
         reader = self._reader
         if reader is None:
             return _NO_EVENT if self._is_stream and not self._has_begun and not least else _NOTHING

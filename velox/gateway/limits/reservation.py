@@ -1,7 +1,11 @@
-"""What one request has taken of its limits, from the gate to the end of its reply.
+"""What one request has taken of its limits and budgets, from its admission to the end of its reply.
 
-Knows: what has to be made good at the end, once, however the request ended. Does not know: which limits there are and
-when they refuse (limiter.py), or where they are kept (shm/quotas.py).
+    begin()    an attempt is about to be sent
+    spend()    a call is recorded, with what it cost
+    settle()   the request is over: whoever has a reservation settles it once, and then has it no more
+
+Knows: what has to be made good at the end, however the request ended. Does not know: which limits and budgets there are
+and when they refuse (limiter.py, budgets.py), or where they are kept (shm/quotas.py, shm/budget_table.py).
 
     never sent               all of it goes back, as if the request had not come
     sent, whole reply        its tokens are what the upstream says; if it says nothing, the estimate stands
@@ -15,11 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from velox.gateway.limits.budgets import counted
 from velox.gateway.limits.metering import Usage
 from velox.gateway.reply.headers import DROPPED, RateHeaders
 from velox.outcomes import Unit
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.limits.quota import Quota, Slots
+from velox.shm.budget_table import Hold
 from velox.types import Caller, Scope
 
 __all__ = ["LONGEST_DEBT_NS", "NOT_RESERVED", "LimitSet", "QuotaLimit", "Reservation", "SlotLimit", "Spent"]
@@ -95,7 +101,8 @@ class LimitSet:
     """What counts the requests of one caller for one model. only: the one quota, if that is all.
 
     headers: None where no quota counts them. is_kept: what a request that went out has taken is used up, and no more.
-    granted: what a request gets that need not wait, if nothing is settled for it but when it never goes out.
+    granted: what a request gets that need not wait, if nothing is settled for it but when it never goes out; nothing:
+    where nothing counts it. All such requests share these.
     """
 
     __slots__ = ("caller", "counts_tokens", "granted", "headers", "is_kept", "nothing", "only", "quotas", "slots")
@@ -109,9 +116,8 @@ class LimitSet:
         self.counts_tokens: Final = bool(tokens)
         self.headers: Final = RateHeaders(requests, tokens, DROPPED) if quotas else None
         self.is_kept: Final = not tokens and not slots
-        # Nothing was taken, and nothing is settled: all its requests share it.
         self.nothing: Final = None if quotas or slots else Reservation(self)
-        self.granted: Final = Reservation(self, is_shared=True) if quotas and self.is_kept else None
+        self.granted: Final = Reservation(self) if quotas and self.is_kept else None
         self.only: Final = self.quotas[0] if len(self.quotas) == 1 and not self.slots else None
 
     def __repr__(self) -> str:
@@ -129,52 +135,71 @@ class Spent(NamedTuple):
 class Reservation:
     """What was taken. estimate: its tokens, where a limit counts them. wait_ns: until it may be sent.
 
-    is_shared: by requests that each have taken the same, and settle it once.
+    holds: of its budgets.
     """
 
-    __slots__ = ("_is_settled", "_is_shared", "_waits", "estimate", "limits", "wait_ns")
+    __slots__ = ("_n_begun", "_waits", "estimate", "holds", "limits", "wait_ns")
 
     def __init__(
         self,
         limits: LimitSet,
         estimate: Estimate = NO_TOKENS,
         waits: list[int] | None = None,
-        *,
-        is_shared: bool = False,
+        holds: Sequence[Hold] = (),
     ) -> None:
         self.limits: Final = limits
         self.estimate: Final = estimate
         # Of each quota, how long its permits must wait; None: none of them must.
         self._waits = waits
-        self._is_settled = False
-        self._is_shared: Final = is_shared
-        self.wait_ns: Final = max(waits) if waits else 0
+        self.holds = holds
+        self._n_begun = 0
+        self.wait_ns = max(waits) if waits else 0
 
     def __repr__(self) -> str:
-        return f"<Reservation of {self.limits!r} {self.estimate} {'settled' if self._is_settled else 'held'}>"
+        return f"<Reservation of {self.limits!r} {self.estimate} holds={len(self.holds)}>"
+
+    def holding(self, holds: Sequence[Hold]) -> Reservation:
+        """Return a reservation with these holds of budgets as well: this one, unless other requests share it."""
+        if self is self.limits.granted or self is self.limits.nothing:
+            return Reservation(self.limits, holds=holds)
+        self.holds = holds
+        return self
 
     def used_wait(self) -> None:
         """What had to wait is due. Before the request goes out."""
-        waits, self._waits = self._waits, None
+        waits, self._waits, self.wait_ns = self._waits, None, 0
         for limit, wait_ns in zip(self.limits.quotas, waits or (), strict=False):
             if wait_ns:
                 limit.quota.used_wait(limit.needed(self.estimate))
 
-    def settle(self, usage: Usage | None, *, sent: bool, pays: bool) -> Spent | None:
-        """Free the slots, and make good what was taken in advance. Only the first call counts.
+    def begin(self) -> None:
+        """An attempt is about to be sent. If this process dies before it is over, it counts as what is held."""
+        if self.holds:
+            self._n_begun += 1
+            for hold in self.holds:
+                hold.budget.begin(hold)
 
-        sent: an upstream has got the request. pays: False: it was not answered, and not by the client's doing; then it
-        costs no tokens. usage: as its reply tells; None: nobody has read it. Returns the tokens where they are counted.
+    def spend(self, nano: int | None, tokens: int | None, *, is_known: bool = True, least: int = 0) -> None:
+        """A call has cost this; the rest as for counted()."""
+        for hold in self.holds:
+            hold.budget.spend(hold, counted(hold, nano, tokens, is_known=is_known, least=least))
+
+    def settle(self, usage: Usage | None, *, sent: bool) -> Spent | None:
+        """Free the slots, hold nothing more of budgets, and make good what was taken in advance.
+
+        sent: an upstream has got the request; else all of it goes back. usage: as its reply tells, or NOTHING_USED;
+        None: nobody has read it. Returns the tokens where they are counted.
         """
+        for hold in self.holds:
+            hold.budget.release(hold, self._n_begun)
         limits = self.limits
-        if self._is_settled or (sent and limits.is_kept):
+        if sent and limits.is_kept:
             return None  # nothing of it comes back
-        self._is_settled = not self._is_shared
         for held in limits.slots:
             held.slots.release()
         if sent and self.estimate is NO_TOKENS:
             return None
-        prompt, answer, known = self._used(usage) if sent and pays else (0, 0, 0)
+        prompt, answer, known = self._used(usage) if sent else (0, 0, 0)
         for index, limit in enumerate(limits.quotas):
             waiting = self._waits is not None and self._waits[index] > 0
             if not limit.is_tokens:
@@ -200,5 +225,7 @@ class Reservation:
         return prompt, answer, (usage.input or 0) + (usage.output or 0)
 
 
-# Of a request that has not come to the gate.
-NOT_RESERVED: Final = Reservation(LimitSet(Caller(""), (), ()))
+_NOTHING: Final = LimitSet(Caller(""), (), ()).nothing
+assert _NOTHING is not None, "nothing counts it"
+# Of a request that has taken nothing yet, or has settled what it took.
+NOT_RESERVED: Final = _NOTHING

@@ -4,11 +4,12 @@
     submit()        accept   a whole request has come: it passes the empty queue at once, or waits     (intake.py)
     drain           queue    once per loop turn, up to a batch: what was too late is refused
       read()        read     one look into the body: model, stream, ...
-      pass_gate()   gate     it takes what it needs of all limits that count it, or nothing and gets 429 (limiter.py)
+      admit()       gate     the steps of its admission: limits, route, budgets   (front/admission.py)
     _run()          one coroutine per request:
       _read_in_steps()       a large body: the same look, in slices; then the gate
+      _go_on()               the steps that have to wait, and those behind them
       _wait_for_turn()       what was taken ahead of its time
-      _choose()     where    its route, and whom of that (routing.py)
+      _choose()     where    whom of its route (routing.py)
                     forward  one attempt, and where it is safe another (retries.py)
         Attempt.send()       a stream on a warm connection; the reply passes through reply.py   (group.py)
         _after()             what came of it: the end, another attempt, or the client gets the error   (retries.py)
@@ -23,9 +24,9 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access.access import Guard
@@ -40,12 +41,12 @@ from velox.gateway.cluster.retries import Hidden, RetryPolicy
 from velox.gateway.cluster.routing import ResolvedRoute, RouteCursor, Routing
 from velox.gateway.cpu_work import TranslationThread, in_steps
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
-from velox.gateway.limits.budgets import BOUNDED, BudgetGate, BudgetHold, bound_of
+from velox.gateway.limits.budgets import BOUNDED, BudgetGate, bound_of
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.limits.cost_filter import CostFilter
-from velox.gateway.limits.lease_wait import NotYetError, wait_for_permits
-from velox.gateway.limits.metering import Meter, Usage, metered, usage_of
-from velox.gateway.limits.reservation import NOT_RESERVED, Reservation
+from velox.gateway.limits.lease_wait import NotYet, wait_for_permits
+from velox.gateway.limits.metering import NOTHING_USED, Meter, Usage, metered, usage_of
+from velox.gateway.limits.reservation import NOT_RESERVED, Reservation, Spent
 from velox.gateway.limits.usage_drain import UsageDrain
 from velox.gateway.reply.addresses import AddressFilter
 from velox.gateway.reply.filters import ReplyFilter, placed
@@ -78,7 +79,7 @@ from velox.protocol.steps import finished
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
 
-__all__ = ["Exchange", "ExchangeOwner"]
+__all__ = ["Exchange", "ExchangeOwner", "Step", "StepAnswer"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
@@ -88,6 +89,12 @@ _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # Of a request that no upstream was asked for.
 _NOT_ASKED: Final = Answered(None, 0, None, False, False, 0, None, NO_KINDS)
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
+
+
+# What a step of the admission says of a request. None: it has passed. NotYet: it passes once the permits are there that
+# it lacks. Else what is awaited in its task, and returns True where the request is answered by it.
+StepAnswer: TypeAlias = NotYet | Callable[[], Coroutine[Any, Any, bool]] | None
+Step: TypeAlias = Callable[["Exchange", int], StepAnswer]
 
 
 class ExchangeOwner(abc.ABC):
@@ -103,6 +110,8 @@ class ExchangeOwner(abc.ABC):
     mirrors: Mirrors
     thread: TranslationThread
     draining: bool
+    steps: tuple[Step, ...]  # of the admission; own_steps: of what may be answered here
+    own_steps: tuple[Step, ...]
     n_hedges: int
     n_drains: int  # exchanges that are read on though their clients have left
 
@@ -158,7 +167,10 @@ class Exchange(AttemptHost):
             "_keeping",
         ),
         "_gone",
+        "_google_fields",
         "_is_unnamed",
+        "_n_passed",
+        "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
         *("_is_unfolded", "_keeper", "taken_ns"),
     )
@@ -182,6 +194,9 @@ class Exchange(AttemptHost):
         self.id = parts.recorder.next_id()
         self.fields = _NOT_READ
         self._is_unnamed = False  # its model is that of its route
+        self._steps = gateway.own_steps if plan.may_be_ours else gateway.steps
+        self._n_passed = 0  # of these
+        self._google_fields: BodyFields | None = None  # of a large body, with the length that it names of its answer
         self.phase = "queue"
         self.reply: Reply | None = None
         self.started_ns = time.monotonic_ns()
@@ -309,12 +324,13 @@ class Exchange(AttemptHost):
         if keeping.notes:
             keeping.places = yield from owned.places(self.head, named)
 
-    async def _learn(self, keeping: Keeping) -> None:
+    async def _learn(self) -> bool:
         """Ask what other gateways know of the objects that it names, then look at them. Raises VeloxError."""
-        guard = self.plan.guard
-        assert guard is not None, "else nothing is unknown"
+        guard, keeping = self.plan.guard, self._keeping
+        assert guard is not None and keeping is not None, "else nothing is unknown"
         await self.gateway.parts.access.learn(keeping.unknown)
         await in_steps(self._guarding(guard, has_asked=True))
+        return False
 
     @property
     def _checks_lines(self) -> bool:
@@ -340,17 +356,93 @@ class Exchange(AttemptHost):
                 else:
                     self.body, fields.model = adding_model(self.body, model), model
 
-    def pass_gate(self, now_ns: int) -> None:
-        """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
-        parts = self.gateway.parts
-        self._reservation = parts.limiter.enter(self.plan, self.fields, self.body, parts.estimator, now_ns)
+    # -- its admission (front/admission.py has the order) -----------------------------------------
 
-    def start(self, *, is_read: bool = True) -> None:
-        """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
+    def admit(self, now_ns: int) -> None:
+        """Take the steps of its admission, as far as they go at once, and go on as a task.
+
+        Raises VeloxError: then it is refused, which gives all back.
+        """
+        steps, answer = self._steps, None
+        n_passed, n = 0, len(steps)
+        while n_passed < n:
+            answer = steps[n_passed](self, now_ns)
+            if answer is not None:
+                break
+            n_passed += 1
+        self._n_passed = n_passed
         # Not by the loop's create_task(), which makes up a name for each.
-        self._task = asyncio.Task(self._run(is_read), loop=self.loop, name="exchange")
+        self._task = asyncio.Task(self._run(answer, is_read=True), loop=self.loop, name="exchange")
 
-    async def _run(self, is_read: bool) -> None:
+    def admit_large(self) -> None:
+        """Go on as a task, which reads the body in slices and takes all steps."""
+        self._task = asyncio.Task(self._run(None, is_read=False), loop=self.loop, name="exchange")
+
+    async def _go_on(self, answer: StepAnswer) -> bool:
+        """Take the steps that are left. answer: of the first of them. True: it is answered."""
+        steps = self._steps
+        while self._n_passed < len(steps):
+            step = steps[self._n_passed]
+            if answer is None:
+                answer = step(self, time.monotonic_ns())
+            if isinstance(answer, NotYet):
+                self.phase = "limit"
+                await wait_for_permits(partial(step, self), self.gateway.parts.leases, self.loop)
+            elif answer is not None and await answer():
+                return True
+            answer = None
+            self._n_passed += 1
+        return False
+
+    def take_limits(self, now_ns: int) -> StepAnswer:
+        """Take of all limits that count it. Raises VeloxError, and has taken nothing."""
+        parts = self.gateway.parts
+        taken = parts.limiter.reserve(self.plan, self.fields, self.body, parts.estimator, now_ns)
+        if isinstance(taken, NotYet):
+            return taken
+        self._reservation = taken
+        return None
+
+    def look_elsewhere(self, _now_ns: int) -> StepAnswer:
+        """Ask other gateways, if what it names may be known to them alone."""
+        return self._learn if self._keeping is not None and self._keeping.unknown else None
+
+    def answer_here(self, _now_ns: int) -> StepAnswer:
+        """Answer what is no question for an upstream; put into it what is kept here. Of kinds that may be such."""
+        return self._answer_ourselves
+
+    def find_route(self, _now_ns: int) -> StepAnswer:
+        """Find where it may go. Raises VeloxError."""
+        plan, keeping, routing = self.plan, self._keeping, self.gateway.routing
+        if plan.has_addresses and plan.passed is not None:
+            route = self._route = routing.route_to(plan.passed.upstream)
+        else:
+            route = self._route = routing.resolve(
+                self.head, None if self._is_unnamed else self.fields.model, plan.caller
+            )
+        routing.n_open += 1
+        self._routing = routing
+        if keeping is not None and keeping.notes:
+            route = self._route = self._kept_route(keeping, route, routing)
+        if route.only is None and route.parts.entry.balance == "session":
+            self._keep_session(route)
+        return None
+
+    def hold_budgets(self, _now_ns: int) -> StepAnswer:
+        """Have its calls recorded, and hold what they may cost. Raises VeloxError."""
+        log, route = self.gateway.parts.calls, self._route
+        assert log is not None and route is not None, "a step of gateways that record, behind its route"
+        return self._record_calls(log, route) if self.plan.is_recorded else None
+
+    def _give_back(self) -> None:
+        """Give back all that was taken: nothing is sent."""
+        self.release_routing()
+        reservation, self._reservation = self._reservation, NOT_RESERVED
+        spent = reservation.settle(None, sent=False)
+        if spent is not None:
+            self.recorder.tokens(spent)
+
+    async def _run(self, answer: StepAnswer, *, is_read: bool) -> None:
         self._running = True
         error: VeloxError | None = None
         try:
@@ -358,33 +450,14 @@ class Exchange(AttemptHost):
                 raise asyncio.CancelledError
             if not is_read:
                 await self._read_in_steps()
-            keeping = self._keeping
-            if keeping is not None and keeping.unknown:
-                await self._learn(keeping)
-                keeping = self._keeping
-            if self._reservation is NOT_RESERVED:
                 self.phase = "limit"
-                await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
-            if self._reservation.wait_ns:
-                await self._wait_for_turn(self._reservation.wait_ns)
-            if self.plan.may_be_ours and await self._answer_ourselves():
+            if (answer is not None or not is_read) and await self._go_on(answer):
                 pass  # answered here
             else:
-                routing = self.gateway.routing
-                if self.plan.has_addresses and self.plan.passed is not None:
-                    route = self._route = routing.route_to(self.plan.passed.upstream)
-                else:
-                    route = self._route = routing.resolve(
-                        self.head, None if self._is_unnamed else self.fields.model, self.plan.caller
-                    )
-                routing.n_open += 1
-                self._routing = routing
-                if keeping is not None and keeping.notes:
-                    route = self._route = self._kept_route(keeping, route, routing)
-                if route.only is None and route.parts.entry.balance == "session":
-                    self._keep_session(route)
-                if self.gateway.parts.calls is not None and self.plan.is_recorded:
-                    self._calls = await self._record_calls(self.gateway.parts.calls, route)
+                if self._reservation.wait_ns:
+                    await self._wait_for_turn(self._reservation.wait_ns)
+                route = self._route
+                assert route is not None, "it is found"
                 attempt: Attempt | None = self._choose(route)
                 if attempt is None:
                     attempt = await self._wait_for_capacity()
@@ -547,6 +620,8 @@ class Exchange(AttemptHost):
             self._name_otherwise(self.fields)
         elif plan.names_lines and self._checks_lines:
             await in_steps(check_lines(self.head, body, self.gateway.routing, plan.caller))
+        if plan.endpoint is Endpoint.GENERATE and plan.is_recorded and self.gateway.parts.calls is not None:
+            self._google_fields = await in_steps(with_google_limits(self.fields, body))
         guard = plan.guard
         if guard is not None and guard.concerns(None, self.fields):
             await in_steps(self._guarding(guard))
@@ -561,6 +636,8 @@ class Exchange(AttemptHost):
     async def _answer_ourselves(self) -> bool:
         """Answer a question for models here, if it is none for an upstream, and one for the server as a whole."""
         gateway, caller = self.gateway, self.plan.caller
+        if self._reservation.wait_ns:
+            await self._wait_for_turn(self._reservation.wait_ns)
         if self.head.path == SERVER:
             # RFC 9110 §9.3.7. It says the same to everybody, so it needs no key, and nothing of the upstream's.
             self.reply = self._make_reply()
@@ -1012,36 +1089,50 @@ class Exchange(AttemptHost):
 
     def _settle(self, error: VeloxError | None) -> int:
         """Make good what was taken in advance: what did not go out goes back. Return the tokens that it really cost."""
-        pays = self.reply is not None and self.reply.started
-        if not pays and self.may_have_begun:
-            # Nothing was answered: that is the client's to pay only if it left, or waits no longer (on_deadline()).
-            failed = self._failed
-            pays = self._gone is not None if failed is None else failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT
+        reservation, self._reservation = self._reservation, NOT_RESERVED
+        # What is answered here counts for requests, if nothing but requests is counted.
+        is_used = self.was_sent or (error is None and reservation.limits.is_kept)
+        pays = self._pays()
+        usage: Usage | None = None
+        spent: Spent | None = None
         try:
-            is_whole = error is None or (self._drain is not None and self.reply is not None and self.reply.is_whole)
-            usage = None if self._meter is None else self._usage(self._meter, is_whole=is_whole)
-            if self._calls is not None:
-                self._end_calls(self._calls, error, usage, pays=pays)
-            if error is None and self._reservation.limits.is_kept:
-                return self.cost
-            spent = self._reservation.settle(usage, sent=self.was_sent, pays=pays)
+            try:
+                if self._meter is not None:
+                    usage = self._usage(self._meter, reservation.estimate, error)
+                if self._calls is not None:
+                    self._end_calls(self._calls, error, usage, pays=pays)
+            finally:
+                spent = reservation.settle(usage if pays else NOTHING_USED, sent=is_used)
         except Exception as exc:  # a bug: the slot is freed and the client told all the same
             self.recorder.crashed(exc)
-            spent = None
         if spent is None:
-            return self.cost if self.was_sent else 0
+            return self.cost if is_used else 0
         self.recorder.tokens(spent)
         return spent.input + spent.output
 
-    def _usage(self, meter: Meter, *, is_whole: bool) -> Usage:
-        least = self._reservation.estimate.answer if self._calls is None else self._calls.guess
+    def _pays(self) -> bool:
+        """Say whether its tokens are the client's to pay."""
+        if self.reply is not None and self.reply.started:
+            return True
+        # Nothing was answered: only if the client left, or waits no longer (on_deadline()).
+        failed = self._failed
+        return self.may_have_begun and (
+            self._gone is not None if failed is None else failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT
+        )
+
+    def _usage(self, meter: Meter, estimate: Estimate, error: VeloxError | None) -> Usage:
+        is_whole = error is None or (self._drain is not None and self.reply is not None and self.reply.is_whole)
+        least = estimate.answer if self._calls is None else self._calls.guess
         return usage_of(meter, self._answering, self.fields.model, least, is_whole=is_whole)
 
-    async def _record_calls(self, log: CallLog, route: ResolvedRoute) -> RequestCalls:
+    def _record_calls(self, log: CallLog, route: ResolvedRoute) -> NotYet | None:
+        """Have its calls recorded, and hold what they may cost. Raises VeloxError."""
         log.check()
         plan, fields, estimate = self.plan, self.fields, self._reservation.estimate
-        if plan.endpoint is Endpoint.GENERATE and self.body is not None:
-            fields = await in_steps(with_google_limits(fields, self.body))
+        if self._google_fields is not None:
+            fields = self._google_fields
+        elif plan.endpoint is Endpoint.GENERATE and self.body is not None:
+            fields = finished(with_google_limits(fields, self.body))
         is_form = isinstance(fields, FormFields)  # the bytes of pictures and sounds tell nothing of tokens
         is_unread = not plan.reads_body and (plan.named is None or plan.named.is_model_in_path)
         if is_form or is_unread or not plan.names_model:
@@ -1050,46 +1141,44 @@ class Exchange(AttemptHost):
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, fields)
         asked = asked_units(plan.endpoint, plan.family, fields, self.body) if plan.endpoint in BY_UNITS else None
-        hold = None if log.budgets is None else await self._hold(log.budgets, route, fields, estimate, asked)
+        if log.budgets is not None:
+            not_yet = self._hold(log.budgets, route, fields, estimate, asked)
+            if not_yet is not None:
+                return not_yet
         route_name = route.parts.entry.name
-        return log.request(
+        self._calls = log.request(
             self.id,
             plan.caller,
             plan.endpoint,
             route_name,
             fields,
             estimate,
-            hold=hold,
+            reservation=self._reservation,
             dialect=plan.dialect,
             path=plan.family,
             asked=asked,
         )
+        return None
 
-    async def _hold(
+    def _hold(
         self,
         budgets: BudgetGate,
         route: ResolvedRoute,
         fields: BodyFields,
         estimate: Estimate,
         asked: AskedUnits | None,
-    ) -> BudgetHold | None:
-        """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
-        hold: BudgetHold | None = None
+    ) -> NotYet | None:
+        """Hold what it may cost. Raises VeloxError."""
         plan, n_bytes = self.plan, 0 if self.body is None else len(self.body)
         bound: TokenUsage | None = None
         if asked is not None or (plan.names_model and plan.endpoint in BOUNDED):
             bound = bound_of(plan.endpoint, fields, n_bytes, asked)
-
-        def gate(_now_ns: int) -> None:
-            nonlocal hold
-            hold = budgets.hold(plan.caller, route.destinations, fields, estimate, bound)
-
-        try:
-            gate(0)
-        except NotYetError:
-            self.phase = "limit"
-            await wait_for_permits(gate, self.gateway.parts.leases, self.loop)
-        return hold
+        holds = budgets.hold(plan.caller, route.destinations, fields, estimate, bound)
+        if isinstance(holds, NotYet):
+            return holds
+        if holds:
+            self._reservation = self._reservation.holding(holds)
+        return None
 
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
@@ -1115,6 +1204,7 @@ class Exchange(AttemptHost):
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
         self._stop_timer()
+        self._give_back()
         self.recorder.ended(self, error.reason, error.status, time.monotonic_ns())
         self.gateway.answer_for(self, error)
 

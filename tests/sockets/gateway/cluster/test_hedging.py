@@ -10,7 +10,7 @@ import pytest
 
 from tests.sockets.gateway.composed import routing_of
 from tests.sockets.gateway.core_attempts import RULES, broken, put_out, run, status_of, until, whole
-from tests.sockets.gateway.core_gateway import FakeClient
+from tests.sockets.gateway.core_gateway import FakeClient, change_parts
 from tests.sockets.gateway.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, event_head, race, turns
 from tests.unit.gateway.limits.recorded_calls import CallRecords
 from velox.errors import Reason
@@ -70,7 +70,7 @@ def test_of_two_at_one_upstream_each_is_recorded_as_what_it_was(tmp_path: Path, 
             fallback = (replace(target, model="small"),)
             entry = RouteEntry("*", ANYTHING, (target,), fallback=fallback, hedge=Hedge(AT_ONCE, 100.0))
             made.routing = routing_of(made.routing.members, entry, balancer=balance)
-            made.parts = replace(made.parts, calls=CallLog(records.writer, lambda *_: None))
+            change_parts(made, calls=CallLog(records.writer, lambda *_: None))
             media = (b"content-type", b"application/json")
             head = RequestHead.of(b"POST", b"/v1/chat/completions", [media], len(both.body))
             made.submit(both.client, head, both.body, ANYONE)

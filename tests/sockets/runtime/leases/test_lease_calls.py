@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.limits.lease_wait import NotYetError, wait_for_permits
+from velox.gateway.limits.lease_wait import NotYet, wait_for_permits
 from velox.policy.limits.quota import NOT_YET
 from velox.policy.limits.token_bucket import BucketRate
 from velox.runtime.leases.lease_client import ALIVE, EVERY_ROW, LeaseClient, LeasePipes
@@ -152,8 +152,8 @@ def test_gate_that_never_opens_is_given_up_in_time() -> None:
     """A lease manager that answers, and others that are always faster: one bound for all the waiting of a request."""
 
     async def scene(stage: Stage) -> None:
-        def gate(_now_ns: int) -> None:
-            raise NotYetError([(stage.quotas[0], 1)])
+        def reserve(_now_ns: int) -> NotYet:
+            return NotYet([(stage.quotas[0], 1)])
 
         async def answer() -> None:
             while True:
@@ -163,7 +163,7 @@ def test_gate_that_never_opens_is_given_up_in_time() -> None:
 
         answering = asyncio.ensure_future(answer())
         with pytest.raises(VeloxError) as caught:
-            await wait_for_permits(gate, stage.calls, asyncio.get_running_loop())
+            await wait_for_permits(reserve, stage.calls, asyncio.get_running_loop())
         answering.cancel()
         assert caught.value.reason is Reason.LIMITS_UNAVAILABLE
 

@@ -11,7 +11,9 @@ from tests.unit.gateway.limits.recorded_calls import CallRecords
 from velox.errors import Reason
 from velox.gateway.limits.budgets import BudgetGate
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.limits.lease_wait import NotYet
 from velox.gateway.limits.metering import Usage
+from velox.gateway.limits.reservation import NOT_RESERVED
 from velox.gateway.reply.reply import AnsweringAttempt
 from velox.heads import ReplyHead
 from velox.ledger.record import Call, Flag
@@ -74,11 +76,16 @@ class Desk:
         rule = BudgetRule("budgets[0]", "gateway", parse_budget({"usd": 2000, "window": "month", **budget}))
         self.gate = BudgetGate((rule,), BudgetTable(self.memory, 0), price, lambda: NOON)
         self.log = CallLog(self.records.writer, price, lambda: int(NOON * 1e9), lambda: 0)
+        self.reservation = NOT_RESERVED
 
     def request(self, fields: BodyFields, n_bytes: int = 400, endpoint: Endpoint = Endpoint.CHAT) -> RequestCalls:
         estimate = Estimator().estimate(endpoint, n_bytes, fields)
-        hold = self.gate.hold(ALICE, Way(), fields, estimate)
-        return self.log.request(b"vx-0000abcd-1", ALICE, endpoint, "all", fields, estimate, hold=hold)
+        holds = self.gate.hold(ALICE, Way(), fields, estimate)
+        assert not isinstance(holds, NotYet), "nobody is to be asked here"
+        self.reservation = NOT_RESERVED.holding(holds)
+        return self.log.request(
+            *(b"vx-0000abcd-1", ALICE, endpoint, "all", fields, estimate), reservation=self.reservation
+        )
 
     @property
     def calls(self) -> list[Call]:
@@ -87,6 +94,9 @@ class Desk:
 
     @property
     def spent(self) -> int:
+        """What the budget has counted, once the request is settled."""
+        self.reservation.settle(None, sent=True)
+        self.reservation = NOT_RESERVED
         (state,) = self.memory.states(NOON)
         assert not state.held
         return state.spent

@@ -16,7 +16,7 @@ from msgspec import structs
 from tests.unit.gateway.limits.local_quotas import LocalTable
 from velox.errors import Reason, VeloxError
 from velox.gateway.limits.limiter import Limiter, QuotaTable
-from velox.gateway.limits.metering import Usage
+from velox.gateway.limits.metering import NOTHING_USED, Usage
 from velox.gateway.limits.reservation import LONGEST_DEBT_NS, NOT_RESERVED, Reservation
 from velox.gateway.reply.headers import duration_text
 from velox.outcomes import Decision, Unit
@@ -68,7 +68,9 @@ class House:
         now_ns: int = NOW,
     ) -> Reservation:
         """Let one request in."""
-        return self.limiter.admit(self.limiter.limits(caller, model), tokens, now_ns)
+        taken = self.limiter.admit(self.limiter.limits(caller, model), tokens, now_ns)
+        assert isinstance(taken, Reservation), "no quota here has anybody to ask"
+        return taken
 
     def refuses(
         self, caller: Caller = ALICE, model: str | None = "m", tokens: Estimate = NO_TOKENS, *, now_ns: int = NOW
@@ -236,7 +238,7 @@ def test_other_rules_hold_at_once_and_what_was_taken_is_given_back() -> None:
     house.admit(model="n")
     (slots,) = house.table.slots_of.values()
     assert slots.n == 1
-    running.settle(None, sent=True, pays=True)
+    running.settle(None, sent=True)
     assert slots.n == 0
 
 
@@ -398,7 +400,7 @@ def test_estimate_above_a_full_quota_takes_all_of_it_and_is_settled(
     reservation = house.admit(tokens=estimate)
     assert house.remaining()[tokens] == 0
     assert house.refuses(tokens=estimate).should_retry is not False, "the next one waits for its turn"
-    reservation.settle(Usage(5, 7, True), sent=True, pays=True)
+    reservation.settle(Usage(5, 7, True), sent=True)
 
     assert house.remaining()[tokens] == 988
 
@@ -413,7 +415,7 @@ def test_reply_that_does_not_tell_its_usage_makes_no_debt_of_a_guess(
     house = House(rule(Scope.KEY, tpm=1000))
     reservation = house.admit(tokens=Estimate(5000, 100_000))
 
-    reservation.settle(Usage(given, made, True), sent=True, pays=True)
+    reservation.settle(Usage(given, made, True), sent=True)
 
     quota = house.table.quotas["tpm/limits[0]/a/"]
     assert (quota.tat - NOW) / quota.rate.interval_ns == pytest.approx(1000 - left)
@@ -425,7 +427,7 @@ def test_stream_without_usage_is_charged_as_its_page_says(n_events: int, charged
     house = House(rule(Scope.KEY, tpm=100_000))
     reservation = house.admit(tokens=Estimate(2000, 1024))
 
-    reservation.settle(Usage(None, n_events, False), sent=True, pays=True)
+    reservation.settle(Usage(None, n_events, False), sent=True)
 
     assert house.remaining()["tpm/limits[0]/a/"] == 100_000 - charged
 
@@ -434,7 +436,7 @@ def test_estimate_above_a_full_quota_goes_back_whole_when_the_request_was_never_
     """What was taken goes back, and not what was estimated."""
     house = House(rule(Scope.KEY, tpm=1000), rule(tpm=5000, name="limits[1]"))
 
-    house.admit(tokens=Estimate(100, 1024)).settle(None, sent=False, pays=False)
+    house.admit(tokens=Estimate(100, 1024)).settle(None, sent=False)
 
     assert house.remaining() == {"tpm/limits[0]/a/": 1000, "tpm/limits[1]//": 5000}
 
@@ -446,8 +448,8 @@ def test_message_names_what_a_key_has_of_its_own_as_that() -> None:
     kept = house.admit(caller)
 
     assert "(VELOX_KEY_CONCURRENCY)" in house.refuses(caller).message
-    kept.settle(None, sent=True, pays=True)
-    house.admit(caller).settle(None, sent=True, pays=True)
+    kept.settle(None, sent=True)
+    house.admit(caller).settle(None, sent=True)
     assert "(rpm of the key)" in house.refuses(caller).message
     # The same rate, after a reload that took it off the key and gave it to all.
     house.limiter.replace([rule(Scope.KEY, "VELOX_KEY", rpm=30, burst=2, of_key=True)])
@@ -478,7 +480,7 @@ def test_reservation_is_settled_by_what_was_really_used(given: int | None, made:
     house = House(rule(Scope.KEY, tpm=1000))
     reservation = house.admit(tokens=Estimate(100, 400))
 
-    spent = reservation.settle(Usage(given, made, True), sent=True, pays=True)
+    spent = reservation.settle(Usage(given, made, True), sent=True)
 
     wanted = (100 if given is None else given, 400 if made is None else made)
     assert spent == (500, *wanted)
@@ -489,7 +491,7 @@ def test_usage_above_what_is_left_is_a_debt_that_time_pays() -> None:
     """2,100 of 1,000 tokens were used: the next ones wait until the debt is paid."""
     house = House(rule(Scope.KEY, tpm=1000))
     reservation = house.admit(tokens=Estimate(100, 0))
-    reservation.settle(Usage(100, 2000, True), sent=True, pays=True)
+    reservation.settle(Usage(100, 2000, True), sent=True)
 
     assert house.refuses(tokens=Estimate(100, 0)).retry_after_s == pytest.approx(1.2 * 60, abs=1e-3)
 
@@ -499,7 +501,7 @@ def test_nonsense_of_an_upstream_locks_nobody_out_for_good() -> None:
     house = House(rule(Scope.KEY, tpm=1000))
     reservations = [house.admit(tokens=Estimate(100, 0), now_ns=time.monotonic_ns()) for _ in range(3)]
     for reservation in reservations:
-        reservation.settle(Usage(100, 10**9, True), sent=True, pays=True)
+        reservation.settle(Usage(100, 10**9, True), sent=True)
 
     (quota,) = house.table.quotas.values()
     assert LONGEST_DEBT_NS < quota.full_in_ns(time.monotonic_ns()) <= LONGEST_DEBT_NS + MINUTE_NS
@@ -516,7 +518,7 @@ def test_request_that_never_went_out_gives_everything_back(waits: bool) -> None:
 
     reservation = house.admit(tokens=Estimate(100, 400))
     assert (reservation.wait_ns > 0) == waits
-    reservation.settle(None, sent=False, pays=True)
+    reservation.settle(None, sent=False)
 
     assert house.state() == before
     assert house.remaining() == {name: 0 if waits else quota.rate.burst for name, quota in house.table.quotas.items()}
@@ -529,30 +531,16 @@ def test_request_that_was_not_answered_costs_its_permit_and_no_tokens() -> None:
     house = House(*FOUR)
     reservation = house.admit(tokens=Estimate(100, 400))
 
-    assert reservation.settle(None, sent=True, pays=False) == (500, 0, 0)
+    assert reservation.settle(NOTHING_USED, sent=True) == (500, 0, 0)
 
     assert house.remaining() == dict(zip(NAMES, (8, 9000, 7, 8000, 6, 7000), strict=True))
     assert {slots.n for slots in house.table.slots_of.values()} == {0}
 
 
-@pytest.mark.parametrize(("sent", "pays"), [(True, True), (True, False), (False, False)])
-def test_reservation_is_settled_once(sent: bool, pays: bool) -> None:
-    """A second end changes nothing, whatever it says."""
-    house = House(*FOUR)
-    reservation = house.admit(tokens=Estimate(100, 400))
-    reservation.settle(None, sent=sent, pays=pays)
-    before = house.state()
-
-    assert reservation.settle(None, sent=False, pays=False) is None
-    assert reservation.settle(None, sent=True, pays=True) is None
-
-    assert house.state() == before
-
-
 def test_no_reservation_can_be_settled_by_all() -> None:
-    """Exchanges that never came to the gate share it."""
+    """Exchanges that have taken nothing yet share it."""
     for _ in range(2):
-        assert NOT_RESERVED.settle(None, sent=False, pays=False) is None
+        assert NOT_RESERVED.settle(None, sent=False) is None
 
 
 # -- headers ------------------------------------------------------------------------------------------
@@ -656,12 +644,14 @@ def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Cal
     reservations = []
     for n in range(14):
         try:
-            reservations.append(limiter.admit(limits, Estimate(100, 400), now_ns + n * 30_000_000))
-            told.append(reservations[-1].wait_ns)
+            taken = limiter.admit(limits, Estimate(100, 400), now_ns + n * 30_000_000)
+            assert isinstance(taken, Reservation)
+            reservations.append(taken)
+            told.append(taken.wait_ns)
         except VeloxError as error:
             told.append((re.sub(r"\d+ ms", "", error.message), error.retry_after_s))
         if n % 5 == 4:
-            reservations.pop().settle(None, sent=n == 4, pays=False)
+            reservations.pop().settle(NOTHING_USED, sent=n == 4)
         assert limits.headers is not None
         told.append(limits.headers.headers(now_ns + n * 30_000_000))
     assert _STORIES.setdefault("story", told) == told
