@@ -106,7 +106,7 @@ _OURS = tuple(
         "body is not strict JSON, which a body must be that has over 1 MiB beside its long strings, or over 20,000"
         " values",
         "body has over 10,000 fields",
-        "body is no JSON object, or has over 512 fields beside over 200,000 values",
+        "body is no JSON object, or has over 512 fields beside over 200,000 values or 2 MiB of short strings",
     )
 )
 

@@ -43,6 +43,7 @@ _BY_NAME: Final[Mapping[str, tuple[bytes, bytes]]] = MappingProxyType({_TOKENS: 
 _LARGE_BYTES: Final = 1024 * 1024  # as in body.py
 # Of one object; each takes a microsecond in which no other request moves. Those of clients have ten.
 _MOST_FIELDS: Final = 1000
+_MOST_PARSED_BYTES: Final = 2 * 1024 * 1024  # as in body.py
 _LONGEST_NAME: Final = 64
 
 
@@ -59,7 +60,9 @@ def with_google_limits(fields: BodyFields, body: bytes | bytearray) -> Generator
         data = body
         if len(body) >= _LARGE_BYTES:
             data = (yield from skim(body, _passes)).data
-        is_crowded = len(data) >= _LARGE_BYTES and (yield from has_over_in_steps(data, MOST_VALUES))
+        is_crowded = len(data) > _MOST_PARSED_BYTES or (
+            len(data) >= _LARGE_BYTES and (yield from has_over_in_steps(data, MOST_VALUES))
+        )
         found = {_TOKENS: _MOST, _COUNT: _MOST} if is_crowded else _parsed(data)
         if found is None:
             is_hidden = yield from _has_escape(body)

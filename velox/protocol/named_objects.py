@@ -18,6 +18,7 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import simdjson
 
+from velox.protocol.json.skim import skim
 from velox.protocol.json.value_count import has_over_in_steps
 from velox.protocol.named_models import DoubtError, Pairs, body_fields, folded
 
@@ -64,11 +65,14 @@ _INITIALS: Final = "".join(sorted({word[0] for word in (*_BEGINNINGS, *_FIELDS)}
 _MENTIONS: Final = re.compile(
     rf'"(?=[{_INITIALS}])(?:(?:{"|".join(_BEGINNINGS)})[-_]|(?:{"|".join(_FIELDS)})")'.encode()
 )
-# What the name of a collection of Google's ends with, and what follows: a slash, also one that is escaped.
-_MENTIONS_GOOGLES: Final = re.compile(
-    rb"(?:iles|ontents|tores|orpora|odels|obs|atches|perations|nteractions|%[0-9A-Fa-f]{2}[A-Za-z]{0,20})(?:/|\\|%)",
-    re.IGNORECASE,
+# What the name of a collection of Google's ends with, in small letters, and what follows: a slash, also an escaped one.
+# To look for each alone takes a tenth of the time that a pattern of all takes.
+_ENDS_OF_GOOGLES: Final = tuple(
+    end + slash
+    for end in (b"iles", b"ontents", b"tores", b"orpora", b"odels", b"obs", b"atches", b"perations", b"nteractions")
+    for slash in (b"/", b"\\", b"%")
 )
+_ESCAPED_GOOGLES: Final = re.compile(rb"%[0-9a-f]{2}[a-z]{0,20}[/\\%]")
 # A character that need not be escaped, but is: it could be part of a name or an id.
 ESCAPE: Final = rb"\u00"
 # A part of a form whose whole content is an id, whatever its head says: a field that names an object, as `video[id]`.
@@ -88,6 +92,7 @@ _END: Final = re.compile(r"[?#;]")
 _DECODINGS: Final = 4
 _MOST_CHARS: Final = 256
 _MOST_NAME_CHARS: Final = 4096  # of a text that is an address; ids of it may be escaped
+_LONG_BYTES: Final = 12 * _MOST_NAME_CHARS  # of such a text, if each of its characters is two escapes
 _MANY: Final = 1024  # fields of an object; simdjson looks through all of them for each, in a millisecond
 _PER_STEP: Final = 500  # values, about half a millisecond
 # A request of agents has some thousands of them.
@@ -111,7 +116,12 @@ class NamedId(NamedTuple):
 
 def mentions_objects(body: bytes | bytearray) -> bool:
     """Say whether named_ids() may find anything, or can't read it."""
-    return _MENTIONS.search(body) is not None or _MENTIONS_GOOGLES.search(body) is not None or _is_hidden(body)
+    return _MENTIONS.search(body) is not None or _mentions_googles(body) or _is_hidden(body)
+
+
+def _mentions_googles(body: bytes | bytearray) -> bool:
+    small = body.lower()
+    return any(map(small.__contains__, _ENDS_OF_GOOGLES)) or _ESCAPED_GOOGLES.search(small) is not None
 
 
 def looking_for_mentions(body: bytes | bytearray) -> Generator[None, None, bool]:
@@ -120,7 +130,7 @@ def looking_for_mentions(body: bytes | bytearray) -> Generator[None, None, bool]
         return True
     for at in range(0, len(body), _MENTION_SLICE_BYTES):
         end = at + _MENTION_SLICE_BYTES + _LONGEST_MENTION
-        if _MENTIONS.search(body, at, end) is not None or _MENTIONS_GOOGLES.search(body, at, end) is not None:
+        if _MENTIONS.search(body, at, end) is not None or _mentions_googles(body[at:end]):
             return True
         if body.find(ESCAPE, at, end) >= 0 and _ESCAPED.search(body, at, end) is not None:
             return True
@@ -139,8 +149,10 @@ def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
     Raises DoubtError: it is no JSON that every server reads the same way, or has too much in it to be looked through.
     """
     # Each value but the first has a comma before it; an object counts twice there.
-    if len(body) > _TOLERANT_BYTES and (yield from has_over_in_steps(body, 2 * _MOST_VALUES)):
-        raise DoubtError(_TOO_MANY)
+    if len(body) > _TOLERANT_BYTES:
+        if (yield from has_over_in_steps(body, 2 * _MOST_VALUES)):
+            raise DoubtError(_TOO_MANY)
+        body = (yield from skim(body, _passes, _LONG_BYTES)).data
     try:
         # A parser of its own: its objects live from one step to the next, and forbid another parse.
         return (yield from _walk(simdjson.Parser().parse(body)))
@@ -148,6 +160,10 @@ def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
         if len(body) > _TOLERANT_BYTES:
             raise DoubtError("the body is no strict JSON") from None
     return (yield from _walk(body_fields(body)))
+
+
+def _passes(_data: bytes, _offset: int) -> None:
+    """Check nothing: the body was checked when it was read."""
 
 
 def form_ids(body: bytes | bytearray) -> Generator[None, None, list[str]]:

@@ -8,6 +8,7 @@ spent on getting memory. Between two slices other threads have their turn (gatew
     text_slices()               a text in slices that each can be changed alone, if what is changed has one letter
     utf8_slices()               the same of UTF-8
     json_slices()               the same of JSON, if what is changed are escapes, also two that are one character
+    json_cut()                  where such a slice ends
     utf8_fault()                whether a text is UTF-8
     as_base64(), from_base64()
 
@@ -29,6 +30,7 @@ __all__ = [
     "copied",
     "drained",
     "from_base64",
+    "json_cut",
     "json_slices",
     "text_slices",
     "utf8_fault",
@@ -139,10 +141,15 @@ def json_slices(data: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
     """
     at = 0
     while len(data) - at > slice_bytes:
-        end = _end_of_escape(data, at, _end_of_letter(data, at + slice_bytes))
+        end = json_cut(data, at, at + slice_bytes)
         yield data[at:end]
         at = end
     yield data[at:] if at else data
+
+
+def json_cut(data: bytes | bytearray, begin: int, end: int) -> int:
+    """Return where to cut JSON at the latest: at `end`, or before it. begin: where no escape is cut, and no pair."""
+    return _end_of_escape(data, begin, _end_of_letter(data, end))
 
 
 def _end_of_letter(data: bytes | bytearray, end: int) -> int:
@@ -153,8 +160,7 @@ def _end_of_letter(data: bytes | bytearray, end: int) -> int:
     return end - _MOST_BEHIND_FIRST
 
 
-def _end_of_escape(data: bytes, begin: int, end: int) -> int:
-    """Return where to cut JSON at the latest. begin: where no escape is cut, and no pair."""
+def _end_of_escape(data: bytes | bytearray, begin: int, end: int) -> int:
     at = data.rfind(_BACKSLASH, end - _ESCAPE_BYTES, end)
     if at < 0 or not _begins_escape(data, begin, at):
         return end
@@ -164,10 +170,10 @@ def _end_of_escape(data: bytes, begin: int, end: int) -> int:
     return before if is_pair and _begins_escape(data, begin, before) else at
 
 
-def _begins_escape(data: bytes, begin: int, at: int) -> bool:
+def _begins_escape(data: bytes | bytearray, begin: int, at: int) -> bool:
     r"""Say whether a backslash is none that is itself escaped: an even number stand before it."""
     return (at - begin - len(data[begin:at].rstrip(_BACKSLASH))) % 2 == 0
 
 
-def _is_surrogate(escape: bytes, letters: bytes) -> bool:
+def _is_surrogate(escape: bytes | bytearray, letters: bytes) -> bool:
     return escape[:3] in (rb"\ud", rb"\uD") and escape[3:4] in letters

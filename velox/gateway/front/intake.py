@@ -28,10 +28,10 @@ from velox.gateway.websocket.tunnel import TunnelExchange
 from velox.heads import Headers, HeadShape, RequestHead
 from velox.memo import Memo
 from velox.net.application import Client, ClientExchange
+from velox.net.turn_budget import TURN_S
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.queue.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.heads.target import SERVER
-from velox.protocol.json.body import LARGE_BYTES
 from velox.types import ANYONE, Caller, Dialect, Endpoint, KeyUpdate
 
 __all__ = ["Gateway"]
@@ -40,6 +40,9 @@ _NS_PER_S: Final = 1_000_000_000
 _KEPT_PLANS: Final = 4096
 _KEPT_SHAPES: Final = 512
 _SHORT_S: Final = 10.0
+# To read it, and to look for what it names, takes half a millisecond. A prompt of many pages is longer.
+_LONG_BYTES: Final = 64 * 1024
+_TURN_NS: Final = int(TURN_S * _NS_PER_S)
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
 
@@ -337,8 +340,9 @@ class Gateway(ExchangeOwner):
         gate_ns: the same for all of one turn, so that those which are refused together learn different times to retry.
         """
         priority, recorder = exchange.plan.priority, self.parts.recorder
-        if exchange.body is not None and len(exchange.body) >= LARGE_BYTES:
-            # To read it at one go would hold up the others.
+        n_bytes = 0 if exchange.body is None else len(exchange.body)
+        if n_bytes >= _LONG_BYTES or (n_bytes and now_ns - gate_ns > _TURN_NS):
+            # To read it at one go would hold up the others, or in a turn whose time is over.
             recorder.queued[priority].observe(waited_ns)
             self._active.add(exchange)
             exchange.admit_large()

@@ -35,8 +35,9 @@ _KEPT_BYTES: Final = 8 * 1024 * 1024
 # which no other request moves. 8 MiB of "[]," held the loop for 0.6 s; 1 MiB stays under 0.1 s.
 _TOLERANT_BYTES: Final = 1024 * 1024
 _TOLERANT_VALUES: Final = 20_000
-# To parse more takes over 5 ms: of such a body an outline is made, in slices.
+# To parse more, of values or bytes, takes over 5 ms: of such a body an outline is made, in slices.
 _MOST_PARSED: Final = 200_000
+_MOST_PARSED_BYTES: Final = 2 * 1024 * 1024
 _OUTLINED_BYTES: Final = 32 * 1024  # of a slice
 _COUNTED_BYTES: Final = 256 * 1024
 # Each costs a step of Python. No API takes as many.
@@ -91,10 +92,12 @@ class BodyReader:
         self._parser = simdjson.Parser()
 
     def read_in_steps(self, body: bytes | bytearray) -> Generator[None, None, BodyFields]:
-        """Do what `read` does; yields between slices of the work. For bodies from LARGE_BYTES on."""
+        """Do what `read` does; yields between slices of the work."""
         skimmed = yield from skim(body, self._check_content)
         data = skimmed.data
-        if len(data) >= LARGE_BYTES and (yield from has_over_in_steps(data, _MOST_PARSED)):
+        if len(data) > _MOST_PARSED_BYTES or (
+            len(data) >= LARGE_BYTES and (yield from has_over_in_steps(data, _MOST_PARSED))
+        ):
             return (yield from self._read_outline(data))
         return self.read(data, skimmed)
 
@@ -107,7 +110,8 @@ class BodyReader:
         text = outline.text()
         if text is None:
             raise _invalid(
-                f"body is no JSON object, or has over {MOST_MEMBERS} fields beside over {_MOST_PARSED:,} values"
+                f"body is no JSON object, or has over {MOST_MEMBERS} fields beside over {_MOST_PARSED:,} values or"
+                " 2 MiB of short strings"
             )
         fields = self.read(text)
         if b'"prompt":null' in text:  # or it is too long for an outline

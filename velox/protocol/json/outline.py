@@ -17,8 +17,6 @@ from velox.protocol.json.value_end import OPENS, QUOTE, ValueEnd
 
 __all__ = ["MOST_MEMBERS", "Outline"]
 
-_COMMA: Final = ord(",")
-_COLON: Final = ord(":")
 _BRACE: Final = ord("{")
 _BRACE_END: Final = ord("}")
 _BLANKS: Final = b" \t\r\n"
@@ -37,6 +35,8 @@ _PIECE: Final = 256
 
 # What comes next.
 _ROOT, _NAME, _VALUE, _INSIDE, _WORD, _END, _BROKEN = range(7)
+# What is passed over before it, also if it is there more than once.
+_PASSED: Final = (_BLANKS, _BLANKS + b",", _BLANKS + b":", _BLANKS, _BLANKS, _BLANKS, _BLANKS)
 
 
 class Outline:
@@ -145,17 +145,18 @@ class Outline:
     def _step(self, data: bytes, at: int) -> int:
         """Read one byte between values; return where to go on."""
         byte = data[at]
-        if byte in _BLANKS:
-            rest = data[at : at + _PIECE]
-            return at + len(rest) - len(rest.lstrip(_BLANKS))
         state = self._state
+        passed = _PASSED[state]
+        if byte in passed:
+            rest = data[at : at + _PIECE]
+            return at + len(rest) - len(rest.lstrip(passed))
         if state == _NAME:
             if byte == QUOTE:
                 self._text.clear()
                 self._begin_inside(byte, is_name=True)
             elif byte == _BRACE_END:
                 self._close()
-            elif byte != _COMMA:
+            else:
                 self._give_up()
         elif state == _VALUE:
             return self._begin_value(byte, at)
@@ -181,8 +182,6 @@ class Outline:
             self._give_up()
 
     def _begin_value(self, byte: int, at: int) -> int:
-        if byte == _COLON:
-            return at + 1
         self._n_members += 1
         if self._n_members > MOST_MEMBERS or byte in b",}]":
             self._give_up()

@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from velox.protocol.slices import json_cut
+
 __all__ = ["Skimmed", "skim"]
 
 # About 0.05 ms of work between two yields.
@@ -26,9 +28,6 @@ _LONG_BYTES: Final = 3072
 _WORTHWHILE_BYTES: Final = 1024
 _LOOKS: Final = 128  # between two looks at the average, and two yields
 _BACKSLASH: Final = 0x5C
-# A slice of a string ends where no escape and no character is cut: after a byte of ASCII with no backslash among the
-# bytes before it that the longest escape has.
-_ESCAPE_BYTES: Final = 6
 
 # Takes what stands between two quotes, or a part of it, and where in the body it begins; raises if it is no content.
 Check: TypeAlias = Callable[[bytes, int], None]
@@ -47,8 +46,11 @@ class Skimmed:
         return offset + (self.cuts[index - 1][1] if index else 0)
 
 
-def skim(body: bytes | bytearray, check: Check) -> Generator[None, None, Skimmed]:
-    """Shrink `body`, which is not changed; yields between slices of the work. Raises what `check` raises."""
+def skim(body: bytes | bytearray, check: Check, long_bytes: int = _LONG_BYTES) -> Generator[None, None, Skimmed]:
+    """Shrink `body`, which is not changed; yields between slices of the work. Raises what `check` raises.
+
+    long_bytes: strings that are longer are left out.
+    """
     cuts: list[tuple[int, int]] = []
     kept: list[bytes | bytearray] = []
     at = copied = left_out = n_strings = 0
@@ -58,7 +60,8 @@ def skim(body: bytes | bytearray, check: Check) -> Generator[None, None, Skimmed
         if closing < 0:
             break
         n_strings += 1
-        if closing - opening - 1 > _LONG_BYTES and (yield from _check_slices(body, opening + 1, closing, check)):
+        if closing - opening - 1 > long_bytes:
+            yield from _check_slices(body, opening + 1, closing, check)
             kept.append(body[copied : opening + 1])
             left_out += closing - opening - 1
             cuts.append((closing - left_out, left_out))
@@ -116,21 +119,10 @@ def _backslashes(body: bytes | bytearray, start: int, end: int) -> Generator[Non
     return end - at
 
 
-def _check_slices(body: bytes | bytearray, start: int, end: int, check: Check) -> Generator[None, None, bool]:
-    """Check a string's content, a slice at a time; False when there is no place to cut it, and it must be kept."""
+def _check_slices(body: bytes | bytearray, start: int, end: int, check: Check) -> Generator[None, None, None]:
+    """Check a string's content, a slice at a time, in which no escape and no character is cut."""
     while start < end:
-        stop = end if end - start <= _SLICE_BYTES else _cut_before(body, start + _SLICE_BYTES, start)
-        if stop <= start:
-            return False
+        stop = end if end - start <= _SLICE_BYTES else json_cut(body, start, start + _SLICE_BYTES)
         check(bytes(body[start:stop]), start)
         start = stop
         yield
-    return True
-
-
-def _cut_before(body: bytes | bytearray, stop: int, start: int) -> int:
-    """Return the last place up to `stop` where a string may be cut; `start` if there is none near."""
-    for at in range(stop, max(start, stop - 4096), -1):
-        if body[at - 1] < 0x80 and _BACKSLASH not in body[at - _ESCAPE_BYTES : at]:
-            return at
-    return start

@@ -77,14 +77,28 @@ def test_texts_that_count_are_read_in_slices_as_at_once() -> None:
         assert read(body) == BodyReader().read(body) == BodyFields(model="\U0001f30d" * 256, user=wanted)
 
 
-def test_long_string_is_walked_in_slices_and_left_out() -> None:
-    """Between two slices of 64 KiB the loop has a turn; what is parsed at the end is small."""
-    body = chat(CONTENTS["base64"])
+@pytest.mark.parametrize(
+    "name", ["base64", "two-byte characters", "four-byte characters, shifted", "backslashes only", "escapes only"]
+)
+def test_long_string_is_walked_in_slices_and_left_out(name: str) -> None:
+    """Between two slices of 64 KiB the loop has a turn; what is parsed at the end is small, whatever was in it."""
+    body = chat(CONTENTS[name])
 
     skimmed, turns = run(skim(body, lambda _data, _offset: None))
 
     assert len(skimmed.data) < 200
     assert turns >= LONG // (64 * 1024)
+
+
+def test_megabytes_of_short_strings_are_not_parsed_at_once() -> None:
+    """A long conversation: 53 MB of it held the loop for 60 ms and more."""
+    text = b'{"role":"user","content":"%b"},' % (b"x" * 900)
+    body = b'{"model":"m","messages":[%b{}],"stream":true}' % (text * (LONG // len(text)))
+
+    fields, turns = run(BodyReader().read_in_steps(body))
+
+    assert fields == BodyFields(model="m", stream=True)
+    assert turns >= len(body) // (32 * 1024)
 
 
 @pytest.mark.parametrize("n_backslashes", range(120, 140))
