@@ -98,7 +98,7 @@ _STEPS: Final = (
     ("queue", "velox.policy.queue.fair_queue"),
     ("queue", "velox.policy.queue.queue_wait"),
     ("read the body", "velox.protocol.json.body"),
-    ("read the body", "velox.gateway.access.permission"),
+    ("read the body", "velox.gateway.access.access"),
     ("read the body", "velox.gateway.request.exchange.Exchange.read"),
     ("gate (limits)", "velox.gateway.limits.limiter"),
     ("gate (limits)", "velox.gateway.limits.reservation"),

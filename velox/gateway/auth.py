@@ -1,7 +1,7 @@
 """Who is calling: the keys that clients must present, where any are configured.
 
 Knows: digests of the keys (never the keys), whom each belongs to, and which web pages need one. Does not know: what a
-caller may use (permission.py), or what goes upstream.
+caller may use (access.py), or what goes upstream.
 
 A client may send several credentials: Claude Code does, where a login was left over beside the key for a gateway. It is
 who the one known key says; of the others nothing is known, so nobody else is meant, and none goes up from here. Keys of

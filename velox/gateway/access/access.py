@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.batch_files import BatchFiles
 from velox.gateway.access.ownership import IdWatch, NamedObjects, OwnedCall, nowhere, owned_call
-from velox.gateway.access.permission import may_use
 from velox.gateway.access.places import Places, SharedObjects
 from velox.gateway.auth import Authenticator
 from velox.gateway.reply.filters import ReplyFilter
@@ -58,6 +57,7 @@ from velox.types import BodyFields, Caller
 
 __all__ = ["Access", "Guard", "check_model"]
 
+_PRESET: Final = "@preset/"
 _DEFAULT: Final = (ALL_ENDPOINTS,)
 _OF_LIMITED: Final = (Group.INFERENCE.value,)
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -259,6 +259,20 @@ def _check_endpoint(head: RequestHead, caller: Caller, place: _Place, *, is_shar
     return False
 
 
+def _may_use(caller: Caller, model: str) -> bool:
+    """Say whether a caller's key may use a model.
+
+    A name with a preset in it (`cheap@preset/dear`, at OpenRouter) runs what the preset says: only a pattern that has
+    one itself allows it.
+    """
+    patterns = caller.terms.models
+    if not patterns:
+        return True
+    if _PRESET in model.lower():
+        patterns = tuple(pattern for pattern in patterns if _PRESET in pattern.lower())
+    return any(matches(pattern, model) for pattern in patterns)
+
+
 def check_model(caller: Caller, head: RequestHead, model: str | None) -> None:
     """Raise VeloxError if a caller may not send a request with this head and a body that names this model."""
     if not caller.id:
@@ -268,7 +282,7 @@ def check_model(caller: Caller, head: RequestHead, model: str | None) -> None:
         return
     if model is None and guard.needs_model:
         raise _unread()
-    if model is not None and not may_use(caller, model):
+    if model is not None and not _may_use(caller, model):
         raise _other_model()
 
 
@@ -476,7 +490,7 @@ class Guard:
 
     def _allow(self, models: Sequence[str]) -> None:
         for model in models:
-            if not may_use(self._caller, model):
+            if not _may_use(self._caller, model):
                 raise _other_model()
 
 
