@@ -43,14 +43,28 @@ INSERT INTO velox_digest_seen SELECT digest FROM velox_digest
 _LOCK: Final = 0x7661636374
 _COLUMNS: Final[Mapping[str, str]] = {"name": "name", "team": "team", "user": '"user"'}
 _CHANGES_BY: Final = ("kind", "object_id", "actor")
-_PUT: Final = (
-    "INSERT INTO velox_account VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (kind, id)"
-    ' DO UPDATE SET version = $3, name = $4, team = $5, "user" = $6, document = $7'
-)
-_TELL: Final = (
-    "INSERT INTO velox_change (time_s, actor, action, kind, object_id, before, after)"
-    " VALUES ($1, $2, $3, $4, $5, $6, $7)"
-)
+# Each statement is a wait for the database while the lock is held, in which all other changes wait: few, and large.
+_CHECK: Final = """
+SELECT (SELECT version FROM velox_account WHERE kind = $1::text AND id = $2::text),
+    EXISTS (SELECT 1 FROM velox_digest WHERE digest = ANY($3::bytea[]) AND key <> $2),
+    ($4::text = '' OR EXISTS (SELECT 1 FROM velox_account WHERE kind = 'team' AND id = $4))
+        AND ($5::text = '' OR EXISTS (SELECT 1 FROM velox_account WHERE kind = 'user' AND id = $5)),
+    CASE $1 WHEN 'team' THEN EXISTS (SELECT 1 FROM velox_account WHERE kind = 'key' AND team = $2)
+        WHEN 'user' THEN EXISTS (SELECT 1 FROM velox_account WHERE kind = 'key' AND "user" = $2)
+        ELSE false END
+"""
+_TELL: Final = """
+INSERT INTO velox_change (time_s, actor, action, kind, object_id, before, after) VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+_PUT: Final = f"""
+WITH put AS (
+    INSERT INTO velox_account VALUES ($4, $5, $8, $9, $10, $11, $12) ON CONFLICT (kind, id)
+    DO UPDATE SET version = $8, name = $9, team = $10, "user" = $11, document = $12
+), held AS (
+    INSERT INTO velox_digest SELECT digest, $5, until_s FROM unnest($13::bytea[], $14::bigint[]) AS _ (digest, until_s)
+), seen AS (
+    INSERT INTO velox_digest_seen SELECT unnest($13::bytea[]) ON CONFLICT DO NOTHING
+){_TELL}"""  # noqa: S608 - of our own
 _NUMBER: Final = "SELECT coalesce(max(number), 0) FROM velox_change"
 
 
@@ -72,27 +86,9 @@ class PostgresAccounts:
         with self._database.transaction() as transaction:
             transaction.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             _check(transaction, write)
-            if write.document:
-                transaction.execute(
-                    _PUT,
-                    change.kind,
-                    change.object_id,
-                    write.version + 1,
-                    safe_text(write.name),
-                    safe_text(write.team),
-                    safe_text(write.user),
-                    write.document.decode(),
-                )
-            else:
-                sql = "DELETE FROM velox_account WHERE kind = $1 AND id = $2"
-                transaction.execute(sql, change.kind, change.object_id)
-            if write.digests is not None:
+            if write.version and write.digests is not None:
                 transaction.execute("DELETE FROM velox_digest WHERE key = $1", change.object_id)
-                transaction.execute_many("INSERT INTO velox_digest VALUES ($1, $2, $3)", write.digests)
-                seen_sql = "INSERT INTO velox_digest_seen VALUES ($1) ON CONFLICT DO NOTHING"
-                transaction.execute_many(seen_sql, [(each.digest,) for each in write.digests])
-            transaction.execute(
-                _TELL,
+            told = (
                 change.time_s,
                 safe_text(change.actor),
                 change.action,
@@ -101,6 +97,22 @@ class PostgresAccounts:
                 msgspec.json.encode(change.before).decode(),
                 msgspec.json.encode(change.after).decode(),
             )
+            if write.document:
+                transaction.execute(
+                    _PUT,
+                    *told,
+                    write.version + 1,
+                    safe_text(write.name),
+                    safe_text(write.team),
+                    safe_text(write.user),
+                    write.document.decode(),
+                    [each.digest for each in write.digests or ()],
+                    [each.until_s for each in write.digests or ()],
+                )
+            else:
+                sql = "DELETE FROM velox_account WHERE kind = $1 AND id = $2"
+                transaction.execute(sql, change.kind, change.object_id)
+                transaction.execute(_TELL, *told)
 
     def number(self) -> int:
         """Return the number of the last change; 0: there was none."""
@@ -181,27 +193,21 @@ class PostgresAccounts:
 
 
 def _check(transaction: Transaction, write: Write) -> None:
-    change = write.change
-    rows = transaction.rows(
-        "SELECT version FROM velox_account WHERE kind = $1 AND id = $2", change.kind, change.object_id
+    change, digests = write.change, [each.digest for each in write.digests or ()]
+    owners = safe_text(write.team), safe_text(write.user)
+    ((version, has_others, has_owners, is_in_use),) = transaction.rows(
+        _CHECK, change.kind, change.object_id, digests, *owners
     )
-    if rows and not write.version:
+    if version is not None and not write.version:
         raise ConflictError(Conflict.EXISTS)
-    if (int(rows[0][0]) if rows else 0) != write.version:
+    if (version or 0) != write.version:
         raise ConflictError(Conflict.STALE)
-    digests = [each.digest for each in write.digests or ()]
-    sql = "SELECT 1 FROM velox_digest WHERE digest = ANY($1::bytea[]) AND key <> $2 LIMIT 1"
-    if digests and transaction.rows(sql, digests, change.object_id):
+    if has_others:
         raise ConflictError(Conflict.DIGEST)
-    if write.document:
-        for kind, id_ in (("team", write.team), ("user", write.user)):
-            sql = "SELECT 1 FROM velox_account WHERE kind = $1 AND id = $2"
-            if id_ and not transaction.rows(sql, kind, safe_text(id_)):
-                raise ConflictError(Conflict.OWNER)
-    elif change.kind != "key":
-        sql = f"SELECT 1 FROM velox_account WHERE kind = 'key' AND {_COLUMNS[change.kind]} = $1 LIMIT 1"  # noqa: S608
-        if transaction.rows(sql, change.object_id):
-            raise ConflictError(Conflict.IN_USE)
+    if write.document and not has_owners:
+        raise ConflictError(Conflict.OWNER)
+    if not write.document and is_in_use:
+        raise ConflictError(Conflict.IN_USE)
 
 
 def _change(row: Row) -> Change:
