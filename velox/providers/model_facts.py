@@ -67,6 +67,7 @@ _PERPLEXITY_REFUSES: Final = (
 )
 # The version that made the field, and the effort "max": 5.6.
 _WITH_BREAKPOINTS: Final = ("gpt-5.6*", "gpt-5.7*", "gpt-5.8*", "gpt-5.9*", "gpt-6*")
+_WITHOUT_STOPS: Final = ("gpt-5", "gpt-5-20*", "gpt-5-mini*", "gpt-5-nano*", "o3*", "o4*")
 _MISTRALS: Final = (
     *("*mistral*", "*ministral*", "*magistral*", "*mixtral*"),
     *("*codestral*", "*devstral*", "*pixtral*", "*voxtral*"),
@@ -236,6 +237,9 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Which efforts they take changes from version to version; "minimal" was in the first one alone.
     _rule("o1*", "o3*", "o4*", providers=_OPENAIS, efforts=_THREE_EFFORTS),
     _rule("gpt-5", "gpt-5-*", providers=_OPENAIS, efforts=("minimal", *_THREE_EFFORTS)),
+    # "Not supported with latest reasoning models" (its reference, `stop`); huggingface/smolagents#1671. Newer ones say
+    # so of some versions and efforts only.
+    _rule(*_WITHOUT_STOPS, providers=_OPENAIS, refused=("top_k", "stop")),
     _rule("*-deep-research*", providers=_OPENAIS, efforts=("medium",)),
     _rule("gpt-5-codex*", providers=_OPENAIS, efforts=_THREE_EFFORTS),
     _rule("gpt-5-pro*", providers=_OPENAIS, efforts=("high",)),

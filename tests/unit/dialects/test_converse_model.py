@@ -540,6 +540,20 @@ def test_pitfall_14_foreign_and_missing_signatures_are_left_out() -> None:
     assert body["messages"][1]["content"] == [{"text": "x"}]
 
 
+@pytest.mark.parametrize(
+    ("model", "goes_back"), [("openai.gpt-5.6", True), ("us.openai.gpt-5.6", True), ("amazon.nova-pro-v1:0", False)]
+)
+def test_sealed_reasoning_of_openais_models_goes_back_to_them(model: str, goes_back: bool) -> None:
+    """vercel/ai#19062: they go on with it. Another model could not read it; what is not sealed is not signed either."""
+    sealed = Thinking(b'""', Signature("bedrock", "cmVk"), is_redacted=True)
+    said = assistant(sealed, Thinking(b'"b"', Signature("bedrock", "cmVk")), Thinking(b'"c"', None), "x")
+    dropped = DroppedFields()
+    body = json.loads(ConverseModel(PLAIN, dropped).write(Request(model, [user("q"), said, user("r")]), model).body)
+    reasoned = [{"reasoningContent": {"redactedContent": "cmVk"}}] if goes_back else []
+    assert body["messages"][1]["content"] == [*reasoned, {"text": "x"}]
+    assert dropped.names == ("reasoning_signature",)
+
+
 def test_thinking_is_off_where_the_calls_before_were_made_without_it() -> None:
     """After a fallback in the middle of a tool's loop Claude would answer 400."""
     tools, asked = [Tool("f")], Reasoning(effort="high")

@@ -218,6 +218,15 @@ def test_grok_refuses_stops_and_penalties_where_it_reasons(model: str, thinking:
     assert (found.thinking, {"stop", "presence_penalty"} <= set(found.refused)) == (thinking, refuses)
 
 
+@pytest.mark.parametrize("provider", ["openai", "azure", "foundry"])
+def test_first_gpt_5_and_o_models_take_no_stop_strings(provider: str) -> None:
+    """OpenAI's reference, huggingface/smolagents#1671: "Unsupported parameter: 'stop'". Those for chats do."""
+    for model in ("gpt-5", "gpt-5-mini-2025-08-07", "o4-mini"):
+        assert facts(provider, model).refused == ("top_k", "stop")
+    for model in ("gpt-5-chat-latest", "gpt-4.1", "gpt-5.1"):
+        assert facts(provider, model).refused == ("top_k",)
+
+
 def test_models_of_openai_at_aws_take_no_sampling() -> None:
     """As at OpenAI, by AWS's names; its open ones do."""
     closed, open_ = facts("bedrock-mantle", "openai.gpt-5.5"), facts("bedrock-mantle", "openai.gpt-oss-120b")

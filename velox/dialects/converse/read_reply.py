@@ -26,7 +26,7 @@ from velox.dialects.canonical.model import (
 from velox.dialects.converse.read_stream import ConverseStreamReader
 from velox.dialects.converse.wire import ANSWER, Content, Reasoning
 from velox.dialects.converse.words import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
-from velox.dialects.converse.write_request import ANTHROPIC, ConverseRequestWriter, is_claude
+from velox.dialects.converse.write_request import ANTHROPIC, BEDROCK, ConverseRequestWriter, is_claude
 from velox.dialects.facts.model_facts import ModelFacts
 from velox.dialects.json_text.surrogates import reply_keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, joined, quoted
@@ -37,8 +37,7 @@ from velox.dialects.tools.tool_fit import fit_tools
 __all__ = ["ConverseModel"]
 
 _ERROR_TYPE: Final = "x-amzn-errortype"
-# Reasoning of others on Bedrock is not signed, as far as is known.
-_BEDROCK: Final = "bedrock"
+_OPENAIS: Final = "openai."  # in the id of a model, or of its profile
 
 
 class ConverseModel:
@@ -47,7 +46,7 @@ class ConverseModel:
     def __init__(self, facts: ModelFacts, dropped: DroppedFields) -> None:
         self._facts: Final = facts
         self._dropped: Final = dropped
-        self._provider: Final = ANTHROPIC if is_claude(facts) else _BEDROCK
+        self._provider: Final = ANTHROPIC if is_claude(facts) else BEDROCK
         # Known once the request is written.
         self._unwrapped: str | None = None
         self._stops: list[str] = []
@@ -61,7 +60,7 @@ class ConverseModel:
         keys = fit_tools(request, self._facts.schemas_refuse)
         if request.web_search is not None:
             taken_search(request, None, self._dropped)
-        writer = ConverseRequestWriter(request, self._facts, self._dropped)
+        writer = ConverseRequestWriter(request, self._facts, self._dropped, is_openais=_OPENAIS in model)
         body = writer.write()
         self._unwrapped = writer.unwrapped
         self._stops = request.stop

@@ -53,9 +53,10 @@ from velox.dialects.tools.open_calls import OpenCalls
 from velox.dialects.tools.tool_schema import object_schema
 from velox.protocol.slices import from_base64
 
-__all__ = ["ANTHROPIC", "FORMAT_TOOL", "ConverseRequestWriter", "is_claude"]
+__all__ = ["ANTHROPIC", "BEDROCK", "FORMAT_TOOL", "ConverseRequestWriter", "is_claude"]
 
 ANTHROPIC: Final = "anthropic"
+BEDROCK: Final = "bedrock"  # whose reasoning is sealed by another model of the service
 # Where the model's API has no schemas: a tool that must be called, whose arguments are the answer.
 FORMAT_TOOL: Final = "json_answer"
 
@@ -121,13 +122,16 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 class ConverseRequestWriter:
-    """Writes one request. facts: of the model. After write(): names, ids, unwrapped."""
+    """Writes one request. facts: of the model. is_openais: OpenAI made it. After write(): names, ids, unwrapped."""
 
-    def __init__(self, request: Request, facts: ModelFacts, dropped: DroppedFields) -> None:
+    def __init__(
+        self, request: Request, facts: ModelFacts, dropped: DroppedFields, *, is_openais: bool = False
+    ) -> None:
         self._request: Final = request
         self._facts: Final = facts
         self._dropped: Final = dropped
         self._is_claude: Final = is_claude(facts)
+        self._is_openais: Final = is_openais
         self.names: Final = FittedNames(_NAME, _MOST_NAME)
         self.ids: Final = FittedNames(_ID, _MOST_NAME)
         self.unwrapped: str | None = None  # the tool whose arguments are the answer
@@ -535,7 +539,11 @@ class ConverseRequestWriter:
 
     def _add_thinking(self, turn: _Turn, block: Thinking) -> None:
         signature = block.signature
-        is_usable = signature is not None and signature.provider == ANTHROPIC and self._is_claude
+        is_usable = signature is not None and (
+            (signature.provider == ANTHROPIC and self._is_claude)
+            # Sealed reasoning of OpenAI's models is one value, which they want back (vercel/ai#19062).
+            or (signature.provider == BEDROCK and self._is_openais and block.is_redacted)
+        )
         if signature is None or not is_usable or (block.is_redacted and not _is_base64(signature.value)):
             self._dropped.drop("reasoning_signature")
         elif block.is_redacted:
