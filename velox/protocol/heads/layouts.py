@@ -14,6 +14,8 @@ A form may have a place for a run of extra fields (heads/extras.py): lines of an
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from velox.protocol.heads.memory import LENGTH, MOST_HEAD_BYTES, VALUE, picker
@@ -37,8 +39,6 @@ EXTRA_LINES: Final = rb"(?:" + _EXTRA_LINE + rb")+"
 # extra fields is one more value, the last one.
 Found: TypeAlias = tuple[P, tuple[bytes, ...], int]
 _Groups: TypeAlias = tuple[bytes, ...]
-_TEXTS: Final = slice(0, None, 2)  # of the groups of a match
-_VALUES: Final = slice(1, None, 2)
 
 
 class Layout(NamedTuple):
@@ -73,34 +73,29 @@ class Layout(NamedTuple):
 
 
 class _Form(Generic[P]):
-    """One form. match: matches a head; its groups are a text, a value, a text, and so on, to the last text.
+    """One form. match: matches a head. texts, values: take these from the groups of a match. plans: by the texts."""
 
-    pick: takes the values in the order of the plan; None: that is theirs. plans: by the texts. latest: the texts that
-    were found last, and their plan: most heads are like the one before, and to compare texts takes less than to hash
-    them.
-    """
-
-    __slots__ = ("latest", "match", "pick", "plans")
+    __slots__ = ("match", "plans", "texts", "values")
 
     def __init__(self, layout: Layout) -> None:
         pieces = layout.pieces()
-        changing = sorted(pieces)
         pattern = b""
+        texts: list[int] = []
+        values: dict[int, int] = {}  # the group of the value in each place
         at = 0
-        for place in changing:
-            pattern += rb"(" + (place - at) * _LINE + rb")" + pieces[place]
+        for place in (*sorted(pieces), layout.n_lines):
+            if place > at:
+                texts.append(len(texts) + len(values))
+                pattern += rb"(" + (place - at) * _LINE + rb")"
+            if place < layout.n_lines:
+                values[place] = len(texts) + len(values)
+                pattern += pieces[place]
             at = place + 1
-        pattern += rb"(" + (layout.n_lines - at) * _LINE + rb")\r\n"
-        self.match: Final = re.compile(pattern).match
+        self.match: Final = re.compile(pattern + rb"\r\n").match
+        self.texts: Final[Callable[[_Groups], object]] = itemgetter(*texts)
         places = layout.places if layout.run_at < 0 else (*layout.places, layout.run_at)
-        self.pick: Final = None if list(places) == changing else picker([changing.index(place) for place in places])
-        self.plans: Final[dict[_Groups, P]] = {}
-        self.latest: tuple[_Groups, P] | None = None
-
-    def forget(self) -> None:
-        """Forget the plans."""
-        self.plans.clear()
-        self.latest = None
+        self.values: Final = picker([values[place] for place in places])
+        self.plans: Final[dict[object, P]] = {}
 
 
 class HeadForms(Generic[P]):
@@ -134,16 +129,12 @@ class HeadForms(Generic[P]):
             if match is None:
                 continue
             groups = match.groups()
-            texts, latest = groups[_TEXTS], form.latest
-            if latest is None or texts != latest[0]:
-                plan = form.plans.get(texts)
-                if plan is None:
-                    continue
-                latest = form.latest = texts, plan
+            plan = form.plans.get(form.texts(groups))
+            if plan is None:
+                continue
             if n:
                 order[n], order[n - 1] = order[n - 1], form
-            values = groups[_VALUES]
-            return latest[1], values if form.pick is None else form.pick(values), match.end()
+            return plan, form.values(groups), match.end()
         return None
 
     def keep(self, plan: P, head: bytes, layout: Layout) -> None:
@@ -161,15 +152,14 @@ class HeadForms(Generic[P]):
         match = form.match(head)
         if match is None:
             return
-        texts = match.groups()[_TEXTS]
+        texts = form.texts(match.groups())
         if texts not in form.plans:
             if self._n_plans >= self._most_plans:
                 for each in self._order:
-                    each.forget()
+                    each.plans.clear()
                 self._n_plans = 0
             self._n_plans += 1
         form.plans[texts] = plan
-        form.latest = None
 
     def _drop_last(self) -> None:
         """Drop the form that is tried last: it has come most seldom, or not for a while."""

@@ -123,21 +123,6 @@ def test_what_is_kept_is_bounded() -> None:
     assert made.find(head()) is None and repr(made) == "<HeadForms 0 forms, 0 plans>"
 
 
-def test_plan_that_was_found_last_is_no_longer_found_when_it_is_replaced_or_dropped() -> None:
-    """The texts found last are compared first: what they find must be what is kept."""
-    made = forms(b"a", most_plans=1)
-    assert made.find(head(1, b"a")) is not None
-    other = plan("other")
-    made.keep(other, head(1, b"a"), layout(other, 6))
-    found = made.find(head(2, b"a"))
-    assert found is not None and found[0] is other
-
-    made.keep(plan("b"), head(1, b"b"), layout(plan(), 6))  # for which there is no place beside it
-
-    assert made.find(head(1, b"a")) is None
-    assert made.find(head(1, b"b")) is not None
-
-
 RUN = Layout((3, 5), (b"x-id: ", b"Content-Length: "), has_length=True, n_lines=6, run_at=2, behind=b"x-id: ")
 
 
