@@ -20,9 +20,6 @@ from velox.policy.spellings import Spelling
 
 __all__ = [
     "EXPECTED",
-    "LEAST_SECRET_CHARS",
-    "MOST_BUDGETS",
-    "MOST_LISTED",
     "NEW",
     "ONLY",
     "Budget",
@@ -32,9 +29,9 @@ __all__ = [
     "User",
 ]
 
-MOST_LISTED: Final = 1000
-MOST_BUDGETS: Final = 16
-LEAST_SECRET_CHARS: Final = 16
+_MOST_LISTED: Final = 1000
+_MOST_BUDGETS: Final = 16
+_LEAST_SECRET_CHARS: Final = 16
 
 # Of a Meta's `extra`: what a message says was expected; whether a field is only given to a new one, or only shown.
 EXPECTED: Final = "expected"
@@ -44,8 +41,8 @@ NEW: Final = "new"
 _NAME: Final = Spelling(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 characters of text without control characters")
 _EMAIL: Final = Spelling(r"[^\s@\x00-\x1f\x7f]{1,64}@[^\s@\x00-\x1f\x7f]{1,190}", "an address of mail")
 _SECRET: Final = Spelling(
-    f"[!-~]{{{LEAST_SECRET_CHARS},{spellings.MOST_KEY_CHARS}}}",
-    f"{LEAST_SECRET_CHARS} to {spellings.MOST_KEY_CHARS} visible ASCII characters",
+    f"[!-~]{{{_LEAST_SECRET_CHARS},{spellings.MOST_KEY_CHARS}}}",
+    f"{_LEAST_SECRET_CHARS} to {spellings.MOST_KEY_CHARS} visible ASCII characters",
 )
 _DIGEST: Final = Spelling("(?:sha256:)?[0-9a-fA-F]{64}", "the SHA-256 of a key, 64 hexadecimal digits")
 _ENDPOINT: Final = f"(?:{'|'.join(sorted(spellings.ENDPOINT_GROUPS))}|{spellings.ENDPOINT_PATH.pattern})"
@@ -92,13 +89,13 @@ _KeyName = Annotated[
 ]
 _Owner = Annotated[str, _like(f"(?:{spellings.OWNER.pattern})?")]
 _Models = Annotated[
-    Annotated[list[Annotated[str, _like(spellings.MODEL_PATTERN.pattern)]], Meta(max_length=MOST_LISTED)]
+    Annotated[list[Annotated[str, _like(spellings.MODEL_PATTERN.pattern)]], Meta(max_length=_MOST_LISTED)]
     | UnsetType
     | None,
     _told("models that may be asked for, `*` for any text; none: all", f"a list: {spellings.MODEL_PATTERN.expected}"),
 ]
 _Endpoints = Annotated[
-    Annotated[list[Annotated[str, _like(_ENDPOINT)]], Meta(max_length=MOST_LISTED)] | UnsetType | None,
+    Annotated[list[Annotated[str, _like(_ENDPOINT)]], Meta(max_length=_MOST_LISTED)] | UnsetType | None,
     _told(
         "groups of endpoints, or patterns of paths; none: the default",
         "a list of groups of endpoints, or of paths with * for any text, as /v1/files*",
@@ -197,7 +194,7 @@ class Budget(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 _Budgets = Annotated[
-    Annotated[list[Budget], Meta(max_length=MOST_BUDGETS)] | UnsetType | None,
+    Annotated[list[Budget], Meta(max_length=_MOST_BUDGETS)] | UnsetType | None,
     _told("how much may be spent; all of them hold", 'a list of budgets such as {"usd": 20, "window": "month"}'),
 ]
 

@@ -25,7 +25,6 @@ __all__ = [
     "MOST_TPM",
     "OWNER",
     "TAG",
-    "VISIBLE",
     "Spelling",
     "filled",
     "is_endpoint",
@@ -56,7 +55,6 @@ TAG: Final = Spelling(r"[!-+\--~]{1,64}", "tags of 1 to 64 visible ASCII charact
 MODEL_PATTERN: Final = Spelling(
     r"[!-~]{1,256}", "names of models, `*` for any text, 1 to 256 visible ASCII characters each"
 )
-VISIBLE: Final = Spelling(r"[!-~]+", "visible ASCII characters")
 
 MOST_KEY_CHARS: Final = 512
 MOST_TAGS: Final = 8
