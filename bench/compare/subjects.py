@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from bench import peers
+from bench.all_on import settings_up_to
 from bench.machine import Cores
+from bench.payloads import API_KEY
 from bench.peers import Origin, PeerError
 from bench.servers import Server, Servers
+from bench.traffic import KEYS
 
 __all__ = ["DIRECT", "NGINX", "VELOX", "Subject", "install", "started", "subjects"]
 
@@ -25,8 +28,15 @@ VELOX: Final = "Velox"
 _HTTP2: Final = "Velox, HTTP/2 up"
 _TLS: Final = "Velox, HTTP/2 over TLS up"
 _COMPILED: Final = "Velox, compiled"
+# Behind the name of a way in which Velox runs: everything of bench/all_on.py is on.
+_ALL_ON: Final = ", all on"
 _FEATURES: Final = (
     "client keys (101), rate limit that is never reached, metrics, request timing, upstream key; access log off"
+)
+
+_EVERYTHING: Final = (
+    "client keys (101), rpm and tpm for each, ledger in SQLite, a budget for each key and one for the gateway, "
+    "metrics, upstream key; access log at its default"
 )
 
 _Upstream: TypeAlias = Literal["http1", "http2", "tls"]
@@ -86,8 +96,10 @@ def subjects(
             streams_by="bench.tls_cost",
         ),
     ]
+    found.append(_all_on(VELOX, package))
     if compiled is not None:
         found += _both_ways(_COMPILED, f"{package}, compiled", compiled)
+        found.append(_all_on(_COMPILED, f"{package}, compiled", tree=compiled))
     if against is not None:
         found += _both_ways(f"Velox in {against.name}", str(against), against)
     if n > 1:
@@ -95,7 +107,14 @@ def subjects(
         found.append(
             Subject(f"Velox, {n} workers", "velox", package, f"{_FEATURES}; {shared}", frozenset(("http1",)), n)
         )
+        found.append(_all_on(f"Velox, {n} workers", package, n_workers=n))
     return found
+
+
+def _all_on(name: str, package: str, n_workers: int = 1, tree: Path | None = None) -> Subject:
+    workers = "1 worker" if n_workers == 1 else f"{n_workers} workers, on the cores that load and upstream use too"
+    http1 = frozenset(("http1",))
+    return Subject(f"{name}{_ALL_ON}", "velox", package, f"{_EVERYTHING}; {workers}", http1, n_workers, tree=tree)
 
 
 def _both_ways(name: str, package: str, tree: Path) -> list[Subject]:
@@ -143,4 +162,8 @@ def _velox(subject: Subject, servers: Servers, cores: Cores, origin: Origin, ups
         return servers.velox(f"https://127.0.0.1:{origin.tls}", "on")
     if upstream == "tls":
         return servers.velox(f"https://127.0.0.1:{origin.tls}", "off", cores=own)
-    return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", cores=own, tree=subject.tree)
+    more: dict[str, str] = {}
+    if subject.name.endswith(_ALL_ON):
+        ledger = servers.folder_of(subject.name.replace(", ", "-").replace(" ", "-"))
+        more = settings_up_to("budgets", ",".join((API_KEY, *KEYS)), ledger)
+    return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", more=more, cores=own, tree=subject.tree)

@@ -3,6 +3,7 @@
     python -m bench.instructions [WORD ...]    count; kinds with one of the words in their name, or all of them
     --accept         keep what was counted, for this interpreter; the commit's message says why it has changed
     --page           write the figures kept into docs/benchmarks/instructions.md; --accept does that, too
+    --all-on         what each step of a real deployment costs (bench/all_on.py), into the page; --dry: only print it
     --tree DIR       take `velox` from there; nothing is compared with what is kept
     --keep DIR       leave callgrind's files there: callgrind_annotate DIR/callgrind.4 shows the first kind, by function
     --time           microseconds by the wall clock instead, of the same rig
@@ -23,8 +24,8 @@ from typing import Final
 
 from bench.instructions import kept
 from bench.instructions.count import CountError, count, rig_command
-from bench.instructions.kinds import CALIBRATION, chosen
-from bench.instructions.page import fill_page, table
+from bench.instructions.kinds import ALL_ON, CALIBRATION, chosen
+from bench.instructions.page import fill_page, fill_steps, steps_table, table
 
 __all__ = ["compare", "main"]
 
@@ -41,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.time or options.frames or options.profile:
         how = "--time" if options.time else "--frames" if options.frames else "--profile"
         return subprocess.run([*rig_command(tree), how, *options.words], cwd=_ROOT, check=False).returncode
+    if options.all_on:
+        return _all_on(options.keep, is_dry=options.dry)
     kinds = chosen(options.words)
     if options.words and not options.accept and CALIBRATION not in kinds:
         kinds = (*kinds, CALIBRATION)
@@ -62,6 +65,19 @@ def main(arguments: list[str] | None = None) -> int:
     return compare(kept.load(), now)
 
 
+def _all_on(folder: Path | None, *, is_dry: bool) -> int:
+    """Count the steps, print their table, and write it into the page."""
+    try:
+        counts = count(ALL_ON, folder=folder)
+    except CountError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(steps_table(counts))
+    if not is_dry:
+        fill_steps(counts)
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench.instructions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -69,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--accept", action="store_true")
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--all-on", action="store_true")
+    parser.add_argument("--dry", action="store_true")
     parser.add_argument("--tree", type=Path, default=_ROOT)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--time", action="store_true")

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["CALIBRATION", "KINDS", "RECORDED", "Kind", "chosen"]
+from bench.all_on import STEPS, Step
+
+__all__ = ["ALL_ON", "CALIBRATION", "KINDS", "RECORDED", "Kind", "chosen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class Kind:
     heads: `real` and `hostile` as bench/traffic.py has them; `equal`: each request is byte for byte the one before it,
     and so is each reply. A chunk's heads are equal, so that what a new head costs is not counted as its. chunks: of a
     streamed reply, which is the unit; 0: a chunk is the unit, if it is a stream. keeps: what is on besides: a ledger,
-    budgets in it (of the gateway and of each key), managed keys instead of those of the settings.
+    budgets in it (of the gateway and of each key), managed keys instead of those of the settings. all_on: a step of
+    bench/all_on.py, up to which all is on instead; "": none.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Kind:
     heads: Literal["real", "hostile", "equal"] = "real"
     chunks: int = 0
     keeps: Literal["", "ledger", "budgets", "managed keys"] = ""
+    all_on: Literal["", Step] = ""
 
     @property
     def counts_chunks(self) -> bool:
@@ -59,6 +63,8 @@ RECORDED: Final = (
     Kind("ledger, budgets", "http1", "http1", stream=False, units=160, keeps="budgets"),
     Kind("ledger, budgets, managed keys", "http1", "http1", stream=False, units=160, keeps="managed keys"),
 )
+# What each step of a real deployment costs, side by side. They, too, are counted only by their whole names.
+ALL_ON: Final = tuple(Kind(f"all on: {step}", "http1", "http1", stream=False, units=160, all_on=step) for step in STEPS)
 
 
 def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
@@ -66,7 +72,7 @@ def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
 
     They come in one order, however they were asked for: the calibration is the last.
     """
-    every = (*(kind for kind in KINDS if kind is not CALIBRATION), *RECORDED, CALIBRATION)
+    every = (*(kind for kind in KINDS if kind is not CALIBRATION), *RECORDED, *ALL_ON, CALIBRATION)
     names = {kind.name for kind in every}
     parts = [word for word in words if word not in names]
     return tuple(

@@ -5,15 +5,15 @@ Knows: Markdown, docs/benchmarks/instructions.md. Does not know: how a figure ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.instructions.kept import Figures, Line
-from bench.instructions.kinds import CALIBRATION
+from bench.instructions.kinds import ALL_ON, CALIBRATION
 from docs.tables import fill
 
-__all__ = ["PAGE", "fill_page", "kept_table", "table"]
+__all__ = ["PAGE", "fill_page", "fill_steps", "kept_table", "steps_table", "table"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks" / "instructions.md"
 
@@ -44,6 +44,24 @@ def kept_table(kept: Sequence[Figures]) -> str:
         parts = ", ".join(f"{name} {version}" for name, version in each.packages.items())
         rows.append(f"- {letter}: {each.interpreter}\n  {parts}")
     return "\n".join(rows) + "\n"
+
+
+def steps_table(counts: Mapping[str, float]) -> str:
+    """Return what each step of a real deployment costs, over the one above it and over the first."""
+    names = [kind.name for kind in ALL_ON]
+    base = before = counts[names[0]]
+    rows = ["| what is on | instructions of a request | this step | times bare |", "|---|---:|---:|---:|"]
+    for kind in ALL_ON:
+        n = counts[kind.name]
+        what = kind.all_on if n is base else f"+ {kind.all_on}"
+        rows.append(f"| {what} | {n:,.0f} | {n - before:+,.0f} | {n / base:.2f} |")
+        before = n
+    return "\n".join(rows) + "\n"
+
+
+def fill_steps(counts: Mapping[str, float], page: Path = PAGE) -> None:
+    """Write them where the page has them."""
+    page.write_text(fill(page.read_text(), "all-on", steps_table(counts)))
 
 
 def fill_page(kept: Sequence[Figures], page: Path = PAGE) -> None:

@@ -32,6 +32,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from bench.all_on import settings_up_to
 from bench.instructions.calibration import calibrate
 from bench.instructions.frames import Held, count_calls
 from bench.instructions.kinds import Kind, chosen
@@ -85,6 +86,8 @@ def settings_of(kind: Kind, ledger: str = "", environment: Mapping[str, str] = _
     ledger: the folder of what is kept, where anything is. environment: settings beside these.
     """
     kept = {} if not kind.keeps else {"VELOX_LEDGER": ledger}
+    if kind.all_on:
+        kept = settings_up_to(kind.all_on, api_keys(kind), Path(ledger))
     if kind.keeps in ("budgets", "managed keys"):
         rules = [{"per": per, "tokens": 10**12, "window": "month"} for per in ("gateway", "key")]
         kept["VELOX_BUDGETS"] = json.dumps(rules)
@@ -146,7 +149,7 @@ class Rig:
         # The ring stays mapped when its file is gone.
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(kind, folder, self._environment)
-            records = RecordRing(Path(folder, "0.ring"), _MOST_RECORDS) if kind.keeps else None
+            records = RecordRing(Path(folder, "0.ring"), _MOST_RECORDS) if settings.ledger else None
             return self._worker(settings, records, folder).run()
 
     def _worker(self, settings: Settings, records: RecordRing | None, folder: str) -> Worker:

@@ -37,6 +37,7 @@ VELOX_HTTP2: Final = "Velox, HTTP/2 up"
 VELOX_TLS: Final = "Velox, HTTP/2 over TLS up"
 COMPILED: Final = "Velox, compiled"
 COMPILED_HTTP2: Final = "Velox, compiled, HTTP/2 up"
+ALL_ON: Final = ", all on"  # behind the name of a way in which Velox runs
 CPU: Final = "cpu_us"
 _ROUTER: Final = "vllm-router"
 # One for each worker, one for load and upstream, one for all else: fewer, and two workers share theirs.

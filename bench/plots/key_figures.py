@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from bench.plots.bars import COMPILED, CPU, VELOX, Bar, equal_cell, half_load, json_cell, paced
+from bench.plots.bars import ALL_ON, COMPILED, CPU, VELOX, Bar, equal_cell, half_load, json_cell, paced
 from bench.plots.document import Cell, Document
 from bench.plots.figures import DIRECT, NGINX, difference, number, of, shown
 from bench.rounds import spread
@@ -19,6 +19,7 @@ __all__ = ["kept", "key_figures"]
 
 REAL: Final = "CPU per JSON request, with the headers of real clients and providers"
 # The row of README.md that is no client's traffic, and says so.
+ALL: Final = "the same with a ledger, budgets, and `rpm` and `tpm` of each of 100 keys (the others as above)"
 EQUAL: Final = "CPU per JSON request, all headers equal (as load generators send, and no real client)"
 
 
@@ -31,6 +32,7 @@ def key_figures(document: Document) -> str:
     of_json = (REAL, real) if real is not None else (EQUAL, equal_cell(document))
     rows = [
         _row(document, *of_json, CPU, "µs"),
+        _row(document, ALL, real, CPU, "µs", ours=ALL_ON),
         _row(document, "requests/s on one core", real, "per_s", ""),
         _row(document, "CPU per streamed chunk, at a model's pace", paced(document), CPU, "µs"),
     ]
@@ -62,17 +64,27 @@ def kept(bars: Sequence[Bar]) -> str:
     return f"Of {len(judged)} targets judged, {n_kept} are met and {len(judged) - n_kept} missed{not_judged}"
 
 
-def _row(document: Document, what: str, cell: Cell | None, key: str, unit: str, *, over_direct: bool = False) -> str:
-    """Return a line of the table; empty if Velox has no such figure."""
+def _row(
+    document: Document,
+    what: str,
+    cell: Cell | None,
+    key: str,
+    unit: str,
+    *,
+    over_direct: bool = False,
+    ours: str = "",
+) -> str:
+    """Return a line of the table; empty if Velox has no such figure. ours: the rest of the names of ways it runs."""
     if cell is None:
         return ""
+    own = [f"{name}{ours}" for name in _own(document)]
     found = {
         name: difference(cell, name, DIRECT, key) if over_direct else of(cell, name, key)
-        for name in (*_own(document), NGINX, *document.of_kind("llm"))
+        for name in (*own, NGINX, *document.of_kind("llm"))
     }
-    if found[VELOX] is None:
+    if found[own[0]] is None:
         return ""
-    first = " | ".join(shown(found.pop(name), unit) for name in (*_own(document), NGINX))
+    first = " | ".join(shown(found.pop(name), unit) for name in (*own, NGINX))
     others = {name: each.median for name, each in found.items() if each is not None}
     return f"| {what} | {first} | {_range(others, unit, key == 'per_s')} |"
 

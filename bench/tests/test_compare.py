@@ -104,7 +104,9 @@ def test_subjects_velox_and_direct_are_always_there() -> None:
         "Velox",
         "Velox, HTTP/2 up",
         "Velox, HTTP/2 over TLS up",
+        "Velox, all on",
         "Velox, 2 workers",
+        "Velox, 2 workers, all on",
     ]
     assert "Velox, 1 workers" not in [each.name for each in subjects(Cores(0, 0, (0,)), ["nginx"])]
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from bench.all_on import STEPS, Step, settings_up_to
 from bench.instructions import kept
 from bench.instructions.__main__ import compare
 from bench.instructions.calibration import calibrate
 from bench.instructions.count import CountError, count, rig_command
 from bench.instructions.kept import ELSEWHERE, TOLERANCE, Figures, judge, load, nearest, with_figures, write
-from bench.instructions.kinds import CALIBRATION, KINDS, Kind, chosen
-from bench.instructions.page import PAGE, kept_table
+from bench.instructions.kinds import ALL_ON, CALIBRATION, KINDS, Kind, chosen
+from bench.instructions.page import PAGE, kept_table, steps_table
 from docs.tables import fill
 from velox.build import BUILD
+from velox.settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]
 PARTS = {"uvloop": "1"}
@@ -117,6 +119,31 @@ def test_chosen_what_records_cost_is_counted_beside_others() -> None:
     names = [kind.name for kind in chosen(["ledger", CALIBRATION.name, "nothing recorded"])]
     assert names == ["nothing recorded", "ledger", CALIBRATION.name]
     assert [kind.name for kind in chosen([*names, JSON])] == [JSON, *names]
+
+
+def test_steps_table_says_what_each_adds() -> None:
+    """Each step stands against the one above it, and against nothing at all."""
+    counts = {kind.name: n for kind, n in zip(ALL_ON, (100, 110, 150, 160, 200), strict=True)}
+    assert steps_table(counts).splitlines()[2:] == [
+        "| bare | 100 | +0 | 1.00 |",
+        "| + keys | 110 | +10 | 1.10 |",
+        "| + limits | 150 | +40 | 1.50 |",
+        "| + ledger | 160 | +10 | 1.60 |",
+        "| + budgets | 200 | +40 | 2.00 |",
+    ]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_step_has_what_is_above_it(step: Step, tmp_path: Path) -> None:
+    """A real deployment has all of it: what a row leaves out would not be seen in those below."""
+    settings = load_settings(
+        {"VELOX_UPSTREAM_ORIGIN": "http://127.0.0.1:9", **settings_up_to(step, "a,b", tmp_path)},
+        cores=1,
+        memory_bytes=0,
+    )
+    on = [True, bool(settings.api_keys), bool(settings.limits), bool(settings.ledger), bool(settings.budgets)]
+    at = STEPS.index(step) + 1
+    assert on == [True] * at + [False] * (len(STEPS) - at)
 
 
 @pytest.mark.skipif(BUILD == "compiled", reason="compiled functions have no frames to count")
