@@ -88,7 +88,7 @@ def test_case_09_changed_period_counts_what_was_spent_in_it(priced: Priced) -> N
         path = Path(velox.env["VELOX_CONFIG"])
         path.write_text(path.read_text().replace("window: day", "window: month").replace("usd: '1'", "usd: '0.009'"))
         velox.signal(signal.SIGHUP)
-        velox.wait_log(lambda line: "budgets go on with what was spent before" in line)
+        velox.wait_log(lambda line: "restored from the ledger" in line)
         assert [ask(velox) for _ in range(3)] == [200, 429, 429]
 
 
