@@ -18,11 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 __all__ = ["ATTACKERS", "KEY"]
 
 MIB: Final = 1 << 20
+_CROWD: Final = 64
 KEY: Final = "sk-of-the-attack-0123456789"  # where keys are asked for: one for some models
 _KEY: Final = {"authorization": f"Bearer {KEY}"}
 _JSON: Final = {"content-type": "application/json", **_KEY}
@@ -45,8 +47,34 @@ def _chat(content: object, **more: object) -> bytes:
 
 
 def _chats(content: object, **more: object) -> Callable[[int, float], None]:
-    body = _chat(content, **more)
+    return _posts(_chat(content, **more))
+
+
+def _posts(body: bytes) -> Callable[[int, float], None]:
     return lambda port, until_s: _post(port, "/v1/chat/completions", body, until_s)
+
+
+def _crowd(body: bytes) -> Callable[[int, float], None]:
+    """Send a request from many connections at once, again and again."""
+
+    def run(port: int, until_s: float) -> None:
+        target = partial(_post, port, "/v1/chat/completions", body, until_s)
+        threads = [threading.Thread(target=target) for _ in range(_CROWD)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return run
+
+
+def _in_quotes(content: bytes) -> bytes:
+    """Return a request whose text is written so."""
+    return _chat("TEXT").replace(b"TEXT", content)
+
+
+def _conversation(n: int, text: str) -> bytes:
+    return json.dumps({"model": "attack", "messages": [{"role": "user", "content": text}] * n}).encode()
 
 
 def _picture(url: str) -> list[object]:
@@ -136,12 +164,14 @@ ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
     "a media type of megabytes": _chats(_picture("data:" + "a" * (8 * MIB) + ";base64,AAAA")),
     "half surrogates": _chats("\ud83d" * (1 * MIB)),
     "a tool's name of megabytes": _chats("hi", tools=[{"type": "function", "function": {"name": "n" * (8 * MIB)}}]),
-    "many messages": lambda port, until_s: _post(
-        port,
-        "/v1/chat/completions",
-        json.dumps({"model": "attack", "messages": [{"role": "user", "content": "x"}] * 60_000}).encode(),
-        until_s,
-    ),
+    "many messages": _posts(_conversation(60_000, "x")),
+    "many short texts": _posts(_conversation(40_000, "a" * 900)),
+    "a text without a letter of ASCII": _posts(_in_quotes("\N{HIRAGANA LETTER A}".encode() * (8 * MIB))),
+    "a text of escapes": _posts(_in_quotes(rb"\u0041" * (4 * MIB))),
+    "a text of quotes": _posts(_in_quotes(rb"\"" * (12 * MIB))),
+    "numbers of megabytes": _posts(b'{"model":"attack","messages":%b}' % (b"1" * (20 * MIB))),
+    "many bodies at once": _crowd(_chat("a word " * 28_000)),
+    "many bodies of small messages at once": _crowd(_conversation(180, "x")),
     "a path of models": _gets("/v1beta/" + "models/" * 1000),
     "a path of models and colons": _gets("/v1beta/" + "models/" * 570 + ":a" * 1980),
     "a path of completions": _gets("/v1/;chat/" + "completions" * 650 + "%3bcompletions"),

@@ -1,6 +1,8 @@
 """Work that would block the event loop: done in steps, with other turns in between, or in a thread.
 
-    in_steps()          takes a generator's steps, each a millisecond at most
+    in_steps()          takes a generator's steps, each a millisecond at most, where one such work is done at a time
+    in_turns()          the same, of many at a time: all share a millisecond of each turn (net/turn_budget.py)
+    in_turn()           does what is one step, in their line
     TranslationThread   runs what has no steps: a large request or reply that is put into another API
 
 The thread does one piece of work after the other, so that a worker has one such at a time in the making. The
@@ -16,9 +18,11 @@ import asyncio
 import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
-__all__ = ["LARGE_BYTES", "TranslationThread", "in_steps", "is_large"]
+from velox.net.turn_budget import TurnBudget
+
+__all__ = ["LARGE_BYTES", "TranslationThread", "in_steps", "in_turn", "in_turns", "is_large"]
 
 _T = TypeVar("_T")
 _SWITCH_S: Final = 0.0005
@@ -50,6 +54,75 @@ async def in_steps(steps: Generator[None, None, _T]) -> _T:
             result: _T = end.value
             return result
         await asyncio.sleep(0)
+
+
+async def in_turns(steps: Generator[None, None, _T], turns: TurnBudget) -> _T:
+    """Take all steps while there is time for them; return their result. Raises what they raise.
+
+    Who is cancelled meanwhile has no more of them taken.
+    """
+    while turns.has_time():
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+    waiting = _WaitingSteps(steps, turns, asyncio.get_running_loop().create_future())
+    turns.wait(waiting)
+    await waiting.over
+    return cast(_T, waiting.result())
+
+
+async def in_turn(work: Callable[[], _T], turns: TurnBudget) -> _T:
+    """Do what is one step, at once if there is time. Raises what it raises."""
+    if turns.has_time():
+        return work()
+    return await in_turns(_only(work), turns)
+
+
+def _only(work: Callable[[], _T]) -> Generator[None, None, _T]:
+    yield from ()
+    return work()
+
+
+class _WaitingSteps:
+    """Steps that wait for a turn. over: resolves when they are taken; then result() is to be called."""
+
+    __slots__ = ("_error", "_result", "_steps", "_turns", "over")
+
+    def __init__(self, steps: Generator[None, None, object], turns: TurnBudget, over: asyncio.Future[None]) -> None:
+        self._steps: Final = steps
+        self._turns: Final = turns
+        self.over: Final = over
+        self._result: object = None
+        self._error: Exception | None = None
+
+    def turn_came(self) -> None:
+        """See TurnWaiter."""
+        if self.over.done():
+            return  # who waited was cancelled
+        try:
+            next(self._steps)
+            while self._turns.has_time():
+                next(self._steps)
+        except StopIteration as end:
+            self._result = end.value
+        except Exception as exc:
+            self._error = exc
+        else:
+            self._turns.wait(self)
+            return
+        self.over.set_result(None)
+
+    def result(self) -> object:
+        """Return what came of them. Raises what they raised; that is kept here no longer, as it leads here."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error
 
 
 class TranslationThread:

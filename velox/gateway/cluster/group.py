@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.cpu_work import in_steps
+from velox.gateway.cpu_work import in_turns
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.reply.filters import ReplyFilter
@@ -37,6 +37,7 @@ from velox.gateway.request_context import RequestContext
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead
+from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.outcomes import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
@@ -351,6 +352,11 @@ class AttemptHost(RequestContext):
         Raises VeloxError for what the API of the upstream can't say.
         """
 
+    @property
+    @abc.abstractmethod
+    def has_turn(self) -> bool:
+        """True while this turn of the loop has time to put a body into another API, or to give it another model."""
+
     @abc.abstractmethod
     async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
         """Do what prepare() does, while others have their turns."""
@@ -488,7 +494,7 @@ class Attempt(AnsweringAttempt):
             if self.forwarder.authority is not None:
                 await self._sign_in(host, self.forwarder.authority)
             # What an API of its own takes may be long in the making, and so may be a body with another model.
-            in_thread = group.changes_body[self.n] and host.is_large
+            in_thread = group.changes_body[self.n] and (host.is_large or not host.has_turn)
             if in_thread:
                 host.phase = "translate"
                 prepared = await host.prepare_in_thread(self)
@@ -777,14 +783,14 @@ class Attempt(AnsweringAttempt):
         rules = group.request_rules
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=rules, target=target)
 
-    async def rename(self, fields: BodyFields, body: bytes | bytearray) -> None:
+    async def rename(self, fields: BodyFields, body: bytes | bytearray, turns: TurnBudget) -> None:
         """Put its model into a body, for build(), while others have their turns. Raises VeloxError."""
         model = self.asked(fields.model)
         if model is not None and model != fields.model and fields.model is not None and not fields.is_model_in_path:
             if isinstance(fields, FormFields):
-                self._renamed = await in_steps(with_form_model_in_steps(body, fields, model))
+                self._renamed = await in_turns(with_form_model_in_steps(body, fields, model), turns)
             else:
-                self._renamed = await in_steps(with_model_in_steps(body, model))
+                self._renamed = await in_turns(with_model_in_steps(body, model), turns)
 
     def build_upgrade(self, head: RequestHead, named: str | None) -> UpstreamRequest:
         """Return the request for a WebSocket. named: the model that its query names; None: it names none."""

@@ -28,7 +28,7 @@ from velox.gateway.websocket.tunnel import TunnelExchange
 from velox.heads import Headers, HeadShape, RequestHead
 from velox.memo import Memo
 from velox.net.application import Client, ClientExchange
-from velox.net.turn_budget import TURN_S
+from velox.net.turn_budget import TURN_S, TurnBudget
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.queue.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.heads.target import SERVER
@@ -88,8 +88,14 @@ class Gateway(ExchangeOwner):
         self._probes = Probes(routing.table.routes)
         self._coded: Final = CodedBodies(self, loop, parts.tunnels.limits.body_bytes)
         self.thread = TranslationThread()
+        self.turns = TurnBudget(loop)
         self.mirrors = Mirrors(
-            loop, self.thread, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed
+            loop,
+            self.thread,
+            self.turns,
+            on_end=tell.mirrored,
+            on_room=self.found_capacity,
+            on_bug=tell.crashed,
         )
 
     def __repr__(self) -> str:

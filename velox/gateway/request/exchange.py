@@ -39,7 +39,7 @@ from velox.gateway.cluster.group import UNSAYABLE, Attempt, AttemptHost, Group, 
 from velox.gateway.cluster.hedging import HedgedAttempts, hedged
 from velox.gateway.cluster.retries import Hidden, RetryPolicy
 from velox.gateway.cluster.routing import ResolvedRoute, RouteCursor, Routing
-from velox.gateway.cpu_work import TranslationThread, in_steps
+from velox.gateway.cpu_work import TranslationThread, in_turn, in_turns
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
 from velox.gateway.limits.budgets import BOUNDED, BudgetGate, bound_of
 from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
@@ -63,6 +63,7 @@ from velox.gateway.upstreams.member import Member
 from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
+from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Drained, Phase
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
@@ -109,6 +110,7 @@ class ExchangeOwner(abc.ABC):
     loop: asyncio.AbstractEventLoop
     mirrors: Mirrors
     thread: TranslationThread
+    turns: TurnBudget  # of work on requests that is done in the loop
     draining: bool
     steps: tuple[Step, ...]  # of the admission; own_steps: of what may be answered here
     own_steps: tuple[Step, ...]
@@ -329,7 +331,7 @@ class Exchange(AttemptHost):
         guard, keeping = self.plan.guard, self._keeping
         assert guard is not None and keeping is not None, "else nothing is unknown"
         await self.gateway.parts.access.learn(keeping.unknown)
-        await in_steps(self._guarding(guard, has_asked=True))
+        await in_turns(self._guarding(guard, has_asked=True), self.gateway.turns)
         return False
 
     @property
@@ -611,20 +613,20 @@ class Exchange(AttemptHost):
         plan, body = self.plan, self.body or b""
         self.phase = "parse"
         if plan.reads_body:
-            self.fields = await in_steps(self.gateway.parts.reader.read_in_steps(body))
+            self.fields = await in_turns(self.gateway.parts.reader.read_in_steps(body), self.gateway.turns)
             self._name_otherwise(self.fields)
         elif plan.named is not None:
             self.fields = plan.named
         elif plan.reads_form:
-            self.fields = await in_steps(self._form_reading())
+            self.fields = await in_turns(self._form_reading(), self.gateway.turns)
             self._name_otherwise(self.fields)
         elif plan.names_lines and self._checks_lines:
-            await in_steps(check_lines(self.head, body, self.gateway.routing, plan.caller))
+            await in_turns(check_lines(self.head, body, self.gateway.routing, plan.caller), self.gateway.turns)
         if plan.endpoint is Endpoint.GENERATE and plan.is_recorded and self.gateway.parts.calls is not None:
-            self._google_fields = await in_steps(with_google_limits(self.fields, body))
+            self._google_fields = await in_turns(with_google_limits(self.fields, body), self.gateway.turns)
         guard = plan.guard
         if guard is not None and guard.concerns(None, self.fields):
-            await in_steps(self._guarding(guard))
+            await in_turns(self._guarding(guard), self.gateway.turns)
 
     async def _wait_for_turn(self, wait_ns: int) -> None:
         self.phase = "limit"
@@ -707,8 +709,9 @@ class Exchange(AttemptHost):
         self.body = unfolded.body
         guard, keeping = self.plan.guard, self._keeping
         if keeping is not None and keeping.places and guard is not None and guard.owned is not None:
-            named = await in_steps(guard.owned.named_in(self.head, self.body))
-            keeping.places = await in_steps(guard.owned.places(self.head, named))  # the answer is here
+            named = await in_turns(guard.owned.named_in(self.head, self.body), self.gateway.turns)
+            places = guard.owned.places(self.head, named)  # the answer is here
+            keeping.places = await in_turns(places, self.gateway.turns)
 
     def _choose(self, route: ResolvedRoute) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""
@@ -870,11 +873,18 @@ class Exchange(AttemptHost):
             return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
         return self._prepare(attempt, None if self._meter is None else self._meter.note, keeps=True)
 
+    @property
+    def has_turn(self) -> bool:
+        """See AttemptHost."""
+        return self.gateway.turns.has_time()
+
     async def prepare_in_thread(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
-        """Do what prepare() does: in steps, or where another API is written in the worker's thread for such work."""
+        """Do what prepare() does: in turns of the loop, or what is large for another API in the worker's thread."""
+        if not self.is_large:
+            return await in_turn(partial(self.prepare, attempt), self.gateway.turns)
         if attempt.member.adapter is None:
             assert self.body is not None, "it is large"
-            await attempt.rename(self.fields, self.body)
+            await attempt.rename(self.fields, self.body, self.gateway.turns)
             return self.prepare(attempt)
         return await self._prepare_in_thread(attempt, None if self._meter is None else self._meter.note, keeps=True)
 

@@ -34,6 +34,7 @@ from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.reply.filters import FilterChain, ReplyFilter, placed
 from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.heads import ReplyHead, RequestHead
+from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.routes.split import MirrorGate
@@ -60,14 +61,15 @@ _TOTAL_S: Final = 300.0  # longer than nearly all answers take
 class Mirrors:
     """The copies of one worker.
 
-    thread: where large answers are read. on_end: called with the result of each. on_room: an upstream may take more
-    than a moment ago. on_bug: called with an unexpected error. random: in [0, 1).
+    thread: where large answers are read. turns: of work in the loop. on_end: called with the result of each. on_room:
+    an upstream may take more than a moment ago. on_bug: called with an unexpected error. random: in [0, 1).
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         thread: TranslationThread,
+        turns: TurnBudget,
         *,
         on_end: Callable[[Mirrored], None],
         on_room: Callable[[], None],
@@ -76,6 +78,7 @@ class Mirrors:
     ) -> None:
         self._loop: Final = loop
         self._cpu_thread: Final = thread
+        self._turns: Final = turns
         self._on_end: Final = on_end
         self._on_room: Final = on_room
         self._on_bug: Final = on_bug
@@ -168,7 +171,7 @@ class Mirrors:
             try:
                 if prepare is None:
                     if body is not None and is_large((body,)):
-                        await attempt.rename(fields, body)
+                        await attempt.rename(fields, body, self._turns)
                         if group.is_limited and attempt.member.concurrency.room <= 0:
                             return Mirrored.DROPPED  # as below
                     prepared: Prepared | AnsweredHere = Prepared(

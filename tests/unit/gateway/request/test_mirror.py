@@ -29,6 +29,7 @@ from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.gateway.upstreams.member import Member
 from velox.heads import ReplyHead, WebSocketOffer
 from velox.ledger.record import Flag
+from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
@@ -105,6 +106,7 @@ class Setup:
         self.mirrors: Final = Mirrors(
             self.loop,
             TranslationThread(),
+            TurnBudget(self.loop),
             on_end=lambda end: self.ends.update([end]),
             on_room=self._on_room,
             on_bug=self.bugs.append,
