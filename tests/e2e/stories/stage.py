@@ -20,7 +20,7 @@ import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -389,9 +389,7 @@ class Page:
             *parts, metrics = self._parts[name]
             parts += [("access log", _told(line)) for line in logged]
             parts.append(metrics)
-            parts += [
-                ("record", _told({each.name: getattr(record, each.name) for each in fields(record)})) for record in own
-            ]
+            parts += [("record", _told(record._asdict())) for record in own]
             text = "\n".join(f"== {title}\n{text}\n" if title else f"{text}\n" for title, text in parts)
             for key, secret in self._stage.secrets.items():
                 text = text.replace(secret, f"vk-of-{key}")

@@ -81,17 +81,8 @@ FULL: Final = TokenUsage(
 class Attempt:
     may_have_worked: bool = True
     usage_so_far: Callable[[], TokenUsage | None] | None = None
-    row: int = 0
 
-    @property
-    def counts(self) -> Attempt:
-        return self
-
-    @property
-    def member(self) -> Attempt:
-        return self
-
-    def count_call(self, row: int, tokens: object, cost_nano: int | None) -> None: ...
+    def count_call(self, tokens: object, cost_nano: int | None) -> None: ...
 
 
 @pytest.fixture
