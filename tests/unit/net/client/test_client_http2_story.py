@@ -220,15 +220,12 @@ class Story:
         sent = self.client.take_output(self.dice.choice((200, 20_000))) if self.client.has_output else b""
         cut = self.dice.randrange(len(sent) + 1)
         for piece in (sent[:cut], sent[cut:]):
-            if piece:
-                self.give(piece)
+            self.give(piece)
 
     def give(self, data: bytes) -> None:
-        if self.transport.is_reading() and not self.transport.is_closed:
-            self.connection.data_received(data)
-        elif not self.transport.is_closed:
-            self.transport.unread += data
-        if self.transport.is_reading() and self.transport.unread and not self.transport.is_closed:
+        """Let the transport have read this, and what came before, as soon as it reads."""
+        self.transport.unread += data
+        if self.transport.unread and self.transport.is_reading() and not self.transport.is_closed:
             unread, self.transport.unread = self.transport.unread, b""
             self.connection.data_received(unread)
 
