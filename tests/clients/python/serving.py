@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["ASKED", "CITIES", "Gateway", "look", "serve"]
+__all__ = ["ASKED", "CITIES", "LOOK", "Gateway", "look", "serve"]
 
 ASKED = "How is the weather in Oslo and Rome? If one is cold, look at Lima too."
 CITIES = {"Oslo": "cold", "Rome": "warm", "Lima": "grey"}
@@ -40,6 +40,17 @@ class Gateway(NamedTuple):
 def look(city: str) -> str:
     """Look at the weather of a city."""
     return CITIES[city]
+
+
+# The same tool as Chat Completions describes it, for clients that make no schema of a function.
+LOOK: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": look.__doc__,
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
 
 
 def serve(clients: Mapping[str, Callable[[Gateway], Any]]) -> None:

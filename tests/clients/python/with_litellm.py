@@ -7,21 +7,12 @@ from typing import Any
 
 import litellm
 from pydantic import BaseModel
-from serving import ASKED, Gateway, look, serve
+from serving import ASKED, LOOK, Gateway, look, serve
 
 litellm.telemetry = False
 # To which LiteLLM adds the last part of a path.
 BASES = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta"}
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look",
-            "description": look.__doc__,
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-        },
-    }
-]
+TOOLS = [LOOK]
 
 
 class Report(BaseModel):

@@ -8,18 +8,9 @@ from typing import Any
 from mistralai.client import Mistral
 from mistralai.client.models import AssistantMessage, UserMessage
 from pydantic import BaseModel
-from serving import ASKED, Gateway, look, serve
+from serving import ASKED, LOOK, Gateway, look, serve
 
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look",
-            "description": look.__doc__,
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-        },
-    }
-]
+TOOLS: list[Any] = [LOOK]
 
 
 class Report(BaseModel):
