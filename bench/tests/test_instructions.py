@@ -115,7 +115,7 @@ def test_chosen_name_of_a_kind_is_that_kind_only() -> None:
 
 
 def test_chosen_what_records_cost_is_counted_beside_others() -> None:
-    """The rig counts the kinds that it is told of, in the order in which its counts are read: none is left out."""
+    """The rig counts every kind that was asked for, in the order in which its counts are read."""
     names = [kind.name for kind in chosen(["ledger", CALIBRATION.name, "nothing recorded"])]
     assert names == ["nothing recorded", "ledger", CALIBRATION.name]
     assert [kind.name for kind in chosen([*names, JSON])] == [JSON, *names]

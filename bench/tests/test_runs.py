@@ -75,7 +75,7 @@ def test_replicas_hold_their_bounds() -> None:
 
 
 def test_cold_kinds_are_timed_beside_known_ones() -> None:
-    """Both tables have their rows. What the figures are, is nobody's gate."""
+    """Both tables have their rows. The figures themselves are not checked."""
     command = [sys.executable, "-m", "bench.cold_kinds", "--rounds", "2"]
     run = subprocess.run(command, cwd=ROOT, env=ENV, check=True, capture_output=True, text=True, timeout=120)
 
