@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from velox.admin.api.call import Asker
 from velox.admin.api.service import Api
 from velox.admin.message import RefusalError
 from velox.admin.roles import Role, TokenCheck
+from velox.admin.sessions import Sessions
 from velox.ledger.record import recorded_key
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered
@@ -55,7 +57,7 @@ class Proxy:
             logger,
             litellm_paths(*names, models, logger, self._costs, ["openai", "claude"], 4),
         )
-        self.check = TokenCheck(MASTER, "sk-viewer")
+        self.check = TokenCheck(MASTER, "sk-viewer", Sessions(time.monotonic))
         self._n_rings = 0
         self._n_spent = 0
 

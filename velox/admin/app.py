@@ -3,14 +3,15 @@
 Knows: which path is served by what, and which paths need the token. Does not know: connections (server.py), or where
 figures come from; all of it is injected. It shares no process with a worker, so neither can delay the other.
 
-GET and HEAD, POST for a reload, all methods for the API. A path is compared as it came, so there is no way to spell
-another one. With a token, only probes need none.
+GET and HEAD, POST for a reload and to sign in or out, all methods for the API. A path is compared as it came, so there
+is no way to spell another one. With a token, only probes and the form to sign in need none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
@@ -23,6 +24,8 @@ from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
 from velox.admin.roles import Role, TokenCheck
+from velox.admin.sessions import Sessions
+from velox.admin.sign_in import SignIn, wants_html
 
 __all__ = ["PAGES", "AdminApp", "Api"]
 
@@ -32,6 +35,7 @@ PAGES: Final = frozenset(
         *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
         *("/health/liveliness", "/health/liveness", "/health/readiness"),
         *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
+        *("/sign-in", "/sign-out", "/session"),
     }
 )
 
@@ -58,7 +62,7 @@ class AdminApp:
     profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
     its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
     context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
-    besides IP addresses and localhost.
+    besides IP addresses and localhost. now_s: a clock that never goes back.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class AdminApp:
         host_names: frozenset[str] = frozenset(),
         tls: Callable[[], ssl.SSLContext] | None = None,
         api: Api | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tls: Final = tls
         self.host_names: Final = host_names
@@ -84,7 +89,8 @@ class AdminApp:
         self._profiles = profiles
         self._reload = reload
         self._api = api
-        self._token = TokenCheck(token, viewer_token)
+        self._token = TokenCheck(token, viewer_token, Sessions(now_s))
+        self._sign_in = SignIn(self._token, is_secure=tls is not None)
 
     def is_api(self, path: str) -> bool:
         """Tell whether a path takes all methods."""
@@ -94,8 +100,13 @@ class AdminApp:
         """Raise RefusalError for a request that needs a token and has none, before its body is read."""
         if self._api is not None and self._api.takes(request.path):
             self._api.admit(request, self._token.role_of(request))
-        else:
+            return
+        try:
             self._token.check(request)
+        except RefusalError as refusal:
+            if refusal.reply.status == 401 and wants_html(request):
+                raise RefusalError.of(self._sign_in.form(401)) from refusal
+            raise
 
     async def reply(self, request: AdminRequest) -> Reply:
         """Answer a request. Raises RefusalError."""
@@ -117,6 +128,8 @@ class AdminApp:
             case "/health/readiness":
                 ready = self._ready().ready
                 return _json(200 if ready else 503, {"status": "healthy" if ready else "unhealthy"})
+            case "/sign-in" | "/sign-out" | "/session":
+                return self._sign_in.reply(request)
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
@@ -130,7 +143,8 @@ class AdminApp:
         has_profiles, has_tls = self._profiles is not None, self.tls is not None
         found = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
         problems = [*self._ready().reasons, *found]
-        return index_page(request, with_profiles=has_profiles, problems=problems, has_tls=has_tls)
+        session = self._sign_in.sign_out_form(request)
+        return index_page(request, with_profiles=has_profiles, problems=problems, has_tls=has_tls, session=session)
 
 
 def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:

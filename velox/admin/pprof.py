@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
-from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply
+from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply, escaped
 from velox.profiling.samples import Profile
 
 __all__ = ["Collect", "ProfilePage", "index_page"]
@@ -31,7 +31,9 @@ _HZ: Final = range(1, 501)
 _PAGE: Final = Path(__file__).with_name("index.html").read_text("utf-8")
 _PROFILES: Final = re.sub("<!-- .* -->\n", "", _PAGE)
 _INDEX: Final = re.sub("(?s)<!-- with profiles -->.*<!-- end -->\n", "", _PAGE)
-_HTML_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+_HTML_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 _CONTENT_TYPES: Final = {"pprof": "application/octet-stream", "folded": TEXT}
@@ -122,22 +124,20 @@ def _whole_number(text: str, allowed: range, message: str) -> int:
 
 
 def index_page(
-    request: AdminRequest, *, with_profiles: bool, problems: Sequence[str] = (), has_tls: bool = False
+    request: AdminRequest,
+    *,
+    with_profiles: bool,
+    problems: Sequence[str] = (),
+    has_tls: bool = False,
+    session: str = "",
 ) -> Reply:
-    """Return the page that says what there is, and what is wrong. The Host header in it passed the server's check."""
-    host = _escaped(request.host or "127.0.0.1:6060")
+    """Return the page that says what there is, and what is wrong. The Host header in it passed the server's check.
+
+    session: HTML by which the browser's session is ended.
+    """
+    host = escaped(request.host or "127.0.0.1:6060")
     page = (_PROFILES if with_profiles else _INDEX).replace("{origin}", f"{'https' if has_tls else 'http'}://{host}")
-    lines = "".join(f"<li>{_escaped(problem)}" for problem in problems)
+    lines = "".join(f"<li>{escaped(problem)}" for problem in problems)
+    page = page.replace("{session}", session)
     page = page.replace("{problems}", f"<h2>Not as it should be</h2>\n<ul>{lines}</ul>" if lines else "")
     return Reply(200, page.encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))
-
-
-def _escaped(text: str) -> str:
-    """Return a text as HTML. The library `html` does the same, and takes half a megabyte for names of characters."""
-    return (
-        text.replace("&", "&amp;")
-        .replace("<", "&lt;")
-        .replace(">", "&gt;")
-        .replace('"', "&quot;")
-        .replace("'", "&#x27;")
-    )

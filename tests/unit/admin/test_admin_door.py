@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage
 from velox.admin.roles import OPEN_PAGES, TokenCheck
+from velox.admin.sessions import Sessions
 from velox.profiling.samples import Profile
 
 TOKEN = "admin-token"
@@ -163,7 +165,7 @@ def test_viewer_reads_and_changes_nothing() -> None:
 
 def test_door_hides_its_token() -> None:
     """Not in its repr, which a log could show."""
-    assert TOKEN not in repr(TokenCheck(TOKEN))
+    assert TOKEN not in repr(TokenCheck(TOKEN, None, Sessions(time.monotonic)))
 
 
 def test_probes_are_answered_while_figures_are_rendered() -> None:
