@@ -57,7 +57,8 @@ COPY --from=build /opt/velox /opt/velox
 ENV PATH=/opt/velox/bin:$PATH \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    VELOX_LISTEN=0.0.0.0:8080
+    # Its port is PORT, which platforms such as Cloud Run set, or 8080.
+    VELOX_LISTEN=0.0.0.0
 # A number, so that Kubernetes can see that it isn't root. Of the image only these two folders belong to it: a read-only
 # root will do.
 USER 10001:10001

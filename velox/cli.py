@@ -1,4 +1,4 @@
-"""The `velox` command: serve, check, health, prices, reload, usage, key, team, user, audit, sim, import.
+"""The `velox` command: serve, init, check, health, prices, reload, usage, key, team, user, audit, sim, import.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -28,6 +28,7 @@ __all__ = ["main"]
 
 # Those that need no settings.
 _KEY_ACTIONS: Final = ("new", "hash")
+_MOST_PORT: Final = 65535
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -73,6 +74,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         return _sim(arguments)
     if arguments.command == "key" and arguments.action in _KEY_ACTIONS:
         return _key(arguments)
+    if arguments.command == "init":
+        return _init(arguments)
     if arguments.command == "import" and arguments.kind != "litellm-db":
         return _import(arguments, variables)
     if arguments.command == "serve":
@@ -80,6 +83,9 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
 
         process.begin()
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
+    if arguments.command == "serve":
+        options = {"VELOX_LISTEN": arguments.listen, "HOST": arguments.host, "PORT": arguments.port}
+        overrides |= {name: str(value) for name, value in options.items() if value is not None}
     if arguments.command == "reload":
         return _reload(arguments, variables, overrides)
     if arguments.command == "health":
@@ -334,6 +340,21 @@ def _simulate(sock: socket.socket) -> None:
     serve_on(sock)
 
 
+def _init(arguments: argparse.Namespace) -> int:
+    """Write a file to begin with. Who gives no argument is asked, on a terminal."""
+    from velox.runtime.commands.init import run_init
+
+    given = {name: getattr(arguments, name) for name in ("provider", "listen", "ledger")}
+    asks = sys.stdin is not None and sys.stdin.isatty() and not any(given.values())
+    try:
+        code, lines = run_init(arguments.file, given, input if asks else None)
+    except (EOFError, KeyboardInterrupt):
+        print("\nvelox init: nothing was written", file=sys.stderr)
+        return 1
+    print("\n".join(lines), file=sys.stderr if code else sys.stdout)
+    return code
+
+
 def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from velox_migrate.command import run_file
 
@@ -407,9 +428,19 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
     serve.add_argument("--sim", action="store_true", help="use the built-in simulator as upstream")
+    serve.add_argument("--port", type=_port, metavar="N", help="port for clients; overrides that of VELOX_LISTEN")
+    serve.add_argument("--host", metavar="IP", help="address for clients: 0.0.0.0 for all of this machine's")
+    serve.add_argument("--listen", metavar="ADDRESSES", help="addresses for clients; overrides VELOX_LISTEN")
     check = commands.add_parser(
         "check", help="validate the settings; print those that were set, and what follows", allow_abbrev=False
     )
+    init = commands.add_parser("init", help="write a configuration file to begin with", allow_abbrev=False)
+    init.add_argument(
+        "file", nargs="?", default="velox.yaml", metavar="FILE", help="default: velox.yaml; never replaced"
+    )
+    init.add_argument("--provider", metavar="NAMES", help="who answers: openai,anthropic or http://HOST:PORT (openai)")
+    init.add_argument("--listen", metavar="ADDRESSES", help="where clients connect (127.0.0.1:8080)")
+    init.add_argument("--ledger", metavar="FOLDER", help="where calls are recorded; no: nowhere (no)")
     reload = commands.add_parser(
         "reload", help="make the running gateway read its configuration again", allow_abbrev=False
     )
@@ -456,6 +487,13 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
 
         add_arguments(sim)
     return parser
+
+
+def _port(text: str) -> int:
+    """Return a port. argparse shows the error."""
+    if text.isascii() and text.isdecimal() and int(text) <= _MOST_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to {_MOST_PORT}; addresses go to --listen")
 
 
 def _add_accounts(commands: argparse._SubParsersAction[_CommandParser], words: frozenset[str]) -> None:

@@ -128,6 +128,7 @@ RUN_BY = {
     ),
     ".venv/bin/velox import litellm config.yaml -o velox.yaml": MOVING_IN,
     ".venv/bin/velox check --config velox.yaml": MOVING_IN,
+    ".venv/bin/velox init": "tests/unit/runtime/commands/test_init.py::test_answers_stand_in_the_file",
     "VELOX_LEDGER=/var/lib/velox velox import litellm-db litellm.sql --dry-run": MOVING_KEYS,
     "VELOX_LEDGER=/var/lib/velox velox import litellm-db litellm.sql": MOVING_KEYS,
     "VELOX_LEDGER=/var/lib/velox VELOX_MANAGED_KEYS=on velox serve": MOVING_KEYS,

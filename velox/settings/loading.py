@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from velox.settings.callers.prices import add_prices
 from velox.settings.checks.contradictions import Given, add_key_file, add_token_file, contradictions
 from velox.settings.checks.unused import unused_variables
+from velox.settings.listening import PORT, listen_text
 from velox.settings.machine import available_cores, container_memory, hard_default, soft_default
 from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
@@ -49,7 +50,7 @@ _WITHOUT: Final = MappingProxyType(
         "OPENAI_API_KEY": "none, so the upstream gets what clients send as theirs",
     }
 )
-_OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_ADMIN_LISTEN": "--admin"}
+_OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_LISTEN": "--listen", "VELOX_ADMIN_LISTEN": "--admin"}
 _CORS: Final = "cors"
 _PLACES: Final = ("port", "host", "bind", "address", "server")
 # What is expected instead of fields that people write by mistake.
@@ -96,17 +97,18 @@ def load(
 ) -> Settings:
     """Return the settings. Precedence: command line (`overrides`), environment, file, default.
 
-    overrides: variable -> text, as in the environment.  cores, memory_bytes: what to count on (None: ask the system);
-    no memory_bytes, 0, is no limit. sim: the upstream will be the built-in simulator, and no provider's key in the
-    environment makes another one. needs_keys: a provider's key that the file names must be here: not for who asks
-    nothing of providers. A variable that is empty counts as not set. Raises SettingsError with every problem
-    found.
+    overrides: variable -> text, as in the environment; also HOST and PORT (listening.py). cores, memory_bytes: what to
+    count on (None: ask the system); no memory_bytes, 0, is no limit. sim: the upstream will be the built-in simulator,
+    and no provider's key in the environment makes another one. needs_keys: a provider's key that the file names must
+    be here: not for who asks nothing of providers. A variable that is empty counts as not set. Raises SettingsError
+    with every problem found.
     """
     reading = _Reading()
     reading.read_names(environ, "environment")
     reading.read_names(overrides, "command line")
     if "VELOX_CONFIG" in reading.given:
         reading.read_config(reading.given["VELOX_CONFIG"].text)
+    reading.place_listeners(environ, overrides)
     n_cores = available_cores() if cores is None else cores
     n_bytes = container_memory() if memory_bytes is None else memory_bytes
     for variable in VARIABLES:
@@ -230,6 +232,16 @@ class _Reading:
                 self.empty[variable.name] = f"{key} ({entry.where})"
             if expected:
                 self.problems.append(Problem(key, "", expected, where=where))
+
+    def place_listeners(self, environ: Mapping[str, str], overrides: Mapping[str, str]) -> None:
+        """Let PORT and the options of the command line say where clients connect."""
+        try:
+            found = listen_text(self.given.get("VELOX_LISTEN"), environ, overrides)
+        except ValueError as exc:
+            self.problems.append(Problem("--port", overrides[PORT], str(exc)))
+            return
+        if found is not None:
+            self.given["VELOX_LISTEN"] = found
 
     def read_value(self, variable: Variable, n_cores: int, memory_bytes: int) -> None:
         """Add the value of a variable, or what is wrong with it."""

@@ -41,7 +41,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # -- The listeners for clients --
     listen: tuple[Address, ...] = setting(
         "127.0.0.1:8080",
-        "addresses for clients, separated by commas: `IP:PORT` or `unix:PATH`",
+        "addresses for clients, separated by commas: `IP:PORT`, `IP` or `unix:PATH`. The variable `PORT` is the port of"
+        " those that name none; of the command line `velox serve --port`, `--host` and `--listen` say it",
         parse.addresses,
         shown_default="127.0.0.1:8080 (image: 0.0.0.0:8080)",
     )

@@ -234,10 +234,10 @@ FILES: dict[str, tuple[str | bytes, list[str]]] = {
         ],
     ),
     "no port": (
-        "listen: 127.0.0.1\n",
+        "listen: 10.0.0\n",
         [
             (
-                "velox.yaml:1: listen is '127.0.0.1': expected IP:PORT, [IPV6]:PORT, localhost:PORT or "
+                "velox.yaml:1: listen is '10.0.0': expected IP:PORT, [IPV6]:PORT, localhost:PORT or "
                 "unix:PATH, such as 127.0.0.1:8080, or 0.0.0.0:8080 for all addresses"
             )
         ],

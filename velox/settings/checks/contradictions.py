@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, changes_path, read_keys, snapshot_path
@@ -61,6 +61,10 @@ class Given:
     def problem(self, expected: str) -> Problem:
         """Return what is wrong with it."""
         return Problem(self.name, quoted(self.text), expected, where=self.where)
+
+    def with_text(self, text: str) -> Given:
+        """Return the same with another text."""
+        return replace(self, text=text)
 
 
 def add_key_file(values: dict[str, Any]) -> list[Problem]:

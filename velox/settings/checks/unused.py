@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from velox.policy.routes.entries import UpstreamEntry
 from velox.providers.rows import OPENAI
+from velox.settings.checks.contradictions import Given
 
 __all__ = ["unused_variables"]
 
@@ -41,14 +42,16 @@ _INSTEAD: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 
 
 def unused_variables(
-    environ: Mapping[str, str], values: Mapping[str, Any], given: Collection[str], upstreams: Collection[UpstreamEntry]
+    environ: Mapping[str, str],
+    values: Mapping[str, Any],
+    given: Mapping[str, Given],
+    upstreams: Collection[UpstreamEntry],
 ) -> Iterator[str]:
     """Yield a line for each kind that is set. values: of Velox's own, by field. given: names of those that were set."""
     yield from _proxies(environ, upstreams)
     yield from _base_urls(environ, values, given, upstreams)
-    port = environ.get("PORT", "")
-    if port.isdigit() and "VELOX_LISTEN" not in given:
-        yield f"PORT is set and not used: VELOX_LISTEN=0.0.0.0:{port} listens there"
+    if "VELOX_LISTEN" in given and given["VELOX_LISTEN"].name == "PORT":
+        yield "PORT says the port, and only this machine can connect to it: VELOX_LISTEN=0.0.0.0 lets others"
     bundles = [name for name in _BUNDLES if environ.get(name)]
     has_own = environ.get("SSL_CERT_FILE") or values.get("upstream_ca_file") or all(each.ca_file for each in upstreams)
     if bundles and not has_own:
@@ -78,7 +81,10 @@ def _proxies(environ: Mapping[str, str], upstreams: Collection[UpstreamEntry]) -
 
 
 def _base_urls(
-    environ: Mapping[str, str], values: Mapping[str, Any], given: Collection[str], upstreams: Collection[UpstreamEntry]
+    environ: Mapping[str, str],
+    values: Mapping[str, Any],
+    given: Mapping[str, Given],
+    upstreams: Collection[UpstreamEntry],
 ) -> Iterator[str]:
     """Tell of a base URL that SDKs read beside a key: the key may be of that server, and goes to the vendor's here."""
     ports = frozenset(address.port for address in values.get("listen") or ())

@@ -60,7 +60,9 @@ def test_base_url_that_changes_nothing_is_not(tmp_path: Path) -> None:
 
 def test_settings_of_other_programs_are_told_of() -> None:
     """U15, C55: with the one that does the like; not where that is set."""
-    assert told(PORT="8000") == ["PORT is set and not used: VELOX_LISTEN=0.0.0.0:8000 listens there"]
+    assert told(PORT="8000") == [
+        "PORT says the port, and only this machine can connect to it: VELOX_LISTEN=0.0.0.0 lets others"
+    ]
     assert told(PORT="8000", VELOX_LISTEN="127.0.0.1:8000") == []
     (line,) = told(REQUESTS_CA_BUNDLE="/ca.pem", CURL_CA_BUNDLE="/ca.pem")
     assert line.startswith("set and not used: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE; SSL_CERT_FILE")
