@@ -51,6 +51,9 @@ _OPEN_HEADERS: Final = frozenset(
         "host", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
         # They go back to their client.
         "origin", "x-request-id",
+        # Where a client is, and its session: the access log has them.
+        "x-forwarded-for", "session-id", "session_id", "x-session-id", "x-session-affinity", "x-opencode-session",
+        "x-amp-thread-id", "x-claude-code-session-id", "conversation_id",
     }
 )  # fmt: skip
 _SECRET_FIELDS: Final = frozenset({"api_keys", "openai_api_key", "admin_token"})

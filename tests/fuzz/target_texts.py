@@ -83,7 +83,7 @@ def run_access_log(data: bytes) -> None:
 
 def _record(model: str, path: str, caller: str, method: str) -> AccessRecord:
     return AccessRecord(
-        time="2026-01-01T00:00:00.000+00:00",
+        time="2026-01-01T00:00:00.000Z",
         id="vx-0-1",
         caller=caller,
         method=method[:8],

@@ -91,7 +91,7 @@ def test_metrics_page_and_documentation_name_the_same_metrics() -> None:
 
 def test_page_has_every_field_of_the_access_log() -> None:
     """In the order of a line."""
-    page = (ROOT / "docs/admin.md").read_text().partition("| field | meaning |")[2]
+    page = (ROOT / "docs/logs.md").read_text().partition("| field | meaning |")[2]
     names = [name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
 
     assert names == [field.name for field in dataclasses.fields(AccessRecord)]

@@ -5,7 +5,6 @@ Knows: which series and which line an end goes to. Does not know: how they are s
 
 from __future__ import annotations
 
-import datetime
 import logging
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
+from velox.observe.log_time import log_time
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
 from velox.outcomes import (
@@ -32,6 +32,9 @@ from velox.outcomes import (
     StreamEnd,
     TokenCount,
 )
+from velox.policy.budgets.budget import NANO_PER_USD
+from velox.policy.proxies import NO_PROXIES, TrustedProxies
+from velox.policy.routes.sessions import session_of
 from velox.types import ApiKind, Endpoint, Priority
 
 __all__ = ["Recorder", "outcome_of", "outcome_of_failure"]
@@ -51,6 +54,7 @@ _ATTEMPTS: Final = {
     Reason.UPSTREAM_TRUNCATED: AttemptOutcome.TRUNCATED,
 }
 _DRAIN: Final = "drain"
+_LEFT: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
 _STREAM_ENDS: Final = {
     Reason.CLIENT_CLOSED: StreamEnd.CLIENT_ABORT,
     Reason.CLIENT_SLOW: StreamEnd.CLIENT_ABORT,
@@ -63,9 +67,20 @@ _STREAM_ENDS: Final = {
 
 
 class Recorder:
-    """Records for one worker. metrics: where it counts; what nothing else is recorded of is counted there directly."""
+    """Records for one worker. metrics: where it counts; what nothing else is recorded of is counted there directly.
 
-    def __init__(self, metrics: WorkerMetrics, log: AccessLog, logger: logging.Logger, id_prefix: str) -> None:
+    proxies: whose word is taken for the addresses of clients.
+    """
+
+    def __init__(
+        self,
+        metrics: WorkerMetrics,
+        log: AccessLog,
+        logger: logging.Logger,
+        id_prefix: str,
+        proxies: TrustedProxies = NO_PROXIES,
+    ) -> None:
+        self._proxies: Final = proxies
         self.metrics: Final = metrics
         self._log: Final = log
         self._logger: Final = logger
@@ -154,15 +169,20 @@ class Recorder:
         """Note that there is no other attempt, though there could have been."""
         self.metrics.count_retry_denied(by)
 
-    def refused(self, request_id: bytes, head: RequestHead | None, route: Endpoint, error: VeloxError) -> None:
-        """Note a request that was answered before it became an exchange. head: None when it could not be read."""
+    def refused(
+        self, request_id: bytes, head: RequestHead | None, route: Endpoint, error: VeloxError, address: str
+    ) -> None:
+        """Note a request that was answered before it became an exchange. head: None when it could not be read.
+
+        address: of its client; "" for a unix socket's.
+        """
         self.metrics.count_request(route, error.status, error.reason)
         if error.reason in SHED_REASONS:
             self.metrics.count_shed(error.reason)
         if self._log.wants(error.reason.code) and not self._is_crowd(error):
             self._log.write(
                 AccessRecord(
-                    time=_now(),
+                    time=log_time(time.time()),
                     id=request_id.decode(),
                     caller="",
                     method="" if head is None else head.method.decode("ascii"),
@@ -178,6 +198,9 @@ class Recorder:
                     bytes_in=0,
                     bytes_out=0,
                     attempts=0,
+                    address=address or None,
+                    forwarded_for=self._proxies.client_of(address, [] if head is None else head.headers),
+                    sent_status=error.status,
                 )
             )
 
@@ -209,10 +232,8 @@ class Recorder:
             self.metrics.duration[endpoint].observe(now_ns - started_ns)
         if reason is not None and reason in SHED_REASONS:
             self.metrics.count_shed(reason)
-        if self._log.level != "off":
-            code = "ok" if reason is None else reason.code
-            if self._log.wants(code):
-                self._log.write(_record(exchange, code, status, now_ns))
+        if self._log.level != "off" and self._log.wants(_code(reason)):
+            self._log.write(_record(exchange, reason, status, now_ns, self._proxies))
 
     def gauges(self, queued: Sequence[int], active: int, pool: PoolStatistics, n_upstreams_out: int) -> None:
         """Publish what changes too often to be written at each change."""
@@ -248,24 +269,35 @@ def outcome_of_failure(failure: UpstreamFailure) -> AttemptOutcome:
     return _ATTEMPTS.get(failure.reason, AttemptOutcome.RESET)
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+def _code(reason: Reason | None) -> str:
+    return "ok" if reason is None else reason.code
 
 
-def _record(exchange: RequestContext, code: str, status: int, now_ns: int) -> AccessRecord:
+def _sent_status(exchange: RequestContext, status: int, reason: Reason | None) -> int | None:
+    """Return the status that the client got; None: it left before."""
+    if exchange.reply is not None and exchange.reply.started:
+        return exchange.reply.status
+    return None if reason in _LEFT else status
+
+
+def _record(
+    exchange: RequestContext, reason: Reason | None, status: int, now_ns: int, proxies: TrustedProxies
+) -> AccessRecord:
     reply, plan, started_ns = exchange.reply, exchange.plan, exchange.started_ns
+    caller, client, spent = plan.caller, exchange.client, exchange.spending()
+    session = session_of(exchange.head, None if exchange.is_large else exchange.body)
     ttfb_ns = reply.first_byte_ns - started_ns if reply is not None and reply.first_byte_ns else None
     return AccessRecord(
-        time=_now(),
+        time=log_time(time.time()),
         id=exchange.id.decode(),
-        caller=plan.caller.name,
+        caller=caller.name,
         method=exchange.head.method.decode("ascii"),
         path=exchange.head.path.decode("ascii", "replace"),
         route=plan.endpoint.name.lower(),
         model=exchange.fields.model,
         stream=exchange.fields.stream,
         status=status,
-        reason=code,
+        reason=_code(reason),
         phase="stream" if reply is not None and reply.started and exchange.phase != _DRAIN else exchange.phase,
         ttfb_ms=None if ttfb_ns is None else round(ttfb_ns / 1e6, 3),
         total_ms=round((now_ns - started_ns) / 1e6, 3),
@@ -275,4 +307,17 @@ def _record(exchange: RequestContext, code: str, status: int, now_ns: int) -> Ac
         upstream=exchange.upstream or None,
         tried=", ".join(exchange.tried) or None,
         close_code=None if reply is None else reply.close_code,
+        key_id=(caller.account or caller.id.hex()) or None,
+        address=client.address or None,
+        forwarded_for=proxies.client_of(client.address, exchange.head.headers) if proxies else None,
+        session=session or None,
+        tags=",".join(caller.terms.tags) or None,
+        sent_status=_sent_status(exchange, status, reason),
+        input_tokens=None if spent is None else spent.input,
+        output_tokens=None if spent is None else spent.output,
+        cached_tokens=None if spent is None else spent.cached,
+        cache_written_tokens=None if spent is None else spent.cache_written,
+        reasoning_tokens=None if spent is None else spent.reasoning,
+        cost_usd=None if spent is None or spent.cost_nano is None else spent.cost_nano / NANO_PER_USD,
+        estimated=None if spent is None else spent.is_estimated,
     )

@@ -12,6 +12,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.plan import RequestPlan
 from velox.gateway.cpu_work import is_large
+from velox.gateway.limits.calls import Spending
 from velox.gateway.reply.headers import NO_ATTEMPTS, AttemptFields
 from velox.gateway.reply.reply import Reply
 from velox.heads import RequestHead
@@ -82,6 +83,10 @@ class RequestContext:
         if self.failed_before is None or not (is_status and failure.status in _REFUSALS):
             self.failed_before = failure
         self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
+
+    def spending(self) -> Spending | None:
+        """Return what it took, once it is over; None: nobody counts that."""
+        return None
 
     def attempt_fields(self) -> AttemptFields:
         """Return the fields of a reply that tell of the attempts so far."""

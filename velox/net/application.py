@@ -48,6 +48,10 @@ class Client(Protocol):
     """
 
     @property
+    def address(self) -> str:
+        """The address from which it connects; "" where it has none: a unix socket, or a request of the gateway's."""
+
+    @property
     def is_write_paused(self) -> bool:
         """True while the client reads more slowly than it is written to."""
 

@@ -1,9 +1,10 @@
 """The access log: one JSON line per exchange, written when it has ended.
 
 Knows: the fixed list of fields (R-LOG-2), and what to keep for a slow reader. Does not know: where a value came from.
-Bodies, headers, keys and queries are not among the fields. Whatever a client puts into a text, its line is one line of
-printable ASCII (R-LOG-1): what a terminal or a reader of logs could take for more than text is escaped. A line that
-can't be written, and for which there is no room in memory, is dropped and counted (F-60).
+Bodies, keys and queries are not among the fields, of headers the session and the address of a client only. Whatever a
+client puts into a text, its line is one line of printable ASCII (R-LOG-1): what a terminal or a reader of logs could
+take for more than text is escaped. A line that can't be written, and for which there is no room in memory, is dropped
+and counted (F-60).
 """
 
 from __future__ import annotations
@@ -28,16 +29,24 @@ _DELETE: Final = b"\x7f"  # the one control character that JSON leaves as it is
 _SHORT_TEXT: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRecord:
     """What is logged of one exchange. Times in milliseconds; caller is the start of the key's digest.
 
-    upstream: of the last attempt. tried: those before it, and how each ended.
+    upstream: of the last attempt. tried: those before it, and how each ended. key_id: of a managed key its id, of
+    others the digest's begin. address: from which the client's connection came, forwarded_for: the client's as a
+    trusted proxy says it. sent_status: that the client got, where its reply had begun before it failed; None: it got
+    none. tokens and cost: None where nobody counts them. estimated: not all of these were told by the upstream.
     """
 
     time: str
     id: str
     caller: str
+    key_id: str | None = None
+    tags: str | None = None
+    address: str | None = None
+    forwarded_for: str | None = None
+    session: str | None = None
     method: str
     path: str
     route: str
@@ -45,6 +54,7 @@ class AccessRecord:
     stream: bool
     status: int
     reason: str
+    sent_status: int | None = None
     phase: str
     ttfb_ms: float | None
     total_ms: float
@@ -54,6 +64,13 @@ class AccessRecord:
     close_code: int | None = None
     upstream: str | None = None
     tried: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cache_written_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cost_usd: float | None = None
+    estimated: bool | None = None
 
 
 class AccessLog:

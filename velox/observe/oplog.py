@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Mapping
 from typing import Final, TextIO
 
+from velox.observe.log_time import log_time
+
 __all__ = ["crash_text", "operations_logger", "take_over"]
 
 _NAME: Final = "velox"
@@ -77,7 +79,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "time": log_time(record.created),
             "level": record.levelname.lower(),
             "pid": record.process,
             "message": _text(record),

@@ -58,6 +58,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.outcomes import KeyHolder
 from velox.policy.limits.estimate import Estimator
+from velox.policy.proxies import TrustedProxies
 from velox.policy.queue.fair_queue import FairQueue
 from velox.policy.resources import MemoryWatch
 from velox.policy.retries.retry import RetryBudget, RetryRules
@@ -129,7 +130,7 @@ def gateway_parts(
 
     connections: the room for those to upstreams; None: no bound.
     """
-    recorder = Recorder(metrics, log, logger, secrets.token_hex(4))
+    recorder = Recorder(metrics, log, logger, secrets.token_hex(4), TrustedProxies(settings.trusted_proxies))
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
         auth=auth,

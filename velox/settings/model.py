@@ -78,6 +78,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.public_url,
         shown_default="the request's `Host`",
     )
+    trusted_proxies: tuple[str, ...] = setting(
+        "",
+        "proxies in front of Velox, commas between them: addresses, networks as `10.0.0.0/8`, or `unix` for all who"
+        " connect by a unix socket. What these say of a client's address in `X-Forwarded-For` stands in the"
+        " [access log](docs/logs.md)",
+        parse.networks,
+    )
     listen_http2: bool = setting(
         "off",
         "`on`: clients may use [HTTP/2](docs/http2-ingress.md), by prior knowledge or, over TLS, by ALPN",

@@ -410,6 +410,17 @@ def host_names(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
+def networks(text: str) -> tuple[str, ...]:
+    """Parse addresses, networks, or `unix`, with commas between them."""
+    found: list[str] = []
+    for item in (each.strip() for each in text.split(",")):
+        try:
+            found.append(item if item == "unix" else str(ipaddress.ip_network(item)))
+        except ValueError:
+            raise ValueError("expected addresses or networks as 10.0.0.0/8, or unix, commas between them") from None
+    return tuple(dict.fromkeys(found))
+
+
 def web_origins(text: str) -> tuple[str, ...]:
     """Parse origins of web pages with commas between them."""
     found = tuple(dict.fromkeys(item.strip().lower() for item in text.split(",")))

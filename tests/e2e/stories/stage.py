@@ -75,7 +75,8 @@ _COUNTED: Final = re.compile(
     r"|(?:gen_ai_server|velox_queue_wait)\w+_count"
 )
 _LEFT_OUT: Final = frozenset({"time", "id", "process", "number", "started_us", "prices", "price"})
-_TIMES: Final = frozenset({"ttfb_ms", "total_ms", "first_byte_us", "duration_us"})
+# Of each run, though they are there in each.
+_RANDOM: Final = frozenset({"ttfb_ms", "total_ms", "first_byte_us", "duration_us", "key_id"})
 # Velox asks for them when it likes.
 _LISTS: Final = frozenset({"/v1/models", "/v1/models?limit=1000", "/v1beta/models?pageSize=1000"})
 _LONG: Final = 120  # bytes of JSON that are shown on one line
@@ -407,7 +408,7 @@ def _told(values: Mapping[str, Any]) -> str:
             value = Endpoint(value)
         elif isinstance(value, Tokens):
             value = " ".join(f"{kind}={n}" for kind, n in value._asdict().items() if n is not None)
-        lines.append(f"{name} {'#' if name in _TIMES else getattr(value, 'name', None) or value}")
+        lines.append(f"{name} {'#' if name in _RANDOM else getattr(value, 'name', None) or value}")
     return "\n".join(line for line in lines if not line.endswith(" "))
 
 

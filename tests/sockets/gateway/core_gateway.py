@@ -65,6 +65,7 @@ class FakeClient(Http1Replies):
     def __init__(self) -> None:
         self._transport, self._chunked, self.ends_at_close = None, False, False  # it is no connection of an ingress
         self.is_write_paused = False
+        self.address = "192.0.2.7"
         self.written = b""
         self.finished: Final = asyncio.Event()
         self.cuts: Final[list[tuple[bytes, bool]]] = []

@@ -13,7 +13,7 @@ from velox.observe.access_log import AccessLog, AccessRecord
 
 def record(**changes: object) -> AccessRecord:
     fields: dict[str, object] = {
-        "time": "2026-01-01T00:00:00.000+00:00",
+        "time": "2026-01-01T00:00:00.000Z",
         "id": "vx-1",
         "caller": "",
         "method": "POST",
@@ -100,7 +100,7 @@ def test_line_fits_a_pipe_whatever_its_texts_need() -> None:
     """A line over PIPE_BUF would mix with another worker's: 12 bytes for each character make the texts shorter."""
     astral = "\U0001f30d" * 300
 
-    line = written(record(model=astral, path=astral, caller=astral))
+    line = written(record(model=astral, path=astral, caller=astral, session=astral))
 
     fields = json.loads(line)
     assert len(line) <= 4096

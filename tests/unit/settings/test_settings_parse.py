@@ -247,6 +247,15 @@ def test_origins_of_pages_are_as_browsers_send_them() -> None:
         assert not _accepts(parse.web_origins, text), text
 
 
+def test_networks_are_addresses_networks_or_unix() -> None:
+    """A network with bits of a host is a mistake: it may have been meant as that host."""
+    assert parse.networks("10.0.0.0/8, 192.0.2.7,2001:db8::/32 ,unix,unix") == (
+        *("10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32", "unix"),
+    )
+    for text in ("10.0.0.1/8", "proxy.example", "*", "10.0.0.0/33", "10.0.0.0/8,", "unix:/run/x"):
+        assert not _accepts(parse.networks, text), text
+
+
 def test_host_names_are_names_without_a_port() -> None:
     """Lower-case, as they are compared; a port or an address of another form is none."""
     assert parse.host_names("Velox.Example., b") == {"velox.example", "b"}

@@ -90,6 +90,7 @@ def begin(
 class _Run(PairsOnly):
     """One answer that is made, and the client that its reply is for."""
 
+    address: Final = ""
     may_run_ahead: Final = False
     chunk_writer: Final[ChunkWriter | None] = None
     is_write_paused: Final = False

@@ -121,6 +121,11 @@ class _PageClient(PairsOnly):
         return [*(field for field in headers if not field[0].startswith(_STARTS)), *self._fields]
 
     @property
+    def address(self) -> str:
+        """See Client."""
+        return self._client.address
+
+    @property
     def is_write_paused(self) -> bool:
         """See Client."""
         return self._client.is_write_paused

@@ -267,7 +267,7 @@ class Gateway(ExchangeOwner):
         """Answer a request that never became an exchange."""
         request_id = self.parts.recorder.next_id()
         endpoint = Endpoint.OTHER if head is None else self.parts.endpoints.facts(head.path).route
-        self.parts.recorder.refused(request_id, head, endpoint, error)
+        self.parts.recorder.refused(request_id, head, endpoint, error, client.address)
         self.answer(client, head, error, request_id)
 
     def crashed(self, exc: Exception) -> None:

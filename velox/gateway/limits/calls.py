@@ -38,6 +38,8 @@ __all__ = [
     "CallLog",
     "Copied",
     "RequestCalls",
+    "Spending",
+    "spending_of",
 ]
 
 NO_KINDS: Final = TokenUsage()
@@ -80,6 +82,18 @@ class Answered(NamedTuple):
     usage: Usage | None
     kinds: TokenUsage
     was_drained: bool = False
+
+
+class Spending(NamedTuple):
+    """What the calls of a request took, together. None: not known. is_estimated: not all of it was told by replies."""
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    cache_written: int | None = None
+    reasoning: int | None = None
+    cost_nano: int | None = None
+    is_estimated: bool = False
 
 
 class Begun(NamedTuple):
@@ -205,6 +219,7 @@ class RequestCalls:
         "_reservation",
         "_route",
         "_writer",
+        "_written",
         "answering",
         "dialect",
         "endpoint",
@@ -242,6 +257,7 @@ class RequestCalls:
         self._answer: Final = estimate.answer if has_guess(endpoint) else None
         self._begun: list[Begun] = []
         self.answering: AnsweringAttempt | None = None
+        self._written: tuple[tuple[TokenUsage, int | None, int], ...] = ()  # copies apart
 
     def __repr__(self) -> str:
         return f"<RequestCalls of {self._number:x}, {len(self._begun)} begun>"
@@ -250,6 +266,13 @@ class RequestCalls:
     def guess(self) -> int:
         """Return how long the answer is taken to be where nothing tells, in tokens; 0: it is not made of tokens."""
         return 0 if self._answer is None else self._answer
+
+    def spent(self) -> Spending | None:
+        """Return what the calls took that are recorded so far, copies apart; None: none is."""
+        total: Spending | None = None
+        for usage, cost_nano, flags in self._written:
+            total = _sum(total, spending_of(usage, cost_nano, is_estimated=bool(flags & _ESTIMATED)))
+        return total
 
     def begin(self, attempt: AnsweringAttempt, upstream: str, model: str | None) -> None:
         """Note an attempt before it is sent. model: that the upstream is asked for."""
@@ -434,6 +457,8 @@ class RequestCalls:
             tier=usage.tier,
             answered=usage.model,
         )
+        if counts:
+            self._written += ((usage, cost_nano, flags),)
         if status != _SWITCHED:  # its member may be gone since: a WebSocket lasts longer than configurations
             kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
             begun.attempt.count_call(kinds, cost_nano)
@@ -449,6 +474,32 @@ def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, pa
     terms = caller.terms
     tags = TAG_SEPARATOR.join(terms.tags) if terms.tags else ""
     return CallNames(key, route, upstream, asked, model, terms.team, terms.user, tags, path)
+
+
+def spending_of(usage: TokenUsage, cost_nano: int | None, *, is_estimated: bool) -> Spending:
+    """Return what one call took."""
+    kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
+    return Spending(*kinds, cost_nano, is_estimated)
+
+
+def _sum(one: Spending | None, other: Spending) -> Spending:
+    """Return both together. Tokens that one of them does not tell are left out; a cost is known of both or of none."""
+    if one is None:
+        return other
+    cost = None if one.cost_nano is None or other.cost_nano is None else one.cost_nano + other.cost_nano
+    return Spending(
+        _added(one.input, other.input),
+        _added(one.output, other.output),
+        _added(one.cached, other.cached),
+        _added(one.cache_written, other.cache_written),
+        _added(one.reasoning, other.reasoning),
+        cost,
+        one.is_estimated or other.is_estimated,
+    )
+
+
+def _added(one: int | None, other: int | None) -> int | None:
+    return None if one is None and other is None else (one or 0) + (other or 0)
 
 
 def _total(usage: TokenUsage) -> int | None:

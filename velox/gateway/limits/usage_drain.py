@@ -46,18 +46,21 @@ NO_DRAINS: Final = DrainRules("off", 0.0, 0, 0)
 
 class UsageDrain(PairsOnly):
     """The client of a reply that nobody reads. until_s: when it ends, on the loop's clock. n_before: bytes of the reply
-    that the client has had.
+    that the client has had. address: that it had.
 
     on_full: called once, when more has come than may. Taken away by close(): it leads back to the exchange.
     """
 
-    __slots__ = ("_left", "_on_full", "n_before", "until_s")
+    __slots__ = ("_left", "_on_full", "address", "n_before", "until_s")
 
     is_write_paused: Final = False
     may_run_ahead: Final = False
     chunk_writer: Final[ChunkWriter | None] = None
 
-    def __init__(self, rules: DrainRules, now_s: float, n_before: int, on_full: Callable[[], None]) -> None:
+    def __init__(
+        self, rules: DrainRules, now_s: float, n_before: int, on_full: Callable[[], None], address: str = ""
+    ) -> None:
+        self.address: Final = address
         self._left = rules.most_bytes
         self._on_full: Callable[[], None] | None = on_full
         self.until_s: Final = now_s + rules.timeout_s

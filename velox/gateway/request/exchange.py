@@ -42,7 +42,7 @@ from velox.gateway.cluster.routing import ResolvedRoute, RouteCursor, Routing
 from velox.gateway.cpu_work import TranslationThread, in_turn, in_turns
 from velox.gateway.limits.billed_units import BY_UNITS, AskedUnits, asked_units
 from velox.gateway.limits.budgets import BOUNDED, BudgetGate, bound_of
-from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls, Spending, spending_of
 from velox.gateway.limits.cost_filter import CostFilter
 from velox.gateway.limits.lease_wait import NotYet, wait_for_permits
 from velox.gateway.limits.metering import NOTHING_USED, Meter, Usage, metered, usage_of
@@ -270,7 +270,7 @@ class Exchange(AttemptHost):
             return False
         gateway.n_drains += 1
         self.phase = "drain"
-        drain = self._drain = UsageDrain(rules, self.loop.time(), reply.bytes_out, self._cancel)
+        drain = self._drain = UsageDrain(rules, self.loop.time(), reply.bytes_out, self._cancel, self.client.address)
         # A body that is kept has no room of the budget any more: what it has is the client's.
         reply.bytes_in += 0 if self.body is None else len(self.body)
         self.body, self._cursor, self._retries = None, None, None  # no other attempt follows a reply that has begun
@@ -1119,6 +1119,18 @@ class Exchange(AttemptHost):
             return self.cost if is_used else 0
         self.recorder.tokens(spent)
         return spent.input + spent.output
+
+    def spending(self) -> Spending | None:
+        """See RequestContext: as its calls are recorded, else as its reply tells, where that is read."""
+        if self._calls is not None:
+            return self._calls.spent()
+        if self._meter is None or not self.was_sent:
+            return None
+        is_whole = self.reply is not None and self.reply.is_whole
+        usage, kinds = self._meter.usage(is_whole=is_whole), self._meter.kinds()
+        return spending_of(
+            kinds._replace(input=usage.input, output=usage.output), None, is_estimated=not usage.is_exact
+        )
 
     def _pays(self) -> bool:
         """Say whether its tokens are the client's to pay."""

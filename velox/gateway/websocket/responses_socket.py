@@ -154,6 +154,11 @@ class ResponsesSocket(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<ResponsesSocket turns={len(self._turns)} waiting={len(self._waiting)}>"
 
+    @property
+    def address(self) -> str:
+        """The address from which its client connects; "" for a unix socket."""
+        return self._client.address
+
     # -- ClientExchange: the connection has one until it is lost ------------------------------------
 
     def client_gone(self, *, stalled: bool = False) -> None:
@@ -499,7 +504,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             owner.refuse(turn, head, exc)
             return
         recorder = owner.parts.recorder
-        recorder.refused(recorder.next_id(), head, Endpoint.RESPONSES, refusal(exc))
+        recorder.refused(recorder.next_id(), head, Endpoint.RESPONSES, refusal(exc), self.address)
         self.send(self.messages.error(self.messages.refusal(exc), lane))
         self.refused()
 
@@ -654,6 +659,11 @@ class Turn(PairsOnly):
             self._exchange.client_resumed()
 
     # -- Client ---------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """See Client."""
+        return self._socket.address
 
     @property
     def is_write_paused(self) -> bool:

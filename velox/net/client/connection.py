@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from velox.errors import VeloxError
 from velox.net.client.backlog import Backlog
+from velox.net.client.connection_limiter import address_of
 from velox.net.client.ingress_state import IngressState
 
 __all__ = ["ClientConnection"]
@@ -20,11 +21,12 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
     """The base of a protocol.
 
     deadline_s: loop time, the first of all that the connection has; 0: none. is_guarded: the Host of its requests must
-    be one of this gateway's.
+    be one of this gateway's. address: from which it comes, also once it is lost; "" for a unix socket's.
     """
 
     def __init__(self, ingress: IngressState) -> None:
         self.deadline_s = 0.0
+        self.address = ""
         self.ingress: Final = ingress
         self.is_guarded = False
         self._transport: asyncio.Transport | None = None
@@ -67,7 +69,9 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
         if ingress.guarded:
             own = transport.get_extra_info("sockname")
             self.is_guarded = isinstance(own, tuple) and own[0] in ingress.guarded  # else it is a unix socket's
-        self._address, refusal = ingress.limiter.enter(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self.address = address_of(peer)
+        self._address, refusal = ingress.limiter.enter(peer)
         self._is_refused = refusal is not None
         return refusal
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 
-__all__ = ["ConnectionLimiter"]
+__all__ = ["ConnectionLimiter", "address_of"]
 
 # Of the descriptors in reserve (policy/resources.py); the next ones are closed as soon as the refusal is
 # written.
@@ -51,7 +51,7 @@ class ConnectionLimiter:
         if self._n_taken >= self._max_connections and (self._make_room is None or not self._make_room()):
             message = f"this worker has {self._max_connections} connections, its limit (VELOX_MAX_CONNECTIONS)"
             return self._refuse(message)
-        address = _address(peer) if self._per_address else ""
+        address = _counted(peer) if self._per_address else ""
         if address and self._by_address[address] >= self._per_address:
             message = (
                 f"this worker has {self._per_address} connections from one address, its limit"
@@ -79,14 +79,21 @@ class ConnectionLimiter:
                 del self._by_address[address]  # or it would grow with every address that was ever seen
 
 
-def _address(peer: object) -> str:
-    """Return what stands for a client's address; "" for a unix socket's."""
+def address_of(peer: object) -> str:
+    """Return a client's address, that of IPv4 also where it came by IPv6; "" for a unix socket's.
+
+    peer: as getpeername() has it.
+    """
     if not isinstance(peer, tuple):
         return ""
     host = str(peer[0]).partition("%")[0]
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((address, _IPV6_PREFIX), strict=False))
+    return str(address if address.ipv4_mapped is None else address.ipv4_mapped)
+
+
+def _counted(peer: object) -> str:
+    """Return what connections are counted for: an address of IPv4, a network of IPv6; "" for a unix socket's."""
+    address = address_of(peer)
+    return str(ipaddress.IPv6Network((address, _IPV6_PREFIX), strict=False)) if ":" in address else address

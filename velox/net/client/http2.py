@@ -124,6 +124,11 @@ class ClientHttp2Stream(PairsOnly):
         paused = " paused" if self.is_write_paused else ""
         return f"<ClientHttp2Stream {self.id} {self._state.name}{paused} in={self._n_received} out={self._n_given}>"
 
+    @property
+    def address(self) -> str:
+        """See Client."""
+        return self._connection.address
+
     # -- the request, as it comes in ------------------------------------------------------------------
 
     def on_head(self, fields: Sequence[Header], *, end_stream: bool) -> None:

@@ -27,6 +27,7 @@ class FakeClient(Http1Replies):
     is_http_1_0 = False
     is_write_paused = False
     will_close = True
+    address = "192.0.2.7"
 
     def __init__(self) -> None:
         self._transport, self._chunked, self.ends_at_close = None, False, False  # it is no connection of an ingress

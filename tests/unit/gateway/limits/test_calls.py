@@ -10,7 +10,7 @@ import pytest
 from tests.unit.gateway.limits.recorded_calls import CallRecords
 from velox.errors import Reason
 from velox.gateway.limits.budgets import BudgetGate
-from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.limits.calls import NO_KINDS, Answered, CallLog, Copied, RequestCalls, Spending
 from velox.gateway.limits.lease_wait import NotYet
 from velox.gateway.limits.metering import Usage
 from velox.gateway.limits.reservation import NOT_RESERVED
@@ -329,3 +329,24 @@ def test_caller_with_other_terms_is_recorded_under_its_new_team(tmp_path: Path) 
 
     assert [call.team for call in records.calls] == ["red", "red", "blue"]
     assert {call.key for call in records.calls} == {"3132333435363738 ada"}
+
+
+def test_what_calls_of_a_request_took_is_known_together(tmp_path: Path) -> None:
+    """The access log has one line for all. A copy for a mirror is not the caller's; an estimate is said to be one."""
+    desk = Desk(tmp_path)
+    calls = desk.request(BodyFields("m", max_tokens=1000))
+    assert calls.spent() is None
+    lost, answering = Attempt(may_have_worked=True), Attempt()
+    calls.begin(lost, "one", "m")
+    calls.begin(answering, "two", "m")
+    copy = calls.begin_copy(Attempt(), "three", "m")
+    told = TokenUsage(10, 20, reasoning=4)
+    calls.end_copy(copy, Copied(True, 200, None, 1, Usage(10, 20, True), told))
+    assert calls.spent() is None
+    calls.end(Answered(answering, 200, None, True, True, 1, Usage(10, 20, True), told))
+
+    assert calls.spent() == Spending(110, 20, None, None, 4, 130_000, True)
+    again = desk.request(BodyFields("m"))
+    again.begin(answering, "two", "m")
+    again.end(Answered(answering, 200, None, True, True, 1, Usage(10, 20, True), told))
+    assert again.spent() == Spending(10, 20, None, None, 4, 30_000, False)

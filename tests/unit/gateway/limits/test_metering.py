@@ -43,6 +43,7 @@ WHOLE: Final = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}
 class Client:
     """A client that notes each write."""
 
+    address = ""
     is_write_paused = False
     chunk_writer = None
     takes_lines = False

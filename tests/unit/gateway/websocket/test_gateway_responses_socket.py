@@ -83,6 +83,12 @@ class Limiter:
         self.n_left -= 1
 
 
+class Handshake:
+    """The client that asked for the socket."""
+
+    address = "192.0.2.7"
+
+
 class Gateway:
     """The owner of a socket, as far as it is asked."""
 
@@ -124,7 +130,8 @@ class Stand:
         self.budget: Final = TurnBudget(self.gateway.loop, self._clock)
         self.n_closed = 0
         head = RequestHead.of(b"GET", b"/v1/responses", (), offer=WebSocketOffer(b"k", (), b""))
-        self.socket: Final = ResponsesSocket(cast(Any, self.gateway), cast(Any, None), head, self.budget, self._closed)
+        client = cast(Any, Handshake())
+        self.socket: Final = ResponsesSocket(cast(Any, self.gateway), client, head, self.budget, self._closed)
         self.wire: Final = Wire()
         self.socket.take(cast(asyncio.Transport, self.wire), b"", lambda _: None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from velox.errors import Reason
-from velox.net.client.connection_limiter import ConnectionLimiter
+from velox.net.client.connection_limiter import ConnectionLimiter, address_of
 
 
 def test_limiter_takes_up_to_its_limit_and_has_room_again_when_one_leaves() -> None:
@@ -89,3 +89,19 @@ def test_connection_over_the_limit_takes_the_place_of_one_that_is_ended() -> Non
     assert limiter.enter(None)[1] is not None
     limiter.leave("", was_refused=False)
     assert limiter.enter(None)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        (("192.0.2.1", 5), "192.0.2.1"),
+        (("::ffff:192.0.2.1", 5, 0, 0), "192.0.2.1"),
+        (("2001:db8::1", 5, 0, 0), "2001:db8::1"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::1"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_address_of_a_peer_is_that_of_its_host(peer: object, address: str) -> None:
+    """As the access log has it: without port and zone, IPv4 as such; a unix socket has none."""
+    assert address_of(peer) == address
