@@ -77,8 +77,12 @@ _MODULES: Final = (
     # Counters that the workers share; without them each count is a call from compiled code into Python.
     "shm/quota_table",
     "shm/quotas",
+    "shm/record_ring",
     "shm/upstream_table",
     "observe/metrics",
+    # The record of a call; record is also what the ledger's process reads it by.
+    "ledger/record",
+    "ledger/writer",
     # From admission to account. The tunnel is no usual request, but inherits from Exchange and Reply.
     "gateway/auth",
     "gateway/access/endpoints",
@@ -88,6 +92,7 @@ _MODULES: Final = (
     "gateway/limits/reservation",
     "gateway/cluster/group",
     "gateway/front/intake",
+    "gateway/limits/calls",
     "gateway/limits/limiter",
     "gateway/upstreams/member",
     "gateway/limits/metering",
