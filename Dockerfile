@@ -24,12 +24,12 @@ WORKDIR /build
 COPY requirements-dev.lock ./
 RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements-dev.lock
 COPY pyproject.toml README.md LICENSE NOTICE ./
-COPY deploy/compile.py deploy/
+COPY deploy/compile.py deploy/sources.py deploy/
 COPY bench bench
 COPY velox velox
 COPY velox_migrate velox_migrate
 COPY velox_sim velox_sim
-RUN python deploy/compile.py wheel /wheel && python -m zipfile -e /wheel/*.whl /installed
+RUN python -m deploy.compile wheel /wheel && python -m zipfile -e /wheel/*.whl /installed
 
 FROM ${BUILD} AS installed
 

@@ -21,7 +21,7 @@ MORE := bench/tests tests/canary tests/engine tests/floods tests/fuzz tests/h2sp
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release-tools engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -60,7 +60,7 @@ GUARDED := $(foreach each,exam test_addresses.py test_budget_replicas.py test_bu
 test-guarded: $(INSTALLED)  ## What must never happen, end to end: about three minutes
 	$(PYTEST) -q -m "not more" $(GUARDED) $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
+test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools release-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
@@ -95,14 +95,19 @@ WHEEL := dist/built
 
 wheel: $(WHEEL)  ## A wheel in dist/ with the modules of the usual request compiled: four minutes; needs gcc
 
-$(WHEEL): $(INSTALLED) deploy/compile.py README.md $(shell find velox velox_migrate velox_sim -name '*.py')
-	@rm -f dist/*.whl
-	$(BIN)/python deploy/compile.py wheel dist
+$(WHEEL): $(INSTALLED) deploy/compile.py deploy/sources.py README.md $(shell find velox velox_migrate velox_sim -name '*.py')
+	@rm -f dist/*-cp*.whl
+	$(BIN)/python -m deploy.compile wheel dist
 	@touch $@
 
 compiled: $(WHEEL)  ## Make .compiled, a copy of this checkout with them: `make -C .compiled test`, or any other target
 	@rm -rf .compiled
-	$(BIN)/python deploy/compile.py checkout .compiled dist/*.whl
+	$(BIN)/python -m deploy.compile checkout .compiled dist/*-cp*.whl
+
+dist: $(WHEEL)  ## All packages in dist/: the compiled wheel, the plain one, the sources, and the locks to install them with
+	@rm -f dist/*-none-any.whl dist/*.tar.gz
+	$(BIN)/python -m deploy.packages dist
+	@cp requirements.lock requirements-core.lock dist/
 
 test-all: test test-more compiled  ## All tests, plain and compiled
 	$(MAKE) -C .compiled test test-more
@@ -129,12 +134,16 @@ $(eval $(call BESIDE,.schemathesis,tests/slow/requirements.txt,180))
 # 360 MB.
 $(eval $(call BESIDE,.litellm,tests/slow/litellm-requirements.txt,300))
 $(eval $(call BESIDE,.engine,tests/engine/requirements.txt,90))
+$(eval $(call BESIDE,.release,deploy/release/requirements.txt,180))
 
 schema-tools: $(INSTALLED)
 	@$(MAKE) -s .schemathesis/installed || echo "No schemathesis: the description of the admin API is not tried." >&2
 
 litellm-tools: $(INSTALLED)
 	@$(MAKE) -s .litellm/installed || echo "No LiteLLM: its Python client is not tried." >&2
+
+release-tools: $(INSTALLED)
+	@$(MAKE) -s .release/installed || echo "No uv, pipx or CycloneDX library: uvx and pipx are not tried." >&2
 
 engine-tools: $(INSTALLED)
 	@$(MAKE) -s .engine/installed || echo "No llama.cpp: tests/engine are skipped." >&2
@@ -164,8 +173,8 @@ $(INSTALLED): requirements.lock requirements-dev.lock pyproject.toml
 	@PYTHON="$(PYTHON)" deploy/make-venv.sh
 	@touch $@
 
-lock:  ## Write both lock files anew from pyproject.toml; needs `uv`
+lock:  ## Write the lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv .clients .engine .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .clients .engine .release .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,7 +1,8 @@
 """Compile the modules of the usual request with mypyc, for this version of Python and this kind of processor.
 
-    python deploy/compile.py wheel FOLDER            a wheel: the sources, and beside those of _MODULES what mypyc made
-    python deploy/compile.py checkout FOLDER WHEEL   this checkout, with what the wheel has compiled, and its .venv
+    python -m deploy.compile wheel FOLDER            a wheel: the sources, and beside those of _MODULES what mypyc made
+    python -m deploy.compile checkout FOLDER WHEEL   this checkout, with what the wheel has compiled, its .venv, and
+                                                     the wheel itself in dist/
 
 `make -C FOLDER test` tests such a checkout.
 
@@ -30,11 +31,11 @@ from mypyc.build import mypycify
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+from deploy.sources import ROOT, copy_sources, source_date
+
 __all__ = ["main"]
 
-_ROOT: Final = Path(__file__).resolve().parents[1]
-# What a wheel has. Modules are compiled of the first one only.
-_PACKAGES: Final = ("velox", "velox_migrate", "velox_sim")
+# Modules of the package velox, and of no other that the wheel has.
 # What a usual request passes on its way: JSON or server-sent events, HTTP/1.1 or HTTP/2 on both sides.
 # Plain stay: what is pickled or read by msgspec (types, policy/routes/entries), enums with __init__ (errors, outcomes),
 # TLS.
@@ -163,7 +164,7 @@ _COUNTED: Final = ("-fprofile-use", "-fprofile-correction", "-Wno-missing-profil
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0, or 2 with a reason."""
-    parser = argparse.ArgumentParser(prog="python deploy/compile.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m deploy.compile", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     wheel = commands.add_parser("wheel", help="compile, and put a wheel into FOLDER")
     wheel.add_argument("folder", type=Path, metavar="FOLDER")
@@ -195,10 +196,9 @@ def _wheel(folder: Path, keep: Path | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="velox-compiled-") as temporary:
         build = Path(temporary)
-        for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-            shutil.copy(_ROOT / name, build)
-        for name in _PACKAGES:
-            shutil.copytree(_ROOT / name, build / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        date = source_date(os.environ)
+        copy_sources(build, date)
+        os.environ["SOURCE_DATE_EPOCH"] = str(date)
         os.chdir(build)
         extensions = _translated(build)
         if keep:
@@ -221,12 +221,14 @@ def _checkout(folder: Path, wheel: Path) -> None:
         other = [
             name
             for name in packed.namelist()
-            if name.endswith(".py") and packed.read(name) != (_ROOT / name).read_bytes()
+            if name.endswith(".py") and packed.read(name) != (ROOT / name).read_bytes()
         ]
         if other or not compiled:
             raise _CompileError(f"{wheel} is not of these sources ({', '.join(other[:3]) or 'nothing is compiled'})")
         _copy_checkout(folder)
         packed.extractall(folder, compiled)
+    (folder / "dist").mkdir()
+    shutil.copy(wheel, folder / "dist")
 
 
 def _missing() -> str:
@@ -239,7 +241,7 @@ def _translated(build: Path) -> list[Extension]:
     originals = {name: (build / name).read_text() for name in {f"velox/{each.split(':')[0]}.py" for each in _INHERITED}}
     _allow_subclasses(build)
     extensions = mypycify(
-        ["--config-file", str(_ROOT / "pyproject.toml"), *(f"velox/{each}.py" for each in _MODULES)],
+        ["--config-file", str(ROOT / "pyproject.toml"), *(f"velox/{each}.py" for each in _MODULES)],
         opt_level="3",
         debug_level="0",
         multi_file=True,
@@ -282,7 +284,7 @@ def _train(build: Path) -> None:
     command = [sys.executable, "-m", "bench.instructions", "--tree", str(build), "--time"]
     # Nothing of the caller's, as for a count: the same sources get the same profile.
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=_ROOT, env=environment, stdout=sys.stderr, check=False)  # noqa: S603
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False)  # noqa: S603
     if done.returncode or not any(build.glob("build/**/*.gcda")):
         raise _CompileError(f"{' '.join(command)} ended with {done.returncode}: there is no profile to compile with")
 
@@ -357,12 +359,12 @@ def _compile_in_parallel(
 
 def _copy_checkout(folder: Path) -> None:
     """Copy what is not ignored, and what is installed: its files are shared, but for those that name a path."""
-    ignored = [line.rstrip("/").rpartition("/")[2] for line in (_ROOT / ".gitignore").read_text().splitlines() if line]
-    shutil.copytree(_ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", *ignored))
-    for name in (".venv", ".engine", ".schemathesis", ".litellm", "tests/e2e/node/node_modules"):
-        if (_ROOT / name).exists():
-            shutil.copytree(_ROOT / name, folder / name, symlinks=True, copy_function=os.link)
-    here = str(_ROOT).encode()
+    ignored = [line.rstrip("/").rpartition("/")[2] for line in (ROOT / ".gitignore").read_text().splitlines() if line]
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", *ignored))
+    for name in (".venv", ".engine", ".release", ".schemathesis", ".litellm", "tests/e2e/node/node_modules"):
+        if (ROOT / name).exists():
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, copy_function=os.link)
+    here = str(ROOT).encode()
     scripts = [*(folder / ".venv/bin").iterdir(), folder / ".venv/pyvenv.cfg"]
     installed = (folder / ".venv/lib").glob("python*/site-packages/__editable__*")
     for each in [*scripts, *installed]:

@@ -22,10 +22,12 @@ from contextlib import contextmanager
 
 import openai
 
+from velox.build import BUILD, DESCRIPTION
 from velox.settings import Settings, SettingsError, load
 from velox.types import Address
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
+PLAIN = " Compiled, a request takes about two fifths less CPU: `make compiled`, then `make -C .compiled run`."
 READY_WITHIN_S = 15.0
 STOPPED_WITHIN_S = 40.0
 
@@ -56,6 +58,7 @@ def main() -> int:
         return 2
     is_named = settings.upstreams[0].where or settings.origins["VELOX_UPSTREAM_ORIGIN"] != "default"
     is_sim = not is_named
+    say(f"This is Velox {DESCRIPTION}.{PLAIN if BUILD == 'plain' else ''}\n")
     upstream = "built-in simulator (VELOX_UPSTREAM_ORIGIN or VELOX_CONFIG names another upstream)"
     say(f"Velox -> {upstream if is_sim else settings.upstream_origins[0]}\n")
     with gateway(environ, is_sim=is_sim) as process:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from velox.build import VERSION
+from velox.build import DESCRIPTION
 
 if TYPE_CHECKING:  # takes longer to load than all of Python
     from velox.settings import Settings
@@ -424,7 +424,7 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
         description="An LLM inference gateway. Its settings come from the environment and a YAML file.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"velox {VERSION}")
+    parser.add_argument("--version", action="version", version=f"velox {DESCRIPTION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
     serve.add_argument("--sim", action="store_true", help="use the built-in simulator as upstream")

@@ -22,6 +22,7 @@ from tests.e2e.harness import REPOSITORY, VeloxProcess
 from tests.e2e.recording import JSON, SSE, Call
 from tests.e2e.upstreams import chat_chunk
 from tests.markdown import PAGES, ROOT, blocks, commands
+from velox.build import BUILD, DESCRIPTION
 
 README = ROOT / "README.md"
 NODE_MODULES = REPOSITORY / "tests/e2e/node/node_modules"
@@ -149,6 +150,8 @@ def test_make_run_streams_an_answer() -> None:
     }
     done = run([sys.executable, "deploy/demo.py"], REPOSITORY, env)
 
+    assert f"This is Velox {DESCRIPTION}." in done.stdout
+    assert ("make -C .compiled run" in done.stdout) == (BUILD == "plain")
     assert "built-in simulator" in done.stdout
     assert re.search(r"first token after \d+ ms, whole answer after \d+ ms", done.stdout)
 

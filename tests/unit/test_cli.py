@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.build import VERSION
+from velox.build import DESCRIPTION
 from velox.cli import main
 from velox.ledger.sqlite import SqliteStore
 from velox.runtime.capacity import shortages
@@ -18,12 +18,12 @@ from velox.settings import load
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """`velox --version` prints name and version and is a success."""
+    """`velox --version` prints name, version, build and Python, and is a success."""
     with pytest.raises(SystemExit) as exited:
         main(["--version"], {})
 
     assert exited.value.code == 0
-    assert capsys.readouterr().out == f"velox {VERSION}\n"
+    assert capsys.readouterr().out == f"velox {DESCRIPTION}\n"
 
 
 def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,8 @@ MOVING_SCRIPTS = "tests/e2e/test_moving.py::test_scripts_of_litellm_work"
 AUDIT = "tests/unit/ledger/test_audit.py::test_cost_of_a_row_is_what_its_columns_and_prices_make"
 PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
 EXPORT = "tests/unit/runtime/commands/test_export.py::test_command_of_the_page"
+INSTALL = "tests/e2e/test_packages.py::test_commands_of_the_page_install_the_service"
+RUN_WHEEL = "tests/e2e/test_packages.py::test_wheel_is_run_without_being_installed"
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
 POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
 
@@ -80,8 +82,14 @@ RUN_BY = {
     # Two gigabytes of clients are no part of CI.
     "make test-clients": "tests/arch/test_selection.py::test_every_test_is_run_by_one_command",
     "make test-all": ".ci/run: tests -C .compiled test-more",
-    "make compiled": ".ci/run: make wheel compiled",
-    "make wheel": ".ci/run: make wheel compiled",
+    "make compiled": ".ci/run: make wheel compiled dist",
+    "make wheel": ".ci/run: make wheel compiled dist",
+    "make dist": ".ci/run: make wheel compiled dist",
+    "uvx --from dist/velox_gateway-0.1.0-py3-none-any.whl velox serve --sim": RUN_WHEEL,
+    "pipx run --spec dist/velox_gateway-0.1.0-py3-none-any.whl velox serve --sim": RUN_WHEEL,
+    "python3 -m venv /opt/velox": INSTALL,
+    "/opt/velox/bin/pip install --require-hashes --only-binary :all: -r dist/requirements.lock": INSTALL,
+    "/opt/velox/bin/pip install --no-deps dist/velox_gateway-0.1.0-py3-none-any.whl": INSTALL,
     ".venv/bin/python -m tests.interop.restarts": "tests/interop/test_restarts.py::test_command_prints_its_table",
     ".venv/bin/python -m tests.vectors": f"{VECTORS}::test_command_prints_its_table",
     ".venv/bin/python -m tests.vectors --through nginx,haproxy,caddy,envoy,uvicorn": (

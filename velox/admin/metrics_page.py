@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from velox import __version__
-from velox.build import BUILD
+from velox.build import BUILD, PYTHON
 from velox.observe import series
 from velox.observe.series import Family
 from velox.outcomes import AttemptOutcome
@@ -497,9 +497,8 @@ def _gateway(status: GatewayStatus, *, is_away: bool) -> Iterator[Metric]:
     yield GaugeMetricFamily("velox_draining", "1 once the gateway takes no new work.", status.draining)
     restarts: list[_Sample] = [([], status.admin_restarts)]
     yield _counter("velox_admin_restarts", "How often the admin process was replaced.", [], restarts)
-    yield _gauge(
-        "velox_build_info", "The version, and how it was built.", ["version", "build"], [([__version__, BUILD], 1)]
-    )
+    text, labels = "The version, how it was built, and the Python that runs it.", ["version", "build", "python"]
+    yield _gauge("velox_build_info", text, labels, [([__version__, BUILD, PYTHON], 1)])
     text = "Keys that clients may present, managed ones among them; 0, without managed keys: none is required."
     yield GaugeMetricFamily("velox_keys", text, status.n_keys)
     yield GaugeMetricFamily("velox_key_file_bad", "1 while VELOX_API_KEYS_FILE can't be used.", status.key_file_is_bad)

@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply, escaped
+from velox.build import DESCRIPTION
 from velox.profiling.samples import Profile
 
 __all__ = ["Collect", "ProfilePage", "index_page"]
@@ -28,7 +29,7 @@ _SECONDS: Final = range(1, 61)
 _HZ: Final = range(1, 501)
 
 # What is between the two comments is shown only where profiles can be taken.
-_PAGE: Final = Path(__file__).with_name("index.html").read_text("utf-8")
+_PAGE: Final = Path(__file__).with_name("index.html").read_text("utf-8").replace("{version}", DESCRIPTION)
 _PROFILES: Final = re.sub("<!-- .* -->\n", "", _PAGE)
 _INDEX: Final = re.sub("(?s)<!-- with profiles -->.*<!-- end -->\n", "", _PAGE)
 _HTML_POLICY: Final = (

@@ -10,6 +10,7 @@ from tests.admin_requests import parse_request
 from velox.admin.health import STUCK_AFTER_S, WorkerHealth, readiness
 from velox.admin.message import TEXT, AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage, index_page
+from velox.build import DESCRIPTION
 from velox.profiling.samples import Profile
 from velox.shm.problems import CredentialProblem
 from velox.shm.status import WorkerState
@@ -264,6 +265,7 @@ def test_index_page_leads_to_what_the_listener_serves() -> None:
     assert page is not None
     for path in (b"/metrics", b"/healthz", b"/readyz", b"/api/v1/openapi.json"):
         assert b'href="%s"' % path in page
+    assert f"<p>Version {DESCRIPTION}. ".encode() in page
 
 
 def test_credentials_that_fail_are_told_and_stop_nothing() -> None:

@@ -14,11 +14,12 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from deploy.sources import PACKAGES
 from velox.settings import load
 from velox.settings.model import VARIABLES
 
 ROOT = Path(__file__).parents[3]
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-core.lock", "requirements-dev.lock")
 VARIABLE_NAMES = {variable.name for variable in VARIABLES}
 
 
@@ -136,22 +137,41 @@ def test_lock_pins_every_requirement_with_hashes_and_names_no_index(name: str) -
     text = (ROOT / name).read_text()
     pins = locked(name)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *chain(*project["project"]["optional-dependencies"].values())]
+    wanted = [*project["project"]["dependencies"]]
+    if name != "requirements-core.lock":
+        wanted += chain(*project["project"]["optional-dependencies"].values())
     if name == "requirements-dev.lock":
-        wanted = wanted + project["dependency-groups"]["dev"] + project["build-system"]["requires"]
+        wanted += project["dependency-groups"]["dev"] + project["build-system"]["requires"]
 
     for requirement in map(Requirement, wanted):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+    # What pyproject.toml does not name any more has left the lock, too.
+    named = {canonicalize_name(Requirement(each).name) for each in wanted}
+    assert asked_for_by_the_project(text) <= named, "`make lock`"
     for entry in re.split(r"\n(?=[a-z])", text.strip()):
         assert "--hash=sha256:" in entry, entry
     assert not re.search(r"://|--index|--find-links|--trusted|\s@\s|(?<![\w-])/", text)
 
 
-def test_both_locks_agree() -> None:
-    """The tests run the very versions that are shipped."""
-    development = locked("requirements-dev.lock")
+def asked_for_by_the_project(text: str) -> set[str]:
+    """Return the packages of a lock that are there because pyproject.toml names them, as its comments say."""
+    entries = re.split(r"\n(?=[a-z])", text.strip())
+    return {entry.partition("==")[0] for entry in entries if "velox-gateway (pyproject.toml" in entry}
 
-    assert all(development[name] == version for name, version in locked("requirements.lock").items())
+
+def test_project_is_named_where_a_lock_has_what_it_asks_for() -> None:
+    text = "a==1 \\\n    --hash=x\n    # via velox-gateway (pyproject.toml)\nb==2 \\\n    --hash=y\n    # via a\n"
+
+    assert asked_for_by_the_project(text) == {"a"}
+    assert asked_for_by_the_project((ROOT / "requirements-core.lock").read_text()) >= {"uvloop", "orjson"}
+
+
+def test_locks_agree() -> None:
+    """The tests run the very versions that are shipped, and a gateway without extras has them, too."""
+    shipped, development = locked("requirements.lock"), locked("requirements-dev.lock")
+
+    assert all(development[name] == version for name, version in shipped.items())
+    assert locked("requirements-core.lock").items() < shipped.items()
 
 
 @pytest.mark.parametrize("path", [".ci/run", "deploy/make-venv.sh", "deploy/lock.sh", "tests/install-tools.sh"])
@@ -188,8 +208,7 @@ def test_packages_are_the_same_wherever_they_are_installed() -> None:
     assert set(names) <= set(project["mypy"]["packages"])
     copied = [rest for word, rest in instructions() if word == "COPY"]
     assert all(f"{name} /installed/{name}" in copied and f"{name} {name}" in copied for name in names)
-    script = (ROOT / "deploy/compile.py").read_text()
-    assert "_PACKAGES: Final = " + str(tuple(names)).replace("'", '"') in script
+    assert names == list(PACKAGES)
 
 
 def test_package_has_its_licence_wherever_it_is_built() -> None:
@@ -199,4 +218,4 @@ def test_package_has_its_licence_wherever_it_is_built() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text()
     copied = {name for word, rest in instructions() if word == "COPY" for name in shlex.split(rest)[:-1]}
     assert files and all((ROOT / name).is_file() for name in files) and set(files) <= copied
-    assert all(f'"{name}"' in (ROOT / "deploy/compile.py").read_text() for name in files)
+    assert all(f'"{name}"' in (ROOT / "deploy/sources.py").read_text() for name in files)
