@@ -35,7 +35,7 @@ from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.observe import series
-from velox.observe.access_log import AccessLog
+from velox.observe.access_log import AccessLog, AccessRules
 from velox.observe.metrics import WorkerMetrics
 from velox.protocol.http1.request import Http1Limits
 from velox.runtime.signing.authorities import Authorities
@@ -149,7 +149,7 @@ def _by_velox() -> _Take:
         max_tunnels=1,
         bodies=BodyBudget(1 << 30, 1.0, loop.time),
         metrics=metrics,
-        log=AccessLog(2, "off", metrics.count_log_dropped),
+        log=AccessLog(2, AccessRules("off"), metrics.count_log_dropped),
         logger=logger,
     )
     door = _Door(parts, queue_of(settings, 0), UpstreamManager(settings, maker, table, loop).routing, loop)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import hashlib
 import json
+import os
+import re
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.harness import VeloxProcess
+from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, SSE, RecordingUpstream
 from tests.e2e.routed import routed
-from tests.e2e.tools import covers
+from tests.e2e.tools import covers, run_velox
 from tests.e2e.upstreams import chat_chunk
+from tests.markdown import ROOT
+from tests.patience import PROMPT_S
 
 KEY = "sk-client-0123456789"
 USAGE = {
@@ -151,3 +158,87 @@ def test_hostile_values_are_escaped_and_shortened_text_of_one_line(house: House)
     assert lines[0]["session"] == evil
     assert lines[2]["model"] == "own" + long * 50
     assert lines[2]["session"] == long * 128 and lines[3]["session"] == "x" * 256
+
+
+@covers("VELOX_ACCESS_LOG_SLOW", "VELOX_ACCESS_LOG_SAMPLE")
+@pytest.mark.parametrize(("setting", "value"), [("VELOX_ACCESS_LOG_SLOW", "1h"), ("VELOX_ACCESS_LOG_SAMPLE", "0%")])
+def test_of_what_ended_well_only_what_is_asked_for_is_logged(setting: str, value: str) -> None:
+    """What failed is there whatever it took; the last line tells that the others are not late."""
+    with VeloxProcess({"VELOX_ACCESS_LOG": "all", setting: value, "VELOX_WORKERS": "1"}, ("serve", "--sim")) as velox:
+        assert velox.request("GET", "/v1/models").status == 200
+        assert velox.request("POST", "/v1/chat/completions", b"{").status == 400
+    assert [line["status"] for line in velox.access_log()] == [400]
+
+
+@covers("VELOX_ACCESS_LOG_FORMAT")
+def test_line_for_a_person(house: House) -> None:
+    """On a terminal it is the usual form; here it is asked for."""
+    with house.upstream.playing(whole), routed(house.config(), **house.settings(access_log_format="text")) as velox:
+        assert ask(velox, {"model": "own"}) == 200
+        line = velox.stdout.wait(bool, PROMPT_S)
+    said = r"\d\d:\d\d:\d\d 200 POST /v1/chat/completions own app at one [0-9.]+ ms \(first byte [0-9.]+ ms\)"
+    assert re.fullmatch(rf"{said} 1000\+100 tokens \$0\.001800", line), line
+
+
+@covers("VELOX_ACCESS_LOG_FILE")
+def test_logrotate_with_the_file_of_deploy_loses_no_line(tmp_path: Path) -> None:
+    """Both workers go on in the new file at SIGUSR1 to the supervisor; all lines are in one of the files, once."""
+    folder, state = tmp_path / "log", tmp_path / "state"
+    folder.mkdir()
+    path, n_asked = folder / "access.log", 0
+    settings = {"VELOX_ACCESS_LOG": "all", "VELOX_ACCESS_LOG_FILE": str(path), "VELOX_WORKERS": "2"}
+    with VeloxProcess(settings, ("serve", "--sim"), by_exec=True) as velox:
+        config = tmp_path / "velox.logrotate"
+        text = (ROOT / "deploy/velox.logrotate").read_text()
+        text = text.replace("/var/log/velox/access.log", str(path)).replace("    su velox velox\n", "")
+        text = text.replace('"$(systemctl show --property MainPID --value velox.service)"', str(velox.pid))
+        config.write_text(text)
+        for _ in range(3):
+            before = path.stat().st_ino
+            for _ in range(20):
+                n_asked += velox.request("GET", "/v1/models").status == 200
+            until(lambda n=n_asked: _n_lines(folder) == n, "the lines are there")
+            subprocess.run(["logrotate", "--force", "--state", str(state), str(config)], check=True)
+            until(lambda old=before: path.exists() and path.stat().st_ino != old, "there is a new file")
+            until(lambda: _open_by(velox) == {path}, "both workers have it")
+    assert n_asked == 60
+    assert {each.name for each in folder.iterdir()} == {
+        "access.log",
+        "access.log.1",
+        "access.log.2.gz",
+        "access.log.3.gz",
+    }
+    assert _n_lines(folder) == 60 and not velox.stdout.lines
+
+
+def _n_lines(folder: Path) -> int:
+    """Return how many lines a log has over all of its files; each is whole."""
+    n = 0
+    for path in folder.iterdir():
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        n += len([json.loads(line)["id"] for line in data.splitlines()])
+    return n
+
+
+def _open_by(velox: VeloxProcess) -> set[Path]:
+    """Return the files of a log that the workers have open."""
+    links = [link for pid in velox.worker_pids() for link in Path(f"/proc/{pid}/fd").iterdir()]
+    return {path for path in (Path(os.readlink(link)) for link in links) if path.name.startswith("access.log")}
+
+
+def test_file_that_can_not_be_opened_is_a_problem_of_the_settings(tmp_path: Path) -> None:
+    """At the start; while the gateway runs, the file before is written on, and the log says why."""
+    refused = run_velox({"VELOX_ACCESS_LOG_FILE": str(tmp_path / "none" / "access.log")}, "serve", "--sim")
+    assert (
+        refused.returncode == 2
+        and f"expected a file in a folder that is there: {tmp_path}/none is none" in refused.stderr
+    )
+    folder = tmp_path / "log"
+    folder.mkdir()
+    settings = {"VELOX_ACCESS_LOG": "all", "VELOX_ACCESS_LOG_FILE": str(folder / "access.log"), "VELOX_WORKERS": "1"}
+    with VeloxProcess(settings, ("serve", "--sim")) as velox:
+        folder.rename(tmp_path / "moved")
+        os.kill(velox.pid, signal.SIGUSR1)
+        velox.wait_log(lambda line: "can't be opened anew: No such file or directory" in line)
+        assert velox.request("GET", "/v1/models").status == 200
+    assert _n_lines(tmp_path / "moved") == 1

@@ -16,7 +16,7 @@ from tests.fuzz.wires import Pieces, cuttings
 from velox.gateway.reply.error_body import ErrorRedaction
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.access_log import AccessLog, AccessRecord
+from velox.observe.access_log import AccessLog, AccessRecord, AccessRules
 
 __all__ = ["run_access_log", "run_error_body"]
 
@@ -64,7 +64,7 @@ def run_access_log(data: bytes) -> None:
     texts = [*data.decode("utf-8", "surrogateescape").split("\0"), "", "", "", ""]
     reader, writer = os.pipe2(os.O_NONBLOCK)
     try:
-        log = AccessLog(writer, "all", _never)
+        log = AccessLog(writer, AccessRules("all"), _never)
         log.write(_record(*texts[:4]))
         log.flush()
         line = os.read(reader, 1 << 16)

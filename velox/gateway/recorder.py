@@ -232,7 +232,7 @@ class Recorder:
             self.metrics.duration[endpoint].observe(now_ns - started_ns)
         if reason is not None and reason in SHED_REASONS:
             self.metrics.count_shed(reason)
-        if self._log.level != "off" and self._log.wants(_code(reason)):
+        if self._log.rules.level != "off" and self._log.wants(_code(reason), now_ns - started_ns):
             self._log.write(_record(exchange, reason, status, now_ns, self._proxies))
 
     def gauges(self, queued: Sequence[int], active: int, pool: PoolStatistics, n_upstreams_out: int) -> None:

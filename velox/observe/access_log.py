@@ -1,4 +1,4 @@
-"""The access log: one JSON line per exchange, written when it has ended.
+"""The access log: one line per exchange, written when it has ended.
 
 Knows: the fixed list of fields (R-LOG-2), and what to keep for a slow reader. Does not know: where a value came from.
 Bodies, keys and queries are not among the fields, of headers the session and the address of a client only. Whatever a
@@ -10,16 +10,17 @@ and counted (F-60).
 from __future__ import annotations
 
 import json
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import orjson
 
 from velox.observe.log_output import ATOMIC_BYTES, LogOutput
 
-__all__ = ["AccessLog", "AccessRecord"]
+__all__ = ["AccessLog", "AccessRecord", "AccessRules", "LineForm", "json_line"]
 
 _FLUSH_BYTES: Final = 64 * 1024
 _MAX_BUFFERED: Final = 1024 * 1024
@@ -73,27 +74,84 @@ class AccessRecord:
     estimated: bool | None = None
 
 
+def json_line(record: AccessRecord, longest: int) -> bytes:
+    """Return a line of JSON, in printable ASCII. longest: characters of each text."""
+    fields = {name: _cut(getattr(record, name), longest) for name in record.__slots__}
+    try:
+        data = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a lone surrogate: JSON can tell of it, UTF-8 can't
+        data = b"\xff"
+    if data.isascii() and data.find(_DELETE) < 0:  # `not in` costs eight times as much
+        return data
+    # orjson writes UTF-8, in which U+2028, C1 controls and marks that turn the writing direction stand as they are.
+    return json.dumps(fields, separators=(",", ":")).encode("ascii").replace(_DELETE, b"\\u007f") + b"\n"
+
+
+def _cut(value: object, longest: int) -> object:
+    return value[:longest] if isinstance(value, str) else value
+
+
+# Makes the line of a record, whose texts have so many characters at most.
+LineForm: TypeAlias = Callable[[AccessRecord, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """Which exchanges are logged. level: `errors` are those that did not end well.
+
+    slow_ns, share: of those that ended well, only the ones that took so long, and only this share (0 to 1) of them.
+    """
+
+    level: Literal["off", "errors", "all"]
+    slow_ns: int = 0
+    share: float = 1.0
+
+
 class AccessLog:
-    """Lines gathered in memory and written to a descriptor. level: of which exchanges."""
+    """Lines gathered in memory and written to a descriptor. rules: of which exchanges; others after a reload.
+
+    form: how a line is written. random: a number from 0 to 1, below 1, for each exchange that may be in the share.
+    """
 
     def __init__(
-        self, descriptor: int, level: Literal["off", "errors", "all"], on_dropped: Callable[[int], None]
+        self,
+        descriptor: int,
+        rules: AccessRules,
+        on_dropped: Callable[[int], None],
+        form: LineForm = json_line,
+        random: Callable[[], float] = random.random,
     ) -> None:
-        self._output: Final = LogOutput(descriptor)
-        self.level = level
+        self._output = LogOutput(descriptor)
+        self.rules = rules
+        self._form: Final = form
+        self._random: Final = random
         self._on_dropped: Final = on_dropped
         self._lines: deque[bytes] = deque()
         self._n_bytes = 0
 
-    def wants(self, reason: str) -> bool:
+    def wants(self, reason: str, took_ns: int = 0) -> bool:
         """True when an exchange that ended so is logged: building a record costs more than asking."""
-        return self.level == "all" or (self.level == "errors" and reason != "ok")
+        rules = self.rules
+        if reason != "ok" or rules.level != "all":
+            return reason != "ok" and rules.level != "off"
+        return took_ns >= rules.slow_ns and (rules.share >= 1.0 or self._random() < rules.share)
+
+    def move_to(self, descriptor: int) -> None:
+        """Write to another descriptor from now on, as after a file was rotated; the one before is the caller's again.
+
+        What the one before still takes goes there. A line that it has a part of, and takes no more of, is lost.
+        """
+        self.flush()
+        if self._output.has_rest:
+            self._on_dropped(1)
+        self._output = LogOutput(descriptor)
+        self.flush()
 
     def write(self, record: AccessRecord) -> None:
         """Add a line, of 4 KiB at most. Text of a request is cut to 256 characters, all but printable ASCII escaped."""
-        data = _line(record, _MAX_TEXT)
+        data = self._form(record, _MAX_TEXT)
         if len(data) > ATOMIC_BYTES:
-            data = _line(record, _SHORT_TEXT)
+            data = self._form(record, _SHORT_TEXT)
         if self._n_bytes + len(data) > _MAX_BUFFERED:
             self._on_dropped(1)
             return
@@ -131,19 +189,3 @@ class AccessLog:
         self._on_dropped(b"".join((batch, *self._lines)).count(b"\n"))
         self._lines.clear()
         self._n_bytes = 0
-
-
-def _line(record: AccessRecord, longest: int) -> bytes:
-    fields = {name: _cut(getattr(record, name), longest) for name in record.__slots__}
-    try:
-        data = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # a lone surrogate: JSON can tell of it, UTF-8 can't
-        data = b"\xff"
-    if data.isascii() and data.find(_DELETE) < 0:  # `not in` costs eight times as much
-        return data
-    # orjson writes UTF-8, in which U+2028, C1 controls and marks that turn the writing direction stand as they are.
-    return json.dumps(fields, separators=(",", ":")).encode("ascii").replace(_DELETE, b"\\u007f") + b"\n"
-
-
-def _cut(value: object, longest: int) -> object:
-    return value[:longest] if isinstance(value, str) else value

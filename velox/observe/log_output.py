@@ -20,10 +20,11 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["ATOMIC_BYTES", "LogOutput", "LogStream", "own_descriptor"]
+__all__ = ["ATOMIC_BYTES", "LogOutput", "LogStream", "open_log", "own_descriptor"]
 
 # PIPE_BUF: writes up to this size reach a pipe whole or not at all, so the lines of several processes never mix.
 ATOMIC_BYTES: Final = 4096
+_FILE_MODE: Final = 0o640
 
 
 def own_descriptor(shared: int) -> int:
@@ -43,6 +44,15 @@ def own_descriptor(shared: int) -> int:
         return os.dup(shared)  # a socket; or another user's, as after root has started us by `su`
 
 
+def open_log(path: str) -> int:
+    """Return a descriptor that appends to a file, for LogOutput; the file is made if need be. Raises OSError.
+
+    All workers have it open: each of their writes is appended as a whole.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    return os.open(path, flags, _FILE_MODE)
+
+
 class LogOutput:
     """Takes whole lines for a descriptor, which stays the caller's, and never waits."""
 
@@ -54,6 +64,11 @@ class LogOutput:
         self._room.register(descriptor, select.POLLOUT)
         self._must_ask: Final = os.get_blocking(descriptor) and not stat.S_ISREG(mode)
         self._rest = b""  # of a line that was begun
+
+    @property
+    def has_rest(self) -> bool:
+        """True while a line is written in part."""
+        return bool(self._rest)
 
     def write(self, lines: bytes = b"") -> bool:
         """Take lines, best ATOMIC_BYTES of them at most; False: none, nobody reads. Raises OSError: none, it fails.

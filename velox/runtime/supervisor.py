@@ -4,7 +4,7 @@ Knows: processes and signals, and that a slot has one worker that serves and, fo
 worker that leaves. Does not know: HTTP; it parses no client's bytes, has one thread and no event loop, so that nothing
 a client does can reach it and a fork is always safe.
 
-    signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload
+    signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload.
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3); so are other processes
     keys         the file of keys is read again when it changes (keys/credentials.py)
@@ -230,6 +230,7 @@ class Supervisor:
         self._sim: Final = None if simulate is None else SimulatorProcess(simulate, logger)
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
         self._n_stops = 0
+        self._n_rotations = 0
         self._drain_until_s = 0.0
         self._announced = False
 
@@ -281,9 +282,22 @@ class Supervisor:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.signal(signal.SIGHUP, lambda _number, _frame: self._reload.ask())
+        signal.signal(signal.SIGUSR1, self._on_rotation)
 
     def _on_stop(self, _number: int, _frame: object) -> None:
         self._n_stops += 1
+
+    def _on_rotation(self, _number: int, _frame: object) -> None:
+        self._n_rotations += 1
+
+    def _pass_on_rotations(self) -> None:
+        """Let the workers open their log files anew, if that was asked for. One that starts now opens them anyway."""
+        if self._n_rotations:
+            self._n_rotations = 0
+            for slot in self._slots:
+                for process in slot.processes:
+                    if process.pid:
+                        os.kill(process.pid, signal.SIGUSR1)
 
     def _clear_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -294,6 +308,7 @@ class Supervisor:
 
     def _turn(self, now_s: float) -> None:
         self._children.reap(now_s)
+        self._pass_on_rotations()
         self._keys.look(now_s)
         self._tell_keys()
         self._sweeper.sweep(time.monotonic_ns())

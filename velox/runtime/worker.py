@@ -51,9 +51,9 @@ from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
 from velox.net.upstream.connection_budget import ConnectionBudget
-from velox.observe.access_log import AccessLog
+from velox.observe.access_log import AccessLog, AccessRules, LineForm, json_line
 from velox.observe.handshake_log import HandshakeLog
-from velox.observe.log_output import own_descriptor
+from velox.observe.log_output import open_log, own_descriptor
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.outcomes import KeyHolder
@@ -246,6 +246,21 @@ def _guarded(settings: Settings) -> frozenset[str]:
     )
 
 
+def _access_rules(settings: Settings) -> AccessRules:
+    slow_ns, share_of_all = round(settings.access_log_slow_s * 1e9), settings.access_log_sample_percent / 100
+    return AccessRules(settings.access_log, slow_ns, share_of_all)
+
+
+def _line_form(settings: Settings) -> LineForm:
+    """Return how lines of the access log are written."""
+    form = settings.access_log_format
+    if form == "json" or (form == "auto" and (settings.access_log_file is not None or not os.isatty(_STDOUT))):
+        return json_line
+    from velox.observe.access_text import text_line  # few gateways have a terminal
+
+    return text_line
+
+
 def _tunnels(
     settings: Settings, slot: int, most: int, bodies: BodyBudget, connections: ConnectionBudget | None
 ) -> Tunnels:
@@ -336,7 +351,11 @@ class Worker:
         self._takeover: ListenerTakeover | None = None  # once it accepts itself
         self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
-        self._log: Final = AccessLog(own_descriptor(_STDOUT), settings.access_log, self._metrics.count_log_dropped)
+        loop.add_signal_handler(signal.SIGUSR1, self._rotate_log)  # before the file is opened: then none is missed
+        self._log_at = self._open_log()
+        self._log: Final = AccessLog(
+            self._log_at, _access_rules(settings), self._metrics.count_log_dropped, _line_form(settings)
+        )
         self._handshakes: Final = HandshakeLog(self._metrics, self._logger)
         self._must_drain: Final = asyncio.Event()
         self._lag_due_s = 0.0
@@ -362,6 +381,32 @@ class Worker:
         self._ingress: Final = self._make_ingress()
         self._tls: Final = None if context.certificates is None else self._make_tls(context.certificates)
         self._memory: Final = self._make_memory_guard()
+
+    def _open_log(self) -> int:
+        """Return the descriptor of the access log: standard output where its file can't be opened."""
+        path = self._settings.access_log_file
+        if path is not None:
+            try:
+                return open_log(path)
+            except OSError as exc:
+                fields = {"file": path, "error": exc.strerror}
+                self._logger.error("%(file)s can't be opened: %(error)s; access log on standard output", fields)
+        return own_descriptor(_STDOUT)
+
+    def _rotate_log(self) -> None:
+        """Open the access log's file anew: another name was given to the one that is open."""
+        path = self._settings.access_log_file
+        if path is None:
+            return
+        try:
+            opened = open_log(path)
+        except OSError as exc:
+            fields = {"file": path, "error": exc.strerror}
+            self._logger.error("%(file)s can't be opened anew: %(error)s; the one before is written on", fields)
+            return
+        self._log.move_to(opened)
+        os.close(self._log_at)
+        self._log_at = opened
 
     def _ask_for_keys(self) -> None:
         self._status.wants_keys = True
@@ -627,7 +672,7 @@ class Worker:
                 calls.budgets.replace(settings.budgets)
         if self._gateway.parts.models is not None:
             self._gateway.parts.models.describe_by(_describing(settings))
-        self._log.level = settings.access_log
+        self._log.rules = _access_rules(settings)
         self._on_pool_change()
 
     def _on_pool_change(self) -> None:

@@ -24,6 +24,7 @@ _NESTED: Final = ("upstreams", "routes", "own_prices", "prices_version")
 LIVE: Final = frozenset({*_NESTED, *(variable.field for variable in VARIABLES if variable.is_live)})
 # api_keys: compared separately. origins: the source of a value is not the value.
 _NOT_COMPARED: Final = frozenset({"api_keys", "origins", "config_file"})
+_ACCESS_LOG: Final = ("access_log", "access_log_sample_percent", "access_log_slow_s")
 _VARIABLE_OF: Final = {variable.field: variable for variable in VARIABLES}
 
 T = TypeVar("T")
@@ -80,9 +81,12 @@ def changes(running: Settings, found: Settings) -> Changes:
     if _order(*names) != _order(*reversed(names)):
         live.append("routes: another order")
         counts.append("another order of routes")
-    if running.access_log != found.access_log:
-        live.append(f"access_log: {found.access_log}")
-        counts.append("access_log")
+    for name in _ACCESS_LOG:
+        if _differs(running, found, name):
+            variable = _VARIABLE_OF[name]
+            value = getattr(found, name)
+            live.append(f"{variable.key}: {value if isinstance(value, str) else f'{value:g}'}")
+            counts.append(variable.key)
     if (running.prices, running.own_prices) != (found.prices, found.own_prices):
         live.append(f"prices: {len(found.own_prices)} of the file")
         counts.append("prices")

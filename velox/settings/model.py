@@ -596,6 +596,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     access_log: Literal["off", "errors", "all"] = live_setting(
         "errors", "requests in the access log: `off`, `errors` or `all`"
     )
+    access_log_sample_percent: float = live_setting(
+        "100%", "of the requests that `all` logs and that ended well, the share that is logged", parse.percent(0, 100)
+    )
+    access_log_slow_s: float = live_setting(
+        "0s",
+        "of the requests that `all` logs and that ended well, only those that took so long; 0: all of them",
+        parse.OPTIONAL_TIMEOUT,
+    )
+    access_log_file: str | None = setting(
+        "", "file of the access log, which SIGUSR1 [opens anew](docs/logs.md#rotation); standard output without it"
+    )
+    access_log_format: Literal["auto", "json", "text"] = setting(
+        "auto", "lines of the access log: `json`, `text` for a person; `auto`: `text` on a terminal"
+    )
     config_file: str | None = setting(
         "",
         "YAML file with any of these, named in lower case without `VELOX_`, and with [upstreams](docs/upstreams.md)"

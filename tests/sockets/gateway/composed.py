@@ -27,7 +27,7 @@ from velox.gateway.upstreams.member import Member
 from velox.net.client.body_budget import BodyBudget
 from velox.net.upstream.interface import ConnectionOwner, UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
-from velox.observe.access_log import AccessLog
+from velox.observe.access_log import AccessLog, AccessRules
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.policy.balance.candidates import Balancer
@@ -233,7 +233,7 @@ class Composed:
         self.table: Final = UpstreamTable(2)
         self.enroll(settings)
         self.metrics: Final = WorkerMetrics(Segment(1, CELLS).metrics(0))
-        self.log: Final = AccessLog(log_fd, "all", self.metrics.count_log_dropped)
+        self.log: Final = AccessLog(log_fd, AccessRules("all"), self.metrics.count_log_dropped)
         counts = UpstreamCells(self.table, 0)
         if stands is None:
             self.maker = maker(

@@ -161,6 +161,14 @@ def test_keys_of_the_file_of_keys_are_no_change(tmp_path: Path) -> None:
     assert line.endswith(": removed")
 
 
+def test_rules_of_the_access_log_are_named_each(tmp_path: Path) -> None:
+    """As the file calls them, with their values."""
+    before = settings(tmp_path, TWO)
+    now = settings(tmp_path, "access_log_slow: 2s\naccess_log_sample: 0.5%\n" + TWO)
+    live = ("access_log_sample: 0.5", "access_log_slow: 2")
+    assert changes(before, now) == Changes(live, "access_log_sample; access_log_slow", ())
+
+
 def test_every_field_is_live_or_has_a_name_for_the_restart() -> None:
     """A field that is added later is one or the other."""
     known = (

@@ -59,8 +59,8 @@ def spawn(work: Callable[[], int]) -> int:
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         # Ctrl-C reaches the whole process group, and so does the end of a terminal; the supervisor decides what it
-        # means.
-        for number in (signal.SIGINT, signal.SIGHUP):
+        # means. It passes SIGUSR1 on to those who take it.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
         code = work()
     except BaseException:

@@ -19,6 +19,7 @@ from velox.settings import parse
 from velox.settings.callers.keys import key_file_end, merged, parse_key_file, read_key_file, with_managed
 from velox.settings.callers.weak import LEAST_CHARS, is_weak
 from velox.settings.checks.certificates import ca_problem, certificate_problems, client_certificate_problem
+from velox.settings.checks.log_file import log_file_problem
 from velox.settings.problems import Problem, quoted
 from velox.settings.yaml.tree import Tree, read_regular_file
 from velox.types import KeyEntry, Scope
@@ -125,6 +126,9 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from _upstream_files(values)
     yield from certificate_problems(values)
     yield from _without_unix_socket(values, given)
+    log_file = values.get("access_log_file")
+    if log_file is not None and (expected := log_file_problem(log_file)):
+        yield Problem("VELOX_ACCESS_LOG_FILE", quoted(log_file), expected)
     for name, rate in _RATE_OF.items():
         if name in given and rate not in given:
             yield given[name].problem(f"expected {rate} with it: a burst is how much of a rate may come at once")
