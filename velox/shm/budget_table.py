@@ -47,6 +47,7 @@ may spend. The one writer of these is the lease manager.
 from __future__ import annotations
 
 import enum
+import math
 import os
 import struct
 from collections.abc import Collection, Iterator, Sequence
@@ -67,7 +68,6 @@ __all__ = [
     "BudgetMemory",
     "BudgetState",
     "BudgetTable",
-    "Hold",
     "Lack",
     "SharedBudget",
     "Told",
@@ -176,14 +176,6 @@ class AlertCount(enum.IntEnum):
     SENT = 1
     FAILED = 2
     DROPPED = 3
-
-
-class Hold(NamedTuple):
-    """What a request holds of one budget. number: of the window. amount: in tokens or nano-dollars."""
-
-    budget: SharedBudget
-    number: int
-    amount: int
 
 
 class BudgetMemory:
@@ -430,16 +422,20 @@ class BudgetMemory:
 
     def amounts(self, row: int, number: int) -> tuple[int, int]:
         """Return what is spent and held in a window, by all processes: also by requests that only ask."""
+        return self.amounts_from(self.first_cell(row), number)
+
+    def amounts_from(self, first: int, number: int) -> tuple[int, int]:
+        """Return the same. first: where the row begins."""
         fence()
-        first, blocks = self.first_cell(row), self.blocks
-        cells = self.cells[first + _N_SHARED : first + _N_SHARED + 3 * blocks].tolist()
+        cells, blocks, at = self.cells, self.blocks, first + _N_SHARED
+        own = cells[at : at + 3 * blocks].tolist()
         spent = held = 0
         for block in range(blocks):
-            if cells[block] == number:
-                held += cells[blocks + block]
-                spent += cells[2 * blocks + block]
-        if self.cells[first + _BASE_NUMBER] == number:
-            spent += self.cells[first + _BASE]
+            if own[block] == number:
+                held += own[blocks + block]
+                spent += own[2 * blocks + block]
+        if cells[first + _BASE_NUMBER] == number:
+            spent += cells[first + _BASE]
         return spent, held
 
     def taken(self, row: int, number: int) -> tuple[int, int]:
@@ -514,6 +510,11 @@ class BudgetTable:
     def __repr__(self) -> str:
         return f"<BudgetTable {self._block} of {self._memory!r}>"
 
+    @property
+    def has_lacking(self) -> bool:
+        """True while nobody knows what some budgets have spent before."""
+        return self._memory.has_lacking
+
     def budget(self, rule: BudgetRule, subject: str, who: str, now_s: float) -> SharedBudget:
         """Return the budget that a subject has by a rule. who: the subject as people know it."""
         row = self.row(rule, subject, who, now_s)
@@ -561,29 +562,39 @@ def _settled_row(
 
 
 class SharedBudget:
-    """One budget, in one process. rule: that it is by. is_tokens: it counts tokens; else nano-dollars."""
+    """One budget, in one process. rule: that it is by. is_tokens: it counts tokens; else nano-dollars.
+
+    is_strict: as its rule says. limit: of a window. What is held is noted by who asked for it: an amount, and the
+    number of the window that it is held in, as hold() has returned it.
+    """
 
     __slots__ = (
         "_at",
+        "_begins_s",
         "_block",
         "_cells",
+        "_ends_s",
         "_first",
         "_held_at",
-        "_limit",
         "_memory",
+        "_number",
+        "_number_at",
         "_open_at",
         "_row",
         "_spent_at",
         "_taken_at",
         "_window",
+        "is_strict",
         "is_tokens",
+        "limit",
         "rule",
     )
 
     def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule) -> None:
         self.rule: Final = rule
         self.is_tokens: Final = rule.budget.is_tokens
-        self._limit: Final = rule.budget.limit
+        self.is_strict: Final = rule.budget.strict
+        self.limit: Final = rule.budget.limit
         self._memory: Final = memory
         self._row: Final = row
         self._block: Final = block
@@ -594,7 +605,9 @@ class SharedBudget:
         self._spent_at: Final = self._at + _SPENT * memory.blocks
         self._open_at: Final = self._at + _OPEN * memory.blocks
         self._taken_at: Final = self._at + _TAKEN * memory.blocks
+        self._number_at: Final = self._first + _NUMBER
         self._window = BudgetWindow(1, 0)  # none
+        self._begins_s, self._ends_s, self._number = 1.0, 0.0, 0  # of this one, as each request looks at them
 
     def __repr__(self) -> str:
         return f"<SharedBudget {self._row} of {self.rule.name}>"
@@ -614,6 +627,8 @@ class SharedBudget:
         window = self._window
         if now_s < window.start_s or (window.end_s is not None and now_s >= window.end_s):
             window = self._window = window_at(self.rule.budget, now_s)
+            self._begins_s, self._number = float(window.start_s), window.number
+            self._ends_s = math.inf if window.end_s is None else float(window.end_s)
         cells, first = self._cells, self._first
         number, latest = window.number, cells[first + _NUMBER]
         if number > latest:
@@ -624,46 +639,57 @@ class SharedBudget:
             self._memory.come_back(self._row, latest, window)
         return window
 
-    def hold(self, amount: int, now_s: float) -> Hold | None:
-        """Hold an amount; None: there is no room, and nothing is held."""
-        number = self._enter(self.window(now_s).number)
-        cells, held_at = self._cells, self._held_at
+    def hold(self, amount: int, now_s: float) -> int | None:
+        """Hold an amount; return the number of the window that it is held in. None: nothing is held, there is no room.
+
+        What costs nothing needs no room.
+        """
+        cells, number = self._cells, self._number
+        is_open = self._begins_s <= now_s < self._ends_s and cells[self._number_at] == number
+        if not is_open or cells[self._at] != number:
+            number = self._enter(self.window(now_s).number)
         if not amount:
-            return Hold(self, number, 0)  # what costs nothing needs no room
-        if amount > self._limit:
+            return number
+        if amount > self.limit:
             return None  # it never fits, and is in nobody's way meanwhile
+        held_at = self._held_at
         for _ in range(_TRIES):
             cells[held_at] += amount
             # Killed here, or anywhere until it is settled: reclaim() gives it back.
-            spent, held = self._memory.amounts(self._row, number)
+            spent, held = self._memory.amounts_from(self._first, number)
             limit = self._granted(number)  # after its hold can be seen: see BudgetMemory.lower()
             if spent + held <= limit:
                 cells[self._taken_at] += amount
-                return Hold(self, number, amount)
+                return number
             cells[held_at] -= amount
             if spent + amount > limit:
                 break
         return None
 
-    def spend(self, hold: Hold, amount: int) -> None:
+    def begin(self, number: int, amount: int) -> None:
+        """A call is about to be sent. If this process dies before its end, it counts as what is held."""
+        if self._cells[self._at] == number:
+            self._cells[self._open_at] += amount
+
+    def spend(self, number: int, amount: int) -> None:
         """Count what a call cost, in the window in which its request came."""
         cells, at = self._cells, self._spent_at
-        if cells[self._at] == hold.number:
-            cells[at] = min(cells[at] + amount, _MOST)
+        if cells[self._at] == number:
+            spent = cells[at] + amount
+            cells[at] = spent if spent < _MOST else _MOST
 
-    def begin(self, hold: Hold) -> None:
-        """A call is about to be sent. If this process dies before its end, it counts as what is held."""
-        if self._cells[self._at] == hold.number:
-            self._cells[self._open_at] += hold.amount
-
-    def release(self, hold: Hold, n_begun: int = 0) -> None:
+    def release(self, number: int, amount: int, n_begun: int = 0) -> None:
         """Hold nothing more for a request. n_begun: how often it was begun: each call was counted, or did no work."""
-        cells, amount = self._cells, hold.amount
-        if cells[self._at] == hold.number:
-            if n_begun:
-                cells[self._open_at] = max(0, cells[self._open_at] - n_begun * amount)
-            cells[self._taken_at] = max(0, cells[self._taken_at] - amount)
-            cells[self._held_at] = max(0, cells[self._held_at] - amount)
+        cells = self._cells
+        if cells[self._at] != number:
+            return
+        if n_begun:
+            left = cells[self._open_at] - n_begun * amount
+            cells[self._open_at] = left if left > 0 else 0
+        left = cells[self._taken_at] - amount
+        cells[self._taken_at] = left if left > 0 else 0
+        left = cells[self._held_at] - amount
+        cells[self._held_at] = left if left > 0 else 0
 
     def amounts(self, now_s: float) -> tuple[int, int]:
         """Return what is spent and held in the open window."""
@@ -672,7 +698,7 @@ class SharedBudget:
     def lack(self, amount: int, now_s: float) -> Lack:
         """Say why hold() gave nothing."""
         spent, _ = self.amounts(now_s)
-        return Lack.SPENT if spent + amount > self._limit else Lack.HELD
+        return Lack.SPENT if spent + amount > self.limit else Lack.HELD
 
     def spent(self, now_s: float) -> int:
         """Return what is spent in the open window, by all gateways, as far as is known."""
@@ -688,7 +714,7 @@ class SharedBudget:
         self._memory.count_refusal(self._row, self.window(now_s).number)
 
     def _granted(self, number: int) -> int:
-        return self._limit
+        return self.limit
 
     def _enter(self, number: int) -> int:
         """Have this process's cells count for a window."""

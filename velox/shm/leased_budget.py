@@ -48,12 +48,11 @@ class LeasedBudgetTable(BudgetTable):
 class LeasedBudget(SharedBudget):
     """One budget, in one process of one gateway of several."""
 
-    __slots__ = ("_is_strict", "_link")
+    __slots__ = ("_link",)
 
     def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule, link: LinkState) -> None:
         super().__init__(memory, row, block, rule)
         self._link: Final = link
-        self._is_strict: Final = rule.budget.strict
 
     @property
     def retry_s(self) -> float:
@@ -69,7 +68,7 @@ class LeasedBudget(SharedBudget):
     def lack(self, amount: int, now_s: float) -> Lack:
         """Say why hold() gave nothing."""
         number = self.window(now_s).number
-        told, limit = self._memory.told(self._row, number), self._limit
+        told, limit = self._memory.told(self._row, number), self.limit
         spent, held = self._memory.amounts(self._row, number)
         elsewhere = 0 if told is None else told.spent
         if spent + elsewhere + amount > limit:
@@ -94,8 +93,8 @@ class LeasedBudget(SharedBudget):
         return Demand(BUDGET_ROWS | self._row, self._block, number, self._memory.name(self._row), 0, 0, n)
 
     def _granted(self, number: int) -> int:
-        limit, grant = self._limit, self._memory.grant(self._row, number)
-        if not self._is_strict and not self._is_up and self._link.stands_alone:
+        limit, grant = self.limit, self._memory.grant(self._row, number)
+        if not self.is_strict and not self._is_up and self._link.stands_alone:
             told = self._memory.told(self._row, number)
             left = limit if told is None else max(0, limit - told.granted - grant)
             grant += left // max(1, self._link.replicas)

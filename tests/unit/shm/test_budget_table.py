@@ -38,7 +38,7 @@ def test_hold_is_counted_by_all_and_settled_by_what_was_used() -> None:
     assert there.hold(41, NOON) is None and amounts(here) == (0, 60)
     assert there.hold(40, NOON) is not None
     here.spend(hold, 25)
-    here.release(hold)
+    here.release(hold, 60)
     assert amounts(there) == (25, 40)
     assert there.hold(35, NOON) is not None and there.hold(1, NOON) is None
 
@@ -55,12 +55,13 @@ def test_case_01_parallel_holds_are_never_more_than_the_limit() -> None:
             try:
                 mine, rng = BudgetTable(memory, block).budget(of, "", "", NOON), random.Random(block)
                 for _ in range(1500):
-                    hold = mine.hold(rng.randint(1, 40), NOON)
+                    amount = rng.randint(1, 40)
+                    hold = mine.hold(amount, NOON)
                     if hold is not None:
                         spent, held = mine.amounts(NOON)
                         most = max(most, spent)
-                        mine.spend(hold, min(rng.randint(0, 1), hold.amount))
-                        mine.release(hold)
+                        mine.spend(hold, min(rng.randint(0, 1), amount))
+                        mine.release(hold, amount)
                 os.write(write_fd, most.to_bytes(8, "big"))
             finally:
                 os._exit(0)
@@ -81,7 +82,7 @@ def test_case_07_dead_process_holds_nothing_and_its_open_calls_are_spent() -> No
     dies, lives = budgets(2, of, memory)
     never_sent, sent = dies.hold(50, NOON), dies.hold(30, NOON)
     assert never_sent is not None and sent is not None
-    dies.begin(sent)
+    dies.begin(sent, 30)
     assert lives.hold(30, NOON) is None
     memory.reclaim(0)
     assert amounts(lives) == (30, 0)
@@ -105,12 +106,12 @@ def test_case_08_window_begins_once_and_old_holds_never_touch_it() -> None:
     for each, hold in zip(everyone, old, strict=True):
         assert hold is not None
         each.spend(hold, 10)
-        each.release(hold, 1)
+        each.release(hold, 10, 1)
     assert amounts(everyone[7], midnight) == (0, 500)
     for each, hold in zip(everyone, new, strict=True):
         assert hold is not None
         each.spend(hold, 7)
-        each.release(hold)
+        each.release(hold, 5)
     assert amounts(everyone[99], midnight) == (700, 0)
 
 
@@ -133,14 +134,14 @@ def test_clock_that_was_wrong_for_a_moment_moves_no_window_for_good() -> None:
         hold = each.hold(30, NOON)
         assert hold is not None
         each.spend(hold, 30)
-        each.release(hold)
+        each.release(hold, 30)
     (row,) = memory.used_rows()
     memory.set_base(row, one.window(NOON).number, 5)
     open_call = one.hold(1, NOON)
     assert open_call is not None
-    one.begin(open_call)
+    one.begin(open_call, 1)
     assert one.hold(1, NOON + 400 * DAY) is not None and memory.n_came_back == 0
-    one.release(open_call, 1)
+    one.release(open_call, 1, 1)
 
     (state,) = memory.states(NOON)
     assert (state.spent, state.held, state.window) == (35, 0, one.window(NOON))
@@ -164,7 +165,7 @@ def test_case_09_changed_limit_keeps_what_was_spent_and_another_period_is_anothe
     hold = before.hold(100, NOON)
     assert hold is not None
     before.spend(hold, 100)
-    before.release(hold)
+    before.release(hold, 100)
     (raised,) = budgets(1, rule(tokens=150, soft=80), memory)
     assert amounts(raised) == (100, 0) and raised.hold(51, NOON) is None and raised.hold(50, NOON) is not None
     (monthly,) = budgets(1, rule(tokens=100, window="month"), memory)
@@ -189,9 +190,9 @@ def test_process_killed_between_any_two_stores_leaves_a_table_that_can_be_used(n
     def life() -> None:
         hold = dies.hold(20, NOON)
         assert hold is not None
-        dies.begin(hold)
+        dies.begin(hold, 20)
         dies.spend(hold, 15)
-        dies.release(hold, 1)
+        dies.release(hold, 20, 1)
 
     run_steps(life, n_steps)
     memory.reclaim(0)
@@ -262,7 +263,7 @@ def test_budget_without_a_row_is_the_same_each_time_that_it_is_asked_for() -> No
     hold = first.hold(70, NOON)
     assert hold is not None and memory.n_overflowed == 1
     first.spend(hold, 60)
-    first.release(hold)
+    first.release(hold, 70)
 
     again = table.budget(rule("key", tokens=90), "key", "key", NOON)
     assert again.amounts(NOON) == (60, 0) and again.hold(31, NOON) is None and again.hold(30, NOON) is not None

@@ -1,8 +1,9 @@
 """The budgets of a request: which count it, what it holds of them while it runs, and what it spent at its end.
 
-    BudgetGate.hold()   with the request's limits: all budgets that count it have room, or 429 and nothing is held
-    counted()           a call is recorded: what it counts in a budget, by what it cost
-    BudgetGate.learn()  how long an answer was
+    BudgetGate.hold()    with the request's limits: all budgets that count it have room, or 429 and nothing is held
+    Held.begin()         a call is about to be sent
+    Held.spend()         it is recorded: what it counts in each budget, by what it cost
+    Held.release()       the request is over
 
 What is held: the prompt, as estimated by its bytes, and an answer as long as most of this caller's from this model are,
 at the dearest price of all upstreams that may get the request. A budget that is `strict` holds the longest answer that
@@ -25,13 +26,13 @@ from velox.memo import Memo
 from velox.policy.budgets.budget import period_text, usd_text
 from velox.policy.budgets.rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, longest_answer, n_answers
-from velox.policy.limits.output_guess import OutputGuess
+from velox.policy.limits.output_guess import AnswerLengths, OutputGuess
 from velox.prices.price import Price
 from velox.protocol.usage.tokens import TokenUsage, Units
-from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget
+from velox.shm.budget_table import BudgetTable, Lack, SharedBudget
 from velox.types import BodyFields, Caller, Endpoint, FormFields
 
-__all__ = ["BOUNDED", "BudgetGate", "CallPrices", "Destinations", "Unread", "bound_of"]
+__all__ = ["BOUNDED", "BudgetGate", "CallPrices", "Destinations", "Held", "Unread", "bound_of"]
 
 # Endpoints whose request tells little of the tokens that are paid for.
 BOUNDED: Final = frozenset({Endpoint.IMAGES, Endpoint.AUDIO})
@@ -43,7 +44,7 @@ CallPrices: TypeAlias = Callable[[str, str, str, str, int], Price | None]
 # Which budgets refuse requests while nobody knows what was spent of them before: VELOX_BUDGETS_UNREAD.
 Unread: TypeAlias = Literal["strict", "refuse", "allow"]
 
-_KEPT_SETS: Final = 4096
+_KEPT_PLANS: Final = 4096
 _TEXT_BYTES: Final = 4  # of a token
 # OpenAI counts ten tokens for a second of sound, of which the leanest format that it takes has some 2,000 bytes; its
 # largest picture has 6,240, and speech 20 a second, in which 15 letters are spoken.
@@ -77,20 +78,67 @@ _STRICT_PATIENCE_S: Final = 2.0
 Destinations: TypeAlias = Callable[[str | None], Iterable[tuple[str, str]]]
 
 
-class _Set(NamedTuple):
-    """The budgets that count a caller's calls to a model."""
-
-    caller: Caller
-    budgets: tuple[SharedBudget, ...]
-
-
-class _Amounts(NamedTuple):
+class _MayCost(NamedTuple):
     """What a call may cost. nano: None: an upstream that it may go to, `unpriced`, has no price for it, or nothing is
     known of its tokens."""
 
-    tokens: int
     nano: int | None
     unpriced: str = ""
+
+
+class _Plan:
+    """What a caller's calls to one model count in: found once, for all of them. lengths: of their answers."""
+
+    __slots__ = ("budgets", "caller", "lengths")
+
+    def __init__(self, caller: Caller, budgets: tuple[SharedBudget, ...], lengths: AnswerLengths) -> None:
+        self.caller: Final = caller
+        self.budgets: Final = budgets
+        self.lengths: Final = lengths
+
+
+class Held:
+    """What one request holds of all budgets that count it. lengths: of answers such as its own."""
+
+    __slots__ = ("_amounts", "_budgets", "lengths")
+
+    def __init__(self, budgets: tuple[SharedBudget, ...], amounts: list[int], lengths: AnswerLengths) -> None:
+        """amounts: of each budget, one behind the other, the number of the window, and the amount."""
+        self._budgets: Final = budgets
+        self._amounts: Final = amounts
+        self.lengths: Final = lengths
+
+    def __repr__(self) -> str:
+        return f"<Held {self._amounts}>"
+
+    def begin(self) -> None:
+        """A call is about to be sent."""
+        held, at = self._amounts, 0
+        for each in self._budgets:
+            each.begin(held[at], held[at + 1])
+            at += 2
+
+    def spend(self, nano: int | None, tokens: int | None, *, is_known: bool = True, least: int = 0) -> None:
+        """Count a call in each budget. nano, tokens: what it cost; None: it is not known, and counts as held.
+
+        is_known: False: its reply did not tell, and it is an estimate: then a budget that is strict counts what it
+        holds at least, as the call may have cost as much. least: what of a cost that is not known is: what it cost
+        beside that.
+        """
+        held, at = self._amounts, 0
+        for each in self._budgets:
+            cost = tokens if each.is_tokens else nano
+            amount = held[at + 1] if cost is None else min(cost, _MOST)
+            if nano is None and not each.is_tokens:
+                amount = max(amount, min(least, _MOST))
+            if not is_known and each.is_strict:
+                amount = max(amount, held[at + 1])
+            each.spend(held[at], amount)
+            at += 2
+
+    def release(self, n_begun: int) -> None:
+        """Hold nothing more. n_begun: how often it was begun."""
+        _release(self._budgets, self._amounts, n_begun)
 
 
 class BudgetGate:
@@ -115,17 +163,20 @@ class BudgetGate:
         self._default_answer: Final = default_answer
         self._unread: Final = unread
         self._guess: Final = OutputGuess()
-        self._sets: Final[Memo[tuple[bytes, str], _Set]] = Memo(_KEPT_SETS)
+        self._plans: Final[Memo[tuple[bytes, str], _Plan]] = Memo(_KEPT_PLANS)
+        # Where no rule and no key names models: what counts a caller's calls to each of them.
+        self._of_callers: Final[Memo[bytes, tuple[Caller, tuple[SharedBudget, ...]]]] = Memo(_KEPT_PLANS)
         self.prices = prices  # other ones after a reload
 
     def __repr__(self) -> str:
-        return f"<BudgetGate rules={len(self._rules)} sets={len(self._sets)}>"
+        return f"<BudgetGate rules={len(self._rules)} plans={len(self._plans)}>"
 
     def replace(self, rules: Sequence[BudgetRule]) -> None:
         """Hold calls to these from now on. What is spent stays spent where a budget has the same windows as before."""
         if self._rules != tuple(rules):
             self._rules = tuple(rules)
-            self._sets.clear()
+            self._plans.clear()
+            self._of_callers.clear()
 
     def hold(
         self,
@@ -134,68 +185,72 @@ class BudgetGate:
         fields: BodyFields,
         estimate: Estimate,
         bound: TokenUsage | None = None,
-    ) -> Sequence[Hold] | NotYet:
-        """Hold what a request may cost, of all budgets that count it: mostly of none.
+    ) -> Held | NotYet | None:
+        """Hold what a request may cost, of all budgets that count it. None: none does.
 
         estimate: NO_TOKENS: nothing is known of its tokens. bound: what dollars are held for in its place. Raises
         VeloxError(INSUFFICIENT_QUOTA) or VeloxError(UNPRICED_MODEL), and holds nothing. NotYet: nothing is held,
         Redis must be asked first.
         """
         if not self._rules and not has_budgets(caller):
-            return ()
-        model = fields.model or ""
+            return None
         now_s = self._clock()
-        found = self._sets.get((caller.id, model))
-        if found is None or found.caller is not caller:
-            found = self._sets.put((caller.id, model), self._find(caller, model, now_s))
-        if not found.budgets:
-            return ()
-        usual = strict = None
-        taken: list[Hold] = []
-        not_yet: NotYet | None = None
+        plan = self._plans.get((caller.id, fields.model or ""))
+        if plan is None or plan.caller is not caller:
+            plan = self._plan(caller, fields.model or "", now_s)
+        budgets = plan.budgets
+        if not budgets:
+            return None
+        has_lacking = self._table.has_lacking
+        usual = strict = -1  # tokens of the answer
+        cost: _MayCost | None = None
+        strict_cost: _MayCost | None = None
+        held: list[int] = []
         try:
-            for each in found.budgets:
-                if each.is_lacking and self._refuses_lacking(each):
+            for each in budgets:
+                if has_lacking and each.is_lacking and self._refuses_lacking(each):
                     raise _lacking(each)
-                if each.rule.budget.strict:
-                    amounts = strict = strict or self._amounts(
-                        destinations, fields, estimate, now_s, longest_answer(fields), bound
-                    )
+                if not each.is_strict:
+                    if usual < 0:
+                        usual = _usual_answer(fields, estimate, plan.lengths.guess, self._default_answer)
+                    answer = usual
                 else:
-                    usual = usual or self._amounts(
-                        destinations, fields, estimate, now_s, self._usual(caller, fields), bound
-                    )
-                    amounts = usual
-                amount = self._amount(each, amounts)
-                hold = each.hold(amount, now_s)
-                if hold is None:
+                    if strict < 0:
+                        strict = longest_answer(fields) if _has_answer(fields, estimate) else 0
+                    answer = strict
+                if each.is_tokens:
+                    # Of what is not read, one: what holds nothing passes a budget that is used up.
+                    amount = min(estimate.prompt + answer, _MOST) or 1
+                elif each.is_strict:
+                    strict_cost = strict_cost or self._cost(destinations, fields, estimate, now_s, answer, bound)
+                    amount = _dollars(each, strict_cost)
+                else:
+                    cost = cost or self._cost(destinations, fields, estimate, now_s, answer, bound)
+                    amount = _dollars(each, cost)
+                # A guess is no reason to refuse a request for ever: it is the limit at most. Of a limit of 0 as well
+                # something is held.
+                if amount > each.limit and not each.is_strict:
+                    amount = min(amount, max(1, each.limit))
+                number = each.hold(amount, now_s)
+                if number is None:
                     not_yet = self._refused(each, amount, now_s)
                     break
-                taken.append(hold)
+                held.append(number)
+                held.append(amount)
+            else:
+                return Held(budgets, held, plan.lengths)
         except BaseException:  # a refusal, or a bug: nothing stays held
-            _release(taken)
+            _release(budgets, held)
             raise
-        if not_yet is None:
-            return taken
-        _release(taken)
+        _release(budgets, held)
         return not_yet
 
-    def learn(self, caller: Caller, model: str | None, answer: int) -> None:
-        """Note that so long an answer came, in tokens."""
-        self._guess.learn(caller.id, model or "", answer)
-
     def _refuses_lacking(self, kept: SharedBudget) -> bool:
-        return self._unread == "refuse" or (self._unread == "strict" and kept.rule.budget.strict)
+        return self._unread == "refuse" or (self._unread == "strict" and kept.is_strict)
 
     # -- amounts ------------------------------------------------------------------------------------
 
-    def _usual(self, caller: Caller, fields: BodyFields) -> int:
-        guess = self._guess.guess(caller.id, fields.model or "")
-        if guess is None:
-            guess = self._default_answer * n_answers(fields)
-        return guess if fields.max_tokens is None else min(guess, longest_answer(fields))
-
-    def _amounts(
+    def _cost(
         self,
         destinations: Destinations,
         fields: BodyFields,
@@ -203,11 +258,8 @@ class BudgetGate:
         now_s: float,
         answer: int,
         bound: TokenUsage | None,
-    ) -> _Amounts:
+    ) -> _MayCost:
         """Return what a request may cost, at the dearest of the upstreams that may get it."""
-        if not estimate.answer and not fields.max_tokens:
-            answer = 0  # its answer is not made of tokens
-        tokens = min(estimate.prompt + answer, _MOST)
         usage = bound
         if usage is None:
             usage = TokenUsage() if estimate is NO_TOKENS else TokenUsage(estimate.prompt, answer)
@@ -216,35 +268,25 @@ class BudgetGate:
             price = self.prices(upstream, model, "", usage.tier, int(now_s))
             cost = None if price is None else price.cost(usage)
             if cost is None:
-                return _Amounts(tokens, None, "" if usage.input is None else upstream)
+                return _MayCost(None, "" if usage.input is None else upstream)
             most = max(most, cost.nano)
-        return _Amounts(tokens, min(most, _MOST))
-
-    def _amount(self, kept: SharedBudget, amounts: _Amounts) -> int:
-        """Return what a budget holds. A guess is no reason to refuse a request for ever: it is the limit at most."""
-        budget = kept.rule.budget
-        if kept.is_tokens:
-            # Of what is not read, one: what holds nothing passes a budget that is used up.
-            amount = amounts.tokens or 1
-        elif amounts.nano is not None:
-            amount = amounts.nano
-        elif budget.refuses_unpriced:
-            why = "what this request costs can't be known: what it sends there is not read; count tokens, or"
-            if amounts.unpriced:
-                why = f"no price is known for this model at {amounts.unpriced}; give it one (VELOX_PRICES), or"
-            message = (
-                f"{_WHOSE[kept.rule.scope]} budget ({kept.rule.name}) counts dollars, and {why} let such calls pass it"
-                " (unpriced: allow)"
-            )
-            raise VeloxError(Reason.UNPRICED_MODEL, message, param="model")
-        else:
-            return 0
-        # Of a limit of 0 as well something is held: what holds nothing passes.
-        return amount if budget.strict else min(amount, max(1, budget.limit))
+        return _MayCost(min(most, _MOST))
 
     # -- which budgets ------------------------------------------------------------------------------
 
-    def _find(self, caller: Caller, model: str, now_s: float) -> _Set:
+    def _plan(self, caller: Caller, model: str, now_s: float) -> _Plan:
+        """Return what counts a caller's calls to a model, kept for those that follow."""
+        known = self._of_callers.get(caller.id)
+        if known is not None and known[0] is caller:
+            budgets = known[1]
+        else:
+            # Callers have no budgets of their own that look at models.
+            budgets = self._find(caller, model, now_s)
+            if not any(rule.models or rule.scope == "model" for rule in self._rules):
+                self._of_callers.put(caller.id, (caller, budgets))
+        return self._plans.put((caller.id, model), _Plan(caller, budgets, self._guess.lengths(caller.id, model)))
+
+    def _find(self, caller: Caller, model: str, now_s: float) -> tuple[SharedBudget, ...]:
         spender = spender_of(caller, model)
         found: list[SharedBudget] = []
         rules: dict[str, BudgetRule] = {}
@@ -256,7 +298,7 @@ class BudgetGate:
             for subject in subjects(rule, spender):
                 who = f"{spender.key_id} {spender.key_name}" if rule.scope == "key" else subject
                 found.append(self._table.budget(rule, subject, who, now_s))
-        return _Set(caller, tuple(found))
+        return tuple(found)
 
     def _refused(self, kept: SharedBudget, amount: int, now_s: float) -> NotYet:
         """Raise the refusal; return what must be asked for where nobody here knows."""
@@ -299,6 +341,36 @@ class BudgetGate:
         )
 
 
+def _usual_answer(fields: BodyFields, estimate: Estimate, guess: int | None, default: int) -> int:
+    """Return how long an answer most likely is, in tokens. guess: by those that came; default: of one, without them."""
+    if not _has_answer(fields, estimate):
+        return 0
+    if guess is None:
+        guess = default * n_answers(fields)
+    return guess if fields.max_tokens is None else min(guess, longest_answer(fields))
+
+
+def _has_answer(fields: BodyFields, estimate: Estimate) -> bool:
+    """Return False for an answer that is not made of tokens."""
+    return bool(estimate.answer or fields.max_tokens)
+
+
+def _dollars(kept: SharedBudget, cost: _MayCost) -> int:
+    """Return what a budget of dollars holds, before its limit is looked at. Raises VeloxError(UNPRICED_MODEL)."""
+    if cost.nano is not None:
+        return cost.nano
+    if not kept.rule.budget.refuses_unpriced:
+        return 0
+    why = "what this request costs can't be known: what it sends there is not read; count tokens, or"
+    if cost.unpriced:
+        why = f"no price is known for this model at {cost.unpriced}; give it one (VELOX_PRICES), or"
+    message = (
+        f"{_WHOSE[kept.rule.scope]} budget ({kept.rule.name}) counts dollars, and {why} let such calls pass it"
+        " (unpriced: allow)"
+    )
+    raise VeloxError(Reason.UNPRICED_MODEL, message, param="model")
+
+
 def _lacking(kept: SharedBudget) -> VeloxError:
     message = (
         f"what was spent of {_WHOSE[kept.rule.scope]} budget ({kept.rule.name}) before the gateway started can't be"
@@ -337,22 +409,11 @@ def _tokens_bound(endpoint: Endpoint, fields: BodyFields, n_bytes: int) -> Token
     return TokenUsage(prompt, made, audio_output=made)
 
 
-def counted(hold: Hold, nano: int | None, tokens: int | None, *, is_known: bool = True, least: int = 0) -> int:
-    """Return what a call counts in a budget. nano, tokens: what it cost; None: it is not known, and counts as held.
-
-    is_known: False: its reply did not tell, and it is an estimate: then a budget that is strict counts what it holds at
-    least, as the call may have cost as much. least: what of a cost that is not known is: what it cost beside that.
-    """
-    budget = hold.budget
-    cost = tokens if budget.is_tokens else nano
-    amount = hold.amount if cost is None else min(cost, _MOST)
-    if nano is None and not budget.is_tokens:
-        amount = max(amount, min(least, _MOST))
-    if not is_known and budget.rule.budget.strict:
-        amount = max(amount, hold.amount)
-    return amount
-
-
-def _release(holds: Sequence[Hold]) -> None:
-    for hold in holds:
-        hold.budget.release(hold)
+def _release(budgets: tuple[SharedBudget, ...], held: list[int], n_begun: int = 0) -> None:
+    """Hold nothing more. held: as Held has it; of the first budgets, if not all were held."""
+    at = 0
+    for each in budgets:
+        if at == len(held):
+            return
+        each.release(held[at], held[at + 1], n_begun)
+        at += 2

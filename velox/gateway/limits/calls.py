@@ -371,9 +371,9 @@ class RequestCalls:
             first_byte_us=first_us,
             is_known=not flags & _ESTIMATED,
         )
-        budgets = self._log.budgets
-        if budgets is not None and self._reservation.holds and not flags and kinds.output is not None:
-            budgets.learn(self._caller, self._fields.model, kinds.output)
+        held = self._reservation.held
+        if held is not None and not flags and kinds.output is not None:
+            held.lengths.add(kinds.output)
 
     def _end_failed(self, begun: Begun, now_ns: int, reason: str, status: int, *, may_have_worked: bool) -> None:
         """End a call that gave no reply: by its prompt if it may have worked, by what is known to have been done."""
@@ -438,7 +438,7 @@ class RequestCalls:
             flags |= _REGIONAL
         if usage.has_others:
             flags |= _OTHERS
-        if counts and self._reservation.holds:
+        if counts and self._reservation.held is not None:
             least = 0
             if cost_nano is None and usage.has_others:
                 own = usage._replace(has_others=False)

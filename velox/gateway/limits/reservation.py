@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from velox.gateway.limits.budgets import counted
+from velox.gateway.limits.budgets import Held
 from velox.gateway.limits.metering import Usage
 from velox.gateway.reply.headers import DROPPED, RateHeaders
 from velox.outcomes import Unit
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.limits.quota import Quota, Slots
-from velox.shm.budget_table import Hold
 from velox.types import Caller, Scope
 
 __all__ = ["LONGEST_DEBT_NS", "NOT_RESERVED", "LimitSet", "QuotaLimit", "Reservation", "SlotLimit", "Spent"]
@@ -135,34 +134,34 @@ class Spent(NamedTuple):
 class Reservation:
     """What was taken. estimate: its tokens, where a limit counts them. wait_ns: until it may be sent.
 
-    holds: of its budgets.
+    held: of the budgets that count it; None: none does.
     """
 
-    __slots__ = ("_n_begun", "_waits", "estimate", "holds", "limits", "wait_ns")
+    __slots__ = ("_n_begun", "_waits", "estimate", "held", "limits", "wait_ns")
 
     def __init__(
         self,
         limits: LimitSet,
         estimate: Estimate = NO_TOKENS,
         waits: list[int] | None = None,
-        holds: Sequence[Hold] = (),
+        held: Held | None = None,
     ) -> None:
         self.limits: Final = limits
         self.estimate: Final = estimate
         # Of each quota, how long its permits must wait; None: none of them must.
         self._waits = waits
-        self.holds = holds
+        self.held = held
         self._n_begun = 0
         self.wait_ns = max(waits) if waits else 0
 
     def __repr__(self) -> str:
-        return f"<Reservation of {self.limits!r} {self.estimate} holds={len(self.holds)}>"
+        return f"<Reservation of {self.limits!r} {self.estimate} {self.held!r}>"
 
-    def holding(self, holds: Sequence[Hold]) -> Reservation:
-        """Return a reservation with these holds of budgets as well: this one, unless other requests share it."""
+    def holding(self, held: Held) -> Reservation:
+        """Return a reservation that holds this of budgets as well: this one, unless other requests share it."""
         if self is self.limits.granted or self is self.limits.nothing:
-            return Reservation(self.limits, holds=holds)
-        self.holds = holds
+            return Reservation(self.limits, held=held)
+        self.held = held
         return self
 
     def used_wait(self) -> None:
@@ -174,15 +173,14 @@ class Reservation:
 
     def begin(self) -> None:
         """An attempt is about to be sent. If this process dies before it is over, it counts as what is held."""
-        if self.holds:
+        if self.held is not None:
             self._n_begun += 1
-            for hold in self.holds:
-                hold.budget.begin(hold)
+            self.held.begin()
 
     def spend(self, nano: int | None, tokens: int | None, *, is_known: bool = True, least: int = 0) -> None:
-        """A call has cost this; the rest as for counted()."""
-        for hold in self.holds:
-            hold.budget.spend(hold, counted(hold, nano, tokens, is_known=is_known, least=least))
+        """A call has cost this; the rest as for Held.spend()."""
+        if self.held is not None:
+            self.held.spend(nano, tokens, is_known=is_known, least=least)
 
     def settle(self, usage: Usage | None, *, sent: bool) -> Spent | None:
         """Free the slots, hold nothing more of budgets, and make good what was taken in advance.
@@ -190,8 +188,8 @@ class Reservation:
         sent: an upstream has got the request; else all of it goes back. usage: as its reply tells, or NOTHING_USED;
         None: nobody has read it. Returns the tokens where they are counted.
         """
-        for hold in self.holds:
-            hold.budget.release(hold, self._n_begun)
+        if self.held is not None:
+            self.held.release(self._n_begun)
         limits = self.limits
         if sent and limits.is_kept:
             return None  # nothing of it comes back

@@ -1195,11 +1195,10 @@ class Exchange(AttemptHost):
         bound: TokenUsage | None = None
         if asked is not None or (plan.names_model and plan.endpoint in BOUNDED):
             bound = bound_of(plan.endpoint, fields, n_bytes, asked)
-        holds = budgets.hold(plan.caller, route.destinations, fields, estimate, bound)
-        if isinstance(holds, NotYet):
-            return holds
-        if holds:
-            self._reservation = self._reservation.holding(holds)
+        held = budgets.hold(plan.caller, route.destinations, fields, estimate, bound)
+        if held is None or isinstance(held, NotYet):
+            return held
+        self._reservation = self._reservation.holding(held)
         return None
 
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from velox.memo import Memo
 
-__all__ = ["OutputGuess"]
+__all__ = ["AnswerLengths", "OutputGuess"]
 
 # Of ten answers nine are no longer.
 _QUANTILE_PERCENT: Final = 90
@@ -28,7 +28,7 @@ _KEPT: Final = 4096
 _TOPS: Final = (0, 1, *(n << power for power in range(30) for n in (2, 3)))
 
 
-class _Lengths:
+class AnswerLengths:
     """Those of one caller's model. guess: that they lead to; None: too few have come."""
 
     __slots__ = ("_counts", "_n", "_unseen", "guess")
@@ -39,7 +39,11 @@ class _Lengths:
         self._unseen = 1  # answers to come before the guess is made anew
         self.guess: int | None = None
 
+    def __repr__(self) -> str:
+        return f"<AnswerLengths {self._n} of {self.guess}>"
+
     def add(self, n_tokens: int) -> None:
+        """Take note of an answer."""
         counts = self._counts
         counts[min(bisect_left(_TOPS, n_tokens), len(_TOPS) - 1)] += 1
         self._n += 1
@@ -66,19 +70,12 @@ class OutputGuess:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: Final[Memo[tuple[bytes, str], _Lengths]] = Memo(_KEPT)
+        self._known: Final[Memo[tuple[bytes, str], AnswerLengths]] = Memo(_KEPT)
 
     def __repr__(self) -> str:
         return f"<OutputGuess of {len(self._known)} callers and models>"
 
-    def learn(self, caller: bytes, model: str, n_tokens: int) -> None:
-        """Take note of an answer."""
+    def lengths(self, caller: bytes, model: str) -> AnswerLengths:
+        """Return those of a caller's answers from a model, to ask and to add to."""
         key = (caller, model)
-        lengths = self._known.get(key) or self._known.find(key) or self._known.put(key, _Lengths())
-        lengths.add(n_tokens)
-
-    def guess(self, caller: bytes, model: str) -> int | None:
-        """Return a length that most answers stay below; None: too few have come."""
-        key = (caller, model)
-        lengths = self._known.get(key) or self._known.find(key)
-        return None if lengths is None else lengths.guess
+        return self._known.get(key) or self._known.find(key) or self._known.put(key, AnswerLengths())

@@ -78,16 +78,16 @@ class Leases:
 
 
 class House:
-    """A gateway with limits and a budget of tokens. is_shared: Redis grants it."""
+    """A gateway with limits and a budget. is_shared: Redis grants it."""
 
-    def __init__(self, made: Gateway, folder: Path, tokens: int, *, is_shared: bool = False) -> None:
+    def __init__(self, made: Gateway, folder: Path, budget: dict[str, object], *, is_shared: bool = False) -> None:
         GrantedBudget.granted = 0
         self.made: Final = made
         self.memory: Final = BudgetMemory(1000, 1)
         self.leases: Final = Leases()
         self.has_bug = False
         table = (GrantedTable if is_shared else BudgetTable)(self.memory, 0)
-        rule = BudgetRule("budgets[0]", "gateway", parse_budget({"window": "day", "tokens": tokens}))
+        rule = BudgetRule("budgets[0]", "gateway", parse_budget({"window": "day", **budget}))
         gate = BudgetGate((rule,), table, self._price, lambda: NOON, default_answer=ANSWER)
         log = CallLog(CallRecords(folder).writer, self._price, budgets=gate)
         change_parts(made, calls=log, leases=self.leases)
@@ -117,10 +117,10 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, *, tokens: int = 10_000, is_shared: bool = False) -> Iterator[House]:
+def house(folder: Path, *, is_shared: bool = False, **budget: object) -> Iterator[House]:
     upstream = ScriptedUpstream(whole(200, USAGE, JSON))
     with gateway(upstream.dial, limited=[ALL], estimator=Estimator(4, ANSWER)) as made:
-        yield House(made, folder, tokens, is_shared=is_shared)
+        yield House(made, folder, budget or {"tokens": 10_000}, is_shared=is_shared)
 
 
 def test_request_that_a_budget_refuses_is_refused_at_once_and_has_taken_nothing(tmp_path: Path) -> None:
@@ -177,10 +177,10 @@ def test_client_that_leaves_while_a_budget_is_asked_for_has_taken_nothing(tmp_pa
 
 
 def test_bug_in_the_middle_leaves_nothing_taken(tmp_path: Path) -> None:
-    """Of limits, where the budgets behind them can't be asked: the client gets 500."""
+    """Of limits, where the price that a budget is held by can't be asked for: the client gets 500."""
 
     async def main() -> None:
-        with house(tmp_path) as found:
+        with house(tmp_path, usd=1) as found:
             found.has_bug = True
             exchange, client = found.send()
             assert exchange is None and client.written.startswith(b"HTTP/1.1 500")

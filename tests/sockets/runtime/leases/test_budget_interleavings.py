@@ -108,9 +108,9 @@ class Gateway:
                     assert demand is not None
                     self.demands.append(demand)
                     continue
-                budget.begin(hold)
+                budget.begin(hold, amount)
                 budget.spend(hold, amount)
-                budget.release(hold, 1)
+                budget.release(hold, amount, 1)
                 self.n_answered += 1
 
         return work

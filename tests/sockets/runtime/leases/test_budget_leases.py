@@ -17,7 +17,7 @@ from velox.policy.budgets.rules import BudgetRule
 from velox.runtime.leases.budget_manager import BudgetManager
 from velox.runtime.leases.lease_redis import LeaseRedis, RedisDownError
 from velox.runtime.ledger.gateway_name import gateway_name
-from velox.shm.budget_table import BudgetMemory, Hold, Lack, SharedBudget
+from velox.shm.budget_table import BudgetMemory, Lack, SharedBudget
 from velox.shm.leased_budget import LeasedBudget, LeasedBudgetTable
 
 NOON = 1_795_435_200.0
@@ -49,16 +49,16 @@ class Gateway:
         self.replicas = 3
         self.now_ns = SECOND
         self.workers = [LeasedBudgetTable(self.memory, block, self).budget(of, "", "", NOON) for block in (0, 1)]
-        self.running: list[tuple[SharedBudget, Hold]] = []
+        self.running: list[tuple[SharedBudget, int, int]] = []
 
-    def hold(self, amount: int, worker: int = 0, now_s: float = NOON) -> Hold | None:
+    def hold(self, amount: int, worker: int = 0, now_s: float = NOON) -> int | None:
         """Hold as the gate does: ask the lease manager where that is needed."""
         budget = self.workers[worker]
         assert isinstance(budget, LeasedBudget)
         for _ in range(5):
             hold = budget.hold(amount, now_s)
             if hold is not None:
-                self.running.append((budget, hold))
+                self.running.append((budget, hold, amount))
                 return hold
             if budget.lack(amount, now_s) is not Lack.NOT_GRANTED:
                 return None
@@ -78,9 +78,9 @@ class Gateway:
             self.manager.drop()
 
     def end_one(self, cost: int | None = None) -> None:
-        budget, hold = self.running.pop(0)
-        budget.spend(hold, hold.amount if cost is None else cost)
-        budget.release(hold)
+        budget, hold, amount = self.running.pop(0)
+        budget.spend(hold, amount if cost is None else cost)
+        budget.release(hold, amount)
 
     def idle(self) -> None:
         """Let so much time pass that what nobody uses goes back."""

@@ -64,9 +64,9 @@ class House:
 
     def take(self, caller: Caller, way: Way, body: BodyFields, estimate: Estimate) -> Reservation | None:
         """Return the reservation of a request that no limit counts; None: nor does a budget."""
-        holds = self.gate.hold(caller, way, body, estimate)
-        assert not isinstance(holds, NotYet), "nobody is to be asked here"
-        return NOT_RESERVED.holding(holds) if holds else None
+        held = self.gate.hold(caller, way, body, estimate)
+        assert not isinstance(held, NotYet), "nobody is to be asked here"
+        return None if held is None else NOT_RESERVED.holding(held)
 
     def refused(self, caller: Caller = ALICE, **fields: object) -> VeloxError:
         with pytest.raises(VeloxError) as caught:
@@ -186,8 +186,8 @@ def test_case_03_holds_are_as_long_as_answers_usually_are() -> None:
     house = House(rule(tokens=100_000))
     for _ in range(20):
         hold = house.hold(max_tokens=32_000)
-        assert hold is not None
-        house.gate.learn(ALICE, "m", 300)
+        assert hold is not None and hold.held is not None
+        hold.held.lengths.add(300)
         used(hold, None, 400)
     running = [house.hold(max_tokens=32_000) for _ in range(100)]
     assert all(running) and house.held == [100 * (100 + 384)]
@@ -383,21 +383,21 @@ def test_embeddings_hold_no_answer() -> None:
 def test_guess_needs_some_answers_and_is_above_most() -> None:
     guess = OutputGuess()
     for _ in range(4):
-        guess.learn(b"a", "m", 100)
-    assert guess.guess(b"a", "m") is None
-    guess.learn(b"a", "m", 5000)
-    assert guess.guess(b"a", "m") == 6144
+        guess.lengths(b"a", "m").add(100)
+    assert guess.lengths(b"a", "m").guess is None
+    guess.lengths(b"a", "m").add(5000)
+    assert guess.lengths(b"a", "m").guess == 6144
     for _ in range(60):
-        guess.learn(b"a", "m", 100)
-    assert guess.guess(b"a", "m") == 128
-    assert guess.guess(b"b", "m") is None and guess.guess(b"a", "other") is None
+        guess.lengths(b"a", "m").add(100)
+    assert guess.lengths(b"a", "m").guess == 128
+    assert guess.lengths(b"b", "m").guess is None and guess.lengths(b"a", "other").guess is None
 
 
 def test_guess_forgets() -> None:
     guess = OutputGuess()
     for _ in range(600):
-        guess.learn(b"a", "m", 10_000)
+        guess.lengths(b"a", "m").add(10_000)
     for _ in range(2500):
-        guess.learn(b"a", "m", 1)
-    assert guess.guess(b"a", "m") == 1
-    guess.learn(b"a", "m", 2**60)
+        guess.lengths(b"a", "m").add(1)
+    assert guess.lengths(b"a", "m").guess == 1
+    guess.lengths(b"a", "m").add(2**60)

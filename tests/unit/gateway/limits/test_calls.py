@@ -80,9 +80,9 @@ class Desk:
 
     def request(self, fields: BodyFields, n_bytes: int = 400, endpoint: Endpoint = Endpoint.CHAT) -> RequestCalls:
         estimate = Estimator().estimate(endpoint, n_bytes, fields)
-        holds = self.gate.hold(ALICE, Way(), fields, estimate)
-        assert not isinstance(holds, NotYet), "nobody is to be asked here"
-        self.reservation = NOT_RESERVED.holding(holds)
+        held = self.gate.hold(ALICE, Way(), fields, estimate)
+        assert held is not None and not isinstance(held, NotYet), "its budget counts it, and nobody is to be asked"
+        self.reservation = NOT_RESERVED.holding(held)
         return self.log.request(
             *(b"vx-0000abcd-1", ALICE, endpoint, "all", fields, estimate), reservation=self.reservation
         )

@@ -8,7 +8,7 @@ from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule
 from velox.runtime.leases.budget_manager import BudgetManager
 from velox.runtime.leases.lease_redis import BudgetQuery, LeaseRedis
-from velox.shm.budget_table import BudgetMemory, Hold, SharedBudget
+from velox.shm.budget_table import BudgetMemory, SharedBudget
 from velox.shm.leased import Demand
 from velox.shm.leased_budget import BUDGET_ROWS, LeasedBudget, LeasedBudgetTable
 
@@ -51,7 +51,7 @@ class Kept:
             budget.spend(self.hold_of(budget), 10)
             self.budgets.append(budget)
 
-    def hold_of(self, budget: SharedBudget) -> Hold:
+    def hold_of(self, budget: SharedBudget) -> int:
         hold = budget.hold(0, NOON)
         assert hold is not None
         return hold

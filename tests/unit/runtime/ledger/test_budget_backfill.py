@@ -342,7 +342,7 @@ def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: 
         hold = each.hold(nano, NOW_S)
         assert hold is not None
         each.spend(hold, nano)
-        each.release(hold)
+        each.release(hold, nano)
     store = SqliteStore(tmp_path, days=30)
     spend(store, (entry(1), 70), (entry(1), 200))
     store.close()
@@ -381,7 +381,7 @@ def test_calls_of_a_wrong_hour_count_in_the_hour_in_which_they_were_made(
         hold = budget.hold(98, at_s)
         assert hold is not None and budget.spent(at_s) == 0
         budget.spend(hold, 98)
-        budget.release(hold)
+        budget.release(hold, 98)
         calls.append(Numbered(n, made_call(n, key="", cost_nano=98, started_us=int(at_s * US))))
     store.add(Batch("0.ring", 2, calls, {}, NOON_S))
     assert budget.window(NOW_S).start_s == NOON_S, "it goes on in the hour that the clock shows"
@@ -427,7 +427,7 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
     hold = kept.hold(7, time.time())
     assert hold is not None
     kept.spend(hold, 7)
-    kept.release(hold)
+    kept.release(hold, 7)
     store = SqliteStore(tmp_path, days=30)
     spend(store, (alice, 7), (alice, 2))
     store.close()
@@ -539,7 +539,7 @@ def test_budget_that_comes_before_another_was_read_counts_calls_between_once(
     hold = row.hold(7, readings.wall_s)
     assert hold is not None
     row.spend(hold, 7)
-    row.release(hold)
+    row.release(hold, 7)
     named = recorded_key(caller_of(own(1)).id, "key-1")
     call = made_call(1, key=named, cost_nano=7, started_us=int(readings.wall_s * US) + US // 2)
     store.add(Batch("0.ring", 1, [Numbered(0, call)], {}, NOON_S))

@@ -19,7 +19,7 @@ from velox.runtime.ledger.budget_backfill import BudgetBackfill, restore_spent
 from velox.runtime.ledger.budget_snapshot import BudgetSnapshot, SnapshotError, known_rules, learn_rules, read_snapshot
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.settings import load
-from velox.shm.budget_table import BudgetMemory, BudgetTable, Hold, rule_digest
+from velox.shm.budget_table import BudgetMemory, BudgetTable, rule_digest
 from velox.shm.record_ring import RecordRing
 
 NOW_S = float(NOON_S + 60)
@@ -256,7 +256,7 @@ def test_rules_that_were_read_before_are_known_without_the_ledger_and_new_ones_a
     assert BudgetTable(again.memory, 0).budget(other, "red", "red", NOW_S).is_lacking
 
 
-def _hold(run: Start) -> Hold:
+def _hold(run: Start) -> int:
     hold = BudgetTable(run.memory, 0).budget(run.settings.budgets[0], "", "", NOW_S).hold(0, NOW_S)
     assert hold is not None
     return hold
