@@ -20,7 +20,7 @@ missing() {
 # The SDKs for Node, beside the tests that run README's example and agents with them.
 sdk_of_node() {
     cd "$(dirname "$0")/e2e/node"
-    [ -d node_modules/ai ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+    [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
 }
 
 packages=$(missing)

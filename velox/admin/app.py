@@ -18,14 +18,17 @@ from typing import Final, Protocol
 
 import orjson
 
+from velox import __version__
 from velox.admin import metrics_page
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
+from velox.admin.page_files import PageFiles
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
-from velox.admin.roles import Role, TokenCheck
+from velox.admin.roles import OPEN_FILES, Role, TokenCheck
 from velox.admin.sessions import Sessions
 from velox.admin.sign_in import SignIn, wants_html
+from velox.build import BUILD
 
 __all__ = ["PAGES", "AdminApp", "Api"]
 
@@ -35,7 +38,7 @@ PAGES: Final = frozenset(
         *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
         *("/health/liveliness", "/health/liveness", "/health/readiness"),
         *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
-        *("/sign-in", "/sign-out", "/session"),
+        *("/sign-in", "/sign-out", "/session", "/gateway"),
     }
 )
 
@@ -62,7 +65,8 @@ class AdminApp:
     profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
     its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
     context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
-    besides IP addresses and localhost. now_s: a clock that never goes back.
+    besides IP addresses and localhost. address: where the gateway listens for clients. now_s: a clock that never goes
+    back.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class AdminApp:
         host_names: frozenset[str] = frozenset(),
         tls: Callable[[], ssl.SSLContext] | None = None,
         api: Api | None = None,
+        address: str = "",
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tls: Final = tls
@@ -89,6 +94,8 @@ class AdminApp:
         self._profiles = profiles
         self._reload = reload
         self._api = api
+        self._address: Final = address
+        self._files: Final = PageFiles(OPEN_FILES)
         self._token = TokenCheck(token, viewer_token, Sessions(now_s))
         self._sign_in = SignIn(self._token, is_secure=tls is not None)
 
@@ -114,7 +121,9 @@ class AdminApp:
             return await self._api.reply(request, self._token.role_of(request))
         match request.path:
             case "/":
-                return await self._index(request)
+                return self._files.frame(request) if wants_html(request) else await self._index(request)
+            case "/gateway":
+                return await self._gateway()
             case "/metrics":
                 page = await asyncio.get_running_loop().run_in_executor(self._renderer, self._metrics)
                 return Reply(200, page, metrics_page.CONTENT_TYPE.decode())
@@ -136,15 +145,29 @@ class AdminApp:
                 return await self._index(request)
             case "/debug/pprof/profile" if self._profiles is not None:
                 return await self._profiles.reply(request)
+            case path if path.startswith(OPEN_FILES):
+                return self._files.reply(request)
             case _:
                 raise RefusalError(404, "there is no such page; / lists what there is")
 
     async def _index(self, request: AdminRequest) -> Reply:
         has_profiles, has_tls = self._profiles is not None, self.tls is not None
-        found = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
-        problems = [*self._ready().reasons, *found]
-        session = self._sign_in.sign_out_form(request)
+        problems, session = await self._all_problems(), self._sign_in.sign_out_form(request)
         return index_page(request, with_profiles=has_profiles, problems=problems, has_tls=has_tls, session=session)
+
+    async def _gateway(self) -> Reply:
+        fields = {
+            "version": __version__,
+            "build": BUILD,
+            "address": self._address,
+            "profiles": self._profiles is not None,
+            "problems": await self._all_problems(),
+        }
+        return _json(200, fields)
+
+    async def _all_problems(self) -> list[str]:
+        found = await asyncio.get_running_loop().run_in_executor(self._renderer, self._problems)
+        return [*self._ready().reasons, *found]
 
 
 def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:

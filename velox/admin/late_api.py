@@ -10,7 +10,7 @@ from typing import Final
 
 from velox.admin.app import PAGES, Api
 from velox.admin.message import AdminRequest, Reply
-from velox.admin.roles import Role
+from velox.admin.roles import OPEN_FILES, Role
 
 __all__ = ["LateApi"]
 
@@ -27,7 +27,7 @@ class LateApi:
 
     def takes(self, path: str) -> bool:
         """Tell whether a path is the API's."""
-        return path not in PAGES and self._api().takes(path)
+        return path not in PAGES and not path.startswith(OPEN_FILES) and self._api().takes(path)
 
     def admit(self, request: AdminRequest, role: Role | None) -> None:
         """Refuse what is refused whatever its body is. Raises RefusalError."""

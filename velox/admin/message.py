@@ -111,13 +111,11 @@ def _is_of_another_site(headers: list[tuple[str, str]], host: str) -> bool:
 
 def reply_headers(reply: Reply) -> Headers:
     """Return the headers of a reply, without its length."""
-    headers = [
-        (b"content-type", reply.content_type.encode()),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-    ]
-    headers += [(name.lower().encode(), value.encode()) for name, value in reply.headers]
-    return headers
+    own = [(name.lower().encode(), value.encode()) for name, value in reply.headers]
+    headers = [(b"content-type", reply.content_type.encode()), (b"x-content-type-options", b"nosniff")]
+    if not any(name == b"cache-control" for name, _ in own):
+        headers.append((b"cache-control", b"no-store"))
+    return headers + own
 
 
 def escaped(text: str) -> str:

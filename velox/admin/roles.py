@@ -13,7 +13,7 @@ from typing import Final
 from velox.admin.message import AdminRequest, RefusalError
 from velox.admin.sessions import Session, Sessions
 
-__all__ = ["CSRF_HEADER", "OPEN_PAGES", "Role", "TokenCheck", "bearer_of", "cookie_name", "cookie_of"]
+__all__ = ["CSRF_HEADER", "OPEN_FILES", "OPEN_PAGES", "Role", "TokenCheck", "bearer_of", "cookie_name", "cookie_of"]
 
 # A page sends its session's CSRF token here with each change; a page of another origin can't set it.
 CSRF_HEADER: Final = "x-velox-csrf"
@@ -21,6 +21,8 @@ CSRF_HEADER: Final = "x-velox-csrf"
 # A kubelet can't be given a token. Without one these say yes or no, and nothing else.
 _LITELLMS: Final = ("/health/liveliness", "/health/liveness", "/health/readiness")
 OPEN_PAGES: Final = frozenset({"/healthz", "/livez", "/readyz", *_LITELLMS})
+# What paths of files begin with in which there is nothing of a gateway (page_files.py).
+OPEN_FILES: Final = "/page/"
 # They look for the session themselves (sign_in.py).
 _FORMS: Final = frozenset({"/sign-in", "/sign-out"})
 # These cost the workers time, or change something.
@@ -100,7 +102,7 @@ class TokenCheck:
 
         403: the token may only read.
         """
-        if request.path in OPEN_PAGES or request.path in _FORMS:
+        if request.path in OPEN_PAGES or request.path in _FORMS or request.path.startswith(OPEN_FILES):
             return
         role = self.role_of(request)
         if role is None:

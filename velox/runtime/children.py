@@ -307,6 +307,7 @@ def admin(
         host_names=settings.admin_hosts,
         tls=None if certificate is None else lambda: certificate.context,
         api=_api(settings, budgets),
+        address=listeners.url.partition(",")[0],
     )
     admin_server.run(sock, app, beat)
     return 0

@@ -1,0 +1,123 @@
+// Drives the page of the admin listener in Chromium, and writes what it saw as JSON.
+//
+//     node admin_page.mjs CHROMIUM ADMIN_URL GATEWAY_URL TOKEN FOLDER
+
+import { readFileSync } from "node:fs";
+import { chromium } from "playwright-core";
+
+const [program, admin, gateway, token, folder] = process.argv.slice(2);
+const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+const VIEWS = ["overview", "upstreams", "budgets", "accounts", "usage", "calls", "clients", "pages"];
+const HOSTILE = '<img src=x onerror="window.harmed=1">\u202e';
+const seen = { errors: [], elsewhere: [], views: {}, harmed: false };
+
+async function ask(key, model) {
+    const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
+    const body = JSON.stringify({ model, max_tokens: 3, messages: [{ role: "user", content: "hi" }] });
+    const response = await fetch(`${gateway}/v1/chat/completions`, { method: "POST", headers, body });
+    await response.arrayBuffer();
+    return response.status;
+}
+
+// A page that reports what goes wrong in it, and what it asks for from elsewhere.
+async function opened(browser, options) {
+    const context = await browser.newContext(options);
+    const page = await context.newPage();
+    page.setDefaultTimeout(20000);
+    page.on("pageerror", (error) => seen.errors.push(String(error)));
+    // A refusal of the form is an error to the console.
+    page.on("console", (line) => line.type() === "error" && !line.text().includes("401") && seen.errors.push(line.text()));
+    page.on("request", (request) => /^https?:/.test(request.url()) && !request.url().startsWith(admin) && seen.elsewhere.push(request.url()));
+    await page.goto(`${admin}/`);
+    return page;
+}
+
+async function signIn(page) {
+    await page.getByLabel("Admin token").fill(token);
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.locator(".tiles").waitFor();
+}
+
+// What axe finds (https://github.com/dequelabs/axe-core), and how wide the page is.
+async function look(page) {
+    const found = await page.evaluate(`${axe}; axe.run().then((all) => all.violations.map((each) => [each.id, each.impact]))`);
+    const [width, wide] = await page.evaluate(() => [innerWidth, document.documentElement.scrollWidth]);
+    return { axe: found, overflow: wide - width };
+}
+
+async function walk(page, name) {
+    for (const view of VIEWS) {
+        await page.goto(`${admin}/#/${view}`);
+        await page.locator(`nav a[href="#/${view}"][aria-current=page]`).waitFor();
+        // Until what the view reads is here.
+        await page.waitForFunction(() => !/Reading the/.test(document.getElementById("main").textContent));
+        seen.views[`${view} ${name}`] = await look(page);
+        await page.screenshot({ path: `${folder}/${view}-${name}.png`, fullPage: true });
+    }
+    seen.harmed ||= await page.evaluate(() => Boolean(window.harmed));
+}
+
+const browser = await chromium.launch({ executablePath: program, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+try {
+    // axe is a script that the page's own policy would not take.
+    const page = await opened(browser, { viewport: { width: 1280, height: 900 }, bypassCSP: true });
+    seen.form = await look(page);
+    await page.getByLabel("Admin token").fill("wrong");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    seen.wrong = await page.getByRole("alert").textContent();
+    await signIn(page);
+
+    await page.goto(`${admin}/#/accounts`);
+    await page.getByText("Make one").click();
+    await page.getByLabel("Id").fill("shop");
+    await page.getByLabel("Budget, dollars").fill("5");
+    await page.getByRole("button", { name: "Make", exact: true }).click();
+    const key = (await page.locator(".notice pre").textContent()).trim();
+    await page.getByRole("button", { name: "Close" }).click();
+    const until = async (status) => {
+        for (let n = 0; n < 200; n++) {
+            const found = await ask(key, "gpt-4o");
+            if (found === status) return found;
+        }
+        return 0;
+    };
+    seen.made = await until(200);
+    await page.getByRole("button", { name: "Block" }).click();
+    await page.getByText("blocked").waitFor();
+    seen.blocked = await until(401);
+    await page.getByRole("button", { name: "Unblock" }).click();
+    seen.unblocked = await until(200);
+    seen.hostile = await ask(key, HOSTILE);
+    await walk(page, "light");
+
+    await page.goto(`${admin}/#/usage`);
+    await page.getByLabel("By").selectOption("key");
+    await page.locator("tbody").getByText("shop").first().waitFor();
+    const saving = page.waitForEvent("download");
+    await page.getByRole("button", { name: "Save as CSV" }).click();
+    seen.csv = readFileSync(await (await saving).path(), "utf8");
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Admin token").waitFor();
+    seen.after = (await page.context().request.get(`${admin}/session`)).status();
+    await page.context().close();
+
+    const phone = await opened(browser, { viewport: { width: 390, height: 800 }, colorScheme: "dark", bypassCSP: true });
+    await signIn(phone);
+    await walk(phone, "phone");
+    await phone.context().close();
+
+    // With the page's own policy, and what a first look loads.
+    const strict = await opened(browser, {});
+    let loaded = 0;
+    strict.on("response", async (response) => {
+        if (new URL(response.url()).pathname.startsWith("/page/")) loaded += (await response.request().sizes()).responseBodySize;
+    });
+    await signIn(strict);
+    await strict.locator(".uplot canvas").first().waitFor();
+    await strict.goto(`${admin}/#/pages`);
+    seen.loaded = loaded;
+    await strict.context().close();
+} finally {
+    await browser.close();
+}
+console.log(JSON.stringify(seen));

@@ -1,0 +1,86 @@
+"""The page of the admin listener in a real browser: sign in, keys, each view in both themes and on a phone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.test_cors import CHROMIUM
+
+TOKEN: Final = "an-admin-token-of-a-test"
+NODE: Final = Path(__file__).parent / "node"
+_IS_HERE: Final = CHROMIUM is not None and (NODE / "node_modules/playwright-core").is_dir()
+_MOST_BYTES: Final = 120_000
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the browser saw, in one run."""
+    folder = tmp_path_factory.mktemp("page")
+    env = {
+        "VELOX_LEDGER": str(folder / "ledger"),
+        "VELOX_MANAGED_KEYS": "on",
+        "VELOX_ADMIN_TOKEN": TOKEN,
+        "VELOX_WORKERS": "2",
+    }
+    with VeloxProcess(env, ("serve", "--sim")) as velox:
+        node, chromium = shutil.which("node"), CHROMIUM
+        assert node is not None and chromium is not None
+        command = [node, "admin_page.mjs", chromium, velox.admin_url, velox.base_url, TOKEN, str(folder)]
+        done = subprocess.run(
+            command, cwd=NODE, env=os.environ, capture_output=True, text=True, timeout=240, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+pytestmark = [
+    pytest.mark.more,
+    pytest.mark.skipif(
+        not _IS_HERE and os.environ.get("CI") != "true", reason="no Chromium or Playwright: tests/install-tools.sh"
+    ),
+]
+
+
+def test_key_that_is_made_by_the_page_works_until_it_blocks_it(seen: dict[str, Any]) -> None:
+    """What the buttons say is what happens, in all workers."""
+    assert (seen["made"], seen["blocked"], seen["unblocked"]) == (200, 401, 200)
+
+
+def test_wrong_token_is_told_and_signing_out_ends_the_session(seen: dict[str, Any]) -> None:
+    """The cookie that the browser had opens nothing afterwards."""
+    assert "neither the admin token nor the viewer token" in seen["wrong"]
+    assert seen["after"] == 401
+
+
+def test_every_view_is_for_keyboards_readers_and_phones(seen: dict[str, Any]) -> None:
+    """Axe finds nothing, in light and dark; nothing is wider than the screen."""
+    assert len(seen["views"]) == 16
+    assert seen["form"] == {"axe": [], "overflow": 0}
+    assert {name: found for name, found in seen["views"].items() if found != {"axe": [], "overflow": 0}} == {}
+
+
+def test_page_fetches_nothing_from_elsewhere_and_fails_nowhere(seen: dict[str, Any]) -> None:
+    """No error in a console, also under the page's own policy; small enough for a slow line."""
+    assert seen["errors"] == [] and seen["elsewhere"] == []
+    assert 20_000 < seen["loaded"] < _MOST_BYTES
+
+
+def test_names_of_clients_are_text(seen: dict[str, Any]) -> None:
+    """A model's name that is a script is shown, and runs nowhere."""
+    assert seen["hostile"] in (200, 400, 403, 404)
+    assert not seen["harmed"]
+
+
+def test_usage_is_saved_as_csv(seen: dict[str, Any]) -> None:
+    """A line for each row, with all columns."""
+    lines = seen["csv"].split("\r\n")
+    assert lines[0].startswith('"key","calls"') and any("shop" in line for line in lines[1:])
