@@ -116,7 +116,7 @@ _MODULES: Final = (
     "net/client/ingress",
     "net/client/ingress_state",
     "net/client/plain_socket",
-    "net/turn_limit",
+    "net/turn_budget",
     "net/upstream/http1",
     "net/upstream/http2",
     "net/upstream/interface",

@@ -68,6 +68,33 @@ def _crowd(body: bytes) -> Callable[[int, float], None]:
     return run
 
 
+def _bursts(request: bytes, n: int, wait_s: float = 0.05) -> Callable[[int, float], None]:
+    """Connect often, send the same over all connections at once, read what comes, and close all; again and again.
+
+    b"": nothing is sent.
+    """
+
+    def run(port: int, until_s: float) -> None:
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+                socks = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 5)) for _ in range(n)]
+                for sock in socks:
+                    sock.sendall(request)
+                time.sleep(wait_s)
+                for sock in socks if request else ():
+                    sock.recv(MIB)
+
+    return run
+
+
+def _in_bytes(body: bytes) -> bytes:
+    """Return a request whose body comes in chunks of one byte, as many as are taken."""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+    head += "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    text = body + b" " * (3_000 - len(body))
+    return head.encode() + b"".join(b"1\r\n%c\r\n" % byte for byte in text) + b"0\r\n\r\n"
+
+
 def _in_quotes(content: bytes) -> bytes:
     """Return a request whose text is written so."""
     return _chat("TEXT").replace(b"TEXT", content)
@@ -152,6 +179,7 @@ _LINE: Final = (
     b'{"custom_id":"1","method":"POST","url":"/v1/chat/completions",'
     b'"body":{"model":"attack","messages":[{"role":"user","content":"%b"}]}}\n'
 )
+_GET: Final = f"GET /v1/nowhere HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n\r\n".encode()
 _UNKNOWN: Final = json.dumps({"type": "response.create", "model": "none", "input": "x"}).encode()
 ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
     "a stream": _chats("hi", stream=True),
@@ -172,6 +200,10 @@ ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
     "numbers of megabytes": _posts(b'{"model":"attack","messages":%b}' % (b"1" * (20 * MIB))),
     "many bodies at once": _crowd(_chat("a word " * 28_000)),
     "many bodies of small messages at once": _crowd(_conversation(180, "x")),
+    "uploads at once": _crowd(_chat("a word " * (5 * MIB // 7))),
+    "bodies in chunks of a byte": _bursts(_in_bytes(_chat("x")), 30),
+    "requests of many connections": _bursts(_GET, 900),
+    "connections that come and leave at once": _bursts(b"", 900),
     "a path of models": _gets("/v1beta/" + "models/" * 1000),
     "a path of models and colons": _gets("/v1beta/" + "models/" * 570 + ":a" * 1980),
     "a path of completions": _gets("/v1/;chat/" + "completions" * 650 + "%3bcompletions"),

@@ -15,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -286,15 +288,80 @@ def pipelined(velox: VeloxProcess, n: int) -> str:
     return "closed"
 
 
-def connections(velox: VeloxProcess, n: int) -> str:
-    """Send the same at once over 50 n connections."""
+@contextlib.contextmanager
+def connected(velox: VeloxProcess, n: int) -> Iterator[list[socket.socket]]:
+    """Connect as often."""
     port = int(velox.base_url.rpartition(":")[2])
-    one = f"GET /v1/models/unknown HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {_KEY}\r\n\r\n".encode()
     with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(50 * n)]
+        yield [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(n)]
+
+
+@contextlib.contextmanager
+def standing(velox: VeloxProcess) -> Iterator[None]:
+    """Let the worker stand still, so that what is sent meanwhile is all there in one turn of its loop."""
+    (worker,) = velox.worker_pids()
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+def connections(path: str) -> Way:
+    """Send the same at once over 50 n connections."""
+    one = f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {_KEY}\r\n\r\n".encode()
+
+    def send(velox: VeloxProcess, n: int) -> str:
+        with connected(velox, 50 * n) as socks:
+            with standing(velox):
+                for sock in socks:
+                    sock.sendall(one)
+            return str(sum(bool(sock.recv(MIB)) for sock in socks))
+
+    return send
+
+
+def leaving(velox: VeloxProcess, n: int) -> str:
+    """Close 50 n connections at once."""
+    with connected(velox, 50 * n) as socks, standing(velox):
         for sock in socks:
-            sock.sendall(one)
-        return str(sum(bool(sock.recv(MIB)) for sock in socks))
+            sock.close()
+    return _send(velox, "{}")
+
+
+def coming(velox: VeloxProcess, n: int) -> str:
+    """Connect 50 n times at once."""
+    with standing(velox), connected(velox, 50 * n):
+        pass
+    return _send(velox, "{}")
+
+
+def uploads(velox: VeloxProcess, n: int) -> str:
+    """Send 30 requests of n MiB at once."""
+    said: list[str] = []
+
+    def upload() -> None:
+        said.append(_send(velox, '{"model":"plain-x","messages":[{"role":"user","content":"%s"}]}' % ("a" * (n * MIB))))
+
+    threads = [threading.Thread(target=upload) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return min(said, default="")
+
+
+def in_bytes(velox: VeloxProcess, n: int) -> str:
+    """Send n bodies at once, each in 3,000 chunks of a byte."""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {_KEY}\r\n"
+    head += "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    body = b'{"model":"plain-x","messages":[{"role":"user","content":"%b"}]}' % (b"x" * 2_900)
+    wire = head.encode() + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    with connected(velox, n) as socks:
+        with standing(velox):
+            for sock in socks:
+                sock.sendall(wire)
+        return str(sum(b" 200 " in sock.recv(MIB) for sock in socks))
 
 
 def post(velox: VeloxProcess, path: str, body: bytes, more: Mapping[str, str] | None = None) -> str:
@@ -342,7 +409,12 @@ def ways() -> Iterator[tuple[str, Way]]:
             yield f"reply of HTTP/2 {kind}: {lane.model}, event", replies(lane, stream=True, kind=kind)
     yield "streams at once", streams
     yield "requests ahead on one connection", pipelined
-    yield "requests of many connections", connections
+    yield "requests of many connections", connections("/nowhere")
+    yield "requests for a model of many connections", connections("/v1/models/unknown")
+    yield "clients that leave at once", leaving
+    yield "clients that come at once", coming
+    yield "uploads at once", uploads
+    yield "bodies in chunks of a byte", in_bytes
     renamed = replace(next(lane for lane in LANES if lane.name == "chat to a server without a provider"), model="old-x")
     yield "request: renamed", requests(renamed)
     yield "request of messages: renamed", blocks_of("old-x")

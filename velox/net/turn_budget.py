@@ -1,7 +1,8 @@
-"""How much time of one turn of the loop the small messages of many connections take together.
+"""How much time of one turn of the loop the reads of many connections take together.
 
-A read of 64 KiB may hold ten thousand messages, and each may cost as much as a request. What does not fit into a
-turn waits for the next ones in line, so that the connections take turns, and all other work of the worker goes on.
+A read of 64 KiB may hold ten thousand messages, and each may cost as much as a request; and the loop reads all
+connections that have something before it does anything else. What does not fit into a turn waits for the next ones in
+line, so that the connections take turns, and all other work of the worker goes on.
 
 Knows: how long a turn has lasted, who is in line. Does not know: what is done with the time.
 """
@@ -29,6 +30,9 @@ class TurnWaiter(Protocol):
 class TurnLoop(Protocol):
     """What is asked of an event loop."""
 
+    def time(self) -> float:
+        """Return the same for a whole turn, for some short ones, or for a part of a long one."""
+
     def call_soon(self, callback: Callable[[], None]) -> object:
         """Call it in the next turn."""
 
@@ -36,13 +40,14 @@ class TurnLoop(Protocol):
 class TurnBudget:
     """Of all connections of one kind in a worker. clock: seconds, of any origin, that go on within a turn."""
 
-    __slots__ = ("_clock", "_line", "_loop", "_until_s")
+    __slots__ = ("_clock", "_line", "_loop", "_turn_s", "_until_s")
 
     def __init__(self, loop: TurnLoop, clock: Callable[[], float] = time.perf_counter) -> None:
         self._loop: Final = loop
         self._clock: Final = clock
         self._line: Final[deque[TurnWaiter]] = deque()
         self._until_s: float | None = None  # when this turn's time is over; None: nobody has asked in it
+        self._turn_s = 0.0  # the loop's time when has_room() was last asked and this turn had not begun
 
     def __repr__(self) -> str:
         return f"<TurnBudget {len(self._line)} in line>"
@@ -56,9 +61,23 @@ class TurnBudget:
             return True
         return self._clock() < until_s
 
+    def has_room(self) -> bool:
+        """Say whether something that has just come may begin: nobody is in line, and there is time left.
+
+        Who asks alone in a turn has both, and no clock is read for it: to ask costs a request next to nothing.
+        """
+        if self._until_s is None:
+            turn_s = self._loop.time()
+            if turn_s != self._turn_s:
+                self._turn_s = turn_s
+                return True
+        return self.has_time() and not self._line
+
     def wait(self, waiter: TurnWaiter) -> None:
-        """Call turn_came() in a later turn: once, in the order of these calls. Only after has_time() said no."""
+        """Call turn_came() in a later turn: once, in the order of these calls."""
         self._line.append(waiter)
+        if self._until_s is None:
+            self.has_time()  # there will be a next turn
 
     def _next(self) -> None:
         """Begin a turn with those in line, each of them once at most."""

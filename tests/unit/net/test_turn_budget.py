@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.unit.net.upstream_wire import Loop
 from velox.net.turn_budget import TURN_S, TurnBudget
 
@@ -60,3 +64,79 @@ def test_those_in_line_are_served_in_order_and_none_starves() -> None:
         if turns == 4:
             assert all(waiter.n_left < 6 for waiter in waiters)
     assert [waiter.n_left for waiter in waiters] == [0, 0, 0, 0]
+
+
+class Piece:
+    """One piece of work that begins when there is room for it; or `fails`."""
+
+    def __init__(self, stand: Stand, begun: list[Piece], *, fails: bool = False) -> None:
+        self.stand: Final = stand
+        self.begun: Final = begun
+        self.fails: Final = fails
+
+    def come(self) -> None:
+        if self.stand.budget.has_room():
+            self.turn_came()
+        else:
+            self.stand.budget.wait(self)
+
+    def turn_came(self) -> None:
+        self.stand.now_s += TURN_S / 4
+        self.begun.append(self)
+        if self.fails:
+            raise RuntimeError
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.floats(0.0, 0.002))
+def test_a_turn_begins_few_and_all_begin_in_the_order_in_which_they_came(bursts: list[int], later_s: float) -> None:
+    """Those in line first, then those that come in the turn; each once. The loop's time need not go on."""
+    stand = Stand()
+    begun: list[Piece] = []
+    pieces: list[Piece] = []
+    for n in [*bursts, *[0] * 60]:
+        stand.loop.now_s += later_s
+        before = len(begun)
+        stand.loop.turn()
+        for _ in range(n):
+            piece = Piece(stand, begun)
+            pieces.append(piece)
+            piece.come()
+        assert len(begun) - before <= 1 + 4, "the first one is not timed"
+    assert begun == pieces
+    assert not stand.loop.soon
+
+
+def test_who_comes_alone_reads_no_clock_and_calls_nobody() -> None:
+    """As most requests do."""
+    stand = Stand()
+    begun: list[Piece] = []
+    for n in range(10):
+        stand.loop.now_s += 0.001
+        Piece(stand, begun).come()
+        assert len(begun) == n + 1 and not stand.loop.soon
+
+
+def test_loop_whose_time_goes_on_within_a_turn_begins_no_other_turn() -> None:
+    """Each timer that is set moves it (libuv)."""
+    stand = Stand()
+    begun: list[Piece] = []
+    for _ in range(2):
+        Piece(stand, begun).come()
+    for _ in range(20):
+        stand.loop.now_s += 0.001
+        Piece(stand, begun).come()
+    assert len(begun) == 1 + 4
+    while stand.loop.soon:
+        stand.loop.turn()
+    assert len(begun) == 22
+
+
+def test_bug_of_one_keeps_no_other_in_line() -> None:
+    stand = Stand()
+    begun: list[Piece] = []
+    for fails in (True, False):
+        stand.budget.wait(Piece(stand, begun, fails=fails))
+    with pytest.raises(RuntimeError):
+        stand.loop.turn()
+    stand.loop.turn()
+    assert len(begun) == 2

@@ -40,6 +40,9 @@ __all__ = ["ClientHttp1Connection", "Http1Replies"]
 
 # What a client may send ahead while its request is being answered; more stays in the kernel (R-H1-10).
 _PIPELINE_BYTES: Final = 64 * 1024
+# Of a body in chunks, between two looks at whether there is time left: half a millisecond, if each brings one byte.
+_LINES_A_STEP: Final = 64
+_TIMED: Final = -1
 
 
 class RequestReader(RequestDecoder):
@@ -82,7 +85,7 @@ class RequestReader(RequestDecoder):
         head = self.head
         if self.waits or head is None:
             return False
-        piece = self.read_body()
+        piece = self.read_body(_LINES_A_STEP)
         if piece and (n_more := len(piece) + len(self.body or b"") - self.held_bytes) > 0:
             # Of a body in chunks nothing was taken with the head, of a long one the first bytes.
             if not self._budget.take_more(n_more, self.held_bytes):
@@ -277,6 +280,7 @@ class ClientHttp1Connection(Http1Replies):
         self._pace: Final = Pace(ingress.pace)
         self._is_new = True
         self._is_in_line = False  # for a turn of the loop
+        self._has_left = False  # which is to be seen to in that turn
 
     def __repr__(self) -> str:
         return f"<ClientHttp1Connection {self._state.name} {self._request!r}>"
@@ -372,8 +376,10 @@ class ClientHttp1Connection(Http1Replies):
         if state >= _LINGER:
             return
         request = self._request
-        if state <= _HEAD and not self.ingress.http1_turns.has_room():
+        if state <= _BODY and not self.ingress.turns.has_room():
             request.feed(data)
+            if state is _BODY:
+                self.deadline_s = self._pace.came(len(data), self.ingress.loop.time())
             self._await_turn()
             self._read_on()
             return
@@ -420,10 +426,21 @@ class ClientHttp1Connection(Http1Replies):
 
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
-        # read what is on its way.
+        # read what is on its way. A thousand that leave at once have a turn each, like those that come.
+        if self.ingress.turns.has_room():
+            if self._exchange is not None:
+                self.abort()
+            return False
+        self._has_left = True
+        self._await_turn()
+        return True
+
+    def _leave(self) -> None:
+        """End the connection of a client that has left, in its turn."""
         if self._exchange is not None:
             self.abort()
-        return False
+        elif self._transport is not None:
+            self._transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._state = _CLOSED
@@ -481,23 +498,31 @@ class ClientHttp1Connection(Http1Replies):
             self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.header_s
         if not self._is_in_line:
             self._is_in_line = True
-            self.ingress.http1_turns.wait(self)
+            self.ingress.turns.wait(self)
 
     def turn_came(self) -> None:
         """See TurnWaiter."""
         self._is_in_line = False
-        self._advance()
+        if self._has_left:
+            self._leave()
+        else:
+            self._advance(_TIMED if self._state is _BODY else 0)
 
     # -- reading a request --------------------------------------------------------------------------
 
     def _advance(self, n_body: int = 0) -> None:
-        """Go as far as the bytes that are here allow. n_body: those of an open body that have just come."""
+        """Go as far as the bytes that are here allow, and the time of this turn.
+
+        n_body: bytes of an open body that have just come; _TIMED: their time was noted when they came.
+        """
         request = self._request
         if request.waits:
             return
         if self._state < _ANSWERING:
             try:
                 is_whole = (self._state is _BODY or self._read_head()) and request.collect()
+                while request.is_behind and self.ingress.turns.has_time():
+                    is_whole = request.collect()
             except VeloxError as error:
                 self._refuse(error)
             else:
@@ -505,8 +530,11 @@ class ClientHttp1Connection(Http1Replies):
                     body, request.body = request.body, None
                     self._submit(request.head, body)
                 elif self._state is _BODY and not request.waits:
-                    now_s = self.ingress.loop.time()
-                    self.deadline_s = self._pace.came(n_body, now_s) if n_body else self._pace.begin(now_s)
+                    if n_body != _TIMED:
+                        now_s = self.ingress.loop.time()
+                        self.deadline_s = self._pace.came(n_body, now_s) if n_body else self._pace.begin(now_s)
+                    if request.is_behind:
+                        self._await_turn()
         if self._read_paused or request.buffered:
             self._read_on()
 
@@ -663,13 +691,13 @@ class ClientHttp1Connection(Http1Replies):
             successor.take(self._transport, self._request.take_rest(), self.connection_lost)
 
     def _read_on(self) -> None:
-        """Read while what waits is within its limit.
+        """Read while what waits is within its limit, and a body has its turn.
 
         That never holds an open request up: what is here of a body was taken, and half a head is less (Http1Limits).
         """
         if self._request.waits or self._state >= _LINGER:
             return
-        if self._request.buffered > _PIPELINE_BYTES:
+        if self._request.buffered > _PIPELINE_BYTES or (self._is_in_line and self._state is _BODY):
             self._pause_reading()
         elif self._read_paused:
             self._resume_reading()

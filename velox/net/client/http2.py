@@ -516,6 +516,7 @@ class ClientHttp2Connection(ClientConnection):
         self._may_move = False  # those that wait may have been given a window
         self._unread = b""  # what came and waits for a turn of the loop
         self._is_in_line = False  # for that; meanwhile nothing more is read
+        self._has_left = False  # which is to be seen to in that turn
         self._n_begun = 0
         self._retire_s = 0.0
         self._due_s = 0.0  # loop time: of the state; 0: none
@@ -621,13 +622,13 @@ class ClientHttp2Connection(ClientConnection):
             return
         if self._is_in_line:
             self._unread += data
-        elif len(data) > _FIRST_READ_BYTES:
-            self._unread = data
-            self._read()
-        else:
+        elif len(data) <= _FIRST_READ_BYTES and self.ingress.turns.has_room():
             self.engine.receive(data, self.ingress.loop.time())
             # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends.
             self.flush_soon()
+        else:
+            self._unread = data
+            self._read()
 
     def _read(self) -> None:
         """Go through what has come, while there is time for it in this turn of the loop."""
@@ -647,6 +648,9 @@ class ClientHttp2Connection(ClientConnection):
     def turn_came(self) -> None:
         """See TurnWaiter."""
         self._is_in_line = False
+        if self._has_left:
+            self._end_left()
+            return
         self._read()
         if not (self._is_in_line or self.is_write_paused or self._transport is None):
             self._transport.resume_reading()
@@ -654,9 +658,22 @@ class ClientHttp2Connection(ClientConnection):
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left, as over HTTP/1.1 (R-CANCEL-1); streams have an
         # end of their own for a request that is whole.
+        if self.ingress.turns.has_room():
+            if self._streams:
+                self.abort()
+            return False
+        self._has_left = True
+        if not self._is_in_line:
+            self._is_in_line = True
+            self.ingress.turns.wait(self)
+        return True
+
+    def _end_left(self) -> None:
+        """End the connection of a client that has left, in its turn."""
         if self._streams:
             self.abort()
-        return False
+        elif self._transport is not None:
+            self._transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._state = _State.CLOSED

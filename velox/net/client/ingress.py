@@ -17,6 +17,7 @@ from velox.net.client.http2 import ClientHttp2Connection
 from velox.net.client.ingress_state import IngressState, PausedConnection, WatchedConnection
 from velox.net.client.plain_socket import PlainSocket, read_view
 from velox.net.client.preface_detector import PrefaceDetector
+from velox.net.turn_budget import TurnBudget
 from velox.net.yielding_sweep import YieldingSweep
 from velox.protocol.http1.request import Http1Limits
 from velox.protocol.http2.engine import EngineFactory
@@ -44,6 +45,7 @@ class Ingress(IngressState):
         guarded: frozenset[str] = frozenset(),
         http2: EngineFactory | None = None,
         idlest_gives_way: bool = False,
+        turns: TurnBudget | None = None,
     ) -> None:
         """http2: what makes the engines of clients that speak it; None: none may.
 
@@ -59,6 +61,7 @@ class Ingress(IngressState):
             max_per_address=max_per_address,
             guarded=guarded,
             make_room=self._end_idlest if idlest_gives_way else None,
+            turns=turns,
         )
         self._read_view: Final = read_view()
         self._http2: Final = http2

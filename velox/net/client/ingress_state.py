@@ -14,7 +14,6 @@ from velox.net.application import Application, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.connection_limiter import ConnectionLimiter
 from velox.net.turn_budget import TurnBudget
-from velox.net.turn_limit import TurnLimit
 from velox.policy.pace import PaceRules
 from velox.protocol.http1.request import HeadReader, Http1Limits
 from velox.protocol.http2.head_reader import Http2HeadReader
@@ -68,8 +67,9 @@ class IngressState:
         max_per_address: int,
         guarded: frozenset[str],
         make_room: Callable[[], bool] | None,
+        turns: TurnBudget | None = None,
     ) -> None:
-        """max_per_address: 0 for no such limit. make_room: see ConnectionLimiter.
+        """max_per_address: 0 for no such limit. make_room: see ConnectionLimiter. turns: None for some of its own.
 
         guarded: addresses of this gateway, at which the Host of a browser must be one of its own.
         """
@@ -80,8 +80,7 @@ class IngressState:
         self.timeouts: Final = timeouts
         self.budget: Final = budget
         self.loop: Final = loop
-        self.turns: Final = TurnBudget(loop)  # of what HTTP/2 clients send
-        self.http1_turns: Final = TurnLimit(loop)  # of requests over HTTP/1.1
+        self.turns: Final = turns or TurnBudget(loop)  # of all that clients send
         self.pace: Final = PaceRules(timeouts.body_s, timeouts.min_rate_bytes)
         self.least_taken_bytes: Final = round(timeouts.min_rate_bytes * timeouts.write_s)
         self.limiter: Final = ConnectionLimiter(max_connections, max_per_address, make_room)

@@ -6,7 +6,9 @@ OpenSSL is used over memory BIOs, as asyncio and uvloop do; the loop sees a plai
 the application nothing of a connection before its handshake has ended well: it could be neither counted nor bounded,
 and a request in plain text could get no answer. It is cheaper, too (docs/decisions/0014).
 
-    what comes    one read of the socket brings all records that have arrived; they go up as one piece
+    what comes    one read of the socket brings all records that have arrived; they go up as one piece. A handshake, or
+                  many records, that come in a turn of the loop whose time is over wait for a later one as they are
+                  (net/turn_budget.py); the socket is not read meanwhile
     what goes     each write becomes records at once; only the socket's own buffer holds what the client has not taken,
                   so the limits of a plain connection hold for this one
     how it ends   close(), write_eof(): close_notify, then FIN. abort(): a reset and no close_notify, so that a reply
@@ -33,6 +35,8 @@ __all__ = ["TlsConnection", "TlsIngress"]
 _HANDSHAKE: Final = 0x16
 # The most that a record holds; one SSL_read brings one record.
 _RECORD_BYTES: Final = 16 * 1024
+# What is decrypted whatever the time of this turn: less than the request in it costs.
+_SHORT_BYTES: Final = 4096
 # What one read of the socket takes. OpenSSL's BIOs never shrink, so this also bounds what an idle connection holds.
 _READ_BYTES: Final = 64 * 1024
 
@@ -87,6 +91,8 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         self._is_in = False  # counted by the limiter, until the connection above is
         self._state = _State.NEW
         self._write_paused = False
+        self._unread = b""  # while it is in line for a turn of the loop
+        self._is_in_line = False
 
     def __repr__(self) -> str:
         return f"<TlsConnection {self._state.name} {self._above!r}>"
@@ -128,15 +134,36 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
+        is_short = nbytes <= _SHORT_BYTES and self._state is _State.OPEN
+        if (is_short or self._shared.ingress.turns.has_room()) and not self._is_in_line:
+            self._take(self._view[:nbytes])
+            return
+        self._unread += self._view[:nbytes]
+        if not self._is_in_line:
+            self._is_in_line = True
+            self._shared.ingress.turns.wait(self)
+            self._steer_reading()
+
+    def turn_came(self) -> None:
+        """See TurnWaiter."""
+        self._is_in_line = False
+        data, self._unread = self._unread, b""
+        self._steer_reading()
+        self._take(memoryview(data))
+
+    def is_reading(self) -> bool:
+        return not self._is_in_line and super().is_reading()
+
+    def _take(self, data: memoryview) -> None:
         state = self._state
         if state is _State.OPEN:
-            self._incoming.write(self._view[:nbytes])
+            self._incoming.write(data)
             self._read()
         elif state is _State.HANDSHAKE:
-            self._incoming.write(self._view[:nbytes])
+            self._incoming.write(data)
             self._shake_hands()
         elif state is _State.NEW:
-            self._begin(nbytes)
+            self._begin(data)
 
     def eof_received(self) -> bool:
         if self._above is not None:
@@ -166,9 +193,8 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
 
     # -- the handshake --------------------------------------------------------------------------------
 
-    def _begin(self, n_bytes: int) -> None:
+    def _begin(self, data: memoryview) -> None:
         """Take the first bytes of all: only a handshake may be there."""
-        data = self._view[:n_bytes]
         if data[0] != _HANDSHAKE:
             if is_http(bytes(data[:8])):
                 self._write_raw(PLAIN_HTTP_REPLY)

@@ -14,7 +14,9 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.protocol.heads.fields import TOKEN, framing_error
 
-__all__ = ["ChunkedDecoder"]
+__all__ = ["ALL_LINES", "ChunkedDecoder"]
+
+ALL_LINES: Final = 1 << 60
 
 # A size with its extensions (R-H1-5); what real clients send takes 6 bytes.
 _SIZE_LINE_BYTES: Final = 256
@@ -38,10 +40,11 @@ class _State(enum.Enum):
 class ChunkedDecoder:
     """Decodes one chunked body out of a buffer that its owner holds.
 
-    complete: the last chunk and the trailers have been read.
+    complete: the last chunk and the trailers have been read. is_behind: decode() has stopped at the most lines that it
+    was to read.
     """
 
-    __slots__ = ("_body_bytes", "_left", "_limit", "_overhead", "_state")
+    __slots__ = ("_body_bytes", "_left", "_limit", "_overhead", "_state", "is_behind")
 
     def __init__(self, body_limit: int) -> None:
         self._limit = body_limit
@@ -49,19 +52,22 @@ class ChunkedDecoder:
         self._overhead = 0
         self._left = 0
         self._state = _State.SIZE
+        self.is_behind = False
 
     @property
     def complete(self) -> bool:
         """True when nothing of this body is missing."""
         return self._state is _State.DONE
 
-    def decode(self, buffer: bytes | bytearray, at: int) -> tuple[bytes, int]:
+    def decode(self, buffer: bytes | bytearray, at: int, most_lines: int = ALL_LINES) -> tuple[bytes, int]:
         """Decode from buffer[at:]; return the body's bytes and where the next call begins.
 
+        most_lines: sizes of chunks and trailers; each costs the same, however few bytes it brings.
         Raises VeloxError: BAD_FRAMING, or BODY_TOO_LARGE once a chunk is announced that exceeds the limit.
         """
         parts: list[bytes] = []
         end = len(buffer)
+        self.is_behind = False
         while at < end or self._state is _State.DATA_END:
             if self._state is _State.DATA:
                 take = min(self._left, end - at)
@@ -80,7 +86,11 @@ class ChunkedDecoder:
                 self._state = _State.SIZE
             elif self._state is _State.DONE:
                 break
+            elif not most_lines:
+                self.is_behind = True
+                break
             else:
+                most_lines -= 1
                 line = self._line(buffer, at)
                 if line is None:
                     break

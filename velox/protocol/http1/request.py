@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from velox.heads import RequestHead
 from velox.protocol.heads.fields import framing_error
-from velox.protocol.http1.chunked import ChunkedDecoder
+from velox.protocol.http1.chunked import ALL_LINES, ChunkedDecoder
 from velox.protocol.http1.request_head import (
     REQUEST_LINE_EXTRA,
     HeadReader,
@@ -153,15 +153,21 @@ class RequestDecoder:
         """Read nothing more: the request that was read last is the connection's last."""
         self._drop()
 
-    def read_body(self) -> bytes:
+    @property
+    def is_behind(self) -> bool:
+        """True when read_body() has left something of a body for which it was to read too many lines."""
+        return self._chunked is not None and self._chunked.is_behind
+
+    def read_body(self, most_lines: int = ALL_LINES) -> bytes:
         """Return, and consume, the body bytes that are there now; b"" if none are.
 
+        most_lines: of a body in chunks, which may be of a byte each. Then is_behind says whether there is more.
         Raises VeloxError with close=True: BAD_FRAMING, or BODY_TOO_LARGE for a chunked body over the limit.
         """
         if self.body_complete:
             return b""
         if self._chunked is not None:
-            body = self._read_chunks(self._chunked)
+            body = self._read_chunks(self._chunked, most_lines)
         else:
             part, left = self._buffer, self._left
             if self._at or len(part) > left:
@@ -178,9 +184,9 @@ class RequestDecoder:
             self._at = 0
         return body
 
-    def _read_chunks(self, chunked: ChunkedDecoder) -> bytes:
+    def _read_chunks(self, chunked: ChunkedDecoder, most_lines: int) -> bytes:
         try:
-            body, self._at = chunked.decode(self._buffer, self._at)
+            body, self._at = chunked.decode(self._buffer, self._at, most_lines)
         except Exception:
             self._spent = True
             self._end_body()

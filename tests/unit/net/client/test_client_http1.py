@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Final, cast
 
 import pytest
@@ -17,7 +18,7 @@ from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import FIRST_BYTES, BodyBudget
 from velox.net.client.http1 import ClientHttp1Connection
 from velox.net.client.ingress import Ingress
-from velox.net.turn_limit import MOST_A_TURN
+from velox.net.turn_budget import TURN_S, TurnBudget
 from velox.protocol.http1.request import Http1Limits
 from velox.types import ANYONE, Caller
 
@@ -107,6 +108,8 @@ class Story:
         max_connections: int = 9,
     ) -> None:
         self._own = own
+        self.tick_s = 0.0  # how much later it is each time that the clock of turns is read
+        self.clock_s = 5.0
         self.loop: Final = Loop()
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.app: Final = App(self.loop, at_once=at_once)
@@ -120,6 +123,7 @@ class Story:
             loop,
             max_connections=max_connections,
             guarded=guarded,
+            turns=TurnBudget(self.loop, self._clock),
         )
         self._connect()
         if knows:
@@ -131,6 +135,10 @@ class Story:
             self.app.refuses = True
             self.app.asked.clear()
             self.app.refused.clear()
+
+    def _clock(self) -> float:
+        self.clock_s += self.tick_s
+        return self.clock_s
 
     def _connect(self) -> None:
         self.connection = ClientHttp1Connection(self.ingress)
@@ -306,38 +314,58 @@ def test_long_body_that_is_whole_is_one_like_any_other() -> None:
     assert story.budget.taken_bytes == 0 and story.connection.is_idle
 
 
-N_AT_ONCE = 3 * MOST_A_TURN + 5
+MOST_A_TURN: Final = 32  # questions for time, of which each takes as long
+N_AT_ONCE: Final = 3 * MOST_A_TURN + 5
 
 
 class Crowd(Story):
     """Many connections, each of which sends something in the same turn of the loop."""
 
-    def __init__(self, wire: bytes) -> None:
-        super().__init__(at_once=True, max_connections=N_AT_ONCE + 1)
+    def __init__(self, wire: bytes, *, at_once: bool = True, budget: int = BUDGET, body_bytes: int = 1000) -> None:
+        super().__init__(at_once=at_once, max_connections=N_AT_ONCE + 1, budget=budget, body_bytes=body_bytes)
         self.each: list[tuple[ClientHttp1Connection, Wire]] = []
         for _ in range(N_AT_ONCE):
             self._connect()
             self.each.append((self.connection, self.transport))
-        for connection, _ in self.each:
-            connection.data_received(wire)
+        self.loop.now_s += 1.0
+        self.tick_s = TURN_S / MOST_A_TURN
+        self.send(wire)
 
-    def turns(self) -> list[int]:
-        """Turn the loop until nothing moves any more; return how many requests were begun by then, turn by turn."""
-        counts = [len(self.app.asked)]
+    def send(self, wire: bytes) -> None:
+        """Let it come from each that is read."""
+        for connection, transport in self.each:
+            if transport.is_reading():
+                connection.data_received(wire)
+
+    def turns(self, count: Callable[[], int] | None = None) -> list[int]:
+        """Turn the loop until nothing moves any more; return the count turn by turn, of requests that were begun."""
+        count = count or (lambda: len(self.app.asked))
+        counts = [count()]
         while self.loop.soon:
             self.loop.turn()
-            counts.append(len(self.app.asked))
+            counts.append(count())
         return counts
+
+
+def steps(counts: list[int]) -> list[int]:
+    return [after - before for before, after in itertools.pairwise([0, *counts])]
 
 
 @pytest.mark.parametrize("wire", [WIRES[0], WIRES[2], b"\r\n" + WIRES[0], WIRES[4]])
 def test_requests_of_many_connections_begin_in_several_turns(wire: bytes) -> None:
     """A thousand that came together held the loop for 10 ms. Each is answered, in the order in which they came."""
     crowd = Crowd(wire)
+    ended: list[int] = []
+    counts = crowd.turns(lambda: ended.extend(n for n in answered(crowd) if n not in ended) or len(ended))
 
-    assert crowd.turns() == [min(n * MOST_A_TURN, N_AT_ONCE) for n in range(1, 5)]
+    assert MOST_A_TURN <= max(steps(counts)) <= MOST_A_TURN + 2
+    assert ended == list(range(N_AT_ONCE))
     assert all(bytes(wire.sent).count(b" 200 ") == 1 for _, wire in crowd.each)
     assert all(connection.is_idle for connection, _ in crowd.each)
+
+
+def answered(crowd: Crowd) -> list[int]:
+    return [n for n, (_, wire) in enumerate(crowd.each) if wire.sent]
 
 
 def test_requests_sent_ahead_over_many_connections_begin_in_several_turns() -> None:
@@ -345,7 +373,79 @@ def test_requests_sent_ahead_over_many_connections_begin_in_several_turns() -> N
     counts = crowd.turns()
 
     assert counts[-1] == 3 * N_AT_ONCE
-    assert max(b - a for a, b in itertools.pairwise(counts)) <= MOST_A_TURN
+    assert max(steps(counts)) <= MOST_A_TURN + 2
+
+
+def test_bodies_of_many_connections_are_read_in_several_turns() -> None:
+    """Each was read up to 32 times in a turn, 64 KiB at a time: 30 uploads held the loop for up to 130 ms."""
+    part, n_parts = bytes(64 * 1024), 4
+    head = b"POST /v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (LINES, len(part) * n_parts)
+    crowd = Crowd(head, at_once=False, budget=LARGE, body_bytes=LARGE)
+    crowd.turns()
+
+    left, n_read, turns = dict.fromkeys(range(N_AT_ONCE), n_parts), 0, 0
+    while len(crowd.app.asked) < N_AT_ONCE:
+        for n, (connection, wire) in enumerate(crowd.each):
+            while left[n] and wire.is_reading():  # as the loop does
+                left[n] -= 1
+                connection.data_received(part)
+        crowd.loop.turn()
+        waiting = sum(connection._request.buffered for connection, _ in crowd.each)
+        assert waiting <= N_AT_ONCE * len(part), "each is read once more at most, and then not until its turn"
+        before, n_read = n_read, (n_parts * N_AT_ONCE - sum(left.values())) * len(part) - waiting
+        assert n_read - before <= 2 * (MOST_A_TURN + 2) * len(part), "of what comes, and of what waits"
+        turns += 1
+        assert turns < n_parts * N_AT_ONCE, "it does not end"
+    assert {body for _, body in crowd.app.asked} == {part * n_parts}
+    crowd.turns()
+    assert crowd.budget.taken_bytes == 0
+
+
+def test_chunks_of_one_byte_are_read_in_several_turns() -> None:
+    """Three thousand of them, more than which are refused, held the loop for 26 ms: of each connection."""
+    text = bytes(range(97, 117)) * 140
+    head = b"POST /v1/x HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n" % LINES
+    wire = b"".join(b"1\r\n%c\r\n" % byte for byte in text) + b"0\r\n\r\n"
+    crowd = Crowd(head, at_once=False, budget=LARGE, body_bytes=LARGE)
+    crowd.turns()
+
+    crowd.send(wire)
+    counts = crowd.turns(lambda: sum(len(wire) - connection._request.buffered for connection, _ in crowd.each))
+    assert max(steps(counts)) <= (MOST_A_TURN + 2) * 64 * len(b"1\r\na\r\n") + 2 * len(wire)
+    assert len(counts) > N_AT_ONCE * len(text) // 64 // (MOST_A_TURN + 2)
+    assert [body for _, body in crowd.app.asked] == [text] * N_AT_ONCE
+    crowd.turns()
+    assert crowd.budget.taken_bytes == 0
+
+
+def test_body_that_waits_for_its_turn_has_kept_its_pace() -> None:
+    """It came in time: what counts is when it came, not when it is read."""
+    crowd = Crowd(WIRES[2][:-5], at_once=False, budget=LARGE)
+    crowd.turns()
+    crowd.loop.now_s += 14.0
+    crowd.send(b"hel")
+    late, _ = crowd.each[-1]
+    assert late.deadline_s > crowd.loop.now_s + 10.0
+    crowd.turns()
+    assert late.deadline_s > crowd.loop.now_s + 10.0
+    crowd.send(b"lo")
+    crowd.turns()
+    assert {body for _, body in crowd.app.asked} == {b"hello"}
+
+
+@pytest.mark.parametrize("n_asked", [0, 1])
+def test_many_clients_that_leave_at_once_have_a_turn_each(n_asked: int) -> None:
+    """A thousand that left together held the loop for 30 ms, and their upstreams' requests came on top."""
+    crowd = Crowd(WIRES[0] * n_asked, at_once=False)
+    while n_asked and len(crowd.app.asked) < N_AT_ONCE:
+        crowd.loop.turn()
+    crowd.loop.now_s += 1.0
+    closed = [connection.eof_received() for connection, _ in crowd.each]
+
+    assert closed.count(False) <= MOST_A_TURN + 2
+    counts = crowd.turns(lambda: sum(wire.is_closed for _, wire in crowd.each))
+    assert max(steps(counts)) <= MOST_A_TURN + 2
+    assert all(wire.is_closed for (_, wire), stays in zip(crowd.each, closed, strict=True) if stays)
 
 
 def test_client_that_leaves_before_its_turn_is_not_served() -> None:
@@ -370,5 +470,5 @@ def test_what_is_left_of_a_request_that_waits_for_its_turn_is_no_other_request()
     for connection, _ in crowd.each:
         connection.data_received(WIRES[2][-3:])
 
-    assert crowd.turns()[-1] == N_AT_ONCE
-    assert {body for _, body in crowd.app.asked} == {b"hello"}
+    crowd.turns()
+    assert [body for _, body in crowd.app.asked] == [b"hello"] * N_AT_ONCE
