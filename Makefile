@@ -21,7 +21,7 @@ MORE := bench/tests tests/canary tests/engine tests/floods tests/fuzz tests/h2sp
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release-tools engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release release-tools engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -172,6 +172,9 @@ imports: $(INSTALLED)
 $(INSTALLED): requirements.lock requirements-dev.lock pyproject.toml
 	@PYTHON="$(PYTHON)" deploy/make-venv.sh
 	@touch $@
+
+release: dist release-tools  ## What a release has besides, in dist/: bill of materials, licences, digests; RELEASE_KEY=FILE signs them (docs/releasing.md)
+	PYTHONPATH=.release $(BIN)/python -m deploy.release dist
 
 lock:  ## Write the lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh

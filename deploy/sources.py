@@ -25,13 +25,15 @@ def source_date(environ: Mapping[str, str]) -> int:
     """Return the time that built files get, in seconds since 1970.
 
     It is SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/), else that of the last commit,
-    else, outside a clone, 1980-01-01. Raises ValueError for a SOURCE_DATE_EPOCH that is no number.
+    else, outside a clone, 1980-01-01. Raises SystemExit for a SOURCE_DATE_EPOCH that is no number.
     """
     given = environ.get("SOURCE_DATE_EPOCH", "")
     if not given and (ROOT / ".git").exists() and shutil.which("git"):
         # safe.directory: a clone that belongs to somebody else is only read here.
         command = ["git", "-c", f"safe.directory={ROOT}", "log", "-1", "--format=%ct"]
         given = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    if given and not given.isdecimal():
+        raise SystemExit(f"SOURCE_DATE_EPOCH={given!r}: expected seconds since 1970")
     return max(int(given), _OLDEST) if given else _OLDEST
 
 
