@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_wrong_token_is_told_and_signing_out_ends_the_session(seen: dict[str, An
 
 def test_every_view_is_for_keyboards_readers_and_phones(seen: dict[str, Any]) -> None:
     """Axe finds nothing, in light and dark; nothing is wider than the screen."""
-    assert len(seen["views"]) == 16
+    assert len(seen["views"]) == 18
     assert seen["form"] == {"axe": [], "overflow": 0}
     assert {name: found for name, found in seen["views"].items() if found != {"axe": [], "overflow": 0}} == {}
 
@@ -84,3 +85,13 @@ def test_usage_is_saved_as_csv(seen: dict[str, Any]) -> None:
     """A line for each row, with all columns."""
     lines = seen["csv"].split("\r\n")
     assert lines[0].startswith('"key","calls"') and any("shop" in line for line in lines[1:])
+
+
+def test_playground_streams_an_answer_and_says_what_it_took(seen: dict[str, Any]) -> None:
+    """Through the gateway, with a client's key: its limits count, and so does a key that is none."""
+    streamed, plain = seen["played"]["true"], seen["played"]["false"]
+    assert streamed["text"] and streamed["text"] == plain["text"]
+    for answer in (streamed, plain):
+        assert answer["Tokens out"] == "12" and answer["Upstream"] == "default"
+        assert re.fullmatch("[0-9.]+ (ms|s)", answer["First token"])
+    assert "key" in seen["refused"]

@@ -23,6 +23,7 @@ from velox.admin import metrics_page
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.page_files import PageFiles
+from velox.admin.playground import Playground
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
 from velox.admin.roles import OPEN_FILES, Role, TokenCheck
@@ -38,7 +39,7 @@ PAGES: Final = frozenset(
         *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
         *("/health/liveliness", "/health/liveness", "/health/readiness"),
         *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
-        *("/sign-in", "/sign-out", "/session", "/gateway"),
+        *("/sign-in", "/sign-out", "/session", "/gateway", "/playground"),
     }
 )
 
@@ -65,8 +66,8 @@ class AdminApp:
     profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
     its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
     context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
-    besides IP addresses and localhost. address: where the gateway listens for clients. now_s: a clock that never goes
-    back.
+    besides IP addresses and localhost. address: where the gateway listens for clients. playground: asks it; None:
+    nobody does. now_s: a clock that never goes back.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class AdminApp:
         tls: Callable[[], ssl.SSLContext] | None = None,
         api: Api | None = None,
         address: str = "",
+        playground: Playground | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tls: Final = tls
@@ -95,6 +97,7 @@ class AdminApp:
         self._reload = reload
         self._api = api
         self._address: Final = address
+        self._playground: Final = playground
         self._files: Final = PageFiles(OPEN_FILES)
         self._token = TokenCheck(token, viewer_token, Sessions(now_s))
         self._sign_in = SignIn(self._token, is_secure=tls is not None)
@@ -139,6 +142,8 @@ class AdminApp:
                 return _json(200 if ready else 503, {"status": "healthy" if ready else "unhealthy"})
             case "/sign-in" | "/sign-out" | "/session":
                 return self._sign_in.reply(request)
+            case "/playground" if self._playground is not None:
+                return await self._playground.reply(request)
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
@@ -161,6 +166,7 @@ class AdminApp:
             "build": BUILD,
             "address": self._address,
             "profiles": self._profiles is not None,
+            "playground": self._playground is not None,
             "problems": await self._all_problems(),
         }
         return _json(200, fields)

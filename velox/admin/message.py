@@ -11,7 +11,7 @@ Sec-Fetch-Site, W3C Fetch Metadata §2.3).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -24,7 +24,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 
 # What is done at these, by POST only.
-_ACTIONS: Final = frozenset({"/reload", "/sign-in", "/sign-out"})
+_ACTIONS: Final = frozenset({"/reload", "/sign-in", "/sign-out", "/playground"})
 # The workers do something for these.
 _COSTLY: Final = frozenset({"/debug/pprof/profile"})
 _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
@@ -33,12 +33,16 @@ _PORT: Final = re.compile(":[0-9]+$")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. body None: a HEAD's, whose length nobody knows without doing the work."""
+    """One answer. body None: a HEAD's, whose length nobody knows without doing the work.
+
+    stream: what the body is instead, in pieces that are sent as they come.
+    """
 
     status: int
     body: bytes | None
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
+    stream: AsyncGenerator[bytes] | None = None
 
 
 class RefusalError(Exception):

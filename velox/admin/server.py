@@ -13,12 +13,13 @@ is served where (app.py), or how requests are read (net/client/).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +28,7 @@ import uvloop
 from velox.admin.app import AdminApp
 from velox.admin.message import AdminRequest, RefusalError, Reply, read_request, reply_headers
 from velox.errors import Reason, VeloxError
-from velox.heads import RequestHead
+from velox.heads import Headers, RequestHead
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.connection import ClientConnection
@@ -154,6 +155,10 @@ class AdminServer:
             self._logger.error("an admin page failed: %(error)s", {"error": crash_text(exc)})
             return Reply(500, b"this page failed; the log says why\n")
 
+    def stream_failed(self, exc: Exception) -> None:
+        """Record that a reply ended before its end."""
+        self._logger.warning("a reply of the admin listener was cut: %(error)s", {"error": type(exc).__name__})
+
     def renew(self, client: Client) -> None:
         """Note that a client is answered now: it gives way after those that were answered before."""
         if isinstance(client, ClientConnection):
@@ -171,6 +176,8 @@ class _AdminExchange:
         self._request: Final = request
         self._server: Final = server
         self._left = memoryview(b"")  # what was not written yet of the reply
+        self._may_write: Final = asyncio.Event()
+        self._may_write.set()
         self._task: Final = server.begin(self._answer())
 
     def __repr__(self) -> str:
@@ -182,10 +189,12 @@ class _AdminExchange:
         self._task.cancel()
 
     def client_paused(self) -> None:
-        """Nothing is to be stopped: the reply is here, and is written as the client takes it."""
+        """Wait with a stream; a reply that is here is written as the client takes it."""
+        self._may_write.clear()
 
     def client_resumed(self) -> None:
         """Write more of the reply."""
+        self._may_write.set()
         if self._left:
             self._write_on()
 
@@ -193,7 +202,9 @@ class _AdminExchange:
         reply = await self._server.reply(self._request)
         client, body, headers = self._client, reply.body, reply_headers(reply)
         self._server.renew(client)
-        if body is None:
+        if reply.stream is not None:
+            await self._send_stream(reply.status, headers, reply.stream)
+        elif body is None:
             client.begin_reply(reply.status, headers, None, b"", True, has_body=False)
             client.finish()
         elif self._request.is_head or len(body) <= _PIECE_BYTES:
@@ -202,6 +213,21 @@ class _AdminExchange:
             self._left = memoryview(body)[_PIECE_BYTES:]
             client.begin_reply(reply.status, headers, len(body), body[:_PIECE_BYTES], False, has_body=True)
             self._write_on()
+
+    async def _send_stream(self, status: int, headers: Headers, stream: AsyncGenerator[bytes]) -> None:
+        client = self._client
+        async with contextlib.aclosing(stream):
+            client.begin_reply(status, headers, None, b"", False, has_body=True)
+            try:
+                async for piece in stream:
+                    client.body(piece, False)
+                    await self._may_write.wait()
+            except Exception as exc:  # the head has gone: a client sees by its missing end that something is missing
+                self._server.stream_failed(exc)
+                client.cut(b"")
+                return
+        client.body(b"", True)
+        client.finish()
 
     def _write_on(self) -> None:
         client = self._client

@@ -23,6 +23,8 @@ from velox.admin import server as admin_server
 from velox.admin.app import AdminApp, Api
 from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.late_api import LateApi
+from velox.admin.message import Reply
+from velox.admin.playground import Playground, SendChat
 from velox.admin.pprof import ProfilePage
 from velox.admin.problems import problems
 from velox.admin.reload import ReloadAnswers, ReloadPage
@@ -308,9 +310,25 @@ def admin(
         tls=None if certificate is None else lambda: certificate.context,
         api=_api(settings, budgets),
         address=listeners.url.partition(",")[0],
+        playground=_playground(listeners.url.partition(",")[0], settings.tls_cert_file),
     )
     admin_server.run(sock, app, beat)
     return 0
+
+
+def _playground(url: str, cert: str | None) -> Playground:
+    sender: SendChat | None = None
+
+    async def send(key: str, body: bytes) -> Reply:
+        nonlocal sender
+        if sender is None:
+            # Here, not above: few gateways are ever asked by the playground.
+            from velox.runtime.playground import OwnGateway
+
+            sender = OwnGateway(url, cert).send
+        return await sender(key, body)
+
+    return Playground(send)
 
 
 def _api(settings: Settings, budgets: BudgetMemory | None) -> Api:

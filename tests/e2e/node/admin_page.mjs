@@ -7,7 +7,7 @@ import { chromium } from "playwright-core";
 
 const [program, admin, gateway, token, folder] = process.argv.slice(2);
 const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
-const VIEWS = ["overview", "upstreams", "budgets", "accounts", "usage", "calls", "clients", "pages"];
+const VIEWS = ["overview", "upstreams", "budgets", "accounts", "usage", "calls", "playground", "clients", "pages"];
 const HOSTILE = '<img src=x onerror="window.harmed=1">\u202e';
 const seen = { errors: [], elsewhere: [], views: {}, harmed: false };
 
@@ -26,7 +26,7 @@ async function opened(browser, options) {
     page.setDefaultTimeout(20000);
     page.on("pageerror", (error) => seen.errors.push(String(error)));
     // A refusal of the form is an error to the console.
-    page.on("console", (line) => line.type() === "error" && !line.text().includes("401") && seen.errors.push(line.text()));
+    page.on("console", (line) => line.type() === "error" && !/40[01]/.test(line.text()) && seen.errors.push(line.text()));
     page.on("request", (request) => /^https?:/.test(request.url()) && !request.url().startsWith(admin) && seen.elsewhere.push(request.url()));
     await page.goto(`${admin}/`);
     return page;
@@ -88,6 +88,22 @@ try {
     await page.getByRole("button", { name: "Unblock" }).click();
     seen.unblocked = await until(200);
     seen.hostile = await ask(key, HOSTILE);
+
+    await page.goto(`${admin}/#/playground`);
+    await page.getByLabel("Model").fill("gpt-4o");
+    await page.getByLabel("Key of a client").fill(key);
+    await page.getByLabel("Most tokens").fill("12");
+    seen.played = {};
+    for (const stream of [true, false]) {
+        await page.getByLabel("Stream").setChecked(stream);
+        await page.getByRole("button", { name: "Send" }).click();
+        await page.locator("pre.answer[aria-live=polite]").waitFor();
+        const tiles = await page.locator(".tile").evaluateAll((all) => all.map((each) => [each.querySelector("dt").textContent, each.querySelector("dd").textContent]));
+        seen.played[stream] = { text: await page.locator("pre.answer").textContent(), ...Object.fromEntries(tiles) };
+    }
+    await page.getByLabel("Key of a client").fill("sk-wrong");
+    await page.getByRole("button", { name: "Send" }).click();
+    seen.refused = await page.getByRole("alert").textContent();
     await walk(page, "light");
 
     await page.goto(`${admin}/#/usage`);

@@ -7,33 +7,41 @@ export class CallError extends Error {
     }
 }
 
-async function answer(response) {
+const isJson = (response) => (response.headers.get("content-type") ?? "").startsWith("application/json");
+
+// Returns a response that is no error. Throws CallError.
+async function checked(path, options) {
+    let response;
+    try {
+        response = await fetch(path, { cache: "no-store", credentials: "same-origin", ...options });
+    } catch (error) {
+        throw new CallError(0, error.name === "AbortError" ? "stopped" : "the admin listener does not answer");
+    }
+    if (response.ok) return response;
     const text = await response.text();
-    const isJson = (response.headers.get("content-type") ?? "").startsWith("application/json");
-    if (response.ok) return isJson ? JSON.parse(text) : text;
-    const message = isJson ? JSON.parse(text).error?.message : text.trim();
+    const message = isJson(response) ? JSON.parse(text).error?.message : text.trim();
     throw new CallError(response.status, message || `the gateway answered with ${response.status}`);
 }
 
 async function send(path, options) {
-    let response;
-    try {
-        response = await fetch(path, { cache: "no-store", credentials: "same-origin", ...options });
-    } catch {
-        throw new CallError(0, "the admin listener does not answer");
-    }
-    return answer(response);
+    const response = await checked(path, options);
+    return isJson(response) ? response.json() : response.text();
 }
 
 // Returns JSON as a value, other types as text. Throws CallError.
 export const read = (path, headers = {}) => send(path, { headers });
 
-// Sends a change. session: as /session gave it. Throws CallError.
-export function change(session, method, path, body) {
+function changing(session, method, body) {
     const headers = { "x-velox-csrf": session.csrf };
     if (body !== undefined) headers["content-type"] = "application/json";
-    return send(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    return { method, headers, body: body === undefined ? undefined : JSON.stringify(body) };
 }
+
+// Sends a change. session: as /session gave it. Throws CallError.
+export const change = (session, method, path, body) => send(path, changing(session, method, body));
+
+// Sends a chat request through the playground; returns the response, whose body is read as it comes. Throws CallError.
+export const chat = (session, key, body, signal) => checked("/playground", { ...changing(session, "POST", { key, body }), signal });
 
 // Returns the address of a call with its parameters; those that are empty are left out.
 export function address(path, parameters) {

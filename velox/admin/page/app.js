@@ -10,6 +10,7 @@ import { Calls } from "./views/calls.js";
 import { Clients } from "./views/clients.js";
 import { Overview } from "./views/overview.js";
 import { Pages } from "./views/pages.js";
+import { Playground } from "./views/playground.js";
 import { Upstreams } from "./views/upstreams.js";
 import { Usage } from "./views/usage.js";
 
@@ -20,6 +21,7 @@ const VIEWS = [
     ["accounts", "Keys", Accounts],
     ["usage", "Usage", Usage],
     ["calls", "Calls", Calls],
+    ["playground", "Playground", Playground],
     ["clients", "Clients", Clients],
     ["pages", "Pages", Pages],
 ];

@@ -5,19 +5,20 @@ import { read } from "../api.js";
 import { reached } from "../format.js";
 import { Failure, useLoaded } from "../parts.js";
 
-const SETUPS = (base, key, model) => [
+// [name, text] of each client.
+export const setups = (base, key, model, prompt = "Hello") => [
     ["curl", `curl ${base}/v1/chat/completions \\
   -H 'Authorization: Bearer ${key}' -H 'Content-Type: application/json' \\
-  -d '{"model": "${model}", "messages": [{"role": "user", "content": "Hello"}]}'`],
+  -d '${JSON.stringify({ model, messages: [{ role: "user", content: prompt }] }).replaceAll("'", "'\\''")}'`],
     ["OpenAI SDK, Python", `from openai import OpenAI
 
 client = OpenAI(base_url="${base}/v1", api_key="${key}")
-answer = client.chat.completions.create(model="${model}", messages=[{"role": "user", "content": "Hello"}])
+answer = client.chat.completions.create(model=${JSON.stringify(model)}, messages=[{"role": "user", "content": ${JSON.stringify(prompt)}}])
 print(answer.choices[0].message.content)`],
     ["OpenAI SDK, Node", `import OpenAI from "openai";
 
 const client = new OpenAI({ baseURL: "${base}/v1", apiKey: "${key}" });
-const answer = await client.chat.completions.create({ model: "${model}", messages: [{ role: "user", content: "Hello" }] });
+const answer = await client.chat.completions.create({ model: ${JSON.stringify(model)}, messages: [{ role: "user", content: ${JSON.stringify(prompt)} }] });
 console.log(answer.choices[0].message.content);`],
     ["Anthropic SDK, Python", `from anthropic import Anthropic
 
@@ -57,6 +58,6 @@ export function Clients() {
             <label>Key<input value=${key} size="32" autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value)} /></label>
             <label>Model<input value=${model} onInput=${(event) => setModel(event.target.value)} /></label>
         </div>
-        ${SETUPS(base, key, model).map(([name, text]) => html`<section key=${name}><h2>${name}</h2><pre tabindex="0" aria-label=${name}>${text}</pre>
+        ${setups(base, key, model).map(([name, text]) => html`<section key=${name}><h2>${name}</h2><pre tabindex="0" aria-label=${name}>${text}</pre>
             <button onClick=${() => navigator.clipboard?.writeText(text)}>Copy</button></section>`)}`;
 }
