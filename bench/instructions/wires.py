@@ -33,7 +33,7 @@ _END_HEADERS: Final = 4
 _ACK: Final = 1
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _ROOMY: Final = 2**31 - 1
-# An upstream connection times longer reads by the clock, and then reads less at a time: that can't be counted.
+# So much fits into the buffer of a new upstream connection.
 _READ_BYTES: Final = TIMED_BYTES - 1
 
 

@@ -1,7 +1,11 @@
 """Which connections go on to read in a turn of the loop: as many as are gone through in a millisecond together.
 
 The loop reads a connection up to 32 times before it looks at another one, and in one turn all that have something. Each
-read may be short and cheap: it is their sum that the others wait for.
+read may be short and cheap: it is their sum that the others wait for. What is read once the turn's time is over is to
+be short: the loop has begun with that connection, and nothing stops it before.
+
+While some wait, each has one read in a turn, then waits behind the others. Reads that cost little have half of a turn,
+and so wait behind no flood.
 
 Knows: how long reads took, who is in line. Does not know: what is done with what was read, or how reading is stopped.
 """
@@ -15,6 +19,8 @@ from typing import Final, Protocol
 from velox.net.turn_budget import TURN_S
 
 __all__ = ["ReadTurns", "TurnReader"]
+
+_SHORT_S: Final = TURN_S / 4  # of a read that costs little
 
 
 class TurnReader(Protocol):
@@ -32,17 +38,19 @@ class TurnLoop(Protocol):
 
 
 class ReadTurns:
-    """Of all connections of one kind in a worker."""
+    """Of all connections of one kind in a worker. is_over: this turn's time is spent."""
 
-    __slots__ = ("_is_due", "_line", "_spent_s")
+    __slots__ = ("_is_due", "_line", "_short", "_spent_s", "is_over")
 
     def __init__(self) -> None:
+        self.is_over = False
         self._line: Final[deque[tuple[TurnReader, float]]] = deque()
+        self._short: Final[deque[tuple[TurnReader, float]]] = deque()  # those whose reads cost little
         self._spent_s = 0.0  # in this turn
         self._is_due = False  # _next() will be called
 
     def __repr__(self) -> str:
-        return f"<ReadTurns {len(self._line)} in line>"
+        return f"<ReadTurns {len(self._line) + len(self._short)} in line>"
 
     def took(self, reader: TurnReader, seconds: float, loop: TurnLoop) -> bool:
         """Note how long it took to go through a read.
@@ -53,19 +61,25 @@ class ReadTurns:
         if not self._is_due:
             self._is_due = True
             loop.call_soon(self._next, loop)
-        if self._spent_s < TURN_S:
+        self.is_over = self._spent_s >= TURN_S
+        if not (self.is_over or self._line or self._short):
             return False
-        self._line.append((reader, seconds))
+        (self._short if seconds < _SHORT_S else self._line).append((reader, seconds))
         return True
 
     def _next(self, loop: TurnLoop) -> None:
-        """Begin a turn with the first of the line: as many as fit into it, if they take as long as they last took."""
-        line, expected_s = self._line, 0.0
+        """Begin a turn with the first of both lines: as many as fit into it, if they take as long as they last took."""
         self._spent_s = 0.0
-        while line and expected_s < TURN_S:
+        self.is_over = False
+        expected_s = self._go_on(self._short, 0.0, TURN_S / 2)
+        self._go_on(self._line, expected_s, TURN_S)
+        self._is_due = bool(self._line or self._short)
+        if self._is_due:
+            loop.call_soon(self._next, loop)
+
+    def _go_on(self, line: deque[tuple[TurnReader, float]], expected_s: float, until_s: float) -> float:
+        while line and expected_s < until_s:
             reader, seconds = line.popleft()
             expected_s += seconds
             reader.read_on()
-        self._is_due = bool(line)
-        if line:
-            loop.call_soon(self._next, loop)
+        return expected_s

@@ -316,7 +316,8 @@ class TunnelEnd(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol -----------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[: self._pace.n_bytes]
+        pace = self._pace
+        return self._view[: pace.quick_bytes if self._turns.is_over else pace.n_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         began_s = self._clock()

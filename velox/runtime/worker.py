@@ -51,6 +51,7 @@ from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
 from velox.net.upstream.connection_budget import ConnectionBudget
+from velox.net.upstream.interface import ReadBuffer
 from velox.observe.access_log import AccessLog, AccessRules, LineForm, json_line
 from velox.observe.handshake_log import HandshakeLog
 from velox.observe.log_output import open_log, own_descriptor
@@ -302,7 +303,7 @@ class WorkerContext:
 
     block: of shared memory, this process's own. sockets: to accept connections on. others_sockets: those of the other
     workers, by slot, for when they do not. channel: for requests for profiles. notify: a pipe that wakes the
-    supervisor.
+    supervisor. read_clock: times reads of upstreams, in seconds.
     """
 
     slot: int
@@ -324,6 +325,7 @@ class WorkerContext:
     configuration: ConfigSnapshot
     certificates: Certificates | None
     sim_origin: str | None
+    read_clock: Callable[[], float] = time.perf_counter
 
 
 def run_worker(context: WorkerContext) -> int:
@@ -425,6 +427,7 @@ class Worker:
             on_change=self._on_pool_change,
             authorities=Authorities(os.environ, self._loop, self._logger, partial(tell, context.block)),
             sim_origin=context.sim_origin,
+            buffer=ReadBuffer(clock=context.read_clock),
         )
         return UpstreamManager(self._settings, maker, context.upstreams, self._loop)
 

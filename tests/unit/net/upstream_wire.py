@@ -222,13 +222,12 @@ class Wire:
         self.server.start()
         self.connection: Final = Http2Connection(
             self.owner,
-            ReadBuffer(),
+            ReadBuffer(clock=self.loop.time),
             b"api.example",
             cast(asyncio.AbstractEventLoop, self.loop),
             engine_factory(engine),
             scheme=b"https",
             stream_window_bytes=stream_window_bytes,
-            clock=self.loop.time,
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))

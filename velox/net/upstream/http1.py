@@ -7,8 +7,6 @@ or which exchange comes next (pool.py). A connection whose exchange did not end 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason
@@ -58,6 +56,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_loop",
         "_method",
         "_n_body",
+        "_n_untimed",
         "_offers_upgrade",
         "_owner",
         "_pace",
@@ -86,18 +85,18 @@ class Http1Connection(asyncio.BufferedProtocol):
         host: bytes,
         loop: asyncio.AbstractEventLoop,
         heads: ReplyHeads | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """heads: of all connections to the same upstream; None: of this one only. clock: times reads, in seconds."""
+        """heads: of all connections to the same upstream; None: of this one only."""
         self.queued = False
         self.has_room = False  # there is a transport, no exchange, and no reason to end
         self._owner: Final = owner
         self._whole_view: Final = buffer.view
         self._turns: Final = buffer.turns
         self._is_in_line = False  # for a turn in which to read on
-        self._clock: Final = clock
+        self._clock: Final = buffer.clock
         self._pace: Final = ReadPace(len(buffer.view))
         self._view = buffer.view[: self._pace.n_bytes]  # of the next read
+        self._n_untimed = 0  # bytes since a read was timed
         self._is_paused = False  # by the sink
         self._host: Final = host
         self._method = self._target = self._start = b""  # of the last request, and the lines that these make
@@ -221,16 +220,17 @@ class Http1Connection(asyncio.BufferedProtocol):
             cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
+        # In a turn that is over, so much as is gone through in next to no time; what is more waits in line.
+        return self._view[: self._pace.quick_bytes] if self._turns.is_over else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        began_s = self._clock() if nbytes >= TIMED_BYTES else 0.0
         sink, decoder = self._sink, self._decoder
         if sink is None:
             # Unexpected bytes would be read as the reply to the next request.
             self.abort(ConnectionEnd.EXTRA_DATA)
             return
         if decoder is None:
+            began_s = self._clock() if nbytes >= TIMED_BYTES else 0.0
             self._take_first(sink, self._view[:nbytes].tobytes())
             if began_s:
                 self._paced(nbytes, self._clock() - began_s)
@@ -242,6 +242,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             if at and sink.on_chunk(chunk, at):
                 self._pass_by(sink, decoder)
                 return
+        self._n_untimed += nbytes
+        began_s = self._clock() if self._n_untimed >= self._pace.timed_bytes else 0.0
         self._take(sink, decoder, self._view[:nbytes])
         if began_s:
             self._paced(nbytes, self._clock() - began_s)
@@ -293,6 +295,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _paced(self, nbytes: int, seconds: float) -> None:
         """Read less at a time where a read took long to go through, and no more in a turn of the loop that is over."""
         pace, transport = self._pace, self._transport
+        self._n_untimed = 0
         pace.took(nbytes, seconds)
         if len(self._view) != pace.n_bytes:
             self._view = self._whole_view[: pace.n_bytes]
@@ -402,7 +405,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         """
         if len(read) > len(self._view):
             self._use_buffer()
-        began_s = self._clock() if len(read) >= TIMED_BYTES else 0.0
+        self._n_untimed += len(read)
+        began_s = self._clock() if self._n_untimed >= self._pace.timed_bytes else 0.0
         sink, decoder = self._sink, self._decoder
         if sink is None or decoder is None:
             self.abort(ConnectionEnd.EXTRA_DATA)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
@@ -27,7 +26,7 @@ from velox.net.upstream.interface import (
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.net.upstream.read_pace import TIMED_BYTES, ReadPace
+from velox.net.upstream.read_pace import ReadPace
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http1.response import LONE_CHUNK_BYTES
 from velox.protocol.http1.write import chunk
@@ -84,6 +83,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         "_loop",
         "_most_untold",
         "_n_max_streams",
+        "_n_untimed",
         "_n_written",
         "_owner",
         "_pace",
@@ -120,9 +120,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream_window_bytes: int = DEFAULT_STREAM_WINDOW_BYTES,
         narrow_window_bytes: int = NARROW_WINDOW_BYTES,
         heads: Http2ReplyHeads | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """heads: of all connections to the same upstream; None: of this one only. clock: times reads, in seconds."""
+        """heads: of all connections to the same upstream; None: of this one only."""
         # All streams but one may hold their whole window, and the last one still gets through: an engine opens the
         # connection's window again when half of it has been taken, so the windows of all streams are that half.
         self._stream_limit: Final = min(_MAX_STREAMS, MAX_WINDOW // (2 * stream_window_bytes))
@@ -137,9 +136,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._whole_view: Final = buffer.view
         self._turns: Final = buffer.turns
         self._is_in_line = False  # for a turn in which to read on
-        self._clock: Final = clock
+        self._clock: Final = buffer.clock
         self._pace: Final = ReadPace(len(buffer.view))
         self._view = buffer.view[: self._pace.n_bytes]  # of the next read
+        self._n_untimed = 0  # bytes since a read was timed
         self._authority: Final = (b":authority", authority)
         self._scheme: Final = (b":scheme", scheme)
         self._loop: Final = loop
@@ -268,10 +268,12 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
+        # In a turn that is over, so much as is gone through in next to no time; what is more waits in line.
+        return self._view[: self._pace.quick_bytes] if self._turns.is_over else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        began_s = self._clock() if nbytes >= TIMED_BYTES else 0.0
+        self._n_untimed += nbytes
+        began_s = self._clock() if self._n_untimed >= self._pace.timed_bytes else 0.0
         transport = self._transport
         if transport is None:
             return
@@ -469,6 +471,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _paced(self, nbytes: int, seconds: float) -> None:
         """Read less at a time where a read took long to go through, and no more in a turn of the loop that is over."""
         pace, transport = self._pace, self._transport
+        self._n_untimed = 0
         pace.took(nbytes, seconds)
         if len(self._view) != pace.n_bytes:
             self._view = self._whole_view[: pace.n_bytes]

@@ -7,6 +7,7 @@ framing (upstream/http1.py, upstream/http2.py), or how connections are chosen (p
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -261,11 +262,13 @@ class ReadBuffer:
 
     A read is parsed before the next one begins (the loop calls get_buffer and buffer_updated back to back), and the
     parsers copy what they keep, so one buffer serves all connections. 128 KiB takes all TLS records that have arrived.
-    Chunks that come alone pass it by (http1.py). turns: in which these connections read what is much.
+    Chunks that come alone pass it by (http1.py). turns: in which these connections read what is much. clock: times
+    reads, in seconds.
     """
 
-    __slots__ = ("turns", "view")
+    __slots__ = ("clock", "turns", "view")
 
-    def __init__(self, size_bytes: int = 128 * 1024) -> None:
+    def __init__(self, size_bytes: int = 128 * 1024, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock: Final = clock
         self.view: Final = memoryview(bytearray(size_bytes))
         self.turns: Final = ReadTurns()

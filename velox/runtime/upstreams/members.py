@@ -136,7 +136,7 @@ class MemberMaker:
     on_change: Callable[[], None]
     authorities: Authorities
     sim_origin: str | None
-    buffer: ReadBuffer = field(default_factory=ReadBuffer, init=False)
+    buffer: ReadBuffer = field(default_factory=ReadBuffer)
     changes: Changes = field(default_factory=Changes, init=False)
     budget: ConnectionBudget = field(init=False)
 

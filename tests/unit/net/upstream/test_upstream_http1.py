@@ -27,10 +27,9 @@ class Line:
         self.transport: Final = transport or Transport()
         self.connection: Final = Http1Connection(
             self.owner,
-            ReadBuffer(),
+            ReadBuffer(clock=self.loop.time),
             b"api.example",
             cast(asyncio.AbstractEventLoop, self.loop),
-            clock=self.loop.time,
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
