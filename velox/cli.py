@@ -1,4 +1,4 @@
-"""The `velox` command: serve, init, check, health, prices, reload, usage, key, team, user, audit, sim, import.
+"""The `velox` command: serve, init, check, health, top, prices, reload, usage, key, team, user, audit, sim, import.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -90,6 +90,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         return _reload(arguments, variables, overrides)
     if arguments.command == "health":
         return _health(variables, overrides)
+    if arguments.command == "top":
+        return _top(arguments, variables, overrides)
     from velox.settings import SettingsError, load
 
     began_ns = time.time_ns()
@@ -177,6 +179,28 @@ def _health(environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
     why = call_health(place.address, has_tls=place.cert is not None)
     print(f"velox health: {why}" if why else "healthy", file=sys.stderr if why else sys.stdout)
     return 1 if why else 0
+
+
+def _top(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
+    """Show what the running gateway does, until q or Ctrl-C. Exit code 1: it is not reached. 2: it can't be asked."""
+    from velox.admin.metrics_call import MetricsError
+    from velox.runtime.commands.top import show_top
+    from velox.settings.loading import admin_place
+
+    given = {"VELOX_ADMIN_LISTEN": arguments.admin} if arguments.admin else {}
+    place = admin_place(environ, {**overrides, **given})
+    if place.problems or place.address is None:
+        for line in [str(each) for each in place.problems] or ["VELOX_ADMIN_LISTEN is off: there are no figures"]:
+            print(f"velox top: {line}", file=sys.stderr)
+        return 2
+    try:
+        show_top(place, place.address, sys.stdout, is_once=arguments.once or not sys.stdout.isatty())
+    except MetricsError as exc:
+        print(f"velox top: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    return 0
 
 
 def _missing_redis(settings: Settings) -> str:
@@ -447,10 +471,9 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     reload.add_argument(
         "--force", action="store_true", help="accept a file that removes all upstreams or routes with traffic"
     )
-    reload.add_argument(
-        "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
-    )
     health = commands.add_parser("health", help="ask the running gateway whether it is alive", allow_abbrev=False)
+    top = commands.add_parser("top", help="show what the running gateway does, once a second", allow_abbrev=False)
+    top.add_argument("--once", action="store_true", help="print it once; so it is where the output is no terminal")
     prices = commands.add_parser("prices", help="print what calls to a model cost", allow_abbrev=False)
     prices.add_argument("model", metavar="MODEL", help="name of the model, as the upstream calls it")
     prices.add_argument("--upstream", metavar="NAME", help="at this upstream only")
@@ -458,7 +481,11 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     prices.add_argument("--answered", metavar="MODEL", default="", help="the model that a reply tells")
     prices.add_argument("--at", metavar="TIME", help="of a call at this time: a day, or a time of RFC 3339 (now)")
     prices.add_argument("--json", action="store_true", help="for programs")
-    for command in (serve, check, reload, health, prices):
+    for command in (reload, top):
+        command.add_argument(
+            "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
+        )
+    for command in (serve, check, reload, health, top, prices):
         command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     check.add_argument("--all", action="store_true", help="print every setting, not only those that were set")
     check.add_argument(
