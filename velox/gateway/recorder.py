@@ -30,7 +30,6 @@ from velox.outcomes import (
     Retry,
     RetryDenied,
     StreamEnd,
-    TokenCount,
 )
 from velox.policy.budgets.budget import NANO_PER_USD
 from velox.policy.proxies import NO_PROXIES, TrustedProxies
@@ -106,11 +105,7 @@ class Recorder:
 
     def tokens(self, spent: Spent) -> None:
         """Note what became of a request's tokens."""
-        count = self.metrics.count_tokens
-        count(TokenCount.ESTIMATED, spent.estimated)
-        count(TokenCount.INPUT, spent.input)
-        count(TokenCount.OUTPUT, spent.output)
-        count(TokenCount.REFUNDED, max(0, spent.estimated - spent.input - spent.output))
+        self.metrics.count_tokens(spent.estimated, spent.input, spent.output)
 
     def attempt_answered(self, member: Member, status: int) -> None:
         """Note an attempt whose reply was whole."""

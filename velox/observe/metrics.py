@@ -52,6 +52,11 @@ _OVERHEAD_BOUNDS_NS: Final = series.OVERHEAD.bounds_ns
 _QUEUE_WAIT_BYTES: Final = _CELL * series.QUEUE_WAIT.stride
 _QUEUE_WAIT_SUM: Final = _QUEUE_WAIT_BYTES - _CELL
 _QUEUE_WAIT_BOUNDS_NS: Final = series.QUEUE_WAIT.bounds_ns
+_TOKENS: Final = _CELL * series.TOKENS.first
+_ESTIMATED: Final = _TOKENS + _CELL * int(outcomes.TokenCount.ESTIMATED)
+_INPUT: Final = _TOKENS + _CELL * int(outcomes.TokenCount.INPUT)
+_OUTPUT: Final = _TOKENS + _CELL * int(outcomes.TokenCount.OUTPUT)
+_REFUNDED: Final = _TOKENS + _CELL * int(outcomes.TokenCount.REFUNDED)
 _QUEUE_DEPTH: Final = series.QUEUE_DEPTH.first
 _INFLIGHT: Final = series.INFLIGHT.first
 _CONNECTIONS: Final = series.CONNECTIONS.first
@@ -192,9 +197,14 @@ class WorkerMetrics:
         cell = series.LIMIT.first + (scope * _N_UNITS + unit) * _N_DECISIONS + decision
         return partial(self._add, self._slab + _CELL * cell, 1)
 
-    def count_tokens(self, kind: outcomes.TokenCount, n: int) -> None:
-        """Count `n` tokens of a model."""
-        self._add(self._slab + _CELL * (series.TOKENS.first + kind), n)
+    def count_tokens(self, estimated: int, given: int, made: int) -> None:
+        """Count the tokens of a request: taken in advance, of the prompt, of the answer; and what came back of them."""
+        add, slab = self._add, self._slab
+        add(slab + _ESTIMATED, estimated)
+        add(slab + _INPUT, given)
+        add(slab + _OUTPUT, made)
+        if estimated > given + made:
+            add(slab + _REFUNDED, estimated - given - made)
 
     def count_warm_failure(self) -> None:
         """Count one warm-up of an upstream connection that failed."""

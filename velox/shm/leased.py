@@ -26,6 +26,7 @@ there it is always the share.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
@@ -33,7 +34,7 @@ from atomicshm import AtomicU64
 
 from velox.memo import Memo
 from velox.policy.limits.lease import FRESH_NS, block, low_mark, own_share
-from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE
+from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE, Quota
 from velox.policy.limits.token_bucket import BucketRate, ask, outlook
 from velox.shm.quota_table import LEAVING, QuotaMemory, Row, RowTable, Window
 from velox.shm.quotas import QuotaTable, SharedSlots
@@ -188,6 +189,9 @@ class LeasedTable:
         rows = self._table.rows
         window = rows.window(tag, open_ended=open_ended, others=others)
         return LeasedQuota(rows, window, rate, name, self._link)
+
+    def group(self, _requests: Sequence[Quota], _tokens: Sequence[Quota]) -> None:
+        """Return None: of leases each has to be asked by itself."""
 
     def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> SharedSlots:
         """Return the slots named `tag`, of this gateway."""

@@ -26,16 +26,17 @@ TAT that is too far ahead for the next one to bring down.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Final
 
 from atomicshm import AtomicU64, fence
 
+from velox.policy.limits.quota import Quota
 from velox.policy.limits.token_bucket import NEVER, BucketRate, ask, full_in_ns, outlook, remaining
 from velox.shm.quota_table import LEAVING, QuotaMemory, Row, RowTable, Window
 
-__all__ = ["QuotaTable", "SharedQuota", "SharedSlots"]
+__all__ = ["QuotaGroup", "QuotaTable", "SharedQuota", "SharedSlots"]
 
 # No debt goes further than this, so that no sum of them wraps around.
 _LAST_NS: Final = 1 << 62
@@ -83,6 +84,15 @@ class QuotaTable:
         """
         return SharedQuota(self._rows, self._rows.window(tag, open_ended=open_ended, others=others), rate)
 
+    def group(self, requests: Sequence[Quota], tokens: Sequence[Quota]) -> QuotaGroup | None:
+        """Return quotas as a group, of which each request takes one permit, and each of its tokens one of `tokens`.
+
+        None: some of them are kept elsewhere, or have no limit.
+        """
+        found = [quota for quota in (*requests, *tokens) if isinstance(quota, SharedQuota) and quota.rate.interval_ns]
+        is_whole = len(found) == len(requests) + len(tokens)
+        return QuotaGroup(self._rows, tuple(found), len(requests)) if found and is_whole else None
+
     def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> SharedSlots:
         """Return the slots named `tag`; a tag of their own, which no quota has. The rest as for quota()."""
         return SharedSlots(self._rows, self._rows.window(tag, open_ended=open_ended, others=others), limit)
@@ -91,15 +101,16 @@ class QuotaTable:
 class SharedQuota:
     """A velox.policy.limits.quota.Quota. Several may have one tag."""
 
-    __slots__ = ("_empty_ns", "_has_marked", "_last_ns", "_row", "_rows", "_tag", "_window", "rate")
+    __slots__ = ("_burst_ns", "_empty_ns", "_has_marked", "_last_ns", "_row", "_rows", "_tag", "_window", "rate")
 
     def __init__(self, rows: RowTable, window: Window, rate: BucketRate) -> None:
         self._rows: Final = rows
         self._window: Final = window
         self._tag: Final = window.tag
         self.rate: Final = rate  # that it was asked for with
-        # How far ahead the TAT comes by taking alone.
-        self._empty_ns: Final = rate.burst * rate.interval_ns + rate.max_wait_ns
+        # How far ahead the TAT may come without a wait, and by taking alone.
+        self._burst_ns: Final = rate.burst * rate.interval_ns
+        self._empty_ns: Final = self._burst_ns + rate.max_wait_ns
         self._row: Row | None = None  # where it was found last; an overflow row's tag is 0
         self._has_marked = False  # that row is known to be moved by this rate
         self._last_ns = 0  # the time of the last call
@@ -278,6 +289,90 @@ class SharedQuota:
             return 0 if alone is None else alone.tat.load(), rows.has_room(self._window)
         finally:
             rows.leave()
+
+
+class QuotaGroup:
+    """The quotas that count a request, as far as all of them are shared rows: what most requests do is one pass.
+
+    The first `n_requests` of them give one permit a request, the others one for each of its tokens.
+    """
+
+    __slots__ = ("_n_requests", "_quotas", "_rows")
+
+    def __init__(self, rows: RowTable, quotas: tuple[SharedQuota, ...], n_requests: int) -> None:
+        self._rows: Final = rows
+        self._quotas: Final = quotas
+        self._n_requests: Final = n_requests
+
+    def __repr__(self) -> str:
+        return f"<QuotaGroup {self._quotas!r}>"
+
+    def take(self, n_tokens: int, now_ns: int) -> bool:
+        """Take of all of them what needs no wait. False: one refuses, or has to be looked for: nothing is taken.
+
+        As SharedQuota.take() of each, once all were looked at.
+        """
+        rows, quotas, n_requests = self._rows, self._quotas, self._n_requests
+        n_taken = 0
+        rows.enter()
+        try:
+            for at, quota in enumerate(quotas):
+                row = quota._row
+                if row is None or row.tag.load() != quota._tag:
+                    return False
+                # The first one is looked at below: nothing is taken before.
+                if at:
+                    cost_ns = quota.rate.interval_ns if at < n_requests else n_tokens * quota.rate.interval_ns
+                    tat = row.tat.load()
+                    if (tat - now_ns if tat > now_ns else 0) + cost_ns > quota._burst_ns:
+                        return False
+            for quota in quotas:
+                row = quota._row
+                assert row is not None, "looked at above"
+                cost_ns = quota.rate.interval_ns if n_taken < n_requests else n_tokens * quota.rate.interval_ns
+                seen = row.tat.load()
+                while True:
+                    begin_ns = seen if seen > now_ns else now_ns
+                    if begin_ns - now_ns + cost_ns > quota._burst_ns:
+                        self._untake(n_taken, n_tokens)  # another process was faster
+                        return False
+                    found = row.tat.cas(seen, begin_ns + cost_ns)
+                    if found == seen:
+                        break
+                    seen = found
+                quota._last_ns = now_ns
+                n_taken += 1
+            return True
+        finally:
+            rows.leave()
+
+    def _untake(self, n: int, n_tokens: int) -> None:
+        """Give back what the first `n` gave. In the operation that took it."""
+        for at, quota in enumerate(self._quotas[:n]):
+            row = quota._row
+            assert row is not None, "it was taken from"
+            _move(row.tat, -(1 if at < self._n_requests else n_tokens) * quota.rate.interval_ns, 0)
+
+    def give_back_tokens(self, n: int) -> None:
+        """Give back `n` permits of each quota of tokens: they were not used, and had not to wait."""
+        rows, quotas = self._rows, self._quotas
+        at, end = self._n_requests, len(quotas)
+        rows.enter()
+        try:
+            while at < end:
+                quota = quotas[at]
+                row = quota._row
+                if row is None or row.tag.load() != quota._tag:
+                    break
+                tat, n_ns = row.tat, n * quota.rate.interval_ns
+                seen = tat.load()
+                while (found := tat.cas(seen, seen - n_ns if seen > n_ns else 0)) != seen:
+                    seen = found
+                at += 1
+        finally:
+            rows.leave()
+        for quota in quotas[at:]:
+            quota.give_back(n, waiting=False)
 
 
 class SharedSlots:

@@ -32,7 +32,6 @@ from velox.outcomes import (
     RetryDenied,
     StreamEnd,
     TlsFailure,
-    TokenCount,
     Unit,
 )
 from velox.policy.budgets.budget import parse_budget
@@ -83,8 +82,8 @@ def count_everything(metrics: WorkerMetrics) -> None:
         metrics.count_shed(reason)
     for scope, unit, decision in product(Scope, Unit, Decision):
         metrics.limit_counter(scope, unit, decision)()
-    for kind in TokenCount:
-        metrics.count_tokens(kind, 1)
+    metrics.count_tokens(1, 0, 0)  # all of it came back
+    metrics.count_tokens(0, 1, 1)
     for priority in Priority:
         metrics.queue_wait[priority].observe(1)
     for phase in Phase:
@@ -235,7 +234,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
         metrics.set_upstreams_out(1)
         metrics.loop_lag.observe(worker * 10**9)
         metrics.limit_counter(Scope.KEY, Unit.TOKENS, Decision.GRANTED)()
-        metrics.count_tokens(TokenCount.INPUT, 64)
+        metrics.count_tokens(100, 64, 6)
 
     samples = scrape(segment)
 
@@ -249,7 +248,8 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
     assert value(samples, "velox_upstreams_out") == 3
     labels = {"scope": "key", "unit": "tokens", "decision": "granted"}
     assert value(samples, "velox_limit_decisions_total", **labels) == 3
-    assert value(samples, "velox_tokens_total", kind="input") == 192
+    found = [value(samples, "velox_tokens_total", kind=name) for name in ("estimated", "input", "output", "refunded")]
+    assert found == [300, 192, 18, 90]
     assert value(samples, "velox_event_loop_lag_seconds_count") == 3
     assert value(samples, "velox_event_loop_lag_seconds_sum") == 3
 

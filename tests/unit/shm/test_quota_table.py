@@ -14,7 +14,7 @@ from tests.unit.shm.quota_steps import Stage, Turn
 from velox.policy.limits.quota import Quota, Slots
 from velox.policy.limits.token_bucket import NEVER, UNLIMITED, BucketRate
 from velox.shm.quota_table import LEAVING, PROBES, QuotaMemory, QuotaSweeper, TableSize
-from velox.shm.quotas import QuotaTable, SharedQuota, SharedSlots
+from velox.shm.quotas import QuotaGroup, QuotaTable, SharedQuota, SharedSlots
 
 NOW = 10**12
 SECOND = 10**9
@@ -563,7 +563,8 @@ SWEEPER = WORKERS
 LIMIT = 2
 GROWING = TableSize(32, 32, 128, 32)
 
-WHATS = ["take", "take", "take", "give_back", "charge", "slot", "slot", "release"]
+WHATS = ["take", "take", "take", "take both", "take both", "give_back", "give both back", "charge"]
+WHATS += ["slot", "slot", "release"]
 
 
 class Town:
@@ -581,6 +582,7 @@ class Town:
         self.charged = dict.fromkeys(self.tags, 0)
         self.held = dict.fromkeys(self.tags, 0)
         self.quotas: dict[tuple[int, int], SharedQuota] = {}
+        self.groups: dict[int, QuotaGroup] = {}  # of both tags: a request of the first one, tokens of the second
         self.slots: dict[tuple[int, int], SharedSlots] = {}
         self.mine: dict[tuple[int, int, str], int] = {}
         # In the way near the home of the tags, some for long and some for a second.
@@ -597,6 +599,10 @@ class Town:
             self.quotas[worker, tag] = table.quota(tag, SOON)
             self.slots[worker, tag] = table.slots(tag + 10 * HOMES, LIMIT)
             self.mine[worker, tag, "quota"] = self.mine[worker, tag, "slots"] = 0
+        first, second = (self.quotas[worker, tag] for tag in self.tags)
+        group = table.group([first], [second])
+        assert group is not None
+        self.groups[worker] = group
 
     def play(self, chance: random.Random) -> None:
         """Have each worker do something 15 times, in steps of which some are many and some few."""
@@ -632,10 +638,17 @@ class Town:
         quota, slots, now_ns = self.quotas[worker, tag], self.slots[worker, tag], self.now_ns
         charged_before = self.charged[tag]  # what is charged from here on, this may have been too early to see
         if what == "take" and quota.take(n, now_ns) >= 0:
-            self.mine[worker, tag, "quota"] += n
-            self.taken[tag] += n
-            first_ns = self.first_ns[tag] = min(now_ns, self.first_ns.get(tag, now_ns))
-            assert self.taken[tag] + charged_before <= SOON.burst + (self.now_ns - first_ns) / SOON.interval_ns
+            self.took(worker, tag, n, now_ns, charged_before)
+        elif what == "take both":
+            before = dict(self.charged)
+            if self.groups[worker].take(n, now_ns):
+                for each, n_of_it in zip(self.tags, (1, n), strict=True):
+                    self.took(worker, each, n_of_it, now_ns, before[each])
+        elif what == "give both back" and self.mine[worker, self.tags[1], "quota"]:
+            n = min(n, self.mine[worker, self.tags[1], "quota"])
+            self.mine[worker, self.tags[1], "quota"] -= n
+            self.taken[self.tags[1]] -= n
+            self.groups[worker].give_back_tokens(n)
         elif what == "give_back" and self.mine[worker, tag, "quota"]:
             n = min(n, self.mine[worker, tag, "quota"])
             self.mine[worker, tag, "quota"] -= n
@@ -652,6 +665,12 @@ class Town:
             self.mine[worker, tag, "slots"] -= 1
             self.held[tag] -= 1
             slots.release()
+
+    def took(self, worker: int, tag: int, n: int, now_ns: int, charged_before: int) -> None:
+        self.mine[worker, tag, "quota"] += n
+        self.taken[tag] += n
+        first_ns = self.first_ns[tag] = min(now_ns, self.first_ns.get(tag, now_ns))
+        assert self.taken[tag] + charged_before <= SOON.burst + (self.now_ns - first_ns) / SOON.interval_ns
 
 
 @pytest.mark.parametrize("steps", range(30))

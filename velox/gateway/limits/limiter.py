@@ -1,7 +1,7 @@
 """The limits of a request: which quotas and slots count it, and whether all of them have room.
 
     limits()   those of a caller and a model
-    admit()    all are looked at first, then all are taken; a refusal takes nothing from any
+    admit()    all are looked at first, then all are taken, mostly in one pass; a refusal takes nothing from any
 
 Knows: the rules, which of them count a request, what a refusal says. Does not know: where a quota is kept and who else
 takes from it (shm/quotas.py), what a request may cost (policy/limits/estimate.py), or what becomes of what it took
@@ -27,6 +27,7 @@ from velox.policy.limits.limit_rules import LimitRule, called, rules_of
 from velox.policy.limits.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.limits.token_bucket import BucketRate
 from velox.policy.patterns import matches
+from velox.shm.quotas import QuotaGroup
 from velox.types import BodyFields, Caller, FormFields, Scope
 
 __all__ = ["DecisionCounter", "Limiter", "QuotaTable"]
@@ -65,6 +66,9 @@ class QuotaTable(Protocol):
 
         others: the name of what the caller's models have together that are beyond its share of rows; 0: no share.
         """
+
+    def group(self, requests: Sequence[Quota], tokens: Sequence[Quota]) -> QuotaGroup | None:
+        """Return quotas of this table that are taken from at once; None: each has to be asked by itself."""
 
     def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> Slots:
         """Return the slots of that name. The rest as for quota()."""
@@ -160,6 +164,11 @@ class Limiter:
             n = only.needed(estimate) if only.is_tokens else 1
             answer = only.quota.take(n, now_ns) if n else 0
             return self._of_only(limits, only, estimate, answer, now_ns)
+        group, total = limits.group, estimate.prompt + estimate.answer
+        if group is not None and total <= limits.most_tokens and group.take(total, now_ns):
+            for count in limits.counts_granted:
+                count()
+            return Reservation(limits, estimate) if limits.granted is None else limits.granted
         not_yet = self._look(limits, estimate, now_ns)
         if not_yet is not None:
             return not_yet
@@ -281,7 +290,9 @@ class Limiter:
                 held = self._table.slots(tag, rates.concurrency, open_ended=rule.is_open_ended, others=others)
                 granted = self._counter(rule.scope, Unit.CONCURRENCY, Decision.GRANTED)
                 slots.append(SlotLimit(held, called(rule, "concurrency"), rule.scope, granted))
-        return LimitSet(caller, quotas, slots)
+        requests = [each.quota for each in quotas if not each.is_tokens]
+        tokens = [each.quota for each in quotas if each.is_tokens]
+        return LimitSet(caller, quotas, slots, self._table.group(requests, tokens))
 
     def _quota_limit(
         self, rule: LimitRule, rate: str, per_minute: int, burst: int, caller: Caller, model: str | None

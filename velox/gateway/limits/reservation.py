@@ -25,6 +25,7 @@ from velox.gateway.reply.headers import DROPPED, RateHeaders
 from velox.outcomes import Unit
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.limits.quota import Quota, Slots
+from velox.shm.quotas import QuotaGroup
 from velox.types import Caller, Scope
 
 __all__ = ["LONGEST_DEBT_NS", "NOT_RESERVED", "LimitSet", "QuotaLimit", "Reservation", "SlotLimit", "Spent"]
@@ -99,14 +100,36 @@ class SlotLimit:
 class LimitSet:
     """What counts the requests of one caller for one model. only: the one quota, if that is all.
 
+    group: the quotas, where a request may take of all of them at once: an estimate of `most_tokens` at most, which none
+    of them cuts. counts_granted: what is called then.
     headers: None where no quota counts them. is_kept: what a request that went out has taken is used up, and no more.
     granted: what a request gets that need not wait, if nothing is settled for it but when it never goes out; nothing:
     where nothing counts it. All such requests share these.
     """
 
-    __slots__ = ("caller", "counts_tokens", "granted", "headers", "is_kept", "nothing", "only", "quotas", "slots")
+    __slots__ = (
+        "caller",
+        "counts_granted",
+        "counts_tokens",
+        "granted",
+        "group",
+        "headers",
+        "is_kept",
+        "most_tokens",
+        "nothing",
+        "only",
+        "quotas",
+        "slots",
+    )
 
-    def __init__(self, caller: Caller, quotas: Sequence[QuotaLimit], slots: Sequence[SlotLimit]) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        quotas: Sequence[QuotaLimit],
+        slots: Sequence[SlotLimit],
+        group: QuotaGroup | None = None,
+    ) -> None:
+        """group: all the quotas; None: each has to be asked by itself."""
         self.caller: Final = caller
         self.quotas: Final = tuple(quotas)
         self.slots: Final = tuple(slots)
@@ -118,6 +141,9 @@ class LimitSet:
         self.nothing: Final = None if quotas or slots else Reservation(self)
         self.granted: Final = Reservation(self) if quotas and self.is_kept else None
         self.only: Final = self.quotas[0] if len(self.quotas) == 1 and not self.slots else None
+        self.group: Final = None if self.slots else group
+        self.most_tokens: Final = min((limit.most for limit in quotas if limit.is_tokens), default=0)
+        self.counts_granted: Final = tuple(limit.count_granted for limit in quotas)
 
     def __repr__(self) -> str:
         return f"<LimitSet quotas={len(self.quotas)} slots={len(self.slots)}>"
@@ -195,23 +221,31 @@ class Reservation:
             return None  # nothing of it comes back
         for held in limits.slots:
             held.slots.release()
-        if sent and self.estimate is NO_TOKENS:
+        estimate = self.estimate
+        if sent and estimate is NO_TOKENS:
             return None
         prompt, answer, known = self._used(usage) if sent else (0, 0, 0)
+        total = estimate.prompt + estimate.answer
+        if sent and limits.group is not None and self._waits is None and known <= total <= limits.most_tokens:
+            # The usual end: each quota of tokens has given all of the estimate. What is not known stays taken.
+            more = total - prompt - answer
+            if more > 0:
+                limits.group.give_back_tokens(more)
+            return Spent(total, prompt, answer)
         for index, limit in enumerate(limits.quotas):
             waiting = self._waits is not None and self._waits[index] > 0
             if not limit.is_tokens:
                 if not sent:
                     limit.quota.give_back(1, waiting=waiting)
                 continue
-            taken = limit.needed(self.estimate)
+            taken = limit.needed(estimate)
             # Where nothing is known, what was taken stays taken: a guess is never a debt.
             more = max(known, min(prompt + answer, taken)) - taken
             if more > 0:
                 limit.charge(more)
             elif more:
                 limit.quota.give_back(-more, waiting=waiting)
-        return None if self.estimate is NO_TOKENS else Spent(self.estimate.total, prompt, answer)
+        return None if estimate is NO_TOKENS else Spent(total, prompt, answer)
 
     def _used(self, usage: Usage | None) -> tuple[int, int, int]:
         """Return the tokens of the prompt and of the answer, estimated where nothing is known; and those known."""

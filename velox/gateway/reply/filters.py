@@ -131,7 +131,11 @@ class FilterChain:
                 return None
             head = changed
         self.head = head
-        self.reads_body = any(each.reads_body for each in self._filters)
+        self.reads_body = False
+        for each in self._filters:
+            if each.reads_body:
+                self.reads_body = True
+                break
         return head
 
     def feed(self, data: bytes, end: bool) -> bytes:

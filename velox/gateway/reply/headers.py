@@ -213,7 +213,8 @@ class RateHeaders:
         return [header for unit in self._units for header in unit.headers(now_ns)]
 
     def _lines(self, now_ns: int) -> bytes:
-        return b"".join([unit.lines(now_ns) for unit in self._units])
+        requests, tokens = self._units
+        return requests.lines(now_ns) + tokens.lines(now_ns)
 
 
 class _Unit:

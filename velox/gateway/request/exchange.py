@@ -823,7 +823,7 @@ class Exchange(AttemptHost):
     def _pass_through(self, filters: Sequence[ReplyFilter]) -> None:
         """Have the reply pass these, too."""
         for each in filters:
-            self._filters = placed(self._filters, each)
+            self._filters = placed(self._filters, each) if self._filters else (each,)
 
     def _address_filter(self) -> AddressFilter:
         """Return what puts the gateway's addresses in the place of the upstream's."""
@@ -1144,6 +1144,9 @@ class Exchange(AttemptHost):
 
     def _usage(self, meter: Meter, estimate: Estimate, error: VeloxError | None) -> Usage:
         is_whole = error is None or (self._drain is not None and self.reply is not None and self.reply.is_whole)
+        usage = meter.usage(is_whole=is_whole)
+        if usage.is_exact:
+            return usage
         least = estimate.answer if self._calls is None else self._calls.guess
         return usage_of(meter, self._answering, self.fields.model, least, is_whole=is_whole)
 

@@ -273,6 +273,8 @@ def with_all_of_prompt(usage: dict[str, object]) -> dict[str, object]:
     if prompt is None or "cache_read_input_tokens" in usage:
         return usage
     details = _inside(usage, names[2])
+    if not (details.get("cached_tokens") or details.get("audio_tokens") or usage.get(_SECONDS)):
+        return usage  # the usual prompt: of text, and not of a cache
     sound, total = count_of(details, "audio_tokens") or 0, count_of(usage, "total_tokens")
     more = beside_prompt(
         prompt,

@@ -5,9 +5,12 @@ They answer as those in shared memory do; test_limiter.py plays the same story t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from velox.policy.limits.quota import Quota
 from velox.policy.limits.token_bucket import BucketRate, ask, full_in_ns, outlook, remaining
+from velox.shm.quotas import QuotaGroup
 
 __all__ = ["LocalQuota", "LocalSlots", "LocalTable"]
 
@@ -105,6 +108,9 @@ class LocalTable:
             made = self.quotas[name] = LocalQuota(rate)
             made.tat = 0 if known is None else known.tat  # a row knows no rate
         return self.quotas[name]
+
+    def group(self, requests: Sequence[Quota], tokens: Sequence[Quota]) -> QuotaGroup | None:
+        return None
 
     def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> LocalSlots:
         return self.slots_of.setdefault(self._names[tag], LocalSlots(limit))
