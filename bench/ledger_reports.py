@@ -28,9 +28,9 @@ from typing import Final
 from bench.machine import pick_cores
 from bench.servers import Servers
 from docs.tables import fill
-from velox.ledger.record import Call, Flag, Tokens
+from velox.ledger.record import Call, Flag, Tokens, row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered
+from velox.ledger.store import Batch
 
 __all__ = ["main"]
 
@@ -72,7 +72,7 @@ def _fill(folder: Path, n_rows: int, last_day_s: int) -> tuple[float, int]:
         first_s, n = last_day_s - (_DAYS - 1 - day) * _DAY_S, n_rows // _DAYS
         for begin in range(0, n, _BATCH):
             calls = [
-                Numbered(number + at, _call(number + at, first_s * 1_000_000 + _DAY_S * 1_000_000 * (begin + at) // n))
+                row_of(number + at, _call(number + at, first_s * 1_000_000 + _DAY_S * 1_000_000 * (begin + at) // n))
                 for at in range(min(_BATCH, n - begin))
             ]
             number += len(calls)

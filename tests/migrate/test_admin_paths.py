@@ -24,9 +24,9 @@ from velox.admin.api.service import Api
 from velox.admin.message import RefusalError
 from velox.admin.roles import Role, TokenCheck
 from velox.admin.sessions import Sessions
-from velox.ledger.record import recorded_key
+from velox.ledger.record import recorded_key, row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered
+from velox.ledger.store import Batch
 from velox.observe.oplog import operations_logger
 from velox.runtime.priced import answer_prices
 from velox.settings import load
@@ -109,7 +109,7 @@ class Proxy:
         assert found is not None
         label = recorded_key(caller_id(found), found.name or found.id)
         made = [
-            Numbered(n, made_call(n, key=label, team=found.team, user=found.user, cost_nano=each, model="gpt-4o"))
+            row_of(n, made_call(n, key=label, team=found.team, user=found.user, cost_nano=each, model="gpt-4o"))
             for n, each in enumerate(nano, self._n_spent + 1)
         ]
         self._n_spent += len(made)

@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from velox.ledger.record import NamePart, NameParts, Rest, read_body
-from velox.ledger.store import NOTHING, Batch, Numbered, Store, StoreError, Sums
+from velox.ledger.record import CallRow, NamePart, NameParts, Rest, read_row
+from velox.ledger.store import NOTHING, Batch, Store, StoreError, Sums
 from velox.shm.record_ring import RecordRing, RingError
 
 __all__ = ["MOST_OF_BATCH", "Collector"]
@@ -128,7 +128,7 @@ class _RingReader:
     def read(self, now_s: float) -> Batch | None:
         """Return what has come; None: nothing."""
         ring, number = self.ring, self.position
-        calls: list[Numbered] = []
+        calls: list[CallRow] = []
         names: dict[int, str] = {}
         n_damaged = 0
         begun_at: int | None = None  # where a name or a call begins of which only the first records were read
@@ -141,7 +141,7 @@ class _RingReader:
                 n_damaged += 1
                 begun_at = None
             else:
-                found = read_body(body, self._names, rest)
+                found = read_row(number, body, self._names, rest)
                 if isinstance(found, NamePart):
                     text = self._names.add(found)
                     if text is not None:
@@ -154,7 +154,7 @@ class _RingReader:
                 else:
                     begun_at = None
                     if found is not None:
-                        calls.append(Numbered(number, found))
+                        calls.append(found)
             rest = found if isinstance(found, Rest) else None
             number += 1
         # A reader after this one begins where the batch ends: it would have but the last records of what has begun. At
@@ -174,7 +174,7 @@ class _RingReader:
     def is_safe(self, batch: Batch) -> None:
         """Note that a batch was kept, and tell what of it is lost."""
         if batch.calls:
-            times = [call.started_us for _, call in batch.calls]
+            times = [row[1] for row in batch.calls]
             first_us, last_us = min(times), max(times)
         else:
             first_us = last_us = self._last_us

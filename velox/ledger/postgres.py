@@ -27,7 +27,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from velox.ledger.postgres_database import PostgresDatabase, Row, Transaction
-from velox.ledger.record import KEPT_NAMES, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens, key_id
+from velox.ledger.record import (
+    KEPT_NAMES,
+    MOST_INTEGER,
+    TAG_SEPARATOR,
+    Call,
+    CallRow,
+    Flag,
+    Tokens,
+    call_of,
+    key_id,
+)
 from velox.ledger.store import NOTHING, PERIODS, Batch, CallPlace, Carried, Dimension, Question, StoreError, Sums, Total
 from velox.ledger.totals import (
     DAY_S,
@@ -226,7 +236,7 @@ class PostgresStore:
     def add(self, batch: Batch) -> None:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
         try:
-            self._make_partitions({call.started_us // _DAY_US for _, call in batch.calls})
+            self._make_partitions({row[1] // _DAY_US for row in batch.calls})
             with self._database.transaction() as transaction:
                 self._add(transaction, batch)
         except StoreError:
@@ -236,8 +246,7 @@ class PostgresStore:
     def _add(self, transaction: Transaction, batch: Batch) -> None:
         found = transaction.rows(f"{_POSITION} FOR UPDATE", self._gateway, batch.ring)
         position, damaged, dropped = found[0] if found else (0, 0, sums_text(NOTHING))
-        calls = [call for number, call in batch.calls if number >= position]
-        counted = self._keep(transaction, calls)
+        counted = self._keep(transaction, [row for row in batch.calls if row[0] >= position])
         rows = added(batch, counted, sums_of_text(dropped))
         self._add_sums(transaction, _ADD, rows.totals)
         self._add_sums(transaction, _ADD_BY_TAG, rows.by_tag)
@@ -249,15 +258,15 @@ class PostgresStore:
         values = (max(position, batch.end), damaged + batch.n_damaged, sums_text(batch.dropped))
         transaction.execute(_SET_POSITION, self._gateway, batch.ring, *values)
 
-    def _keep(self, transaction: Transaction, calls: Sequence[Call]) -> list[Call]:
+    def _keep(self, transaction: Transaction, rows: Sequence[CallRow]) -> list[CallRow]:
         """Keep calls; return those that count: of one that a killed process recorded twice the first."""
-        if not calls:
+        if not rows:
             return []
-        columns = zip(*(_row(self._gateway, call) for call in calls), strict=True)
+        columns = zip(*(_row(self._gateway, call_of(row)) for row in rows), strict=True)
         kept = set(map(tuple, transaction.rows(_INSERT, *map(list, columns))))
         # Twice in one batch, too.
-        first = {(call.process, call.number, call.attempt): call for call in reversed(calls)}
-        return [call for id_, call in first.items() if id_ in kept]
+        first = {(row[2], row[3], row[-1].attempt): row for row in reversed(rows)}
+        return [row for id_, row in first.items() if id_ in kept]
 
     def _add_sums(self, transaction: Transaction, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows to sums. Names that differ only in what PostgreSQL can't hold are one."""

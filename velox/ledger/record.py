@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from velox.prices.price import LABEL_SEPARATOR
 from velox.shm.record_ring import BODY_BYTES
@@ -28,19 +28,25 @@ __all__ = [
     "MOST_NAMES",
     "TAG_SEPARATOR",
     "Call",
+    "CallRow",
     "Flag",
+    "Kind",
     "NamePart",
     "NameParts",
     "Rest",
+    "Texts",
     "Tokens",
     "call_body",
+    "call_of",
     "key_id",
     "key_name",
     "name_bodies",
     "number_bytes",
     "read_body",
+    "read_row",
     "recorded_key",
     "rest_body",
+    "row_of",
 ]
 
 # Names that a writer remembers. When it has so many it forgets them all, and those that come get new numbers. 0 stands
@@ -74,7 +80,9 @@ _CUT: Final = "…".encode()
 # earlier Velox did not record is 0 there, which stands for no text.
 # The numbers of texts that many calls have together are put there, and taken, as the bytes that they are.
 _CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ20sI6I2IqI16s")
-_READ_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ24s6I8sq20s")
+# Attempt, endpoint, status and flags are read as one, too: few calls differ in them.
+_READ_FORMAT: Final = struct.Struct("<B7sIQQIQ24s6I8sq20s")
+_SHAPE_FORMAT: Final = struct.Struct("<BBxHH")
 _NUMBERS_FORMAT: Final = struct.Struct("<6I2I5I")
 # kind, attempt, number of units, -; process, number; units
 _MOST_REST: Final = 27
@@ -144,6 +152,8 @@ class Tokens(NamedTuple):
 
 # So many of them are in the record of a call; those behind them, which few calls have, are in one of their own.
 _N_USUAL: Final = 6
+_N_OTHERS: Final = len(Tokens._fields) - _N_USUAL
+_NO_OTHERS: Final = (None,) * _N_OTHERS
 
 
 NO_TOKENS: Final = Tokens()
@@ -313,19 +323,124 @@ def rest_body(*, process: int, number: int, attempt: int, tokens: Tokens) -> byt
     return _REST_FORMAT.pack(_REST, min(attempt, 255), len(units), process, number, *units, *fill)
 
 
-class _Texts(NamedTuple):
-    """The texts of a call, in the order in which Call has them: before its tokens, and behind its cost."""
+class Texts(NamedTuple):
+    """The texts of a call, in the order in which Call has them: before its tokens, and behind its cost.
+
+    names: of key, route, upstream, model, upstream_model, reason.
+    """
 
     names: tuple[str, str, str, str, str, str]
-    prices: str
-    team: str
-    user: str
-    tags: tuple[str, ...]
-    account: str
-    path: str
-    tier: str
-    answered_model: str
-    price: str
+    prices: str = ""
+    team: str = ""
+    user: str = ""
+    tags: tuple[str, ...] = ()
+    account: str = ""
+    path: str = ""
+    tier: str = ""
+    answered_model: str = ""
+    price: str = ""
+
+
+class Kind:
+    """What calls have in common that were made alike; as in Call.
+
+    Readers make one for many calls, and look it up by the object that it is: that costs less than by its values.
+    """
+
+    __slots__ = ("attempt", "endpoint", "flags", "status", "texts")
+
+    def __init__(self, attempt: int, endpoint: int, status: int, flags: Flag, texts: Texts) -> None:
+        self.attempt: Final = attempt
+        self.endpoint: Final = endpoint
+        self.status: Final = status
+        self.flags: Final = flags
+        self.texts: Final = texts
+
+    def __repr__(self) -> str:
+        return f"<Kind {self.attempt} {self.endpoint} {self.status} {self.flags!r} {self.texts}>"
+
+
+# A call as it is read: the number of its record; started_us, process, number, first_byte_us, duration_us; tokens
+# of the usual kinds; cost_nano; tokens of the other kinds, () if there are none; the rest.
+CallRow: TypeAlias = tuple[
+    int,
+    int,
+    int,
+    int,
+    int | None,
+    int,
+    int | None,
+    int | None,
+    int | None,
+    int | None,
+    int | None,
+    int | None,
+    int | None,
+    tuple[int | None, ...],
+    Kind,
+]
+
+
+def call_of(row: CallRow) -> Call:
+    """Return a call that was read."""
+    _, started_us, process, number, first_us, duration_us = row[:6]
+    cost_nano, others, kind = row[12:]
+    names, prices, team, user, tags, account, path, tier, answered_model, price = kind.texts
+    key, route, upstream, model, upstream_model, reason = names
+    return Call(
+        process,
+        number,
+        kind.attempt,
+        kind.endpoint,
+        kind.status,
+        kind.flags,
+        started_us,
+        first_us,
+        duration_us,
+        key,
+        route,
+        upstream,
+        model,
+        upstream_model,
+        reason,
+        Tokens(*row[6:12], *others),
+        cost_nano,
+        prices,
+        team,
+        user,
+        tags,
+        account,
+        path,
+        tier,
+        answered_model,
+        price,
+    )
+
+
+def row_of(record: int, call: Call) -> CallRow:
+    """Return a call as one that was read. record: the number of its record."""
+    names = (call.key, call.route, call.upstream, call.model, call.upstream_model, call.reason)
+    told = (call.account, call.path, call.tier, call.answered_model, call.price)
+    texts = Texts(names, call.prices, call.team, call.user, call.tags, *told)
+    n_input, n_output, cached, written, written_1h, reasoning = call.tokens[:_N_USUAL]
+    others = call.tokens[_N_USUAL:]
+    return (
+        record,
+        call.started_us,
+        call.process,
+        call.number,
+        call.first_byte_us,
+        call.duration_us,
+        n_input,
+        n_output,
+        cached,
+        written,
+        written_1h,
+        reasoning,
+        call.cost_nano,
+        () if others == _NO_OTHERS else others,
+        Kind(call.attempt, call.endpoint, call.status, call.flags, texts),
+    )
 
 
 class NameParts:
@@ -335,8 +450,7 @@ class NameParts:
         self._texts: Final = dict(known or {})
         self._begun: dict[int, list[bytes]] = {}
         # Calls of one caller for one model have the same numbers again and again.
-        self._found: Final[dict[bytes, _Texts]] = {}
-        self._flags: Final[dict[int, Flag]] = {}
+        self._found: Final[dict[bytes, Kind]] = {}
 
     def add(self, part: NamePart) -> str | None:
         """Take one record; return the text that is whole with it."""
@@ -364,16 +478,23 @@ class NameParts:
         """Return a name; `?` for one whose record was lost."""
         return self._texts.get(number, "?") if number else ""
 
-    def of_call(self, numbers: bytes) -> _Texts:
-        """Return the texts of a call. numbers: as _NUMBERS_FORMAT has them."""
-        found = self._found.get(numbers)
+    def kind(self, shape: bytes, numbers: bytes) -> Kind:
+        """Return what a call has in common with others. shape, numbers: as their formats have them."""
+        found = self._found.get(shape + numbers)
         if found is None:
             if len(self._found) >= MOST_NAMES:
                 self._found.clear()
-            found = self._found[numbers] = self._of_call(numbers)
+            found = self._found[shape + numbers] = self._kind(shape, numbers)
         return found
 
-    def _of_call(self, numbers: bytes) -> _Texts:
+    def _kind(self, shape: bytes, numbers: bytes) -> Kind:
+        attempt, endpoint, status, flags = _SHAPE_FORMAT.unpack(shape)
+        texts = self._of_call(numbers)
+        if attempt == 0:
+            texts = texts._replace(names=(MIRRORED, *texts.names[1:]), account="")
+        return Kind(attempt, endpoint, status, Flag(flags), texts)
+
+    def _of_call(self, numbers: bytes) -> Texts:
         found = list(map(self.text, _NUMBERS_FORMAT.unpack(numbers)))
         key, route, upstream, model, upstream_model, reason = found[:6]
         tier, answered, price, team, user, tags, path = found[6:]
@@ -381,7 +502,7 @@ class NameParts:
         if not separator:
             account, recorded = "", key  # an earlier Velox wrote it
         version, _, place = price.partition(LABEL_SEPARATOR)
-        return _Texts(
+        return Texts(
             (recorded, route, upstream, model, upstream_model, reason),
             version,
             team,
@@ -394,18 +515,17 @@ class NameParts:
             place,
         )
 
-    def flags(self, number: int) -> Flag:
-        """Return flags: to make them anew for each call costs a microsecond."""
-        found = self._flags.get(number)
-        if found is None:
-            found = self._flags[number] = Flag(number)
-        return found
-
 
 def read_body(body: bytes, names: NameParts, rest: Rest | None = None) -> Call | NamePart | Rest | None:
     """Read a record; None: it is of a kind that a later version writes. rest: that was read right before it."""
+    found = read_row(0, body, names, rest)
+    return found if found is None or isinstance(found, (NamePart, Rest)) else call_of(found)
+
+
+def read_row(record: int, body: bytes, names: NameParts, rest: Rest | None) -> CallRow | NamePart | Rest | None:
+    """Read a record as read_body() does, a call as a row. record: its number."""
     if body[0] == _CALL:
-        return _read_call(body, names, rest)
+        return _read_call(record, body, names, rest)
     if body[0] == _NAME:
         _, part, n_parts, n_bytes, number, text = _NAME_FORMAT.unpack(body)
         return NamePart(number, part, n_parts, text[:n_bytes])
@@ -415,56 +535,32 @@ def read_body(body: bytes, names: NameParts, rest: Rest | None = None) -> Call |
     return None
 
 
-def _read_call(body: bytes, names: NameParts, rest: Rest | None) -> Call:
+def _read_call(record: int, body: bytes, names: NameParts, rest: Rest | None) -> CallRow:
     found = _READ_FORMAT.unpack(body)
-    _, attempt, endpoint, status, flags, process, number, started_us, first_us, duration_us = found[:10]
-    named, n_input, n_output, cached, written, written_1h, reasoning, told, cost_nano, owned = found[10:]
-    usual = (
+    _, shape, process, number, started_us, first_us, duration_us, named = found[:8]
+    n_input, n_output, cached, written, written_1h, reasoning, told, cost_nano, owned = found[8:]
+    others: tuple[int | None, ...] = ()
+    if rest is not None:
+        attempt, endpoint, status, flags = _SHAPE_FORMAT.unpack(shape)
+        if flags & _HAS_REST and (rest.process, rest.number, rest.attempt) == (process, number, attempt):
+            shape = _SHAPE_FORMAT.pack(attempt, endpoint, status, flags & ~_HAS_REST)
+            others = (rest.units + _NO_OTHERS)[:_N_OTHERS]
+    return (
+        record,
+        started_us if started_us < _LAST_US else _LAST_US,
+        process,
+        number if number < MOST_INTEGER else MOST_INTEGER,
+        None if first_us == _UNKNOWN else first_us,
+        duration_us if duration_us < MOST_INTEGER else MOST_INTEGER,
         None if n_input == _UNKNOWN else n_input,
         None if n_output == _UNKNOWN else n_output,
         None if cached == _UNKNOWN else cached,
         None if written == _UNKNOWN else written,
         None if written_1h == _UNKNOWN else written_1h,
         None if reasoning == _UNKNOWN else reasoning,
-    )
-    is_its = rest is not None and (rest.process, rest.number, rest.attempt) == (process, number, attempt)
-    if rest is not None and is_its and flags & _HAS_REST:
-        flags &= ~_HAS_REST
-        tokens = Tokens(*usual, *rest.units[: len(Tokens._fields) - _N_USUAL])
-    else:
-        tokens = Tokens(*usual)
-    texts = names.of_call(named + told + owned)
-    if attempt == 0:
-        texts = texts._replace(names=(MIRRORED, *texts.names[1:]), account="")
-    key, route, upstream, model, upstream_model, reason = texts.names
-    prices, team, user, tags, account, path, tier, answered_model, price = texts[1:]
-    return Call(
-        process,
-        number if number < MOST_INTEGER else MOST_INTEGER,
-        attempt,
-        endpoint,
-        status,
-        names.flags(flags),
-        started_us if started_us < _LAST_US else _LAST_US,
-        None if first_us == _UNKNOWN else first_us,
-        duration_us if duration_us < MOST_INTEGER else MOST_INTEGER,
-        key,
-        route,
-        upstream,
-        model,
-        upstream_model,
-        reason,
-        tokens,
         None if cost_nano == _NO_COST else cost_nano,
-        prices,
-        team,
-        user,
-        tags,
-        account,
-        path,
-        tier,
-        answered_model,
-        price,
+        others,
+        names.kind(shape, named + told + owned),
     )
 
 

@@ -28,11 +28,22 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from velox.ledger.record import KEPT_NAMES, KEY_ID_CHARS, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens, key_id
+from velox.ledger.record import (
+    KEPT_NAMES,
+    KEY_ID_CHARS,
+    MOST_INTEGER,
+    TAG_SEPARATOR,
+    Call,
+    CallRow,
+    Flag,
+    Kind,
+    Tokens,
+    key_id,
+    row_of,
+)
 from velox.ledger.sqlite_file import connect, error_name, failing, transaction
 from velox.ledger.store import (
     NOTHING,
@@ -41,7 +52,6 @@ from velox.ledger.store import (
     CallPlace,
     Carried,
     Dimension,
-    Numbered,
     Question,
     StoreError,
     Sums,
@@ -149,7 +159,26 @@ ALTER TABLE call ADD COLUMN pages INTEGER;
 ALTER TABLE call ADD COLUMN annotated_pages INTEGER;
 ALTER TABLE call ADD COLUMN search_units INTEGER
 """,
+    # A file without calls may have them in the order of their start from here on (_BY_TIME).
+    "",
 )
+# Calls in the order of their start: that of one before it is found by no index, and those that come stand at the end.
+# A file that has calls keeps them as they are: to write them anew takes minutes for some million.
+_BY_TIME: Final = """
+DROP TABLE call;
+CREATE TABLE call (process INTEGER NOT NULL, number INTEGER NOT NULL, attempt INTEGER NOT NULL, ring INTEGER NOT NULL,
+    record INTEGER NOT NULL, endpoint INTEGER NOT NULL, status INTEGER NOT NULL, flags INTEGER NOT NULL,
+    started_us INTEGER NOT NULL, first_byte_us INTEGER, duration_us INTEGER NOT NULL, key INTEGER NOT NULL,
+    route INTEGER NOT NULL, upstream INTEGER NOT NULL, model INTEGER NOT NULL, upstream_model INTEGER NOT NULL,
+    reason INTEGER NOT NULL, input INTEGER, output INTEGER, cached INTEGER, cache_written INTEGER,
+    cache_written_1h INTEGER, reasoning INTEGER, cost_nano INTEGER, prices INTEGER NOT NULL, team INTEGER NOT NULL,
+    user INTEGER NOT NULL, tags INTEGER NOT NULL, account INTEGER NOT NULL, path INTEGER NOT NULL,
+    tier INTEGER NOT NULL, answered_model INTEGER NOT NULL, price INTEGER NOT NULL, audio_input INTEGER,
+    audio_cached INTEGER, audio_output INTEGER, image_input INTEGER, image_output INTEGER, web_searches INTEGER,
+    image_cached INTEGER, sound_ms INTEGER, letters INTEGER, pictures INTEGER, video_ms INTEGER, pages INTEGER,
+    annotated_pages INTEGER, search_units INTEGER, PRIMARY KEY (started_us, process, number, attempt)) WITHOUT ROWID;
+CREATE INDEX call_key ON call (key, started_us)
+"""
 _DAY_US: Final = DAY_S * US
 _DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _REMEDY: Final = "stop the gateway, and run `velox usage --rebuild`, or put a copy of the file in its place"
@@ -159,18 +188,24 @@ _ANY_DAY: Final = ""
 _CHECKED_DAYS: Final = 2  # in which calls may still have been written when a process was killed
 _CHUNK: Final = 20_000
 _N_USUAL: Final = 6  # kinds of tokens that stand together; the others came later
-_N_CALL: Final = 47
-# The texts of a call: before its tokens, and behind its cost.
-_FIRST, _BEHIND, _REST = (Call._fields.index(name) for name in ("key", "tokens", "prices"))
-_texts: Final = itemgetter(*range(_FIRST, _BEHIND), *range(_REST, len(Call._fields)))
+# As CallRow has them, and then as _DayFile._values() does. Most calls have none of the kinds that came later.
+_COLUMNS: Final = (
+    *("record", "started_us", "process", "number", "first_byte_us", "duration_us"),
+    *("input", "output", "cached", "cache_written", "cache_written_1h", "reasoning", "cost_nano"),
+    *("attempt", "ring", "endpoint", "status", "flags"),
+    *("key", "route", "upstream", "model", "upstream_model", "reason"),
+    *("prices", "team", "user", "tags", "account", "path", "tier", "answered_model", "price"),
+)
+_N_VALUES: Final = 13  # of a row that go into columns as they are
 # Names of columns are ours in all that is put together here; what others give is a parameter.
-_N_OTHERS: Final = len(Tokens._fields) - _N_USUAL
-# By the number of values: most calls have none of the kinds that came later.
+_OTHERS: Final = (
+    *("audio_input", "audio_cached", "audio_output", "image_input", "image_output", "web_searches", "image_cached"),
+    *("sound_ms", "letters", "pictures", "video_ms", "pages", "annotated_pages", "search_units"),
+)
 _INSERTS: Final = {
-    n: f"INSERT OR IGNORE INTO call VALUES ({', '.join(['?'] * n + ['NULL'] * (_N_CALL - n))})"
-    for n in (_N_CALL, _N_CALL - _N_OTHERS)
+    len(columns): f"INSERT OR IGNORE INTO call ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    for columns in (_COLUMNS, _COLUMNS + _OTHERS)
 }
-_NO_OTHERS: Final = (None,) * _N_OTHERS
 # What is more than 64 bits would become a REAL in a row, and an error in a sum of rows.
 _SET: Final = "ON CONFLICT DO UPDATE SET " + ", ".join(
     f"{name} = min({name} + excluded.{name}, {MOST_INTEGER})" for name in Sums._fields
@@ -262,7 +297,7 @@ class SqliteStore:
         n, calls = 0, self._day(day).calls(CallPlace(0, -1, 0, 0), MOST_INTEGER, (), None)
         while some := list(islice(calls, _CHUNK)):
             n += len(some)
-            rows = added(Batch("", 0, (), {}, 0), some, NOTHING)
+            rows = added(Batch("", 0, (), {}, 0), [row_of(0, call) for call in some], NOTHING)
             sums.executemany(_ADD, map(_bounded, rows.totals))
             sums.executemany(_ADD_BY_TAG, map(_bounded, rows.by_tag))
         return n
@@ -352,25 +387,20 @@ class SqliteStore:
 
     def add(self, batch: Batch) -> None:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
-        by_number: dict[int, list[Numbered]] = {}  # of the day: to write its date for each call costs a microsecond
-        for numbered in batch.calls:
-            by_number.setdefault(numbered.call.started_us // _DAY_US, []).append(numbered)
-        by_day: dict[str, list[Numbered]] = {}
-        for number, calls in by_number.items():
-            by_day.setdefault(day_text(number * _DAY_US), []).extend(calls)
-        counted: list[Numbered] = []
+        by_day = _by_day(batch.calls)
+        counted: list[CallRow] = []
         for day, calls in by_day.items():
             with _failing(self._path(day)):
                 counted += self._day(day).add(batch.ring, batch.end, calls)
         with _failing(self._folder / SUMS_FILE):
             self._add_sums(batch, counted, by_day)
 
-    def _add_sums(self, batch: Batch, calls: Sequence[Numbered], days: Iterable[str]) -> None:
+    def _add_sums(self, batch: Batch, calls: Sequence[CallRow], days: Iterable[str]) -> None:
         sums = self._sums
         with transaction(sums):
             row = sums.execute("SELECT position, damaged, dropped FROM ring WHERE name = ?", (batch.ring,)).fetchone()
             position, damaged, dropped = (0, 0, NOTHING) if row is None else (row[0], row[1], sums_of_text(row[2]))
-            rows = added(batch, [call for number, call in calls if number >= position], dropped)
+            rows = added(batch, _since(calls, position), dropped)
             sums.executemany(_ADD, map(_bounded, rows.totals))
             sums.executemany(_ADD_BY_TAG, map(_bounded, rows.by_tag))
             if batch.names:
@@ -473,11 +503,20 @@ class SqliteStore:
         return sorted(self._folder.glob("calls-????-??-??.db"))
 
 
-class _Numbers(NamedTuple):
-    """Those of a call's texts: before its tokens, and behind its cost."""
+def _by_day(calls: Sequence[CallRow]) -> dict[str, list[CallRow]]:
+    """Return calls by the day on which they began."""
+    numbers = {row[1] // _DAY_US for row in calls}
+    if len(numbers) == 1:
+        return {day_text(numbers.pop() * _DAY_US): list(calls)}
+    found: dict[str, list[CallRow]] = {}
+    for row in calls:
+        found.setdefault(day_text(row[1] // _DAY_US * _DAY_US), []).append(row)
+    return found
 
-    names: tuple[int, ...]
-    others: tuple[int, ...]
+
+def _since(calls: Sequence[CallRow], record: int) -> Sequence[CallRow]:
+    """Return the calls from a record on."""
+    return calls if not calls or calls[0][0] >= record else [row for row in calls if row[0] >= record]
 
 
 class _DayFile:
@@ -486,9 +525,22 @@ class _DayFile:
     def __init__(self, path: Path, *, is_reader: bool, without_room: bool) -> None:
         self._db: Final = connect(path, _DAY_MIGRATIONS, is_reader=is_reader, without_room=without_room)
         self._texts: dict[str, int] = {}
-        self._sets: dict[tuple[object, ...], _Numbers] = {}  # of the texts that calls have together
+        self._kinds: Final[dict[int, dict[Kind, tuple[int, ...]]]] = {}  # by the number of their ring
+        if not is_reader:
+            self._order_by_time()
 
-    def add(self, ring: str, end: int, calls: Sequence[Numbered]) -> list[Numbered]:
+    def _order_by_time(self) -> None:
+        """Have calls in the order of their start, if there are none yet."""
+        has_index = "SELECT 1 FROM sqlite_master WHERE name = 'call_started'"
+        is_to_be = f"SELECT EXISTS ({has_index}) AND NOT EXISTS (SELECT 1 FROM call)"
+        db = self._db
+        if db.execute(is_to_be).fetchone()[0]:
+            with transaction(db):
+                if db.execute(is_to_be).fetchone()[0]:
+                    for statement in _BY_TIME.split(";"):
+                        db.execute(statement)
+
+    def add(self, ring: str, end: int, calls: Sequence[CallRow]) -> list[CallRow]:
         """Keep the calls of a batch that ends before record `end`. Return those that count: no call counts twice."""
         db = self._db
         try:
@@ -496,7 +548,7 @@ class _DayFile:
                 ring_number = self._number(ring)
                 row = db.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
                 position = 0 if row is None else row[0]
-                rows = [self._row(ring_number, *each) for each in calls if each.number >= position]
+                rows = self._rows(ring_number, _since(calls, position))
                 n_before = db.total_changes
                 for n, some in groupby(rows, len):  # in their order: of two of one call the first counts
                     db.executemany(_INSERTS[n], some)
@@ -504,52 +556,42 @@ class _DayFile:
                 db.execute("INSERT OR REPLACE INTO ring VALUES (?, ?)", (ring, max(position, end)))
         except BaseException:
             self._texts.clear()  # those of the transaction that was rolled back
-            self._sets.clear()
+            self._kinds.clear()
             raise
         if n_new == len(calls):
             return list(calls)
-        return [each for each in calls if self._has(ring_number, *each)]
+        return [each for each in calls if self._has(ring_number, each)]
 
-    def _has(self, ring: int, record: int, call: Call) -> bool:
+    def _has(self, ring: int, call: CallRow) -> bool:
         """Return True if it is this record of the call that was kept."""
+        record, started_us, process, number = call[:4]
         row = self._db.execute(
-            "SELECT ring, record FROM call WHERE process = ? AND number = ? AND attempt = ?",
-            (call.process, call.number, call.attempt),
+            "SELECT ring, record FROM call WHERE started_us = ? AND process = ? AND number = ? AND attempt = ?",
+            (started_us, process, number, call[-1].attempt),
         ).fetchone()
         return bool(row == (ring, record))
 
-    def _row(self, ring: int, record: int, call: Call) -> tuple[Any, ...]:
-        texts = _texts(call)
-        numbers = self._sets.get(texts)
-        if numbers is None:
-            numbers = self._sets[texts] = self._numbers(call)
-        usual, others = call.tokens[:_N_USUAL], call.tokens[_N_USUAL:]
-        return (
-            call.process,
-            call.number,
-            call.attempt,
-            ring,
-            record,
-            call.endpoint,
-            call.status,
-            int(call.flags),
-            call.started_us,
-            call.first_byte_us,
-            call.duration_us,
-            *numbers.names,
-            *usual,
-            call.cost_nano,
-            *numbers.others,
-            *(() if others == _NO_OTHERS else others),
-        )
+    def _rows(self, ring: int, calls: Iterable[CallRow]) -> list[tuple[int | None, ...]]:
+        """Return the values of calls, as _INSERTS has their columns."""
+        kinds = self._kinds.setdefault(ring, {})
+        rows: list[tuple[int | None, ...]] = []
+        for call in calls:
+            kind = call[14]
+            values = kinds.get(kind)
+            if values is None:
+                if len(kinds) >= _TEXTS:
+                    kinds.clear()
+                values = kinds[kind] = self._values(ring, kind)
+            others = call[13]
+            rows.append(call[:_N_VALUES] + values + others if others else call[:_N_VALUES] + values)
+        return rows
 
-    def _numbers(self, call: Call) -> _Numbers:
-        if len(self._sets) >= _TEXTS:
-            self._sets.clear()
-        names = (call.key, call.route, call.upstream, call.model, call.upstream_model, call.reason)
-        owners = (call.prices, call.team, call.user, TAG_SEPARATOR.join(call.tags))
-        told = (call.account, call.path, call.tier, call.answered_model, call.price)
-        return _Numbers(tuple(map(self._number, names)), tuple(map(self._number, (*owners, *told))))
+    def _values(self, ring: int, kind: Kind) -> tuple[int, ...]:
+        """Return the values that calls of one kind have in common."""
+        names, prices, team, user, tags, *told = kind.texts
+        texts = (*names, prices, team, user, TAG_SEPARATOR.join(tags), *told)
+        shape = (kind.attempt, ring, kind.endpoint, kind.status, int(kind.flags))
+        return (*shape, *map(self._number, texts))
 
     def _number(self, text: str) -> int:
         """Return the number of a text, which is added where it is new."""
@@ -586,15 +628,16 @@ class _DayFile:
             values.append(json.dumps([numbers[key] for key in keys if key in numbers]))
         for dimension, value in where:
             if dimension in ("tag", "key"):
-                column, fits = ("tags", _has_tag) if dimension == "tag" else ("key", _is_key)
+                column, fits = ("tags", _has_tag) if dimension == "tag" else ("+key", _is_key)
+                # With a sign it is no column that has an index: all are met in the order of their start.
                 conditions.append(f"{column} IN (SELECT value FROM json_each(?))")
                 values.append(json.dumps([number for text, number in numbers.items() if fits(text, value)]))
             else:
                 conditions.append(f"{dimension} = ?")
                 values.append(numbers.get(value, -1))
-        index = "call_started" if keys is None else "call_key"
+        index = "" if keys is None else "INDEXED BY call_key"
         order = "started_us, process, number, attempt"
-        sql = f"SELECT * FROM call INDEXED BY {index} WHERE {' AND '.join(conditions)} ORDER BY {order}"
+        sql = f"SELECT * FROM call {index} WHERE {' AND '.join(conditions)} ORDER BY {order}"
         for row in self._db.execute(sql, values):
             process, number, attempt, _, _, *rest = row
             endpoint, status, flags, started_us, first_byte_us, duration_us = rest[:6]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
-from velox.ledger.record import Call
+from velox.ledger.record import Call, CallRow
 
 __all__ = [
     "DIMENSIONS",
@@ -18,7 +18,6 @@ __all__ = [
     "CallPlace",
     "Carried",
     "Dimension",
-    "Numbered",
     "Question",
     "Store",
     "StoreError",
@@ -34,13 +33,6 @@ PERIODS: Final[Mapping[str, int]] = {"minute": 60, "hour": 3600, "day": 86_400}
 
 class StoreError(Exception):
     """A store can't be used. The message says which, why, and what to do."""
-
-
-class Numbered(NamedTuple):
-    """A call and the number of its record."""
-
-    number: int
-    call: Call
 
 
 class Sums(NamedTuple):
@@ -69,13 +61,14 @@ NOTHING: Final = Sums()
 class Batch:
     """Records of one ring, one after the other.
 
-    end: the number after the last one. names: texts that came with them, by number. time_s: Unix time at which they
-    were read. dropped: sums over all that the ring ever had no room for. n_damaged: records between that can't be read.
+    end: the number after the last one. calls: in the order of their records. names: texts that came with them, by
+    number. time_s: Unix time at which they were read. dropped: sums over all that the ring ever had no room for.
+    n_damaged: records between that can't be read.
     """
 
     ring: str
     end: int
-    calls: Sequence[Numbered]
+    calls: Sequence[CallRow]
     names: Mapping[int, str]
     time_s: int
     dropped: Sums = NOTHING

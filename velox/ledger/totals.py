@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from velox.ledger.record import KEY_ID_CHARS, LAST_S, Call, Flag, key_id
+from velox.ledger.record import KEY_ID_CHARS, LAST_S, CallRow, Flag, Kind, key_id
 from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Question, Sums, Total
 
 __all__ = [
@@ -72,15 +72,20 @@ class Added(NamedTuple):
     by_tag: list[Row]
 
 
-def added(batch: Batch, calls: Sequence[Call], dropped: Sums) -> Added:
+def added(batch: Batch, calls: Sequence[CallRow], dropped: Sums) -> Added:
     """Return what a batch adds, of whose calls these count. dropped: what of the ring's was counted before."""
     by_group: dict[_Group, list[int]] = {}
     by_tag: dict[_Group, list[int]] = {}
-    for call in calls:
-        group = (call.started_us // _MINUTE_US, call.key, call.team, call.user, call.upstream, call.model)
-        _count(by_group, group, call)
-        for tag in dict.fromkeys(call.tags):
-            _count(by_tag, (*group, tag), call)
+    for minute, of_minute in _by_kind(calls).items():
+        for kind, counted in of_minute.items():
+            texts = kind.texts
+            key, _, upstream, model, _, reason = texts.names
+            n = counted[0]
+            sums = (n, n if reason != "ok" else 0, n if int(kind.flags) & _ESTIMATED else 0, *counted[1:])
+            group = (minute, key, texts.team, texts.user, upstream, model)
+            _add(by_group, group, sums)
+            for tag in dict.fromkeys(texts.tags):
+                _add(by_tag, (*group, tag), sums)
     totals = _rows(by_group)
     # One after the other is counted, so a call's cost may come in the batch after its number. After a power failure the
     # ring may know less than it did: then it has begun to count again from there.
@@ -204,26 +209,40 @@ def _condition(dimension: Dimension, value: str) -> tuple[str, str]:
     return key_condition(value) if dimension == "key" else (f"{_COLUMNS[dimension]} = ?", value)
 
 
-def _count(found: dict[_Group, list[int]], group: _Group, call: Call) -> None:
-    """Add one call to the sums of its group."""
-    sums = found.get(group)
-    if sums is None:
-        sums = found[group] = [0] * len(Sums._fields)
-    tokens, cost_nano = call.tokens, call.cost_nano
-    sums[0] += 1
-    if call.reason != "ok":
-        sums[1] += 1
-    if int(call.flags) & _ESTIMATED:
-        sums[2] += 1
-    if cost_nano is None:
-        sums[3] += 1
-    else:
-        sums[9] += cost_nano
-    sums[4] += tokens.input or 0
-    sums[5] += tokens.output or 0
-    sums[6] += tokens.cached or 0
-    sums[7] += tokens.cache_written or 0
-    sums[8] += tokens.reasoning or 0
+def _by_kind(calls: Iterable[CallRow]) -> dict[int, dict[Kind, list[int]]]:
+    """Return sums by minute and kind: calls, of these without a price, tokens as in Sums, cost."""
+    found: dict[int, dict[Kind, list[int]]] = {}
+    last = -1
+    of_minute: dict[Kind, list[int]] = {}
+    for _, started_us, _, _, _, _, n_input, n_output, cached, written, _, reasoning, cost_nano, _, kind in calls:
+        minute = started_us // _MINUTE_US
+        if minute != last:
+            last, of_minute = minute, found.setdefault(minute, {})
+        sums = of_minute.get(kind)
+        if sums is None:
+            sums = of_minute[kind] = [0] * 8
+        sums[0] += 1
+        if cost_nano is None:
+            sums[1] += 1
+        else:
+            sums[7] += cost_nano
+        if n_input:
+            sums[2] += n_input
+        if n_output:
+            sums[3] += n_output
+        if cached:
+            sums[4] += cached
+        if written:
+            sums[5] += written
+        if reasoning:
+            sums[6] += reasoning
+    return found
+
+
+def _add(found: dict[_Group, list[int]], group: _Group, sums: Sequence[int]) -> None:
+    """Add to the sums of a group."""
+    before = found.get(group)
+    found[group] = list(sums) if before is None else [one + other for one, other in zip(before, sums, strict=True)]
 
 
 def _rows(by_minute: Mapping[_Group, Sequence[int]]) -> list[Row]:

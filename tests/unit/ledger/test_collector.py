@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 
 from tests.unit.ledger.made import NAMES, NOON_S, begin, label_of, made_call, write, writer_of
 from velox.ledger.collector import MOST_OF_BATCH, Collector
-from velox.ledger.record import Call, Flag, NamePart, NameParts, Tokens, call_body, name_bodies, number_bytes, read_body
+from velox.ledger.record import (
+    Call,
+    Flag,
+    NamePart,
+    NameParts,
+    Tokens,
+    call_body,
+    name_bodies,
+    number_bytes,
+    read_body,
+    row_of,
+)
 from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
 from velox.ledger.sqlite_file import connect
-from velox.ledger.store import Batch, Dimension, Numbered, Question, StoreError, Sums
+from velox.ledger.store import Batch, CallPlace, Dimension, Question, StoreError, Sums
 from velox.ledger.writer import CallWriter
 from velox.shm.record_ring import RecordRing
 
@@ -189,6 +200,71 @@ def test_m12_file_without_units_beside_tokens_is_migrated(tmp_path: Path) -> Non
     old, new = kept(tmp_path)
     assert old.tokens == Tokens(7, 8, 3, 2, 1, 4, *range(11, 18))
     assert new.tokens == ALL_KINDS and None not in new.tokens
+
+
+def test_file_with_calls_keeps_their_order_and_takes_more(tmp_path: Path) -> None:
+    """To write millions of calls anew would keep a start waiting. What it has counts once, as in a file by time."""
+    file, path, n_old = tmp_path / "calls-2026-11-23.db", tmp_path / "0.ring", 20_000
+    connect(tmp_path / "ledger.db", _SUM_MIGRATIONS, is_reader=False).close()
+    connect(file, _DAY_MIGRATIONS[:5], is_reader=False).close()
+    with sqlite3.connect(file) as db:
+        texts = ("0011223344556677 rare", "r", "u", "m", "ok", "v1", "")
+        db.executemany("INSERT INTO text (text) VALUES (?)", [(each,) for each in texts])
+        db.execute(
+            f"WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {n_old})"
+            f" INSERT INTO call SELECT 43981,x,1,1,0,1,200,0,{NOON_S}000000+x,5,9,1,2,3,4,4,5,7,8,0,0,0,0,90,6"
+            f"{',7' * 8}{',NULL' * 14} FROM n"
+        )
+        before = db.execute("PRAGMA page_count").fetchone(), db.execute("SELECT * FROM call").fetchall()
+
+    store_of(tmp_path).close()
+    with sqlite3.connect(file) as db:
+        assert (db.execute("PRAGMA page_count").fetchone(), db.execute("SELECT * FROM call").fetchall()) == before
+        assert db.execute("PRAGMA user_version").fetchone() == (6,)
+    writer = writer_of(path)
+    write(writer, made_call(7, started_us=NOON_S * 1_000_000 + 7))  # that was recorded before, as of a killed process
+    write(writer, made_call(n_old + 1, started_s=NOON_S + 1))
+    collect(tmp_path, path)
+
+    calls = kept(tmp_path)
+    assert [call.number for call in calls] == list(range(1, n_old + 2))
+    assert (calls[6].key, calls[-1]) == (texts[0], made_call(n_old + 1, started_s=NOON_S + 1))
+    assert total(tmp_path).n == n_old + 1  # sums were missing, and made anew
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_calls_by_time_and_by_key_are_found_by_an_index(tmp_path: Path, is_old: bool) -> None:
+    """In a file by time, and in one of an earlier Velox that had calls when it was opened."""
+    path, file = tmp_path / "0.ring", tmp_path / "calls-2026-11-23.db"
+    if is_old:
+        connect(file, _DAY_MIGRATIONS[:5], is_reader=False).close()
+        with sqlite3.connect(file) as db:
+            db.execute("INSERT INTO text (text) VALUES ('k')")
+            db.execute(f"INSERT INTO call VALUES (1,1,1,1,0,1,200,0,{NOON_S}000000{',1' * 24}{',NULL' * 14})")
+    writer = writer_of(path)
+    for n in range(2, 5):
+        write(writer, made_call(n, key=f"{n:016x} k"))
+    collect(tmp_path, path)
+    store = store_of(tmp_path, is_reader=True)
+    asked: list[str] = []
+    store._day("2026-11-23")._db.set_trace_callback(asked.append)
+
+    by_time = list(store._day("2026-11-23").calls(CallPlace(0, -1, 0, 0), 2**62, (("key", f"{3:016x}"),), None))
+    by_key = list(store.calls(Question(ALL.since_s, ALL.until_s, (), (("key", f"{3:016x}"),))))
+
+    assert [[call.number for call in calls] for calls in (by_time, by_key)] == [[3], [3]]
+    with sqlite3.connect(file) as db:
+        plans = [
+            db.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()[0][3]
+            for sql in asked
+            if sql.startswith("SELECT * FROM call")
+        ]
+    index = "INDEX call_started" if is_old else "PRIMARY KEY"
+    assert [plan.partition(" (")[0] for plan in plans] == [
+        f"SEARCH call USING {index}",
+        "SEARCH call USING INDEX call_key",
+    ]
+    assert all("started_us" in plan for plan in plans)
 
 
 def test_record_of_an_earlier_version_has_no_owners() -> None:
@@ -391,18 +467,14 @@ def test_batch_that_comes_again_is_not_added_again(tmp_path: Path) -> None:
     """Whole, or with more behind it."""
     store = store_of(tmp_path)
     from_first = [made_call(n) for n in range(5)]
-    first = Batch("r", 3, [_numbered(n, from_first[n]) for n in range(3)], {1: "a"}, NOON_S)
-    more = Batch("r", 5, [_numbered(n, from_first[n]) for n in range(5)], {1: "a", 2: "b"}, NOON_S)
+    first = Batch("r", 3, [row_of(n, from_first[n]) for n in range(3)], {1: "a"}, NOON_S)
+    more = Batch("r", 5, [row_of(n, from_first[n]) for n in range(5)], {1: "a", 2: "b"}, NOON_S)
     for batch in (first, first, more, first):
         store.add(batch)
 
     assert (store.position("r"), store.names("r")) == (5, {1: "a", 2: "b"})
     assert [call.number for call in store.calls(ALL)] == list(range(5))
     assert store.totals(ALL)[0].sums.n == 5
-
-
-def _numbered(n: int, call: Call) -> Numbered:
-    return Numbered(n, call)
 
 
 def test_names_are_known_after_a_restart(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.ledger.made import NOON_S, made_call, write, writer_of
 from velox.cli import main
 from velox.ledger.collector import Collector
-from velox.ledger.record import Flag
+from velox.ledger.record import Flag, row_of
 from velox.ledger.report import call_rows, lines, total_rows
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered, Sums, Total
+from velox.ledger.store import Batch, Sums, Total
 from velox.runtime.commands.usage import ArgumentError, UsageArguments, usage_lines
 from velox.shm.record_ring import RecordRing
 
@@ -122,7 +122,7 @@ def test_last_24_hours_are_counted_whole(tmp_path: Path, by: str) -> None:
     """Also those of yesterday, whatever sums are grouped by; the day's name is that of yesterday."""
     store = SqliteStore(tmp_path, days=30)
     calls = [made_call(n, started_s=NOON_S - 3600 * hours) for n, hours in enumerate((1, 20, 24, 25))]
-    store.add(Batch("r", len(calls), [Numbered(n, call) for n, call in enumerate(calls)], {}, NOON_S))
+    store.add(Batch("r", len(calls), [row_of(n, call) for n, call in enumerate(calls)], {}, NOON_S))
 
     rows = [json.loads(line) for line in usage_lines(store, asked(since="24h", by=by, form="jsonl"), NOW)]
     assert sum(row["calls"] for row in rows) == 3

@@ -16,9 +16,9 @@ import pytest
 from tests.postgres_server import PostgresServer
 from tests.unit.ledger.made import NAMES, NOON_S, made_call
 from velox.ledger.postgres import PostgresStore
-from velox.ledger.record import KEPT_NAMES, Call, Flag, NameParts, Tokens, call_body, number_bytes, read_body
+from velox.ledger.record import KEPT_NAMES, Call, Flag, NameParts, Tokens, call_body, number_bytes, read_body, row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, CallPlace, Carried, Dimension, Numbered, Question, Store, StoreError, Sums
+from velox.ledger.store import Batch, CallPlace, Carried, Dimension, Question, Store, StoreError, Sums
 
 DAY_S = 86_400
 MIDNIGHT_S = NOON_S - NOON_S % DAY_S
@@ -60,7 +60,7 @@ def store(stores: Stores) -> Store:
 
 
 def batch(calls: list[Call], first: int = 0, ring: str = "0.ring", **more: object) -> Batch:
-    numbered = [Numbered(first + n, call) for n, call in enumerate(calls)]
+    numbered = [row_of(first + n, call) for n, call in enumerate(calls)]
     fields = {"names": {}, "time_s": NOON_S, **more}
     return Batch(ring, first + len(calls), numbered, **fields)  # type: ignore[arg-type]
 

@@ -47,8 +47,9 @@ from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.admin.message import RefusalError
 from velox.admin.roles import Role
+from velox.ledger.record import row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import DIMENSIONS, Batch, Numbered
+from velox.ledger.store import DIMENSIONS, Batch
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope
 from velox.shm.budget_table import BudgetMemory, BudgetTable
@@ -190,7 +191,7 @@ def _record(folder: Path) -> int:
         made_call(n, started_s=NOON_S - n // 3 * 40_000, team=teams[n % 3], key=f"{n % 4:016x} key-{n % 4}")
         for n in range(30)
     ]
-    store.add(Batch("ring", len(calls), [Numbered(*each) for each in enumerate(calls)], {}, NOON_S))
+    store.add(Batch("ring", len(calls), [row_of(*each) for each in enumerate(calls)], {}, NOON_S))
     store.close()
     return len(calls)
 

@@ -30,9 +30,9 @@ from velox.admin.api.service import Api
 from velox.admin.api.usage import UsagePages
 from velox.admin.message import RefusalError
 from velox.admin.roles import Role
-from velox.ledger.record import recorded_key
+from velox.ledger.record import recorded_key, row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered, StoreError
+from velox.ledger.store import Batch, StoreError
 from velox.observe.oplog import operations_logger
 
 NOON = datetime.datetime.fromtimestamp(NOON_S, datetime.UTC)
@@ -129,7 +129,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
 
 def record(folder: Path, *calls: Mapping[str, Any]) -> None:
     store = SqliteStore(folder, days=30)
-    made = [Numbered(n, made_call(n, **call)) for n, call in enumerate(calls, 1)]
+    made = [row_of(n, made_call(n, **call)) for n, call in enumerate(calls, 1)]
     store.add(Batch("0.ring", len(made) + 1, made, {}, NOON_S))
     store.close()
 

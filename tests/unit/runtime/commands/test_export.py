@@ -14,8 +14,9 @@ import pytest
 
 from tests.unit.ledger.made import NOON_S, made_call
 from velox.cli import main
+from velox.ledger.record import row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered
+from velox.ledger.store import Batch
 from velox.runtime.commands.export import ExportError, TargetError, export
 
 
@@ -102,7 +103,7 @@ def test_long_run_tells_how_far_it_is(tmp_path: Path) -> None:
 
 def test_command_writes_calls_and_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = SqliteStore(tmp_path, days=4000)
-    calls = [Numbered(n, made_call(n)) for n in range(3)]
+    calls = [row_of(n, made_call(n)) for n in range(3)]
     kept.add(Batch("0.ring", 3, calls, {}, NOON_S))
     kept.close()
     environ = {"VELOX_LEDGER": str(tmp_path)}
@@ -126,7 +127,7 @@ def test_command_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     midnight_s = int(time.time()) // 86_400 * 86_400
     (tmp_path / "ledger").mkdir()
     kept = SqliteStore(tmp_path / "ledger", days=30)
-    calls = [Numbered(n, made_call(n, started_s=midnight_s + at)) for n, at in enumerate((-1, 0))]
+    calls = [row_of(n, made_call(n, started_s=midnight_s + at)) for n, at in enumerate((-1, 0))]
     kept.add(Batch("0.ring", 2, calls, {}, midnight_s))
     kept.close()
     monkeypatch.chdir(tmp_path)

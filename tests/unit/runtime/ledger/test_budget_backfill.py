@@ -19,9 +19,9 @@ import pytest
 from tests.unit.ledger.made import NOON_S, begin, made_call, write, writer_of
 from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
-from velox.ledger.record import Flag, recorded_key
+from velox.ledger.record import Flag, recorded_key, row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
+from velox.ledger.store import Batch, Question, Store, StoreError
 from velox.policy.budgets.budget import parse_budget
 from velox.policy.budgets.rules import BudgetRule, BudgetScope, spender_of, subjects
 from velox.runtime.ledger import budget_backfill
@@ -60,7 +60,7 @@ def spend(store: SqliteStore, *calls: tuple[KeyEntry, int]) -> None:
         named = recorded_key(caller_of(key).id, key.caller_name)
         whose = {"team": key.terms.team, "user": key.terms.user, "tags": key.terms.tags}
         call = made_call(n, key=named, **whose, cost_nano=nano, started_us=NOON_S * US)
-        made.append(Numbered(n, call))
+        made.append(row_of(n, call))
     store.add(Batch("0.ring", len(made) + 1, made, {}, NOON_S))
 
 
@@ -122,7 +122,7 @@ def test_budget_that_comes_within_its_month_counts_all_of_the_month(store: Sqlit
     days = (NOON_S - 22 * DAY_S, NOON_S - 5 * DAY_S, NOON_S - 3600, NOON_S - 60)  # the 1st of the month, ...
     named = recorded_key(caller_of(alice).id, alice.caller_name)
     calls = [made_call(n, key=named, cost_nano=10**n, started_us=at * US) for n, at in enumerate(days)]
-    store.add(Batch("0.ring", 5, [Numbered(n, call) for n, call in enumerate(calls)], {}, NOON_S))
+    store.add(Batch("0.ring", 5, [row_of(n, call) for n, call in enumerate(calls)], {}, NOON_S))
     store.prune(NOON_S)
     memory = BudgetMemory(1000, 1)
     read_spent(memory, store, [month], [alice], NOW_S, changed_s=NOON_S + 60.0)
@@ -382,7 +382,7 @@ def test_calls_of_a_wrong_hour_count_in_the_hour_in_which_they_were_made(
         assert hold is not None and budget.spent(at_s) == 0
         budget.spend(hold, 98)
         budget.release(hold, 98)
-        calls.append(Numbered(n, made_call(n, key="", cost_nano=98, started_us=int(at_s * US))))
+        calls.append(row_of(n, made_call(n, key="", cost_nano=98, started_us=int(at_s * US))))
     store.add(Batch("0.ring", 2, calls, {}, NOON_S))
     assert budget.window(NOW_S).start_s == NOON_S, "it goes on in the hour that the clock shows"
     assert not readings.look(1) and readings.look(3)
@@ -542,7 +542,7 @@ def test_budget_that_comes_before_another_was_read_counts_calls_between_once(
     row.release(hold, 7)
     named = recorded_key(caller_of(own(1)).id, "key-1")
     call = made_call(1, key=named, cost_nano=7, started_us=int(readings.wall_s * US) + US // 2)
-    store.add(Batch("0.ring", 1, [Numbered(0, call)], {}, NOON_S))
+    store.add(Batch("0.ring", 1, [row_of(0, call)], {}, NOON_S))
     readings.look(1.5, own(1))
     assert readings.look(3)
     assert set(spent(readings.memory).values()) == {7}

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.ledger.made import NOON_S, made_call, write
+from velox.ledger.record import row_of
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered, Question, Store, StoreError
+from velox.ledger.store import Batch, Question, Store, StoreError
 from velox.ledger.writer import CallWriter
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
@@ -57,7 +58,7 @@ class Days:
 
     def __init__(self, tmp_path: Path, *days: int) -> None:
         self.store = SqliteStore(tmp_path, days=30)
-        calls = [Numbered(n, made_call(n, started_s=NOON_S + day * DAY_S)) for n, day in enumerate(days)]
+        calls = [row_of(n, made_call(n, started_s=NOON_S + day * DAY_S)) for n, day in enumerate(days)]
         self.store.add(Batch("r", len(calls), calls, {}, NOON_S))
 
     @property
@@ -113,7 +114,7 @@ def test_day_that_can_not_be_dropped_stops_nothing(tmp_path: Path, caplog: pytes
     (tmp_path / "calls-2020-01-01.db").mkdir()
     store = SqliteStore(tmp_path, days=30)
     calls = [made_call(n, started_s=NOON_S + day * DAY_S) for n, day in enumerate((-40, 0))]
-    store.add(Batch("r", 2, [Numbered(n, call) for n, call in enumerate(calls)], {}, NOON_S))
+    store.add(Batch("r", 2, [row_of(n, call) for n, call in enumerate(calls)], {}, NOON_S))
     folder = LedgerFolder(tmp_path, 1, 1000)
     folder[0].begin()
     write(CallWriter(folder[0], 0xABCD), made_call(7))
