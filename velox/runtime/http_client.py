@@ -1,9 +1,9 @@
 """The gateway's own requests to servers that are no upstreams, by httpx: for credentials, tokens, webhooks.
 
 There are few of them, some an hour, and they are small: each has an HTTP/1.1 connection of its own, closed behind it.
-Nothing of the environment changes where they go (no proxy, no .netrc); it may name the authorities of TLS
-(SSL_CERT_FILE, SSL_CERT_DIR, which OpenSSL reads). No redirect is followed: a credential goes to the host that was
-asked for, and nowhere else. No cookie is kept.
+Of the environment, the proxies that Velox knows (policy/routes/proxies.py) change how they go, and no .netrc does; it
+may name the authorities of TLS (SSL_CERT_FILE, SSL_CERT_DIR, which OpenSSL reads). No redirect is followed: a
+credential goes to the host that was asked for, and nowhere else. No cookie is kept.
 
 Time is bounded as a whole: httpx's own limits are of each read, which a server that answers byte by byte never reaches.
 No error has a text of httpx's or of a library below: those quote headers and URLs, and secrets stand in both.
@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from velox.build import VERSION
+from velox.policy.routes.proxies import NO_PROXIES, EnvironmentProxies, Proxy
 from velox.protocol.reply_body import CodingError, plain_reply
 from velox.providers.renewal import FetchError, Question, Reply
 
@@ -33,6 +34,7 @@ __all__ = ["HttpClient", "RequestError"]
 
 _MOST_BYTES: Final = 1024 * 1024  # of an answer, of a file
 _SCHEMES: Final = ("http", "https")
+_USUAL_PORTS: Final = {"http": 80, "https": 443}
 _AGENT: Final = f"velox/{VERSION}".encode()
 _MOST_CAUSES: Final = 8
 
@@ -42,9 +44,10 @@ class RequestError(Exception):
 
 
 class HttpClient:
-    """Sends requests and reads files, on any loop. It is the FetchClient of velox.providers."""
+    """Sends requests and reads files, on any loop. It is the FetchClient of velox.providers. proxies: before hosts."""
 
-    def __init__(self) -> None:
+    def __init__(self, proxies: EnvironmentProxies = NO_PROXIES) -> None:
+        self._proxies: Final = proxies
         self._context: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -99,8 +102,15 @@ class HttpClient:
         )
         # A transport by itself: a client adds proxies, cookies, redirects and headers.
         context = await self._tls() if url.scheme == "https" else False
-        async with httpx.AsyncHTTPTransport(verify=context, trust_env=False, http2=False) as transport:
-            response = await transport.handle_async_request(request)
+        by = self._proxies.of(url.scheme, url.host.lower(), url.port or _USUAL_PORTS.get(url.scheme, 0))
+        proxy = None if by is None else await self._proxy(by)
+        async with httpx.AsyncHTTPTransport(verify=context, trust_env=False, http2=False, proxy=proxy) as transport:
+            try:
+                response = await transport.handle_async_request(request)
+            except (httpx.ConnectError, httpx.ProxyError) as exc:
+                if by is None:
+                    raise
+                raise RequestError(_by_proxy(by, exc)) from None
             try:
                 body = await _body_of(response) if keeps_body else b""
             finally:
@@ -111,6 +121,11 @@ class HttpClient:
         except CodingError as exc:
             raise RequestError(f"its answer can't be read: {exc}") from None
         return Reply(response.status_code, body, headers)
+
+    async def _proxy(self, by: Proxy) -> httpx.Proxy:
+        headers = [(b"proxy-authorization", by.authorization)] if by.authorization else []
+        context = await self._tls() if by.scheme == "https" else None
+        return httpx.Proxy(str(by), headers=headers, ssl_context=context)
 
     async def _tls(self) -> ssl.SSLContext:
         if self._context is None:
@@ -138,6 +153,13 @@ def _why(exc: BaseException) -> str:
     if isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
         return "the connection ended before a whole answer, or it is no HTTP"
     return type(exc).__name__
+
+
+def _by_proxy(by: Proxy, exc: httpx.ConnectError | httpx.ProxyError) -> str:
+    """Return what went wrong with a proxy, or behind it: TLS is with the host itself."""
+    if isinstance(exc, httpx.ProxyError):
+        return f"the proxy {by} ({by.where}) opens no tunnel to it"
+    return f"it could not be reached by the proxy {by} ({by.where}): {_cause(exc)}"
 
 
 def _cause(exc: BaseException) -> str:

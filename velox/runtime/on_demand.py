@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from velox.policy.routes.entries import UpstreamEntry
+from velox.policy.routes.proxies import proxy_of
 from velox.protocol.http2.engines import engine_factory
 from velox.providers.provider import Keyless
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings
 
-__all__ = ["has_adapter", "importing", "signs_in"]
+__all__ = ["has_adapter", "has_proxy", "importing", "signs_in"]
 
 # In pieces that take some milliseconds each.
 _ADAPTERS: Final = (
@@ -66,6 +67,11 @@ def signs_in(entry: UpstreamEntry) -> bool:
     return not entry.keys and PROVIDERS[entry.provider].keyless is not Keyless.CLIENT
 
 
+def has_proxy(entry: UpstreamEntry, settings: Settings) -> bool:
+    """Say whether an upstream is reached by a proxy."""
+    return any(proxy_of(entry.proxy, origin, settings.proxies) is not None for origin in entry.origins)
+
+
 def shares_objects(settings: Settings) -> bool:
     """Say whether other gateways may know of the same objects: those of one Redis, else those of one database."""
     return settings.redis_url is not None or (settings.ledger is not None and settings.ledger_database is not None)
@@ -90,6 +96,8 @@ def importing(settings: Settings) -> Iterator[None]:
 def _modules(settings: Settings) -> Iterable[str]:
     if any(map(has_adapter, settings.upstreams)):
         yield from _ADAPTERS
+    if any(has_proxy(entry, settings) for entry in settings.upstreams):
+        yield "velox.runtime.upstreams.proxied"
     if any(map(signs_in, settings.upstreams)):
         yield from _AUTHORITIES
     if shares_objects(settings):

@@ -425,7 +425,9 @@ class Worker:
             self._loop,
             max_connections=self._descriptors.upstream,
             on_change=self._on_pool_change,
-            authorities=Authorities(os.environ, self._loop, self._logger, partial(tell, context.block)),
+            authorities=Authorities(
+                os.environ, self._loop, self._logger, partial(tell, context.block), context.settings.proxies
+            ),
             sim_origin=context.sim_origin,
             buffer=ReadBuffer(clock=context.read_clock),
         )

@@ -20,6 +20,7 @@ from velox.settings.listening import PORT, listen_text
 from velox.settings.machine import available_cores, container_memory, hard_default, soft_default
 from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
+from velox.settings.routing.proxies import environment_proxies
 from velox.settings.routing.routing import NESTED, add_routing
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.yaml.file import read_file
@@ -121,7 +122,8 @@ def load(
     problems += add_routing(values, reading.trees, environ, finds_providers=not sim, needs_keys=needs_keys)
     problems += reading.conflicts_with_upstreams()
     values["empty_variables"] = reading.empty_variables()
-    values["unused_variables"] = tuple(unused_variables(environ, values, reading.given, values["upstreams"]))
+    values["proxies"], useless = environment_proxies(environ)
+    values["unused_variables"] = tuple(unused_variables(environ, values, reading.given, values["upstreams"], useless))
     if problems:
         raise SettingsError([reading.placed(problem) for problem in problems])
     origins = {name: reading.given[name].origin if name in reading.given else "default" for name in _BY_NAME}

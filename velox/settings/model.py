@@ -11,6 +11,7 @@ import msgspec
 from velox.policy.budgets.rules import BudgetRule
 from velox.policy.limits.limit_rules import LimitRule
 from velox.policy.routes.entries import Http2Use, RouteEntry, UpstreamEntry
+from velox.policy.routes.proxies import NO_PROXIES, EnvironmentProxies
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.prices.book import Override
 from velox.settings import parse
@@ -625,6 +626,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     missing_keys: tuple[str, ...] = ()
     # What variables of other programs say, and nothing here (checks/unused.py).
     unused_variables: tuple[str, ...] = ()
+    # What HTTPS_PROXY and the like say (routing/proxies.py).
+    proxies: EnvironmentProxies = NO_PROXIES
     # Variables of providers that are set, and of no use (routing/found.py).
     unusable_variables: tuple[str, ...] = ()
     # Variables that are set to nothing, as they are called where they stand, each with the default that is used.

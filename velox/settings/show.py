@@ -16,6 +16,7 @@ from velox.policy.budgets.budget import period_text, usd_text
 from velox.policy.budgets.rules import BudgetRule
 from velox.policy.limits.limit_rules import LimitRule, called
 from velox.policy.routes.entries import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes.proxies import proxy_of
 from velox.providers.provider import Keyless
 from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import apis_of, origin_of
@@ -173,7 +174,10 @@ def _aligned(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
 def upstream_lines(settings: Settings) -> list[str]:
     """Return lines for each upstream: its name, where it is, where it was written; what is said of it; its APIs."""
     origin = settings.origins["VELOX_UPSTREAM_ORIGIN"]
-    said = [_of_upstream(entry, asks_for_keys=settings.asks_for_keys) for entry in settings.upstreams]
+    said = [
+        _listed(_of_upstream(entry, asks_for_keys=settings.asks_for_keys), _by_proxy(entry, settings))
+        for entry in settings.upstreams
+    ]
     rows = [
         (entry.name, ", ".join(map(str, entry.origins)), text, entry.where or origin)
         for entry, text in zip(settings.upstreams, said, strict=True)
@@ -299,6 +303,16 @@ def _of_upstream(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
         f"ca {entry.ca_file}" if entry.ca_file is not None else "",
         f"certificate {entry.cert_file}" if entry.cert_file is not None else "",
     )
+
+
+def _by_proxy(entry: UpstreamEntry, settings: Settings) -> str:
+    """Return by which proxies its origins are asked, "" for none."""
+    found = [proxy_of(entry.proxy, origin, settings.proxies) for origin in entry.origins]
+    shown = dict.fromkeys(f"{proxy} ({proxy.where})" if proxy.where else str(proxy) for proxy in found if proxy)
+    if not shown:
+        return ""
+    some = f", {found.count(None)} of its origins directly" if None in found else ""
+    return f"by proxy {', '.join(shown)}{some}"
 
 
 def _provider(entry: UpstreamEntry) -> str:

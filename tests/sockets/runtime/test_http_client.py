@@ -15,11 +15,13 @@ from typing import TypeVar
 import pytest
 import trustme
 
+from tests.fake_proxy import FakeProxy
 from tests.patience import PATIENCE_S
 from velox.providers.aws import AwsChain
 from velox.providers.renewal import FetchError, Question
 from velox.providers.sigv4 import AwsCredentials
 from velox.runtime.http_client import HttpClient
+from velox.settings.routing.proxies import environment_proxies
 
 T = TypeVar("T")
 
@@ -243,3 +245,50 @@ def test_credentials_of_an_instance_over_real_sockets() -> None:
 
     assert _run(server, fetch) == AwsCredentials("A", "s", "t", 1893456000.0)
     assert len(server.asked) == 3 and b"\r\nx-aws-ec2-metadata-token: imds\r\n" in server.asked[2]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_proxy_of_the_environment_is_asked(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By absolute target or tunnel, with its credentials, which the server never gets; this machine has none."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("tokens.example").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    server = _Server({"GET /token": _reply(200, b"yes")})
+    default = {"http": 80, "https": 443}[scheme]
+
+    async def ask(direct: HttpClient, port: int) -> None:
+        with FakeProxy({f"tokens.example:{default}": ("127.0.0.1", port)}, login="me:word") as proxy:
+            url = proxy.url.replace("://", "://me:word@")
+            proxies, _ = environment_proxies({"HTTP_PROXY": url, "HTTPS_PROXY": url})
+            client = HttpClient(proxies)
+            assert (await client.ask(Question(b"GET", f"{scheme}://tokens.example/token"))).body == b"yes"
+            assert proxy.asked[-1].method == ("GET" if scheme == "http" else "CONNECT")
+            n_asked = len(proxy.asked)
+            if scheme == "http":
+                assert (await client.ask(Question(b"GET", f"http://127.0.0.1:{port}/token"))).status == 200
+            assert len(proxy.asked) == n_asked
+        assert b"authorization" not in b"".join(server.asked).lower()
+
+    _run(server, ask, context if scheme == "https" else None)
+
+
+def test_proxy_that_opens_no_tunnel_is_named_without_its_password() -> None:
+    """It refuses, or is not there."""
+
+    async def ask() -> list[str]:
+        said = []
+        with FakeProxy({}, login="me:other") as proxy:
+            for url in (proxy.url.replace("://", "://me:p4ssw0rd@"), "http://me:p4ssw0rd@127.0.0.1:1"):
+                client = HttpClient(environment_proxies({"HTTPS_PROXY": url})[0])
+                with pytest.raises(FetchError) as failed:
+                    await client.ask(Question(b"GET", "https://tokens.example/token"))
+                said.append(str(failed.value).replace(proxy.url, "PROXY"))
+        return said
+
+    assert asyncio.run(ask()) == [
+        "tokens.example was asked: the proxy PROXY (HTTPS_PROXY) opens no tunnel to it",
+        "tokens.example was asked: it could not be reached by the proxy http://127.0.0.1:1 (HTTPS_PROXY):"
+        " Connection refused",
+    ]

@@ -29,7 +29,7 @@ from velox.protocol.http1.response_head import ReplyHeads
 from velox.protocol.http2.engine import EngineFactory
 from velox.protocol.http2.response_head import Http2ReplyHeads
 
-__all__ = ["Connection", "DialTarget", "Dialer"]
+__all__ = ["Connection", "DialTarget", "Dialer", "words_of"]
 
 Connection = Http1Connection | Http2Connection
 
@@ -73,7 +73,10 @@ class DialTarget:
 
 
 class Dialer:
-    """Makes connections to one target. resolver: of the target's host; not asked for a unix socket."""
+    """Makes connections to one target. resolver: of the target's host; not asked for a unix socket.
+
+    called: who is connected to, for errors.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,9 @@ class Dialer:
         buffer: ReadBuffer,
         loop: asyncio.AbstractEventLoop,
         make_engine: EngineFactory,
+        called: str = "the upstream",
     ) -> None:
+        self.called: Final = called
         self._target: Final = target
         self._resolver: Final = resolver
         self._buffer: Final = buffer
@@ -101,7 +106,7 @@ class Dialer:
         if self._target.context is None:
             connection = await self._plain(sock, owner)
         else:
-            connection = await self._secure(sock, self._target.context, owner)
+            connection = await self._secure(sock, self._target, self._target.context, owner)
         connection.address = address
         return connection
 
@@ -124,11 +129,11 @@ class Dialer:
             if isinstance(exc, OSError) and exc.errno in _NO_FILES:
                 reason, what = Reason.CONN_LIMIT, "this worker can connect to no upstream"
             elif places or self._target.unix_path:
-                reason, what = Reason.UPSTREAM_CONNECT, "the upstream could not be reached"
+                reason, what = Reason.UPSTREAM_CONNECT, f"{self.called} could not be reached"
             else:
-                reason, what = Reason.UPSTREAM_DNS, "the upstream's name could not be resolved"
+                reason, what = Reason.UPSTREAM_DNS, f"{self.called}'s name could not be resolved"
             # The task that has dialed keeps the error.
-            raise UpstreamFailure(reason, f"{what}: {_words(exc)}", unprocessed=Retry.CONNECT) from untraced(exc)
+            raise UpstreamFailure(reason, f"{what}: {words_of(exc)}", unprocessed=Retry.CONNECT) from untraced(exc)
 
     async def _race(self, places: Sequence[Place]) -> tuple[socket.socket, Address]:
         """Connect to the first that answers (RFC 8305 §5). Raises the OSError of the last that failed."""
@@ -200,16 +205,17 @@ class Dialer:
                 _, connection = await self._loop.create_connection(make, sock=sock)
         except OSError as exc:  # it was reset meanwhile
             sock.close()
-            message = f"the upstream could not be reached: {_words(exc)}"
+            message = f"{self.called} could not be reached: {words_of(exc)}"
             raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=Retry.CONNECT) from exc
         except BaseException:
             sock.close()
             raise
         return connection
 
-    async def _secure(self, sock: socket.socket, context: UpstreamContext, owner: ConnectionOwner) -> Connection:
-        """Shake hands, then pick the protocol that ALPN chose."""
-        target = self._target
+    async def _secure(
+        self, sock: socket.socket, target: DialTarget, context: UpstreamContext, owner: ConnectionOwner
+    ) -> Connection:
+        """Shake hands, then pick the protocol that ALPN chose. target: whose certificate it must be."""
         chooser = _AlpnChooser(lambda alpn: self._protocol(owner, alpn == "h2"))
         try:
             transport, _ = await self._loop.create_connection(
@@ -222,7 +228,7 @@ class Dialer:
         except OSError as exc:  # ssl.SSLError is one, and so is TimeoutError
             sock.close()
             context.forget()  # whatever the reason: no session may keep the next handshake from being whole
-            message = f"no TLS with the upstream: {_words(exc)}"
+            message = f"no TLS with {self.called}: {words_of(exc)}"
             raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=Retry.CONNECT) from exc
         except BaseException:
             sock.close()
@@ -283,7 +289,7 @@ class _AlpnChooser(asyncio.BufferedProtocol):
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG"})
 
 
-def _words(exc: BaseException) -> str:
+def words_of(exc: BaseException) -> str:
     """Say what failed without addresses of ours: the system's own text."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"certificate verification failed: {exc.verify_message}"

@@ -14,6 +14,7 @@ from velox.heads import Header
 from velox.outcomes import Refusal
 from velox.policy.patterns import matches
 from velox.policy.routes.model_rule import ModelRule
+from velox.policy.routes.proxies import Proxy
 from velox.types import ApiKind, Origin, Secret
 
 __all__ = [
@@ -98,7 +99,8 @@ class UpstreamEntry:
     variables make. provider: the name of its row (velox/providers/rows.py). parameters: what the row's templates need,
     each a name and its value, such as ("region", "eu-central-1"), sorted. apis: those that it says it has; none: the
     usual ones of its row. model_facts: what the settings say of its models. tls_digest: of what its files of TLS hold:
-    with others in the same place it is another upstream.
+    with others in the same place it is another upstream. proxy: before its origins; "usual": that of the environment,
+    "off": none.
     """
 
     name: str
@@ -122,6 +124,7 @@ class UpstreamEntry:
     apis: tuple[ApiKind, ...] = ()
     model_facts: tuple[ModelRule, ...] = ()
     tls_digest: bytes = field(default=b"", repr=False)
+    proxy: Proxy | Literal["usual", "off"] = "usual"
 
     def has_model(self, model: str) -> bool:
         """True for the name of a model that it serves."""

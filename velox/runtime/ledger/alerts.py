@@ -84,7 +84,8 @@ class AlertWatch:
         # Here, not above: few gateways have one (on_demand.py).
         from velox.runtime.ledger.webhook import Webhook
 
-        return cls(memory, folder, logger, Webhook(settings.alert_webhook, settings.alert_secret).send)
+        webhook = Webhook(settings.alert_webhook, settings.alert_secret, proxies=settings.proxies)
+        return cls(memory, folder, logger, webhook.send)
 
     def turn(self, monotonic_s: float, now_s: float) -> None:
         """Look if it is time. now_s: Unix time."""

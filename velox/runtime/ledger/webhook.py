@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Final
 
 from velox.heads import Headers
+from velox.policy.routes.proxies import NO_PROXIES, EnvironmentProxies
 from velox.providers.renewal import Question
 from velox.runtime.http_client import HttpClient, RequestError
 from velox.types import Secret
@@ -38,8 +39,9 @@ class Webhook:
         secret: Secret | None,
         clock: Callable[[], float] = time.time,
         timeout_s: float = _TIMEOUT_S,
+        proxies: EnvironmentProxies = NO_PROXIES,
     ) -> None:
-        self._client: Final = HttpClient()
+        self._client: Final = HttpClient(proxies)
         self._timeout_s: Final = timeout_s
         self._url: Final = url
         self._secret: Final = secret

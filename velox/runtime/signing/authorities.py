@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from velox.policy.routes.entries import UpstreamEntry
+from velox.policy.routes.proxies import NO_PROXIES, EnvironmentProxies
 from velox.providers.authority import Authority
 from velox.providers.renewal import FetchClient
 from velox.providers.rows import PROVIDERS
@@ -25,7 +26,8 @@ _Place: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a provider, and t
 class Authorities:
     """Of one worker. environment: where the clouds' own variables stand.
 
-    tell: called with why the credentials of upstreams, by their names, can't be renewed, when that has changed.
+    proxies: before the hosts that are asked. tell: called with why the credentials of upstreams, by their names, can't
+    be renewed, when that has changed.
     """
 
     def __init__(
@@ -34,7 +36,9 @@ class Authorities:
         loop: asyncio.AbstractEventLoop,
         logger: logging.Logger,
         tell: Callable[[Mapping[str, str]], None] = lambda _problems: None,
+        proxies: EnvironmentProxies = NO_PROXIES,
     ) -> None:
+        self._proxies: Final = proxies
         self._environment: Final = environment
         self._loop: Final = loop
         self._logger: Final = logger
@@ -60,7 +64,7 @@ class Authorities:
             from velox.runtime.http_client import HttpClient
             from velox.runtime.signing.chains import authority_of
 
-            self._client = self._client or HttpClient()
+            self._client = self._client or HttpClient(self._proxies)
             made = authority_of(row, dict(entry.parameters), self._environment, self._client, self._on_problem)
             self._known[place] = made, self._loop.create_task(made.run(), name=f"credentials {entry.provider}")
         self._users[entry.name] = place

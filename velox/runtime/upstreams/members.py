@@ -33,6 +33,7 @@ from velox.policy.health.keys import Changes, Keys
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.queue.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
 from velox.policy.routes.entries import ProbeEntry, UpstreamEntry
+from velox.policy.routes.proxies import proxy_of
 from velox.protocol.http2.engines import engine_factory
 from velox.providers.authority import Authority
 from velox.providers.rows import PROVIDERS
@@ -167,16 +168,25 @@ class MemberMaker:
         forwarders = tuple(
             _forwarder(settings, entry, origin, key, authority, n_kept=n_kept) for key in _credentials(entry)
         )
+        proxy = proxy_of(entry.proxy, origin, settings.proxies)
+        where = origin if proxy is None else proxy
         resolver = Resolver(
-            origin.host,
-            origin.port,
+            where.host,
+            where.port,
             self.loop,
             refresh_s=settings.dns_refresh_s,
             on_result=self.metrics.count_dns_refresh,
             on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
         )
         more = (resolver, self.buffer, self.loop, engine_factory(settings.http2_engine))
-        dialer, websockets = (Dialer(target, *more) for target in dial_targets(settings, entry, origin))
+        targets = dial_targets(settings, entry, origin)
+        if proxy is None:
+            dialer, websockets = (Dialer(target, *more) for target in targets)
+        else:
+            # Here, not above: few gateways have one (on_demand.py).
+            from velox.runtime.upstreams.proxied import proxied_dialers
+
+            dialer, websockets = proxied_dialers(targets, entry, origin, proxy, more)
         health = self._health(entry, keys, is_new=is_new)
 
         def on_change() -> None:

@@ -19,8 +19,6 @@ from velox.settings.checks.contradictions import Given
 __all__ = ["unused_variables"]
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_HTTPS: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-_HTTP: Final = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 # By the provider whose SDK reads them.
 _BASE_URLS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -46,9 +44,15 @@ def unused_variables(
     values: Mapping[str, Any],
     given: Mapping[str, Given],
     upstreams: Collection[UpstreamEntry],
+    useless_proxies: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield a line for each kind that is set. values: of Velox's own, by field. given: names of those that were set."""
-    yield from _proxies(environ, upstreams)
+    """Yield a line for each kind that is set. values: of Velox's own, by field. given: those that were set.
+
+    useless_proxies: variables of proxies that can't be used.
+    """
+    if useless_proxies:
+        names = ", ".join(useless_proxies)
+        yield f"set and not used: {names}; a proxy is http://HOST:PORT or https://HOST:PORT, and SOCKS is not spoken"
     yield from _base_urls(environ, values, given, upstreams)
     if "VELOX_LISTEN" in given and given["VELOX_LISTEN"].name == "PORT":
         yield "PORT says the port, and only this machine can connect to it: VELOX_LISTEN=0.0.0.0 lets others"
@@ -60,24 +64,6 @@ def unused_variables(
     others = [f"{name} ({instead})" for name, (field, instead) in asked.items() if not values.get(field)]
     if others:
         yield f"set, and no setting of Velox: {', '.join(others)}"
-
-
-def _proxies(environ: Mapping[str, str], upstreams: Collection[UpstreamEntry]) -> Iterator[str]:
-    """Tell of a proxy that the upstreams would be asked through by other programs, which is none for Velox."""
-    skipped = [
-        each.strip().lstrip(".") for each in (environ.get("NO_PROXY") or environ.get("no_proxy") or "").split(",")
-    ]
-    for entry in upstreams:
-        for origin in entry.origins:
-            host = origin.host.lower()
-            if origin.unix_path or host in _LOOPBACK or "*" in skipped:
-                continue
-            if any(each and (host == each or host.endswith(f".{each}")) for each in skipped):
-                continue
-            name = next((each for each in (_HTTPS if origin.scheme == "https" else _HTTP) if environ.get(each)), "")
-            if name:
-                yield f"{name} is set and not used: {origin} and other upstreams are asked directly"
-                return
 
 
 def _base_urls(

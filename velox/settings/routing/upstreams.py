@@ -32,6 +32,7 @@ from velox.settings.problems import Problem, quoted
 from velox.settings.routing.header_rules import plain_headers
 from velox.settings.routing.provider_fields import FIELDS as PROVIDER_FIELDS
 from velox.settings.routing.provider_fields import Chosen, base_problem, choose, first_set
+from velox.settings.routing.proxies import parse_proxy
 from velox.settings.yaml.file import read_file
 from velox.settings.yaml.tree import ListForm, Section, Tree, read_regular_file
 from velox.types import Origin, Secret
@@ -66,7 +67,7 @@ FIELDS: Final = (
         "connections",
         "weight",
     ),
-    *("concurrency", "models", "headers", "load", "probe"),
+    *("concurrency", "models", "headers", "load", "probe", "proxy"),
     *PROVIDER_FIELDS,
 )
 _LIST: Final = ListForm(
@@ -88,6 +89,9 @@ _LIST: Final = ListForm(
             **dict.fromkeys(("aws_region", "aws_region_name"), "expected `region`, such as `region: eu-central-1`"),
             **dict.fromkeys(("project_id", "vertex_project"), "expected `project`, such as `project: my-project`"),
             "vertex_location": "expected `location`, such as `location: global`",
+            **dict.fromkeys(
+                ("https_proxy", "http_proxy"), "expected `proxy`, such as `proxy: http://proxy.example:3128`"
+            ),
             "version": "expected `api_version`, such as `api_version: 2024-10-21`",
             "model": "expected `models`; what another model is asked for stands in `to` of a route",
         }
@@ -248,6 +252,7 @@ def _upstream(
         chosen.row.name,
         tuple(sorted(chosen.parameters.items())),
         chosen.apis,
+        proxy=section.one("proxy", lambda text: parse_proxy(text, environ), usual.proxy, shown=False),
     )
     _check_files(section, entry)
     return entry

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from velox.settings import load
 from velox.settings.checks.advice import advice
 
@@ -14,29 +12,6 @@ KEY = "k" * 20
 
 def told(**environ: str) -> list[str]:
     return list(advice(load(environ, cores=2)))
-
-
-@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
-def test_proxy_is_told_of(name: str) -> None:
-    """U15: upstreams are reached directly, and behind a proxy not at all: then the error is one of DNS."""
-    (line,) = told(**{name: "http://proxy:3128", "OPENAI_API_KEY": KEY})
-    assert line == f"{name} is set and not used: https://api.openai.com and other upstreams are asked directly"
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"NO_PROXY": "*"},
-        {"NO_PROXY": "a.example, .openai.com"},
-        {"no_proxy": "api.openai.com"},
-        {"VELOX_UPSTREAM_ORIGIN": "https://localhost:8443"},
-        {"VELOX_UPSTREAM_ORIGIN": "unix:/s"},
-        {"VELOX_UPSTREAM_ORIGIN": "http://vllm:8000"},  # HTTPS_PROXY is not for it
-    ],
-)
-def test_proxy_that_no_upstream_would_have_is_not(environ: dict[str, str]) -> None:
-    """U15: nobody counts on it there."""
-    assert told(HTTPS_PROXY="http://proxy:3128", **environ) == []
 
 
 def test_base_url_beside_a_key_is_told_of() -> None:
