@@ -21,7 +21,8 @@ from urllib.parse import unquote_to_bytes
 import simdjson
 
 from velox.protocol.forms import FormError, FormPart, split_form
-from velox.protocol.json.skim import skim
+from velox.protocol.json.skim import Check, skim
+from velox.protocol.json.text_free import text_free
 from velox.protocol.json.value_count import has_over, has_over_in_steps
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
     "JsonScan",
     "Pairs",
     "body_fields",
-    "check_values",
     "chooses",
     "folded",
     "form_fields",
@@ -39,6 +39,7 @@ __all__ = [
     "line_models",
     "lines_of",
     "message_models",
+    "parseable",
     "query_models",
     "response_models",
 ]
@@ -104,6 +105,11 @@ _MOST_LOOKS: Final = 20_000
 _NEW_NAME: Final = 8  # looks that a name takes which has not been seen in the document
 # A document with more is not parsed at once: that takes 5 to 8 ms. A list of tokens has 300,000 at most (OpenAI).
 _MOST_VALUES: Final = 400_000
+# A document with more bytes has all strings left out that are longer than any model's name; with more than 3 MiB then,
+# it is not parsed: each takes a millisecond or two.
+_MANY_BYTES: Final = 1024 * 1024
+_SHORT_STRING: Final = 256
+_MOST_BYTES: Final = 3 * 1024 * 1024
 # The parser looks through all fields of an object for each: so many cost as much as a look.
 _FIELDS_OF_LOOK: Final = 512
 _NAME_CHARS: Final = 1024  # no server takes a longer one for any that counts
@@ -146,7 +152,7 @@ class JsonScan:
         self._parser = simdjson.Parser()
 
     def models(self, data: bytes | bytearray) -> list[str]:
-        """Return every model that a JSON body names. Raises DoubtError. See check_values()."""
+        """Return every model that a JSON body names. Raises DoubtError. data: see parseable()."""
         return body_models(self.fields(data, _may_choose))
 
     def fields(self, data: bytes | bytearray, wants: Callable[[str], bool]) -> Pairs:
@@ -164,10 +170,27 @@ class JsonScan:
         return found
 
 
-def check_values(data: bytes | bytearray) -> Generator[None, None, None]:
-    """Raise DoubtError for a document that has too many values to be parsed at once; yields between slices."""
+def _passes(_data: bytes, _offset: int) -> None:
+    """Take every string's content as it is."""
+
+
+def parseable(body: bytes | bytearray, check: Check = _passes) -> Generator[None, None, bytes | bytearray]:
+    """Return a document as it can be parsed at once: a large one without the contents of its long strings.
+
+    check: of these contents; nothing is to be checked where that was done before. Yields between slices of the work.
+    Raises DoubtError for a document that is too much even so.
+    """
+    data = (yield from skim(body, check)).data if len(body) > _MANY_BYTES else body
     if (yield from has_over_in_steps(data, _MOST_VALUES)):
         raise DoubtError(_TOO_MANY)
+    if len(data) > _MANY_BYTES:
+        # What stands between short quotes has been checked by nobody: where there are so many, only their outline was.
+        strictly = partial(_check_content, simdjson.Parser())
+        rest = yield from text_free(data, strictly, _SHORT_STRING, _MOST_BYTES)
+        if rest is None:
+            raise DoubtError(_TOO_MANY)
+        return rest
+    return data
 
 
 class _Looks:
@@ -606,9 +629,7 @@ def _long_line(body: bytes | bytearray, at: int, end: int) -> Generator[None, No
         yield
     if (yield from _find(line, b"\r", 0, len(line))) < len(line):
         raise DoubtError(_RETURN)
-    data = (yield from skim(line, partial(_check_content, simdjson.Parser()))).data
-    yield from check_values(data)
-    return data
+    return (yield from parseable(line, partial(_check_content, simdjson.Parser())))
 
 
 def _check_content(parser: simdjson.Parser, data: bytes, _offset: int) -> None:

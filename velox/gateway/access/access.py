@@ -35,12 +35,9 @@ from velox.policy.api.table import (
 )
 from velox.policy.patterns import matches
 from velox.protocol.forms import FormPart
-from velox.protocol.json.body import LARGE_BYTES
-from velox.protocol.json.skim import skim
 from velox.protocol.named_models import (
     DoubtError,
     JsonScan,
-    check_values,
     folded,
     form_fields,
     form_models,
@@ -48,6 +45,7 @@ from velox.protocol.named_models import (
     line_models,
     lines_of,
     message_models,
+    parseable,
     query_models,
     response_models,
 )
@@ -415,10 +413,7 @@ class Guard:
             may_run = yield from self._look_at_form(call, media, body)
             return (self._files.recording(),) if may_run and self._files is not None else ()
         if kind == b"application/json" and place is not ModelPlace.FILE:
-            if len(body) >= LARGE_BYTES:
-                body = (yield from skim(body, _passes)).data
-            yield from check_values(body)
-            self._look_at_json(call, body)
+            self._look_at_json(call, (yield from parseable(body)))
             return ()
         raise _unread()
 
@@ -492,10 +487,6 @@ class Guard:
         for model in models:
             if not _may_use(self._caller, model):
                 raise _other_model()
-
-
-def _passes(_data: bytes, _offset: int) -> None:
-    """Check nothing: the body was checked when it was read."""
 
 
 def _other_model() -> VeloxError:

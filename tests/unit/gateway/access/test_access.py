@@ -13,6 +13,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access.access import Access, check_model
 from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.protocol.heads.fields import only_pass
+from velox.protocol.named_models import parseable
 from velox.protocol.steps import finished
 from velox.protocol.websocket.messages import MessageError
 from velox.shm.object_table import ObjectMemory, ObjectTable
@@ -393,6 +394,42 @@ def test_long_line_of_a_file_is_read_in_short_steps() -> None:
             began_s = time.thread_time()
         least_s = min(least_s, max(longest_s, time.thread_time() - began_s))
     assert least_s < 0.005
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b'{"role":"user","content":"%b"},' % (b"x" * 500),
+        b'"%b",' % (b"x" * 2_000),
+        b'"%b",' % (b"\\u00e4" * 300),
+        b'"%b",' % (b'\\"' * 2_000_000),
+    ],
+)
+def test_large_body_of_short_texts_is_parsed_without_them(unit: bytes) -> None:
+    """60 MiB of them were parsed at one go, which took 200 ms. A model behind them is found."""
+    body = b'{"messages":[%b{}],"model":"%%b"}' % (unit.replace(b"%", b"%%") * ((5 << 20) // len(unit)))
+    parsed: list[int] = []
+    for model, may in ((b"gpt-4o-mini", ask), (b"gpt-4o", refused)):
+        steps = parseable(bytearray(body % model))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                parsed.append(len(end.value))
+                break
+        may(ONE, b"POST", b"/v1/chat/completions", body % model)
+    assert max(parsed) <= 1_000_000
+    refused(ONE, b"POST", b"/v1/chat/completions", (body % b"gpt-4o-mini").replace(b"messages", b"model", 1))
+    wrong = (body % b"gpt-4o-mini").replace(unit[-20:], b"\n" + unit[-19:], 1)
+    refused(ONE, b"POST", b"/v1/chat/completions", wrong)
+
+
+def test_large_body_of_very_short_texts_is_refused() -> None:
+    """It would be parsed at one go, for 3 ms a MiB."""
+    unit = b'"%b",' % (b"x" * 250)
+    for n_bytes, may in ((3 << 20, ask), (5 << 20, refused)):
+        body = b'{"messages":[%b1],"model":"gpt-4o-mini"}' % (unit * (n_bytes // len(unit)))
+        may(ONE, b"POST", b"/v1/chat/completions", body)
 
 
 BATCHER = Caller("batches", KeyTerms(models=("gpt-4o-mini",), endpoints=("inference", "files", "batches")), b"67890123")
