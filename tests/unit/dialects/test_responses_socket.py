@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
@@ -21,7 +23,7 @@ from velox.dialects.canonical.model import (
     Text,
     ToolUse,
 )
-from velox.dialects.responses.socket import SocketMessages, SocketRequest, check_prepared, prepared
+from velox.dialects.responses.socket import SocketMessages, SocketRequest, check_prepared, parsed_message, prepared
 from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.streams.events import events_of
 
@@ -149,3 +151,35 @@ def test_answer_of_another_connection_is_left_to_who_keeps_answers() -> None:
     assert socket.told(ApiError(ErrorKind.INVALID, 400, "no", "bad_request", "input")).code == "bad_request"
     with pytest.raises(BadRequestError):
         socket.asked(_message(previous_response_id="resp_other", generate=False))
+
+
+def test_large_message_is_walked_through_once() -> None:
+    """A walk is one call, which holds the interpreter's lock for up to 3 ms a megabyte while the loop waits for it."""
+    walks: list[object] = []
+
+    def seen(frame: object, event: str, called: Any) -> None:
+        decoder = getattr(called, "__self__", None)
+        if event == "c_call" and isinstance(decoder, msgspec.json.Decoder) and decoder.type not in small:
+            walks.append(decoder.type)
+
+    small = (str, str | None, bool | None)  # of one field
+    message = _message(input="a" * (1 << 20), stream_id="lane", metadata={"a": [1]})
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        parsed = parsed_message(SocketMessages(), message)
+    finally:
+        sys.setprofile(before)
+    assert len(walks) <= 1, walks  # none is seen of compiled modules
+    assert parsed.asked is not None and parsed.head.stream_id == "lane"
+    body = json.loads(parsed.asked.body)
+    assert body.pop("input")[0]["content"] == "a" * (1 << 20)
+    assert body == {"stream": True, "model": "m", "metadata": {"a": [1]}}
+
+
+@pytest.mark.parametrize(("name", "value"), [("type", None), ("type", 1), ("stream_id", 1), ("generate", "no")])
+def test_field_of_another_kind_is_named(name: str, value: object) -> None:
+    """Each field of a message that Velox acts on is checked."""
+    with pytest.raises(BadRequestError) as caught:
+        SocketMessages().asked(_message(**{name: value}))
+    assert caught.value.param == name and "expected" in caught.value.message

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_NULL: Final = b"null"
 _PLACE: Final = " - at `$"
 
 
@@ -74,7 +75,8 @@ def reply_text(data: bytes) -> bytes:
 
 def is_given(raw: msgspec.Raw) -> bool:
     """Tell whether a raw field is there, and not null."""
-    return len(raw) > 0 and bytes(raw) != b"null"
+    n_bytes = len(raw)
+    return n_bytes > len(_NULL) or (n_bytes > 0 and bytes(raw) != _NULL)
 
 
 def bill_in(usage: msgspec.Raw) -> Bill | None:

@@ -14,7 +14,7 @@ Knows: messages, and which conversation led to which answer. Does not know: fram
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -39,6 +39,7 @@ from velox.dialects.responses.write_reply import ResponsesClient
 from velox.dialects.responses.write_stream import Events
 from velox.errors import untraced
 from velox.protocol.json.value_count import MOST_VALUES, has_over
+from velox.protocol.slices import SLICE_BYTES, concatenated, copied
 
 __all__ = [
     "MessageHead",
@@ -54,6 +55,8 @@ __all__ = [
     "type_of",
 ]
 
+_T = TypeVar("_T")
+
 _MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
 _CREATE: Final = "response.create"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -65,11 +68,14 @@ _PREVIOUS: Final = "previous_response_id"
 
 
 class _Message(msgspec.Struct):
-    type: str = ""
-    stream_id: str | None = None
-    generate: bool | None = None
-    previous_response_id: str | None = None
-    input: Raw = Raw()
+    """A message, of whose input no more is read than where it ends. others: what is sent on as it is."""
+
+    type: str
+    stream_id: str | None
+    generate: bool | None
+    previous_response_id: str | None
+    input: Raw
+    others: dict[str, Raw]
 
 
 class _Answer(msgspec.Struct):
@@ -85,7 +91,11 @@ class _Typed(msgspec.Struct):
     type: str = ""
 
 
-_MESSAGE: Final = msgspec.json.Decoder(_Message)
+_TEXT: Final = msgspec.json.Decoder(str)
+_TEXT_OR_NULL: Final = msgspec.json.Decoder(str | None)
+_FLAG_OR_NULL: Final = msgspec.json.Decoder(bool | None)
+_NO_FIELD: Final = Raw(b"null")
+_NO_TYPE: Final = Raw(b'""')
 _LAST: Final = msgspec.json.Decoder(_Last)
 _TYPED: Final = msgspec.json.Decoder(_Typed)
 
@@ -154,8 +164,9 @@ class SocketMessages:
     def asked(self, message: bytes | bytearray) -> SocketRequest:
         """Read a client's message. Raises BadRequestError. May be called in another thread than the other methods."""
         _check_size(message)
-        text = checked_text(message)
-        given = decoded_request(_MESSAGE, text)
+        return self._asked(_read(message))
+
+    def _asked(self, given: _Message) -> SocketRequest:
         if given.type != _CREATE:
             raise BadRequestError(f"messages here are of type {_CREATE}", "type")
         items, is_whole = _items(given.input), True
@@ -165,14 +176,13 @@ class SocketMessages:
             if before is None and not (self._passes_unknown and given.generate is not False):
                 told = "this answer is not known on this connection; send the whole conversation as input"
                 raise UnknownPreviousError(told)
-            items = b",".join([each for each in (before, items) if each])
-        fields = decoded_request(_FIELDS, text)
-        for name in ("type", "stream_id", "generate", "input", "stream"):
-            fields.pop(name, None)
-        if is_whole:
-            fields.pop("previous_response_id", None)
-        others = [b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in fields.items()]
-        body = b"%b%b]%b}" % (_BEFORE_ITEMS, items, b"".join(others))
+            if before:
+                items = concatenated([before, b",", items]) if items else before
+        pieces = [_BEFORE_ITEMS, items, b"]"]
+        for name, value in given.others.items():
+            if not (is_whole and name == _PREVIOUS):
+                pieces += [b",%b:" % msgspec.json.encode(name), _bytes_of(value)]
+        body = concatenated([*pieces, b"}"])
         return SocketRequest(body, len(items), given.stream_id, given.generate is not False, is_whole)
 
     def messages(self, asked: SocketRequest, events: Sequence[bytes]) -> list[bytes]:
@@ -222,8 +232,7 @@ class SocketMessages:
 
 def head_of(message: bytes | bytearray) -> MessageHead:
     """Return what a client's message says of itself. Raises BadRequestError."""
-    given = decoded_request(_MESSAGE, checked_text(message))
-    return MessageHead(given.stream_id, given.previous_response_id)
+    return _head(_read(message))
 
 
 def parsed_message(messages: SocketMessages, message: bytes | bytearray) -> ParsedMessage:
@@ -231,9 +240,11 @@ def parsed_message(messages: SocketMessages, message: bytes | bytearray) -> Pars
 
     Raises BadRequestError if it says nothing of itself.
     """
-    head = head_of(message)
+    given = _read(message)
+    head = _head(given)
     try:
-        asked = messages.asked(message)
+        _check_size(message)
+        asked = messages._asked(given)
         if not asked.generate:
             check_prepared(asked)
     except BadRequestError as exc:
@@ -273,16 +284,43 @@ def prepared(events: Events) -> list[bytes]:
     return written
 
 
+def _read(message: bytes | bytearray) -> _Message:
+    """Read a message, in one walk through it: each holds the interpreter's lock for as long as it takes."""
+    fields = decoded_request(_FIELDS, checked_text(message))
+    fields.pop("stream", None)
+    return _Message(
+        _field(_TEXT, fields.pop("type", _NO_TYPE), "type"),
+        _field(_TEXT_OR_NULL, fields.pop("stream_id", _NO_FIELD), "stream_id"),
+        _field(_FLAG_OR_NULL, fields.pop("generate", _NO_FIELD), "generate"),
+        _field(_TEXT_OR_NULL, fields.get(_PREVIOUS, _NO_FIELD), _PREVIOUS),
+        fields.pop("input", _NO_FIELD),
+        fields,
+    )
+
+
+def _field(decoder: msgspec.json.Decoder[_T], raw: Raw, name: str) -> _T:
+    return decoded_request(decoder, raw, name)
+
+
+def _head(given: _Message) -> MessageHead:
+    return MessageHead(given.stream_id, given.previous_response_id)
+
+
+def _bytes_of(raw: Raw) -> bytes:
+    return bytes(raw) if len(raw) <= SLICE_BYTES else copied(raw)
+
+
 def _items(raw: Raw) -> bytes:
     """Return the items of an input, without the brackets around them."""
-    text = bytes(raw).strip()
     if not is_given(raw):
         return b""
+    text = _bytes_of(raw)
     if text[:1] == b'"':
-        return b'{"type":"message","role":"user","content":%b}' % text
+        return concatenated([b'{"type":"message","role":"user","content":', text, b"}"])
     if text[:1] != b"[":
         raise BadRequestError("input is a string or a list of items", "input")
-    return text[1:-1].strip()
+    with memoryview(text) as view:
+        return copied(view[1:-1]).strip()
 
 
 def _check_size(text: bytes | bytearray) -> None:

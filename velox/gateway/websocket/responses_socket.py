@@ -34,7 +34,7 @@ from velox.dialects.responses.socket import (
     type_of,
 )
 from velox.errors import Reason, VeloxError, untraced
-from velox.gateway.cpu_work import LARGE_BYTES, in_steps, is_large
+from velox.gateway.cpu_work import LARGE_BYTES, in_turns, is_large
 from velox.gateway.request.exchange import ExchangeOwner
 from velox.gateway.translation.client_request import refusal
 from velox.heads import Header, Headers, RequestHead
@@ -108,7 +108,7 @@ class _Message(NamedTuple):
 class ResponsesSocket(asyncio.BufferedProtocol):
     """One connection, from the handshake on. on_closed: called once, when it is gone.
 
-    budget: of time, which all of the worker share in each turn of the loop.
+    budget: of time, which all of the worker share in each turn of the loop with what requests have to be worked on.
     """
 
     def __init__(
@@ -408,7 +408,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         looked = await owner.thread.run(partial(parsed_message, self.messages, text))
         problem: BadRequestError | VeloxError | None = looked.problem
         try:
-            await in_steps(owner.parts.reader.read_in_steps(text))  # as in _ask()
+            await in_turns(owner.parts.reader.read_in_steps(text), self._budget)  # as in _ask()
         except VeloxError as exc:
             problem = untraced(exc)
         # What goes on with an answer that is not there yet is read again when it is.

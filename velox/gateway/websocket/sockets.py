@@ -15,7 +15,6 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.request.exchange import ExchangeOwner
 from velox.heads import RequestHead
 from velox.net.application import Client
-from velox.net.turn_budget import TurnBudget
 from velox.protocol.websocket.handshake import GOING_AWAY
 from velox.types import ApiKind, Caller
 
@@ -34,7 +33,6 @@ class ResponsesSockets:
     def __init__(self, owner: ExchangeOwner) -> None:
         self._owner: Final = owner
         self._open: Final[set[ResponsesSocket]] = set()
-        self._budget: Final = TurnBudget(owner.loop)
 
     def __repr__(self) -> str:
         return f"<ResponsesSockets {len(self._open)}>"
@@ -63,7 +61,7 @@ class ResponsesSockets:
         from velox.gateway.websocket.responses_socket import ResponsesSocket
 
         owner = self._owner
-        socket = ResponsesSocket(owner, client, head, self._budget, self._closed)
+        socket = ResponsesSocket(owner, client, head, owner.turns, self._closed)
         try:
             if owner.draining:
                 raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
