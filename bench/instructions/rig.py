@@ -43,6 +43,7 @@ from bench.traffic import KEYS
 from velox.accounts.service import Accounts
 from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.sqlite import SqliteAccounts
+from velox.observe.call_series import series_table
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.profiling.folded import folded
@@ -175,6 +176,7 @@ class Rig:
             records=records,
             budgets=budget_memory(settings, segment.blocks) if settings.budgets else None,
             upstreams=table,
+            series=series_table(segment.blocks),
             objects=ObjectMemory(1024, 1, segment.blocks),
             answers=AnswerMemory(1 << 20, 64, 1, segment.blocks),
             leases=None,

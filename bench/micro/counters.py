@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, values
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed, calls
 from velox.errors import Reason
 from velox.observe import series
+from velox.observe.genai import DURATION_NS
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import DURATION_NS
 from velox.shm.segment import Segment
 from velox.types import Endpoint
 

@@ -24,6 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from velox import __version__
+from velox.admin.call_metrics import call_families
 from velox.build import BUILD, PYTHON
 from velox.observe import series
 from velox.observe.series import Family
@@ -35,6 +36,7 @@ from velox.shm.problems import CredentialProblem
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
+from velox.shm.series_table import SeriesTable
 from velox.shm.status import GatewayStatus, RedisLink, RestartCause, WorkerState, WorkerStatus, serving
 from velox.shm.upstream_table import (
     ATTEMPTS,
@@ -59,6 +61,8 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
+# Shown with the series of requests that were sent to an upstream.
+_BY_CALL: Final = (series.DURATION, series.TTFT)
 # Series of budgets; more would be no page that anybody scrapes.
 _MOST_BUDGETS: Final = 2000
 # Those that are few come first: thousands of keys must not hide the gateway's own budget.
@@ -105,18 +109,20 @@ def render(
     *,
     quotas: QuotaMemory | None = None,
     upstreams: UpstreamTable | None = None,
+    calls: SeriesTable | None = None,
     budgets: BudgetMemory | None = None,
     scopes: Collection[str] = (),
     records: Sequence[RecordRing] | None = None,
     admin_not_after_s: Callable[[], int] | None = None,
 ) -> bytes:
-    """Return the page. proc: the kernel's /proc. quotas: the table of limits. scopes: whose budgets are shown.
+    """Return the page. proc: the kernel's /proc. quotas: the table of limits. calls: the series by route,
+    upstream and model. scopes: whose budgets are shown.
 
     records: where calls are recorded; None: nowhere. admin_not_after_s: when the certificate of the admin listener
     expires, Unix time; None: it has none.
     """
     is_away = budgets is not None and bool(budgets.away_ns)
-    collector = _GatewayCollector(segment, proc, quotas, upstreams, records, admin_not_after_s, is_away=is_away)
+    collector = _GatewayCollector(segment, proc, quotas, upstreams, calls, records, admin_not_after_s, is_away=is_away)
     page = generate_latest(collector)
     return page if budgets is None else page + generate_latest(_BudgetCollector(budgets, scopes))
 
@@ -208,6 +214,7 @@ class _GatewayCollector:
         proc: Path,
         quotas: QuotaMemory | None,
         upstreams: UpstreamTable | None,
+        calls: SeriesTable | None,
         records: Sequence[RecordRing] | None,
         admin_not_after_s: Callable[[], int] | None,
         *,
@@ -219,6 +226,7 @@ class _GatewayCollector:
         self._proc = proc
         self._quotas = quotas
         self._upstreams = upstreams
+        self._calls = calls
         self._records = records
 
     def collect(self) -> Iterator[Metric]:
@@ -227,7 +235,9 @@ class _GatewayCollector:
         slabs.append(self._segment.other_metrics().tolist())
         cells = [sum(column) for column in zip(*slabs, strict=True)]
         for family in series.FAMILIES:
-            yield _family(family, cells)
+            if family not in _BY_CALL:
+                yield _family(family, cells)
+        yield from call_families({} if self._calls is None else self._calls.totals(), cells)
         yield from upstream_families([] if self._upstreams is None else self._upstreams.totals())
         yield _credentials([] if self._upstreams is None else self._upstreams.credentials.all())
         yield from _workers(self._segment)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.limits.calls import Spending
 from velox.gateway.limits.reservation import Spent
 from velox.gateway.request_context import RequestContext
 from velox.gateway.upstreams.member import Member
@@ -19,7 +20,7 @@ from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.log_time import log_time
-from velox.observe.metrics import WorkerMetrics
+from velox.observe.metrics import CallRow, CallSeries, WorkerMetrics
 from velox.observe.oplog import crash_text
 from velox.outcomes import (
     SHED_REASONS,
@@ -68,7 +69,7 @@ _STREAM_ENDS: Final = {
 class Recorder:
     """Records for one worker. metrics: where it counts; what nothing else is recorded of is counted there directly.
 
-    proxies: whose word is taken for the addresses of clients.
+    series: of what was sent to an upstream. proxies: whose word is taken for the addresses of clients.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class Recorder:
         log: AccessLog,
         logger: logging.Logger,
         id_prefix: str,
+        series: CallSeries,
         proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
+        self._series: Final = series
         self._proxies: Final = proxies
         self.metrics: Final = metrics
         self._log: Final = log
@@ -211,12 +214,25 @@ class Recorder:
 
     def ended(self, exchange: RequestContext, reason: Reason | None, status: int, now_ns: int) -> None:
         """Note the end of an exchange; called once for each."""
-        endpoint, started_ns, reply = exchange.plan.endpoint, exchange.started_ns, exchange.reply
+        plan, started_ns, reply = exchange.plan, exchange.started_ns, exchange.reply
+        endpoint, total_ns, spent = plan.endpoint, now_ns - started_ns, exchange.spending()
+        row: CallRow | None = None
+        if exchange.n_attempts:
+            is_stream = reply is not None and reply.is_sse
+            row = self._series.row(endpoint, exchange.call_kind(), plan.caller, is_stream=is_stream)
+            if spent is not None:
+                _count_spending(row, spent)
         if reason is None and status >= 400:
             reason = Reason.UPSTREAM_STATUS
         if reply is not None and reply.first_byte_ns:
             first_ns = reply.first_byte_ns - started_ns
-            self.metrics.record_reply(endpoint, status, reason, now_ns - started_ns, first_ns, reply.relay_ns)
+            if row is None:
+                self.metrics.record_reply(endpoint, status, reason, total_ns, first_ns, reply.relay_ns)
+            else:
+                self.metrics.count_reply(endpoint, status, reason, reply.relay_ns)
+                row.replied(total_ns, first_ns)
+                if spent is not None and reply.is_sse and reason is None:
+                    row.streamed(total_ns - first_ns, spent.output or 0)
             if reply.is_sse:
                 end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
                 self.metrics.count_stream_end(end)
@@ -224,11 +240,14 @@ class Recorder:
                     self.metrics.count_stream_error()
         else:
             self.metrics.count_request(endpoint, status, reason)
-            self.metrics.duration[endpoint].observe(now_ns - started_ns)
+            if row is None:
+                self.metrics.duration[endpoint].observe(total_ns)
+            else:
+                row.failed(total_ns)
         if reason is not None and reason in SHED_REASONS:
             self.metrics.count_shed(reason)
-        if self._log.rules.level != "off" and self._log.wants(_code(reason), now_ns - started_ns):
-            self._log.write(_record(exchange, reason, status, now_ns, self._proxies))
+        if self._log.rules.level != "off" and self._log.wants(_code(reason), total_ns):
+            self._log.write(_record(exchange, reason, status, total_ns, spent, self._proxies))
 
     def gauges(self, queued: Sequence[int], active: int, pool: PoolStatistics, n_upstreams_out: int) -> None:
         """Publish what changes too often to be written at each change."""
@@ -264,6 +283,12 @@ def outcome_of_failure(failure: UpstreamFailure) -> AttemptOutcome:
     return _ATTEMPTS.get(failure.reason, AttemptOutcome.RESET)
 
 
+def _count_spending(row: CallRow, spent: Spending) -> None:
+    row.used((spent.input, spent.output, spent.cached, spent.cache_written, spent.reasoning))
+    if spent.is_recorded:
+        row.cost(spent.cost_nano)
+
+
 def _code(reason: Reason | None) -> str:
     return "ok" if reason is None else reason.code
 
@@ -276,10 +301,15 @@ def _sent_status(exchange: RequestContext, status: int, reason: Reason | None) -
 
 
 def _record(
-    exchange: RequestContext, reason: Reason | None, status: int, now_ns: int, proxies: TrustedProxies
+    exchange: RequestContext,
+    reason: Reason | None,
+    status: int,
+    total_ns: int,
+    spent: Spending | None,
+    proxies: TrustedProxies,
 ) -> AccessRecord:
     reply, plan, started_ns = exchange.reply, exchange.plan, exchange.started_ns
-    caller, client, spent = plan.caller, exchange.client, exchange.spending()
+    caller, client = plan.caller, exchange.client
     session = session_of(exchange.head, None if exchange.is_large else exchange.body)
     ttfb_ns = reply.first_byte_ns - started_ns if reply is not None and reply.first_byte_ns else None
     return AccessRecord(
@@ -295,7 +325,7 @@ def _record(
         reason=_code(reason),
         phase="stream" if reply is not None and reply.started and exchange.phase != _DRAIN else exchange.phase,
         ttfb_ms=None if ttfb_ns is None else round(ttfb_ns / 1e6, 3),
-        total_ms=round((now_ns - started_ns) / 1e6, 3),
+        total_ms=round(total_ns / 1e6, 3),
         bytes_in=(0 if exchange.body is None else len(exchange.body)) + (0 if reply is None else reply.bytes_in),
         bytes_out=0 if reply is None else reply.bytes_out,
         attempts=exchange.n_attempts,

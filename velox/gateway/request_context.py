@@ -17,6 +17,7 @@ from velox.gateway.reply.headers import NO_ATTEMPTS, AttemptFields
 from velox.gateway.reply.reply import Reply
 from velox.heads import RequestHead
 from velox.net.application import Client
+from velox.observe.metrics import CallKind
 from velox.types import BodyFields
 
 __all__ = ["RequestContext"]
@@ -83,6 +84,10 @@ class RequestContext:
         if self.failed_before is None or not (is_status and failure.status in _REFUSALS):
             self.failed_before = failure
         self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
+
+    def call_kind(self) -> CallKind:
+        """Return its route, the upstream of its last attempt, and the model that this was asked for."""
+        return "", self.upstream, self.fields.model or ""
 
     def spending(self) -> Spending | None:
         """Return what it took, once it is over; None: nobody counts that."""

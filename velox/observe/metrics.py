@@ -13,18 +13,24 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from atomicshm import AtomicView
 
 from velox import outcomes
 from velox.errors import Reason
-from velox.observe import series
+from velox.observe import call_series, genai, series
 from velox.observe.series import Family
 from velox.shm.segment import CELL_BYTES, atomic_view
-from velox.types import ApiKind, Endpoint, Priority, Scope
+from velox.shm.series_table import SeriesBlock
+from velox.types import ApiKind, Caller, Endpoint, Priority, Scope
 
-__all__ = ["Times", "WorkerMetrics"]
+__all__ = ["CallKind", "CallRow", "CallSeries", "ModelName", "Times", "WorkerMetrics"]
+
+# Route, upstream, and the model that it was asked for.
+CallKind: TypeAlias = tuple[str, str, str]
+# The name that metrics have for a model of an upstream; "": they do not know it.
+ModelName: TypeAlias = Callable[[str, str], str]
 
 # By code, because the hash of a string is kept and that of an enum member is computed each time.
 _REASON_INDEX: Final = {reason.code: index for index, reason in enumerate(Reason, start=1)}
@@ -61,6 +67,16 @@ _QUEUE_DEPTH: Final = series.QUEUE_DEPTH.first
 _INFLIGHT: Final = series.INFLIGHT.first
 _CONNECTIONS: Final = series.CONNECTIONS.first
 _HTTP2_CONNECTIONS: Final = series.HTTP2_CONNECTIONS.first
+# Of the series by route, upstream and model.
+_MOST_KINDS: Final = 4096
+_N_LABELS: Final = 5  # beside those of the caller
+_MODEL: Final = 4  # its place among them
+_CALL_DURATION_NS: Final = genai.DURATION_NS
+_CALL_DURATION_SUM: Final = _CELL * (call_series.FIRST_TOKEN - 1)
+_CALL_FIRST: Final = _CELL * call_series.FIRST_TOKEN
+_CALL_FIRST_NS: Final = genai.TTFT_NS
+_CALL_FIRST_SUM: Final = _CELL * (call_series.OUTPUT_TOKEN - 1)
+
 # A name of this module's own: compiled code looks up what is imported each time it is called.
 _bucket: Final = bisect_left
 
@@ -149,17 +165,22 @@ class WorkerMetrics:
         total_ns: from its first byte in to its last byte out. first_ns: to the reply's first byte. relay_ns: what Velox
         took for that byte. One call, because each request makes it.
         """
+        self.count_reply(endpoint, status, reason, relay_ns)
         add = self._add
-        if status == 200 and reason is None:  # most of them
-            add(self._requests + endpoint * _ENDS_BYTES, 1)
-        else:
-            self.count_request(endpoint, status, reason)
         at = self._duration + endpoint * _DURATION_BYTES
         add(at + _CELL * _bucket(_DURATION_BOUNDS_NS, total_ns), 1)
         add(at + _DURATION_SUM, total_ns)
         at = self._ttft + endpoint * _TTFT_BYTES
         add(at + _CELL * _bucket(_TTFT_BOUNDS_NS, first_ns), 1)
         add(at + _TTFT_SUM, first_ns)
+
+    def count_reply(self, endpoint: Endpoint, status: int, reason: Reason | None, relay_ns: int) -> None:
+        """Count one request that ended with a reply, whose times are recorded elsewhere (call_series.py)."""
+        add = self._add
+        if status == 200 and reason is None:  # most of them
+            add(self._requests + endpoint * _ENDS_BYTES, 1)
+        else:
+            self.count_request(endpoint, status, reason)
         at = self._relay
         add(at + _CELL * _bucket(_OVERHEAD_BOUNDS_NS, relay_ns), 1)
         add(at + _OVERHEAD_SUM, relay_ns)
@@ -315,3 +336,134 @@ class WorkerMetrics:
     def set_tunnels(self, n: int) -> None:
         """Set the number of open WebSockets."""
         self._cells[series.TUNNELS.first] = n
+
+
+class CallRow:
+    """One series. add, at: of its row in shared memory."""
+
+    __slots__ = ("_add", "_at")
+
+    def __init__(self, add: Callable[[int, int], object], at: int) -> None:
+        self._add: Final = add
+        self._at: Final = at
+
+    def replied(self, total_ns: int, first_ns: int) -> None:
+        """Record a request with a reply. total_ns: from its end to the reply's. first_ns: to its first bytes."""
+        add, at = self._add, self._at
+        add(at + _CELL * _bucket(_CALL_DURATION_NS, total_ns), 1)
+        add(at + _CALL_DURATION_SUM, total_ns)
+        add(at + _CALL_FIRST + _CELL * _bucket(_CALL_FIRST_NS, first_ns), 1)
+        add(at + _CALL_FIRST_SUM, first_ns)
+
+    def failed(self, total_ns: int) -> None:
+        """Record a request that got nothing from its upstream."""
+        self._add(self._at + _CELL * _bucket(_CALL_DURATION_NS, total_ns), 1)
+        self._add(self._at + _CALL_DURATION_SUM, total_ns)
+
+    def streamed(self, ns: int, n_tokens: int) -> None:
+        """Record how long each token of a stream took. ns: from its first bytes to its end."""
+        if n_tokens > 1:
+            self._observe(call_series.OUTPUT_TOKEN, genai.TPOT_NS, ns // (n_tokens - 1))
+
+    def used(self, tokens: tuple[int | None, int | None, int | None, int | None, int | None]) -> None:
+        """Count tokens, by KINDS; None: not told."""
+        given, made = tokens[0], tokens[1]
+        if given is not None:
+            self._observe(call_series.INPUT_TOKENS, genai.TOKEN_BOUNDS, given)
+        if made is not None:
+            self._observe(call_series.OUTPUT_TOKENS, genai.TOKEN_BOUNDS, made)
+        at = self._at + _CELL * call_series.KIND_TOKENS
+        for n in tokens:
+            if n:
+                self._add(at, n)
+            at += _CELL
+
+    def cost(self, nano: int | None) -> None:
+        """Count what it cost, in nano-dollars; None: its price is not known."""
+        if nano is None:
+            self._add(self._at + _CELL * call_series.UNPRICED, 1)
+        else:
+            self._add(self._at + _CELL * call_series.COST_NANO, nano)
+
+    def _observe(self, first: int, bounds: tuple[int, ...], value: int) -> None:
+        at = self._at + _CELL * first
+        self._add(at + _CELL * _bucket(bounds, value), 1)
+        self._add(at + _CELL * (len(bounds) + 1), value)
+
+
+class CallSeries:
+    """The series of one worker by route, upstream and model.
+
+    The one of a kind of requests is found once; each request then adds numbers. What a client wrote is no label: a
+    model is named as the configuration or the price table has it, else it is `other`; so is one beyond the bound.
+
+    most_models: that get a name of their own, over all workers. by_team, by_key: labels that tell of the caller.
+    """
+
+    __slots__ = ("_block", "_by_key", "_by_team", "_kinds", "_models", "_most_models", "_name", "_rest_at", "_seen")
+
+    def __init__(
+        self,
+        block: SeriesBlock,
+        name: ModelName,
+        most_models: int,
+        *,
+        by_team: bool = False,
+        by_key: bool = False,
+    ) -> None:
+        self._block: Final = block
+        self._name = name
+        self._most_models: Final = most_models
+        self._by_team: Final = by_team
+        self._by_key: Final = by_key
+        self._kinds: Final[list[dict[tuple[str, ...], CallRow]]] = [{} for _ in range(2 * len(Endpoint))]
+        self._models: Final[set[str]] = set()
+        self._seen: Final = [0] * block.table.blocks
+        rest_at = block.row((call_series.OTHER,) * _N_LABELS)  # of all that find no room: made while there is some
+        assert rest_at is not None, "it is the first row"
+        self._rest_at: Final = rest_at
+
+    def __repr__(self) -> str:
+        return f"<CallSeries {self._block!r} models={len(self._models)}>"
+
+    def name_by(self, name: ModelName) -> None:
+        """Name models otherwise from now on, as after a reload."""
+        self._name = name
+        for kinds in self._kinds:
+            kinds.clear()
+
+    def row(self, endpoint: Endpoint, kind: CallKind, caller: Caller, *, is_stream: bool) -> CallRow:
+        """Return the series of a request."""
+        kinds = self._kinds[endpoint + endpoint + is_stream]
+        key: tuple[str, ...] = kind
+        if self._by_team or self._by_key:
+            key = (*kind, caller.terms.team if self._by_team else "", caller.name if self._by_key else "")
+        found = kinds.get(key)
+        if found is None:
+            if len(kinds) >= _MOST_KINDS:
+                kinds.clear()
+            found = kinds[key] = self._made(endpoint, key, is_stream=is_stream)
+        return found
+
+    def _made(self, endpoint: Endpoint, key: tuple[str, ...], *, is_stream: bool) -> CallRow:
+        route, upstream, model, *caller = key
+        what = endpoint.name.lower(), "yes" if is_stream else "no"
+        at = self._block.row((*what, route, upstream, self._model(upstream, model), *caller))
+        return CallRow(self._block.add, self._rest_at if at is None else at)
+
+    def _model(self, upstream: str, model: str) -> str:
+        """Return the label of a model; `other` for one that is not known, or beyond the bound."""
+        if not model:
+            return ""
+        name = self._name(upstream, model)
+        if not name:
+            return call_series.OTHER
+        if name not in self._models:
+            for block, labels in self._block.others(tuple(self._seen)):
+                self._seen[block] += 1
+                self._models.add(labels[_MODEL])
+            self._models.difference_update((call_series.OTHER, ""))
+            if name not in self._models and len(self._models) >= self._most_models:
+                return call_series.OTHER
+            self._models.add(name)
+        return name

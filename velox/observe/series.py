@@ -18,19 +18,16 @@ from typing import Final, Literal, TypeAlias
 
 from velox import outcomes
 from velox.errors import Reason
-from velox.shm.upstream_table import FIRST_BYTE_NS
+from velox.observe import genai
 from velox.types import ApiKind, Endpoint, Priority, Scope
 
-__all__ = ["CELLS", "DURATION_NS", "FAMILIES", "GAUGES", "OVERHEAD_NS", "Family"]
+__all__ = ["CELLS", "FAMILIES", "GAUGES", "OVERHEAD_NS", "Family"]
 
 
 def _ns(*seconds: float) -> tuple[int, ...]:
     return tuple(round(s * 1e9) for s in seconds)
 
 
-# Those of gen_ai.server.request.duration in OpenTelemetry's conventions. Those of its time_to_first_token are in
-# velox.shm.upstream_table, where the first bytes of each upstream are counted in them, too.
-DURATION_NS: Final = _ns(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 # What Velox adds is tens of microseconds when all is well, and seconds in a full queue.
 OVERHEAD_NS: Final = _ns(
     *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -221,17 +218,18 @@ UPSTREAM_INFLIGHT: Final = _layout.gauge(
     "velox_upstream_inflight", "Requests that count towards that limit; 0 while there is none."
 )
 
+# Of requests that were sent to no upstream; those that were have series by route, upstream and model (call_series.py).
 DURATION: Final = _layout.times(
-    "gen_ai_server_request_duration_seconds",
+    genai.DURATION,
     "Time from the complete request to the end of its reply.",
-    DURATION_NS,
+    genai.DURATION_NS,
     _ROUTE,
     sparse=True,
 )
 TTFT: Final = _layout.times(
-    "gen_ai_server_time_to_first_token_seconds",
-    "Time from the complete request to the first bytes of its reply, streamed or not.",
-    FIRST_BYTE_NS,
+    genai.TTFT,
+    'Time from the complete request to the first bytes of its reply; streams have the label stream="yes".',
+    genai.TTFT_NS,
     _ROUTE,
     sparse=True,
 )

@@ -147,6 +147,11 @@ class Table:
         found = self._entry(_NAMES.get(provider, provider), model)
         return 0 if found is None else int(found[1][4])
 
+    def name_of(self, provider: str, model: str) -> str:
+        """Return what the table calls a model; "" for one that it has not. Both as for find()."""
+        found = self._entry(_NAMES.get(provider, provider), model)
+        return "" if found is None else str(found[1][0])
+
     def provider_of(self, url: str) -> str | None:
         """Return the provider whose address this is."""
         for name in self._lines:

@@ -45,6 +45,7 @@ from velox.shm.budget_table import BudgetMemory
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
+from velox.shm.series_table import SeriesTable
 from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
 from velox.types import Address
@@ -274,6 +275,7 @@ def admin(
     *,
     quotas: QuotaMemory,
     upstreams: UpstreamTable,
+    series: SeriesTable,
     budgets: BudgetMemory | None,
     records: Sequence[RecordRing] | None,
     reloads: ReloadAnswers,
@@ -295,6 +297,7 @@ def admin(
             segment,
             quotas=quotas,
             upstreams=upstreams,
+            calls=series,
             budgets=budgets,
             scopes=settings.budget_metrics,
             records=records,

@@ -24,6 +24,7 @@ __all__ = [
     "call_prices",
     "check_price_lines",
     "making_call_prices",
+    "model_names",
     "price_answers",
     "price_book",
     "price_lines",
@@ -93,6 +94,35 @@ def making_call_prices(settings: Settings) -> Generator[None, None, FindPrice]:
         return _found(book, seller, family, answered, tier, now_s) if family else price
 
     return find
+
+
+def model_names(settings: Settings) -> Callable[[str, str], str]:
+    """Return what names the models of upstreams in metrics: as the configuration has them, else as the price table.
+
+    It returns "" for one that neither knows. The table is read when it is first needed.
+    """
+    entries = {entry.name: entry for entry in settings.upstreams}
+    priced = {override.model for override in settings.own_prices if override.model and is_exact(override.model)}
+    asked: dict[str, frozenset[str]] = {}
+    sellers: dict[str, tuple[Table, str]] = {}
+    tables: list[Table] = []
+
+    def name(upstream: str, model: str) -> str:
+        entry = entries.get(upstream)
+        if entry is None:
+            return ""
+        if upstream not in asked:
+            asked[upstream] = frozenset(each for each, _ in _models_at(settings, entry, []) if is_exact(each))
+        if model in asked[upstream] or model in priced:
+            return model
+        if upstream not in sellers:
+            if not tables:
+                tables.append(shipped_table())
+            sellers[upstream] = tables[0], seller_of(entry, tables[0]).provider
+        table, provider = sellers[upstream]
+        return table.name_of(provider, model)
+
+    return name
 
 
 def answer_prices(

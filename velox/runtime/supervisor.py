@@ -31,6 +31,7 @@ from typing import Final
 
 from velox.admin.health import STUCK_AFTER_S
 from velox.build import VERSION
+from velox.observe.call_series import series_table
 from velox.observe.log_output import LogStream
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger, take_over
@@ -183,6 +184,7 @@ class Supervisor:
         self._sweeper: Final = QuotaSweeper(self._quotas)
         self._buckets: Final = BucketWatch(self._quotas, settings, logger)
         self._upstreams: Final = UpstreamTable(self._segment.blocks)
+        self._series: Final = series_table(self._segment.blocks)
         self._gateway: Final = GatewayStatus(self._segment)
         self._keys: Final = KeyWatch(settings, self._gateway, WorkerMetrics(self._segment.other_metrics()), logger)
         self._reload: Final = Reload(
@@ -465,6 +467,7 @@ class Supervisor:
             segment=self._segment,
             quotas=self._quotas,
             upstreams=self._upstreams,
+            series=self._series,
             objects=self._objects,
             answers=self._answers,
             leases=None if self._leases is None else self._leases.pipes,
@@ -495,6 +498,7 @@ class Supervisor:
             [pair[0] for pair in self._channels],
             quotas=self._quotas,
             upstreams=self._upstreams,
+            series=self._series,
             budgets=self._budgets,
             records=None if self._ledger is None else self._ledger.folder.all,
             reloads=self._reload.answers,

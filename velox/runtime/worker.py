@@ -53,9 +53,10 @@ from velox.net.tunnel import TunnelLimits
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import ReadBuffer
 from velox.observe.access_log import AccessLog, AccessRules, LineForm, json_line
+from velox.observe.call_series import series_table
 from velox.observe.handshake_log import HandshakeLog
 from velox.observe.log_output import open_log, own_descriptor
-from velox.observe.metrics import WorkerMetrics
+from velox.observe.metrics import CallSeries, WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.outcomes import KeyHolder
 from velox.policy.limits.estimate import Estimator
@@ -77,7 +78,7 @@ from velox.runtime.keys.credentials import Certificates, KeyWatch
 from velox.runtime.keys.follower import KeyFollower
 from velox.runtime.leases.lease_client import BudgetClient, LeaseClient, LeasePipes
 from velox.runtime.on_demand import has_adapter, importing, shares_answers, shares_objects
-from velox.runtime.priced import call_prices, making_call_prices
+from velox.runtime.priced import call_prices, making_call_prices, model_names
 from velox.runtime.processes.listeners import ClientListener
 from velox.runtime.processes.process import return_large_blocks, wake
 from velox.runtime.processes.takeover import ListenerTakeover
@@ -95,6 +96,7 @@ from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
+from velox.shm.series_table import SeriesBlock, SeriesTable
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 
@@ -124,14 +126,19 @@ def gateway_parts(
     answers: Answers | None = None,
     records: RecordRing | None = None,
     budgets: BudgetTable | None = None,
+    series: CallSeries | None = None,
     log: AccessLog,
     logger: logging.Logger,
 ) -> Parts:
-    """Return the parts. max_tunnels: as many as there are descriptors for. bodies: the room for them.
+    """Return the parts. series: those of this worker; None: nobody reads them.
+
+    max_tunnels: as many as there are descriptors for. bodies: the room for them.
 
     connections: the room for those to upstreams; None: no bound.
     """
-    recorder = Recorder(metrics, log, logger, secrets.token_hex(4), TrustedProxies(settings.trusted_proxies))
+    if series is None:
+        series = call_series_of(settings, series_table(1).block(0))
+    recorder = Recorder(metrics, log, logger, secrets.token_hex(4), series, TrustedProxies(settings.trusted_proxies))
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
         auth=auth,
@@ -151,6 +158,17 @@ def gateway_parts(
         answers=answers,
         models=_models(settings, recorder, logger, loop),
         reply_fields=ReplyFields(_public(settings)),
+    )
+
+
+def call_series_of(settings: Settings, block: SeriesBlock) -> CallSeries:
+    """Return the series of calls of one worker. block: where they are."""
+    return CallSeries(
+        block,
+        model_names(settings),
+        settings.metric_models,
+        by_team="team" in settings.metric_labels,
+        by_key="key" in settings.metric_labels,
     )
 
 
@@ -316,6 +334,7 @@ class WorkerContext:
     segment: Segment
     quotas: QuotaMemory
     upstreams: UpstreamTable
+    series: SeriesTable
     objects: ObjectMemory
     answers: AnswerMemory | None
     leases: LeasePipes | None
@@ -364,6 +383,7 @@ class Worker:
         self._is_pool_check_due = False
         self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
         self._descriptors: Final = descriptors_of(settings, context.slot, open_files_limit())
+        self._series: Final = call_series_of(settings, context.series.block(context.block))
         self._upstream_manager: Final = self._make_upstream_manager()
         self._health_checks: Final = health_checks_of(settings.workers, self._logger, loop)
         self._gateway: Final = self._make_gateway()
@@ -460,6 +480,7 @@ class Worker:
             answers=self._make_answers(),
             records=context.records,
             budgets=budgets,
+            series=self._series,
             log=self._log,
             logger=self._logger,
         )
@@ -678,6 +699,7 @@ class Worker:
         if self._gateway.parts.models is not None:
             self._gateway.parts.models.describe_by(_describing(settings))
         self._log.rules = _access_rules(settings)
+        self._series.name_by(model_names(settings))
         self._on_pool_change()
 
     def _on_pool_change(self) -> None:

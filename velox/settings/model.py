@@ -586,6 +586,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     auth: Literal["keys", "none"] = setting("keys", "`none` lets every client in without a key, beyond loopback too")
 
     # -- Everything else --
+    metric_models: int = setting(
+        "200",
+        "models that have a name of their own in the [metrics](docs/metrics.md#models): of the configuration, or of the"
+        " price table; all others are `other`",
+        parse.integer(0, 10_000),
+    )
+    metric_labels: tuple[str, ...] = setting(
+        "", "labels of these metrics that tell of the caller, commas between them: `team`, `key`", parse.caller_labels
+    )
     prices: str | None = live_setting(
         "", "YAML file with [prices](docs/prices.md) of your own, which count before those that come with Velox"
     )

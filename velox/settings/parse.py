@@ -421,6 +421,14 @@ def networks(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def caller_labels(text: str) -> tuple[str, ...]:
+    """Parse `team` and `key`, with a comma between them."""
+    found = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+    if not set(found) <= {"team", "key"}:
+        raise ValueError("expected team, key, or both with a comma between them")
+    return found
+
+
 def web_origins(text: str) -> tuple[str, ...]:
     """Parse origins of web pages with commas between them."""
     found = tuple(dict.fromkeys(item.strip().lower() for item in text.split(",")))

@@ -85,7 +85,10 @@ class Answered(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """What the calls of a request took, together. None: not known. is_estimated: not all of it was told by replies."""
+    """What the calls of a request took, together. None: not known.
+
+    is_estimated: not all of it was told by replies. is_recorded: in the ledger.
+    """
 
     input: int | None = None
     output: int | None = None
@@ -94,6 +97,7 @@ class Spending(NamedTuple):
     reasoning: int | None = None
     cost_nano: int | None = None
     is_estimated: bool = False
+    is_recorded: bool = True
 
 
 class Begun(NamedTuple):
@@ -476,10 +480,10 @@ def _names(caller: Caller, route: str, upstream: str, asked: str, model: str, pa
     return CallNames(key, route, upstream, asked, model, terms.team, terms.user, tags, path)
 
 
-def spending_of(usage: TokenUsage, cost_nano: int | None, *, is_estimated: bool) -> Spending:
+def spending_of(usage: TokenUsage, cost_nano: int | None, *, is_estimated: bool, is_recorded: bool = True) -> Spending:
     """Return what one call took."""
     kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
-    return Spending(*kinds, cost_nano, is_estimated)
+    return Spending(*kinds, cost_nano, is_estimated, is_recorded)
 
 
 def _sum(one: Spending | None, other: Spending) -> Spending:

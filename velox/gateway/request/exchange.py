@@ -65,6 +65,7 @@ from velox.net.application import Client, ClientExchange
 from velox.net.client.refusals import no_room
 from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.observe.metrics import CallKind
 from velox.outcomes import Drained, Phase
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.queue.fair_queue import FairQueue
@@ -1120,6 +1121,12 @@ class Exchange(AttemptHost):
         self.recorder.tokens(spent)
         return spent.input + spent.output
 
+    def call_kind(self) -> CallKind:
+        """See RequestContext."""
+        route, answering = self._route, self._answering
+        assert route is not None and answering is not None, "asked of those that were sent"
+        return route.parts.entry.name, self.upstream, answering.asked(self.fields.model) or ""
+
     def spending(self) -> Spending | None:
         """See RequestContext: as its calls are recorded, else as its reply tells, where that is read."""
         if self._calls is not None:
@@ -1128,9 +1135,8 @@ class Exchange(AttemptHost):
             return None
         is_whole = self.reply is not None and self.reply.is_whole
         usage, kinds = self._meter.usage(is_whole=is_whole), self._meter.kinds()
-        return spending_of(
-            kinds._replace(input=usage.input, output=usage.output), None, is_estimated=not usage.is_exact
-        )
+        kinds = kinds._replace(input=usage.input, output=usage.output)
+        return spending_of(kinds, None, is_estimated=not usage.is_exact, is_recorded=False)
 
     def _pays(self) -> bool:
         """Say whether its tokens are the client's to pay."""
