@@ -184,7 +184,10 @@ class Rig:
             configuration=ConfigSnapshot(),
             certificates=None,
             sim_origin=None,
-            read_clock=lambda: 1.0,  # under a counter all reads take long, and would become short
+            # Under a counter all reads take long, and would become short; and all requests of a turn but the first one
+            # would wait for the next turns.
+            read_clock=lambda: 1.0,
+            share_s=3600.0,
         )
         return Worker(context, self._loop)
 

@@ -38,13 +38,19 @@ class TurnLoop(Protocol):
 
 
 class TurnBudget:
-    """Of all connections of one kind in a worker. clock: seconds, of any origin, that go on within a turn."""
+    """Of all connections of one kind in a worker. clock: seconds, of any origin, that go on within a turn.
 
-    __slots__ = ("_clock", "_line", "_loop", "_turn_s", "_until_s")
+    share_s: of each turn.
+    """
 
-    def __init__(self, loop: TurnLoop, clock: Callable[[], float] = time.perf_counter) -> None:
+    __slots__ = ("_clock", "_line", "_loop", "_share_s", "_turn_s", "_until_s")
+
+    def __init__(
+        self, loop: TurnLoop, clock: Callable[[], float] = time.perf_counter, *, share_s: float = TURN_S
+    ) -> None:
         self._loop: Final = loop
         self._clock: Final = clock
+        self._share_s: Final = share_s
         self._line: Final[deque[TurnWaiter]] = deque()
         self._until_s: float | None = None  # when this turn's time is over; None: nobody has asked in it
         self._turn_s = 0.0  # the loop's time when has_room() was last asked and this turn had not begun
@@ -56,7 +62,7 @@ class TurnBudget:
         """Say whether there is time left in this turn, which begins with the first question. Ask for each message."""
         until_s = self._until_s
         if until_s is None:
-            self._until_s = self._clock() + TURN_S
+            self._until_s = self._clock() + self._share_s
             self._loop.call_soon(self._next)
             return True
         return self._clock() < until_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from velox.memo import Memo
 from velox.policy.budgets.rules import BudgetRule, rules_of
 from velox.policy.patterns import is_exact, matches, overlap
 from velox.policy.routes.entries import UpstreamEntry
@@ -42,6 +43,8 @@ _PICO_PER_MILLION: Final = 10**6
 _BY_REGION: Final = frozenset({"bedrock", "aws"})
 _PICO_EACH: Final = 10**12
 _USUAL_PERCENT: Final = 100
+_KEPT_PRICES: Final = 2048
+_LONGEST_KEPT: Final = 256  # of a name that clients make up
 _EACH: Final = ("web_search", "request")
 _OF: Final = {
     **dict.fromkeys((*_EACH, "picture", "page", "annotated_page", "search_unit"), "each"),
@@ -83,8 +86,20 @@ def making_call_prices(settings: Settings) -> Generator[None, None, FindPrice]:
         sellers[entry.name] = seller_of(entry, book.table)
         yield
     rules = {entry.name: entry.model_facts for entry in settings.upstreams if entry.model_facts}
+    # Of each kind of call, with the second that it holds for: a busy gateway asks for few kinds many times in each.
+    known: Memo[tuple[str, str, str, str], tuple[int, Price | None]] = Memo(_KEPT_PRICES)
 
     def find(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
+        kind = (upstream, asked, answered, tier)
+        last = known.get(kind)
+        if last is not None and last[0] == now_s:
+            return last[1]
+        price = look_up(upstream, asked, answered, tier, now_s)
+        if len(asked) <= _LONGEST_KEPT:
+            known.put(kind, (now_s, price))
+        return price
+
+    def look_up(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
         seller = sellers.get(upstream)
         if seller is None:
             return None

@@ -50,6 +50,7 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
+from velox.net.turn_budget import TURN_S, TurnBudget
 from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import ReadBuffer
 from velox.observe.access_log import AccessLog, AccessRules, LineForm, json_line
@@ -321,7 +322,8 @@ class WorkerContext:
 
     block: of shared memory, this process's own. sockets: to accept connections on. others_sockets: those of the other
     workers, by slot, for when they do not. channel: for requests for profiles. notify: a pipe that wakes the
-    supervisor. read_clock: times reads of upstreams, in seconds.
+    supervisor. read_clock: times reads of upstreams, in seconds. share_s: of each turn of the loop, for each kind of
+    work that requests share.
     """
 
     slot: int
@@ -345,6 +347,7 @@ class WorkerContext:
     certificates: Certificates | None
     sim_origin: str | None
     read_clock: Callable[[], float] = time.perf_counter
+    share_s: float = TURN_S
 
 
 def run_worker(context: WorkerContext) -> int:
@@ -484,7 +487,8 @@ class Worker:
             log=self._log,
             logger=self._logger,
         )
-        return Gateway(parts, queue_of(self._settings, context.slot), self._upstream_manager.routing, self._loop)
+        queue, routing = queue_of(self._settings, context.slot), self._upstream_manager.routing
+        return Gateway(parts, queue, routing, self._loop, share_s=context.share_s)
 
     def _make_objects(self) -> ObjectTable:
         table = ObjectTable(self._context.objects, self._context.block)
@@ -573,6 +577,7 @@ class Worker:
             max_per_address=settings.max_connections_per_address,
             http2=engine_factory(settings.http2_engine) if settings.listen_http2 else None,
             guarded=_guarded(settings),
+            turns=TurnBudget(self._loop, share_s=self._context.share_s),
         )
 
     async def run(self) -> None:

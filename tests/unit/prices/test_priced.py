@@ -77,3 +77,19 @@ def test_prices_of_many_upstreams_are_found_in_steps(tmp_path: Path) -> None:
     settings = load({"VELOX_CONFIG": str(config)})
     n_providers = sum(1 for _ in shipped_table().reading())
     assert sum(1 for _ in making_call_prices(settings)) == 1 + n_providers + len(names)
+
+
+def test_price_holds_from_the_second_on_that_it_begins_in(tmp_path: Path) -> None:
+    """Also where calls of the same kind come right before and after, and in any order."""
+    (tmp_path / "prices.yaml").write_text(
+        "prices:\n"
+        "  - {model: m, input: 1, output: 1, until: 2026-11-24}\n"
+        "  - {model: m, input: 2, output: 2, from: 2026-11-24}\n"
+    )
+    find = call_prices(
+        load({"VELOX_UPSTREAM_ORIGIN": "http://127.0.0.1:9", "VELOX_PRICES": str(tmp_path / "prices.yaml")})
+    )
+    begins_s = 1_795_478_400
+    for now_s, rate in ((-1, 1), (0, 2), (-1, 1), (5, 2), (5, 2), (4, 2)):
+        price = find("default", "m", "", "", begins_s + now_s)
+        assert price is not None and price.bands[0].input == rate * 1_000_000

@@ -42,7 +42,6 @@ _KEPT_SHAPES: Final = 512
 _SHORT_S: Final = 10.0
 # To read it, and to look for what it names, takes half a millisecond. A prompt of many pages is longer.
 _LONG_BYTES: Final = 64 * 1024
-_TURN_NS: Final = int(TURN_S * _NS_PER_S)
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
 
@@ -51,9 +50,18 @@ class Gateway(ExchangeOwner):
     """All exchanges of one worker; the application behind its connections."""
 
     def __init__(
-        self, parts: Parts, queue: FairQueue[Exchange], routing: Routing, loop: asyncio.AbstractEventLoop
+        self,
+        parts: Parts,
+        queue: FairQueue[Exchange],
+        routing: Routing,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        share_s: float = TURN_S,
     ) -> None:
-        """routing: may be replaced by another one at any time; what has begun keeps the one that it has."""
+        """routing: may be replaced by another one at any time; what has begun keeps the one that it has.
+
+        share_s: of each turn of the loop, for work on bodies.
+        """
         self.parts = parts
         self.queue = queue
         self.routing = routing
@@ -88,7 +96,8 @@ class Gateway(ExchangeOwner):
         self._probes = Probes(routing.table.routes)
         self._coded: Final = CodedBodies(self, loop, parts.tunnels.limits.body_bytes)
         self.thread = TranslationThread()
-        self.turns = TurnBudget(loop)
+        self.turns = TurnBudget(loop, share_s=share_s)
+        self._share_ns: Final = int(share_s * _NS_PER_S)
         self.mirrors = Mirrors(
             loop,
             self.thread,
@@ -212,7 +221,14 @@ class Gateway(ExchangeOwner):
         if plan.terms.timeout_s < self._timed_below_s:
             exchange.set_timer()
         queue, now_ns = self.queue, exchange.started_ns
-        if self._may_pass(now_ns):
+        may_pass = not queue.n and self.routing.has_always_room and len(self._active) < self._max_inflight
+        if may_pass:  # a batch of them in each turn at most
+            turn_s = self.loop.time()  # the same for a whole turn
+            if turn_s != self._turn_s:
+                self._turn_s, self._turn_ns, self._n_passed = turn_s, now_ns, 0
+            self._n_passed += 1
+            may_pass = self._n_passed <= queue.batch
+        if may_pass:
             # The usual way: nobody waits, and there is room.
             queue.pass_through(plan.caller.id, plan.priority, exchange.cost, now_ns)
             exchange.taken_ns = now_ns
@@ -235,16 +251,6 @@ class Gateway(ExchangeOwner):
         if not self._drain_queued:
             self._drain_soon()
         return exchange
-
-    def _may_pass(self, now_ns: int) -> bool:
-        """Say whether a request passes the queue at once: it is empty, and there is room; a batch per turn at most."""
-        if self.queue.n or not self.routing.has_always_room or len(self._active) >= self._max_inflight:
-            return False
-        turn_s = self.loop.time()  # the same for a whole turn
-        if turn_s != self._turn_s:
-            self._turn_s, self._turn_ns, self._n_passed = turn_s, now_ns, 0
-        self._n_passed += 1
-        return self._n_passed <= self.queue.batch
 
     def _not_queued(self, verdict: Verdict[Exchange]) -> VeloxError:
         """Say why a request could not be queued."""
@@ -347,7 +353,7 @@ class Gateway(ExchangeOwner):
         """
         priority, recorder = exchange.plan.priority, self.parts.recorder
         n_bytes = 0 if exchange.body is None else len(exchange.body)
-        if n_bytes >= _LONG_BYTES or (n_bytes and now_ns - gate_ns > _TURN_NS):
+        if n_bytes >= _LONG_BYTES or (n_bytes and now_ns - gate_ns > self._share_ns):
             # To read it at one go would hold up the others, or in a turn whose time is over.
             recorder.queued[priority].observe(waited_ns)
             self._active.add(exchange)

@@ -29,6 +29,7 @@ from velox.protocol.reply_body import is_coded, is_events
 
 __all__ = [
     "DROPPED",
+    "ID_FORM",
     "NO_ATTEMPTS",
     "OWN",
     "REQUEST_ID",
@@ -67,7 +68,8 @@ _HTML: Final = b"text/html"
 _JSON: Final = b"application/json"
 _Asked: TypeAlias = tuple[ReplyShape, frozenset[bytes]]
 REQUEST_ID: Final = b"x-request-id"
-_FORM: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+# What may pass as an id, up to the upstream and back to the client (B-26).
+ID_FORM: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -274,8 +276,8 @@ def duration_text(ns: int) -> bytes:
 
 
 def is_id(value: bytes) -> bool:
-    """Say whether a value may pass as an id, up to the upstream and back to the client (B-26)."""
-    return _FORM.fullmatch(value) is not None
+    """Say whether a value may pass as an id."""
+    return ID_FORM.fullmatch(value) is not None
 
 
 def client_id(head: RequestHead) -> bytes | None:

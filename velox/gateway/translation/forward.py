@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason
 from velox.gateway.auth import presented_key
-from velox.gateway.reply.headers import REQUEST_ID, is_id
+from velox.gateway.reply.headers import ID_FORM, REQUEST_ID, is_id
 from velox.gateway.translation.dropped_headers import CREDENTIALS, DROPPED, DROPPED_STARTS
 from velox.heads import Header, Headers, HeadShape, ReplyHead, RequestHead, ShapeField, WebSocketOffer, filled
 from velox.memo import Memo
@@ -133,7 +133,7 @@ class Forwarder:
                 chosen = self._chosen(shape.fields, rules, is_plain=is_plain)
                 built = self._built.put(key, _built(self._target(shape), chosen, shape))
             usual, values = built.target, head.values
-            passes = built.id_at is None or is_id(values[built.id_at])
+            passes = built.id_at is None or ID_FORM.fullmatch(values[built.id_at]) is not None
             template = built.template if passes else built.without_id
             fields: RequestFields = template if extras is None else TemplateBeside(template, extras)
         else:
@@ -203,7 +203,7 @@ class Forwarder:
             if built is None:
                 built = self._built_calls.put(key, _built(b"", self._chosen_call(shape.fields, headers, rules), shape))
             values = head.values
-            passes = built.id_at is None or is_id(values[built.id_at])
+            passes = built.id_at is None or ID_FORM.fullmatch(values[built.id_at]) is not None
             fields = built.template if passes else built.without_id
         else:
             values, fields = (), PlainFields(filled(self._chosen_call(head.headers, headers, rules), ()))

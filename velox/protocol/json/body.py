@@ -48,7 +48,8 @@ _USER_CHARS: Final = 256
 _INT_DIGITS: Final = 1000
 
 # The largest one counts: which of them an upstream goes by is its own affair.
-_MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_MOST_USED: Final = "max_tokens"
+_MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", _MOST_USED)
 # The larger one counts: `best_of` answers are made, of which the best `n` are sent.
 _CHOICES: Final = ("n", "best_of")
 # Longer ones are no count.
@@ -289,7 +290,11 @@ def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
         raise _bad("model", "must be a string")
     fields = BodyFields(model, stream or False)
     if values:
-        _add_rare(fields, values)
+        most = values.get(_MOST_USED)
+        if len(values) == 1 and type(most) is int and most >= 0:
+            fields.max_tokens = most  # nearly always all that there is
+        else:
+            _add_rare(fields, values)
     return fields
 
 
