@@ -224,9 +224,12 @@ def milliseconds(seconds: object) -> int | None:
 def count_of(usage: Mapping[str, object], name: str) -> int | None:
     """Return a count of a usage; None: it is not there, or can't be one. JSON may write 1000 as 1e3, too."""
     value = usage.get(name)
+    if type(value) is int:
+        return value if 0 <= value <= _MOST_TOKENS else None
     if type(value) is float and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+        return value if 0 <= value <= _MOST_TOKENS else None
+    return None
 
 
 def answer_of_total(usage: dict[str, object]) -> int | None:
@@ -317,7 +320,9 @@ def token_usage(usage: dict[str, object], tier: object = None, model: object = N
         return _of_google(usage, model)
     prompt, answer = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     made = answer if answer is not None else count_of(usage, "output_tokens")
-    tools = _inside(usage, "server_tool_use")
+    tools: dict[str, object] = {}
+    if "server_tool_use" in usage:
+        tools = _inside(usage, "server_tool_use")
     if "server_tool_use_details" in usage:  # OpenRouter's
         tools = _inside(usage, "server_tool_use_details")
     tier = usage.get("service_tier") if tier is None else tier
@@ -331,10 +336,14 @@ def token_usage(usage: dict[str, object], tier: object = None, model: object = N
         given = total  # embeddings that have no other count, as Voyage's
     if given is not None and total is not None and total >= given:
         made = max(made or 0, total - given)  # some count reasoning in the total only
-    inputs = _inside(usage, "prompt_tokens_details") or _inside(usage, "input_tokens_details")
+    inputs: dict[str, object] = {}
+    if "prompt_tokens_details" in usage or "input_tokens_details" in usage:
+        inputs = _inside(usage, "prompt_tokens_details") or _inside(usage, "input_tokens_details")
     if "input_token_details" in usage:  # OpenAI's transcriptions
         inputs = _inside(usage, "input_token_details")
-    outputs = _inside(usage, "completion_tokens_details") or _inside(usage, "output_tokens_details")
+    outputs: dict[str, object] = {}
+    if "completion_tokens_details" in usage or "output_tokens_details" in usage:
+        outputs = _inside(usage, "completion_tokens_details") or _inside(usage, "output_tokens_details")
     # Most of these are in no usage: each is looked for only where it could be.
     cached = written = audio_input = audio_cached = image_input = image_cached = None
     reasoning = audio_output = image_output = None
