@@ -1,4 +1,4 @@
-"""The `velox` command: serve, init, check, health, top, prices, reload, usage, key, team, user, audit, sim, import.
+"""The `velox` command: serve, init, check, health, top, budgets, prices, reload, usage, key, team, import and others.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from velox.build import DESCRIPTION
 
 if TYPE_CHECKING:  # takes longer to load than all of Python
-    from velox.settings import Settings
+    from velox.settings import Settings, SettingsError
+    from velox.settings.loading import AdminPlace
 
 __all__ = ["main"]
 
@@ -90,6 +91,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         return _reload(arguments, variables, overrides)
     if arguments.command == "health":
         return _health(variables, overrides)
+    if arguments.command == "budgets":
+        return _budgets(arguments, variables, overrides)
     if arguments.command == "top":
         return _top(arguments, variables, overrides)
     from velox.settings import SettingsError, load
@@ -100,7 +103,10 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         settings = load(variables, overrides, sim=serves and arguments.sim, needs_keys=serves)
     except SettingsError as exc:
         n = len(exc.problems)
-        print(f"velox: {n} problem{'s' * (n > 1)} in the settings, nothing was started:", file=sys.stderr)
+        if arguments.command == "check" and arguments.json:
+            return _not_valid(exc)
+        begin = "not valid" if arguments.command == "check" else "velox"
+        print(f"{begin}: {n} problem{'s' * (n > 1)} in the settings, nothing was started:", file=sys.stderr)
         for problem in exc.problems:
             print(f"  {problem}", file=sys.stderr)
         return 2
@@ -115,7 +121,7 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     if arguments.command == "check" and arguments.explain is not None:
         return _explain_losses(settings, *arguments.explain)
     if arguments.command == "check":
-        return _explain(settings, arguments) if _is_question(arguments) else _check(settings, shows_all=arguments.all)
+        return _explain(settings, arguments) if _is_question(arguments) else _check(settings, arguments)
     other = _other_than_sim(settings) if arguments.sim else ""
     if other:
         print(f"velox: --sim and {other} name two upstreams: leave one out", file=sys.stderr)
@@ -147,19 +153,12 @@ def _other_than_sim(settings: Settings) -> str:
 
 def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
     """Ask the running gateway for a reload. Exit code 1: it refuses, and goes on as before. 2: it can't be asked."""
-    from dataclasses import replace
-
     from velox.admin.reload_call import call_reload
-    from velox.settings.loading import admin_place
 
-    setting = "VELOX_ADMIN_LISTEN"
-    given, name = ({setting: arguments.admin}, "--admin") if arguments.admin else ({}, setting)
-    place = admin_place(environ, {**overrides, **given})
-    if place.problems or place.address is None:
-        wrong = [str(replace(each, name=name) if each.name == setting else each) for each in place.problems]
-        for line in wrong or [f"{name} is off: send SIGHUP to the supervisor instead"]:
-            print(f"velox reload: {line}", file=sys.stderr)
+    place = _admin_place("reload", arguments, environ, overrides)
+    if place is None:
         return 2
+    assert place.address is not None, "_admin_place() has looked"
     outcome = call_reload(place.address, place.token, place.cert, force=arguments.force)
     print("\n".join(outcome.lines), file=sys.stderr if outcome.code else sys.stdout)
     return outcome.code
@@ -203,6 +202,41 @@ def _top(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: M
     return 0
 
 
+def _budgets(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
+    """Print what is left of budgets. Exit code 1: the gateway has none. 2: it can't be asked."""
+    from velox.runtime.commands.budgets import call_budgets
+
+    place = _admin_place("budgets", arguments, environ, overrides)
+    if place is None:
+        return 2
+    asked = {name: text for name in ("scope", "name") if (text := getattr(arguments, name)) is not None}
+    assert place.address is not None, "_admin_place() has looked"
+    told = call_budgets(place.address, place.token, place.cert, asked, as_json=arguments.json)
+    for line in told.lines:
+        print(f"velox budgets: {line}" if told.code else line, file=sys.stderr if told.code else sys.stdout)
+    return told.code
+
+
+def _admin_place(
+    command: str, arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> AdminPlace | None:
+    """Return where the admin listener is; None where it can't be asked, which is told."""
+    from dataclasses import replace
+
+    from velox.settings.loading import admin_place
+
+    setting = "VELOX_ADMIN_LISTEN"
+    given, name = ({setting: arguments.admin}, "--admin") if arguments.admin else ({}, setting)
+    place = admin_place(environ, {**overrides, **given})
+    if place.address is not None and not place.problems:
+        return place
+    wrong = [str(replace(each, name=name) if each.name == setting else each) for each in place.problems]
+    otherwise = f"{name} is off" + (": send SIGHUP to the supervisor instead" if command == "reload" else "")
+    for line in wrong or [otherwise]:
+        print(f"velox {command}: {line}", file=sys.stderr)
+    return None
+
+
 def _missing_redis(settings: Settings) -> str:
     """Return why limits can't be shared with other gateways now, "" if they can or need not.
 
@@ -228,14 +262,31 @@ def _missing_database(settings: Settings) -> str:
     return "" if why is None else f"VELOX_LEDGER_DATABASE can't be used: {why}"
 
 
-def _check(settings: Settings, *, shows_all: bool) -> int:
-    from velox.runtime.commands.check import check_lines
+def _not_valid(error: SettingsError) -> int:
+    """Print for programs what is wrong."""
+    import json
+
+    print(json.dumps({"valid": False, "problems": [str(problem) for problem in error.problems]}, indent=2))
+    return 2
+
+
+def _check(settings: Settings, arguments: argparse.Namespace) -> int:
+    import json
+
+    from velox.runtime.commands.check import check_lines, check_report
 
     missing = _missing_redis(settings) or _missing_database(settings)
+    if missing and arguments.json:
+        print(json.dumps({"valid": False, "problems": [missing]}, indent=2))
+        return 2
     if missing:
         print(f"velox: {missing}", file=sys.stderr)
         return 2
-    print("\n".join(check_lines(settings, os.environ, shows_all=shows_all, now_s=int(time.time()))))
+    now_s = int(time.time())
+    if arguments.json:
+        print(json.dumps(check_report(settings, os.environ, now_s=now_s), indent=2))
+    else:
+        print("\n".join(check_lines(settings, os.environ, shows_all=arguments.all, now_s=now_s)))
     return 0
 
 
@@ -474,6 +525,10 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     health = commands.add_parser("health", help="ask the running gateway whether it is alive", allow_abbrev=False)
     top = commands.add_parser("top", help="show what the running gateway does, once a second", allow_abbrev=False)
     top.add_argument("--once", action="store_true", help="print it once; so it is where the output is no terminal")
+    budgets = commands.add_parser("budgets", help="print what is left of each budget", allow_abbrev=False)
+    budgets.add_argument("--scope", metavar="SCOPE", help="only of these: gateway, key, team, user, tag or model")
+    budgets.add_argument("--name", metavar="NAME", help="only of this key, team, user, tag or model: its id or name")
+    budgets.add_argument("--json", action="store_true", help="for programs, as /api/v1/budgets has them")
     prices = commands.add_parser("prices", help="print what calls to a model cost", allow_abbrev=False)
     prices.add_argument("model", metavar="MODEL", help="name of the model, as the upstream calls it")
     prices.add_argument("--upstream", metavar="NAME", help="at this upstream only")
@@ -481,13 +536,14 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     prices.add_argument("--answered", metavar="MODEL", default="", help="the model that a reply tells")
     prices.add_argument("--at", metavar="TIME", help="of a call at this time: a day, or a time of RFC 3339 (now)")
     prices.add_argument("--json", action="store_true", help="for programs")
-    for command in (reload, top):
+    for command in (reload, top, budgets):
         command.add_argument(
             "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
         )
-    for command in (serve, check, reload, health, top, prices):
+    for command in (serve, check, reload, health, top, budgets, prices):
         command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     check.add_argument("--all", action="store_true", help="print every setting, not only those that were set")
+    check.add_argument("--json", action="store_true", help="all of it, for programs")
     check.add_argument(
         "--model", metavar="NAME", help="explain what the gateway would do with a request for this model"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -39,18 +40,67 @@ def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFi
     assert "sk-secret" not in out + err
 
 
-def test_check_prints_what_was_set_and_what_follows(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not what is as by default, which it counts."""
+def test_check_begins_with_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    """U13: whether it is valid, then what may be a mistake; what was set stands behind, without defaults."""
     assert main(["check"], {"VELOX_WORKERS": "3", "VELOX_API_KEYS": "key-0a9f8e7d", "VELOX_LISTEN": "0.0.0.0:81"}) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["VELOX_LISTEN", "VELOX_WORKERS", "VELOX_API_KEYS"]
-    assert lines[3].endswith("settings are as by default: `velox check --all` prints them") and not lines[4]
-    assert lines[5] == "listening: http://0.0.0.0:81; admin listener: http://127.0.0.1:6060"
     warnings = [line for line in lines if line.startswith("WARNING: ")]
+    assert lines[0] == f"valid, with {len(warnings)} warnings"
+    assert lines[1 : len(warnings) + 1] == warnings and not lines[len(warnings) + 1]
     assert "WARNING: clients on other machines send their keys without TLS (VELOX_TLS_CERT)" in warnings
     assert any("go up without a credential: default" in line for line in warnings)
-    assert not any("default" in line.split()[-1:] for line in lines[:3])
+    assert lines[len(warnings) + 2] == "listening: http://0.0.0.0:81; admin listener: http://127.0.0.1:6060"
+    end = next(n for n, line in enumerate(lines) if line.endswith("as by default: `velox check --all` prints them"))
+    assert [line.split()[0] for line in lines[end - 3 : end]] == ["VELOX_LISTEN", "VELOX_WORKERS", "VELOX_API_KEYS"]
+    assert not any("default" in line.split()[-1:] for line in lines[end - 3 : end])
+
+
+def test_check_without_a_warning_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"OPENAI_API_KEY": "sk-0a9f8e7d", "VELOX_WORKERS": "1", "VELOX_MAX_CONNECTIONS": "64"}
+    assert main(["check"], environ) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("valid", "")
+
+
+def test_check_has_all_of_it_for_programs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """U13: no secret in it, and each setting with where its value comes from."""
+    file = tmp_path / "velox.yaml"
+    file.write_text(
+        "upstreams: [{name: u, origin: 'https://h.example', keys: [env:KEY_OF_U], proxy: 'http://p:1'}]\n"
+        "routes: [{name: r, match: {models: [a*]}, to: [{upstream: u, model: b}]}]\n"
+    )
+    environ = {"VELOX_CONFIG": str(file), "KEY_OF_U": "sk-secret", "VELOX_API_KEYS": "key-0a9f8e7d"}
+    assert main(["check", "--json"], environ) == 0
+
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert (found["valid"], found["problems"]) == (True, [])
+    assert found["upstreams"] == [
+        {
+            "name": "u",
+            "origins": ["https://h.example"],
+            "provider": "openai-compatible",
+            "keys": ["env:KEY_OF_U"],
+            "models": [],
+            "proxies": ["http://p:1"],
+            "where": f"{file}:1",
+        }
+    ]
+    assert found["routes"][0]["match"] == "models a*" and found["routes"][0]["where"] == f"{file}:2"
+    assert {"name": "VELOX_QUEUE_DEPTH", "value": "16384", "origin": "default"} in found["settings"]
+    assert found["access"] == "clients must present the one key"
+    assert "sk-secret" not in out and "key-0a9f8e7d" not in out
+
+
+def test_check_says_for_programs_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    """U13: on standard output, with the exit code of settings that can't be used."""
+    assert main(["check", "--json"], {"VELOX_WORKERS": "none", "VELOX_QUEUE_DEPTH": "x"}) == 2
+
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["valid"] is False and not err
+    assert [each.partition(" is ")[0] for each in found["problems"]] == ["VELOX_WORKERS", "VELOX_QUEUE_DEPTH"]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +244,8 @@ def test_wrong_settings_are_all_printed_and_nothing_starts(command: str, capsys:
 
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
-    assert err.splitlines()[0] == "velox: 3 problems in the settings, nothing was started:"
+    begin = "not valid" if command == "check" else "velox"
+    assert err.splitlines()[0] == f"{begin}: 3 problems in the settings, nothing was started:"
     assert len(err.splitlines()) == 4
     assert "sk-secret" not in err
 

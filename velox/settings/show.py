@@ -29,6 +29,7 @@ from velox.types import NO_RATES, ApiKind, Budget, KeyEntry, Rates, Secret
 __all__ = [
     "budget_lines",
     "budget_rule_lines",
+    "by_proxies",
     "effective",
     "is_keyless",
     "limit_lines",
@@ -307,12 +308,18 @@ def _of_upstream(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
 
 def _by_proxy(entry: UpstreamEntry, settings: Settings) -> str:
     """Return by which proxies its origins are asked, "" for none."""
-    found = [proxy_of(entry.proxy, origin, settings.proxies) for origin in entry.origins]
-    shown = dict.fromkeys(f"{proxy} ({proxy.where})" if proxy.where else str(proxy) for proxy in found if proxy)
+    found = by_proxies(entry, settings)
+    shown = dict.fromkeys(each for each in found if each is not None)
     if not shown:
         return ""
     some = f", {found.count(None)} of its origins directly" if None in found else ""
     return f"by proxy {', '.join(shown)}{some}"
+
+
+def by_proxies(entry: UpstreamEntry, settings: Settings) -> list[str | None]:
+    """Return the proxy before each origin of an upstream, None for none."""
+    found = [proxy_of(entry.proxy, origin, settings.proxies) for origin in entry.origins]
+    return [None if each is None else f"{each} ({each.where})" if each.where else str(each) for each in found]
 
 
 def _provider(entry: UpstreamEntry) -> str:

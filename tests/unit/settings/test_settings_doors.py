@@ -120,7 +120,8 @@ def test_wrong_configuration_is_told_in_one_line_a_problem(
     out, err = capsys.readouterr()
     first, *lines = err.splitlines()
     assert (code, out) == (2, "")
-    assert first.startswith(f"velox: {len(expected)} problem")
+    begin = "not valid" if command == "check" else "velox"
+    assert first.startswith(f"{begin}: {len(expected)} problem")
     assert len(lines) == len(expected), lines
     for line, begins in zip(lines, expected, strict=True):
         assert line.startswith("  " + begins.replace("FOLDER", str(folder))), line

@@ -238,7 +238,20 @@ def _cell(value: object) -> str | None:
         return "yes" if value else "no"
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ",".join(value)
+    if isinstance(value, list) and all(isinstance(each, dict) and "window" in each for each in value):
+        return ", ".join(map(_budget_cell, value))
     return json.dumps(value)
+
+
+def _budget_cell(budget: Mapping[str, object]) -> str:
+    """Return a budget as `--budget` takes it, and what else it has."""
+    unit = "usd" if budget.get("usd") is not None else "tokens"
+    more = [
+        str(name) if value is True else f"{name} {value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in budget.items()
+        if name not in ("usd", "tokens", "window") and value not in (None, False, [], "")
+    ]
+    return " ".join([f"{budget[unit]} {unit}/{budget['window']}", *([f"({', '.join(more)})"] if more else [])])
 
 
 def _told(change: Change) -> dict[str, object]:

@@ -27,9 +27,18 @@ from velox.settings import Settings
 from velox.settings.checks.advice import advice
 from velox.settings.checks.certificates import ADMIN_NAMES, CLIENT_NAMES, CertificateError, read_certificate
 from velox.settings.machine import container_memory
-from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
+from velox.settings.show import (
+    budget_lines,
+    by_proxies,
+    effective,
+    is_keyless,
+    limit_lines,
+    match_text,
+    route_lines,
+    upstream_lines,
+)
 
-__all__ = ["check_lines"]
+__all__ = ["check_lines", "check_report"]
 
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -50,11 +59,13 @@ def check_lines(
     limit; None: ask the system.
     """
     container_bytes = container_memory() if memory_bytes is None else memory_bytes
+    warnings = [*_tls_warnings(settings), *_warnings(settings, now_s, container_bytes)]
+    n = len(warnings)
     return [
-        *_setting_lines(settings, shows_all=shows_all),
+        f"valid, with {n} warning{'s' * (n > 1)}" if n else "valid",
+        *(f"WARNING: {text}" for text in warnings),
         "",
         *_listening(settings),
-        *_capacity(settings),
         *_tls(settings),
         *upstream_lines(settings),
         *sign_in_lines(settings, environment),
@@ -62,10 +73,63 @@ def check_lines(
         *limit_lines(settings),
         *budget_lines(settings),
         *(check_price_lines(settings, now_s) if now_s is not None else ()),
-        *(f"WARNING: {text}" for text in _warnings(settings, now_s, container_bytes)),
         *_objects(settings),
+        "",
+        *_capacity(settings),
+        "",
+        *_setting_lines(settings, shows_all=shows_all),
+        "",
         _access(settings),
     ]
+
+
+def check_report(
+    settings: Settings,
+    environment: Mapping[str, str] = _NOTHING,
+    *,
+    now_s: int | None = None,
+    memory_bytes: int | None = None,
+) -> dict[str, object]:
+    """Return the same for programs: what is a list there has its fields here, and each setting is there."""
+    container_bytes = container_memory() if memory_bytes is None else memory_bytes
+    return {
+        "valid": True,
+        "problems": [],
+        "warnings": [*_tls_warnings(settings), *_warnings(settings, now_s, container_bytes)],
+        "access": _access(settings),
+        "listen": [str(each) for each in settings.listen],
+        "admin_listen": None if settings.admin_listen is None else str(settings.admin_listen),
+        "upstreams": [
+            {
+                "name": entry.name,
+                "origins": [str(origin) for origin in entry.origins],
+                "provider": entry.provider,
+                "keys": [str(key) for key in entry.keys],
+                "models": list(entry.models),
+                "proxies": by_proxies(entry, settings),
+                "where": entry.where or settings.origins["VELOX_UPSTREAM_ORIGIN"],
+            }
+            for entry in settings.upstreams
+        ],
+        "routes": [
+            {
+                "name": route.name,
+                "match": match_text(route.match, {key.caller_name for key in settings.api_keys}),
+                "to": [str(target) for target in route.to],
+                "fallback": [str(target) for target in route.fallback],
+                "where": route.where or "default",
+            }
+            for route in settings.routes
+        ],
+        "sign_in": [*sign_in_lines(settings, environment)],
+        "limits": [*limit_lines(settings)],
+        "budgets": budget_lines(settings),
+        "prices": [*(check_price_lines(settings, now_s) if now_s is not None else ())],
+        "tls": [*_tls(settings)],
+        "objects": [*_objects(settings)],
+        "capacity": [*_capacity(settings)],
+        "settings": [{"name": name, "value": value, "origin": origin} for name, value, origin in effective(settings)],
+    }
 
 
 def _setting_lines(settings: Settings, *, shows_all: bool) -> list[str]:
@@ -113,10 +177,22 @@ def _tls(settings: Settings) -> Iterator[str]:
         except CertificateError as exc:  # changed since the settings were checked
             yield str(exc)
             continue
-        if found.is_expired:
-            yield f"WARNING: the certificate in {names[0]} has expired on {found.not_after}: no client will accept it"
-        else:
+        if not found.is_expired:
             yield f"{who} a certificate that is valid until {found.not_after}{more}"
+
+
+def _tls_warnings(settings: Settings) -> Iterator[str]:
+    of_clients = (settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    of_admin = (settings.admin_tls_cert_file, settings.admin_tls_key_file, None)
+    for names, (cert, key, authorities) in ((CLIENT_NAMES, of_clients), (ADMIN_NAMES, of_admin)):
+        if cert is None or key is None:
+            continue
+        try:
+            found = read_certificate(cert, key, authorities, names)
+        except CertificateError:  # it is told of beside the listeners
+            continue
+        if found.is_expired:
+            yield f"the certificate in {names[0]} has expired on {found.not_after}: no client will accept it"
 
 
 def _warnings(settings: Settings, now_s: int | None, container_bytes: int) -> Iterator[str]:

@@ -97,6 +97,25 @@ def test_secret_is_shown_once_and_changes_are_kept(velox: Run) -> None:
     assert velox("key", "list") == (0, "there is none\n", "")
 
 
+def test_budgets_of_a_key_are_shown_as_they_are_given(velox: Run) -> None:
+    """U14: no JSON among the lines for people."""
+    made(
+        velox,
+        "key",
+        "create",
+        "--id",
+        "k",
+        "--budget",
+        "20.5 usd/month",
+        "--budget",
+        '{"tokens": "2M", "window": "24h"}',
+    )
+    code, out, _ = velox("key", "show", "k")
+    (line,) = [line for line in out.splitlines() if line.startswith("budgets ")]
+    assert code == 0
+    assert line.split(maxsplit=1)[1].startswith("20.5 usd/month (zone UTC") and "2000000 tokens/1d" in line
+
+
 @pytest.mark.parametrize("text", ["200usd/month", "200 usd / month", "200 usd/month"])
 def test_budget_of_a_command_is_written_as_that_of_a_file(velox: Run, text: str) -> None:
     """With and without spaces."""

@@ -228,7 +228,7 @@ def test_variable_that_is_wrong_is_one_line_and_nothing_starts(given: str, capsy
 
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    assert (out, lines[0]) == ("", "velox: 1 problem in the settings, nothing was started:")
+    assert (out, lines[0]) == ("", "not valid: 1 problem in the settings, nothing was started:")
     assert lines[1].startswith(f"  {BAD_VARIABLES[given]}") and len(lines) == 2, lines
     assert PASSWORD not in err
 
