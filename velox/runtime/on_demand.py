@@ -108,4 +108,4 @@ def _modules(settings: Settings) -> Iterable[str]:
         if settings.ledger_database is None:
             yield from _FILES
         if settings.alert_webhook is not None:
-            yield from (*_HTTPX, "velox.runtime.ledger.webhook")
+            yield from (*_HTTPX, "velox.runtime.ledger.alert_formats", "velox.runtime.ledger.webhook")

@@ -455,7 +455,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     # None: they are not signed
     alert_secret: Secret | None = setting(
-        "", "secret with which what is sent to `VELOX_ALERT_WEBHOOK` is signed (HMAC-SHA256)", parse.secret
+        "",
+        "secret with which what is sent to `VELOX_ALERT_WEBHOOK` is signed (HMAC-SHA256); for `pagerduty` the routing"
+        " key",
+        parse.secret,
+    )
+    alert_format: Literal["velox", "slack", "teams", "pagerduty"] = setting(
+        "velox",
+        "what is sent there: `velox` ([its JSON](docs/budgets.md#alerts)), or what `slack` (also Mattermost, Discord),"
+        " `teams` or `pagerduty` take",
     )
     # None: see runtime/buckets.py
     limit_buckets: int | None = setting(

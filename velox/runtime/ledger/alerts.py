@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ class AlertWatch:
     """Of one gateway.
 
     hook: sends an alert, and says why it was not taken (Webhook.send); None: alerts are logged and counted only. pause:
-    waits, True if it is time to end.
+    waits, True if it is time to end. write: returns what is sent of an alert; None: its fields.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class AlertWatch:
         logger: logging.Logger,
         hook: Callable[[bytes], str] | None = None,
         pause: Callable[[float], bool] | None = None,
+        write: Callable[[Mapping[str, Any]], bytes] | None = None,
     ) -> None:
+        self._to_body: Final = write or _plain
         self._memory: Final = memory
         self._path: Final = folder / _FILE
         self._logger: Final = logger
@@ -82,10 +85,14 @@ class AlertWatch:
         if settings.alert_webhook is None:
             return cls(memory, folder, logger)
         # Here, not above: few gateways have one (on_demand.py).
+        from velox.runtime.ledger.alert_formats import written
         from velox.runtime.ledger.webhook import Webhook
 
-        webhook = Webhook(settings.alert_webhook, settings.alert_secret, proxies=settings.proxies)
-        return cls(memory, folder, logger, webhook.send)
+        # Only a receiver of Velox's own format knows what a signature is.
+        secret = settings.alert_secret if settings.alert_format == "velox" else None
+        webhook = Webhook(settings.alert_webhook, secret, proxies=settings.proxies)
+        write = partial(written, form=settings.alert_format, secret=settings.alert_secret)
+        return cls(memory, folder, logger, webhook.send, write=write)
 
     def turn(self, monotonic_s: float, now_s: float) -> None:
         """Look if it is time. now_s: Unix time."""
@@ -156,7 +163,7 @@ class AlertWatch:
     def _send(self, alert: Mapping[str, Any]) -> bool:
         """Send one alert, or give it up; False: it is time to end."""
         assert self._hook is not None, "else there is no thread"
-        body = json.dumps(alert, ensure_ascii=True).encode()
+        body = self._to_body(alert)
         pause_s, why = _FIRST_PAUSE_S, ""
         for n in range(_TRIES):
             if n:
@@ -215,6 +222,10 @@ class AlertWatch:
                     "%(file)s can't be written: %(error)s; after a restart budget alerts may be sent again",
                     {"file": _FILE, "error": exc.strerror},
                 )
+
+
+def _plain(alert: Mapping[str, Any]) -> bytes:
+    return json.dumps(alert, ensure_ascii=True).encode()
 
 
 def _amount(value: object) -> int:
