@@ -1,4 +1,4 @@
-"""The `velox` command: serve, init, check, health, top, budgets, prices, reload, usage, key, team, import and others.
+"""The `velox` command: serve, init, check, health, top, budgets, prices, reload, upgrade, usage, key and others.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -79,16 +79,20 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         return _init(arguments)
     if arguments.command == "import" and arguments.kind != "litellm-db":
         return _import(arguments, variables)
+    handed = ""
     if arguments.command == "serve":
-        from velox.runtime.processes import process
+        from velox.runtime.processes import handover, process
 
         process.begin()
+        process.keep_modules()
+        # No setting, and what this process starts must not take it for its own. One that does not know it refuses it.
+        handed = os.environ.pop(handover.VARIABLE, "") if variables is os.environ else ""
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
     if arguments.command == "serve":
         options = {"VELOX_LISTEN": arguments.listen, "HOST": arguments.host, "PORT": arguments.port}
         overrides |= {name: str(value) for name, value in options.items() if value is not None}
-    if arguments.command == "reload":
-        return _reload(arguments, variables, overrides)
+    if arguments.command in ("reload", "upgrade"):
+        return _ask_supervisor(arguments, variables, overrides)
     if arguments.command == "health":
         return _health(variables, overrides)
     if arguments.command == "budgets":
@@ -130,7 +134,7 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     from velox.runtime.reload import ConfigSource
 
     again = partial(_load_again, variables, overrides, sim=arguments.sim)
-    return supervisor.serve(settings, ConfigSource(again, began_ns), _simulate if arguments.sim else None)
+    return supervisor.serve(settings, ConfigSource(again, began_ns), _simulate if arguments.sim else None, handed)
 
 
 def _load_again(environ: Mapping[str, str], overrides: Mapping[str, str], *, sim: bool) -> Settings:
@@ -151,15 +155,21 @@ def _other_than_sim(settings: Settings) -> str:
     return "" if settings.origins["VELOX_UPSTREAM_ORIGIN"] == "default" else "VELOX_UPSTREAM_ORIGIN"
 
 
-def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
-    """Ask the running gateway for a reload. Exit code 1: it refuses, and goes on as before. 2: it can't be asked."""
-    from velox.admin.reload_call import call_reload
+def _ask_supervisor(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
+    """Ask the running gateway for a reload, or an upgrade.
 
-    place = _admin_place("reload", arguments, environ, overrides)
+    Exit code 1: it refuses, and goes on as before. 2: it can't be asked.
+    """
+    from velox.admin.reload_call import call_reload
+    from velox.admin.upgrades.call import call_upgrade
+
+    place = _admin_place(arguments.command, arguments, environ, overrides)
     if place is None:
         return 2
     assert place.address is not None, "_admin_place() has looked"
-    outcome = call_reload(place.address, place.token, place.cert, force=arguments.force)
+    asked = place.address, place.token, place.cert
+    is_reload = arguments.command == "reload"
+    outcome = call_reload(*asked, force=arguments.force) if is_reload else call_upgrade(*asked)
     print("\n".join(outcome.lines), file=sys.stderr if outcome.code else sys.stdout)
     return outcome.code
 
@@ -231,7 +241,8 @@ def _admin_place(
     if place.address is not None and not place.problems:
         return place
     wrong = [str(replace(each, name=name) if each.name == setting else each) for each in place.problems]
-    otherwise = f"{name} is off" + (": send SIGHUP to the supervisor instead" if command == "reload" else "")
+    number = {"reload": "SIGHUP", "upgrade": "SIGUSR2"}.get(command)
+    otherwise = f"{name} is off" + ("" if number is None else f": send {number} to the supervisor instead")
     for line in wrong or [otherwise]:
         print(f"velox {command}: {line}", file=sys.stderr)
     return None
@@ -522,6 +533,9 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     reload.add_argument(
         "--force", action="store_true", help="accept a file that removes all upstreams or routes with traffic"
     )
+    upgrade = commands.add_parser(
+        "upgrade", help="start the installed version in the place of the running one", allow_abbrev=False
+    )
     health = commands.add_parser("health", help="ask the running gateway whether it is alive", allow_abbrev=False)
     top = commands.add_parser("top", help="show what the running gateway does, once a second", allow_abbrev=False)
     top.add_argument("--once", action="store_true", help="print it once; so it is where the output is no terminal")
@@ -536,11 +550,11 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     prices.add_argument("--answered", metavar="MODEL", default="", help="the model that a reply tells")
     prices.add_argument("--at", metavar="TIME", help="of a call at this time: a day, or a time of RFC 3339 (now)")
     prices.add_argument("--json", action="store_true", help="for programs")
-    for command in (reload, top, budgets):
+    for command in (reload, upgrade, top, budgets):
         command.add_argument(
             "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
         )
-    for command in (serve, check, reload, health, top, budgets, prices):
+    for command in (serve, check, reload, upgrade, health, top, budgets, prices):
         command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     check.add_argument("--all", action="store_true", help="print every setting, not only those that were set")
     check.add_argument("--json", action="store_true", help="all of it, for programs")

@@ -114,12 +114,12 @@ def test_workers_are_pinned_one_to_a_core_unless_told_otherwise() -> None:
 
 
 def test_signals_of_users_end_nothing() -> None:
-    """U5: SIGUSR1 and SIGUSR2, of logrotate and others, to all processes: each of them is the same one as before."""
+    """U5: SIGUSR1, of logrotate and others, to all processes, SIGUSR2 to all but the supervisor: none of them ends."""
     with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim"), by_exec=True) as velox:
         processes = [velox.pid, *velox.child_pids()]
         assert len(processes) == 5  # the supervisor, two workers, admin, the simulator
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            for pid in processes:
+            for pid in processes[number == signal.SIGUSR2 :]:  # to the supervisor it means an upgrade
                 os.kill(pid, number)
         velox.request("GET", "/v1/models")
         assert [velox.pid, *velox.child_pids()] == processes

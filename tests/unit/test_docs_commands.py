@@ -206,6 +206,7 @@ RUN_BY = {
     LEDGER_VOLUME: DOCKER,
     SIDECAR: DOCKER,
     "docker exec my-velox velox check": "tests/e2e/test_image.py::test_entry_point_is_the_command_on_the_path",
+    ".venv/bin/velox upgrade": "tests/e2e/test_upgrade.py::test_u6_nothing_fails_over_upgrades_and_reloads",
     "docker exec my-velox velox reload": "tests/e2e/test_image.py::test_velox_reload_works_in_a_container",
     "docker exec my-velox velox health": (
         "tests/e2e/test_image.py::test_health_check_of_the_image_finds_the_admin_listener"

@@ -3,8 +3,8 @@
 Knows: which path is served by what, and which paths need the token. Does not know: connections (server.py), or where
 figures come from; all of it is injected. It shares no process with a worker, so neither can delay the other.
 
-GET and HEAD, POST for a reload and to sign in or out, all methods for the API. A path is compared as it came, so there
-is no way to spell another one. With a token, only probes and the form to sign in need none.
+GET and HEAD, POST for a reload, an upgrade and to sign in or out, all methods for the API. A path is compared as it
+came, so there is no way to spell another one. With a token, only probes and the form to sign in need none.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from velox.admin.reload import ReloadPage
 from velox.admin.roles import OPEN_FILES, Role, TokenCheck
 from velox.admin.sessions import Sessions
 from velox.admin.sign_in import SignIn, wants_html
+from velox.admin.upgrades.page import UpgradePage
 from velox.build import BUILD
 
 __all__ = ["PAGES", "AdminApp", "Api"]
@@ -36,7 +37,7 @@ __all__ = ["PAGES", "AdminApp", "Api"]
 # What AdminApp serves itself.
 PAGES: Final = frozenset(
     {
-        *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
+        *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload", "/upgrade"),
         *("/health/liveliness", "/health/liveness", "/health/readiness"),
         *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
         *("/sign-in", "/sign-out", "/session", "/gateway", "/playground"),
@@ -63,11 +64,11 @@ class AdminApp:
     metrics: renders the metrics page now; called in a thread, once at a time: with thousands of origins it takes
     seconds, in which probes are answered and the supervisor sees that this process moves. problems: what is wrong
     besides, for the index, called as metrics is. ready: judges now.
-    profiles: takes them; None: there are none. reload: asks for one; None: nobody can be asked. api: what is served at
-    its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read. tls: the
-    context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have
-    besides IP addresses and localhost. address: where the gateway listens for clients. playground: asks it; None:
-    nobody does. now_s: a clock that never goes back.
+    profiles: takes them; None: there are none. reload, upgrade: ask for one; None: nobody can be asked. api: what is
+    served at its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read.
+    tls: the context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header
+    may have besides IP addresses and localhost. address: where the gateway listens for clients. playground: asks it;
+    None: nobody does. now_s: a clock that never goes back.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class AdminApp:
         profiles: ProfilePage | None,
         problems: Callable[[], Sequence[str]] = tuple,
         reload: ReloadPage | None = None,
+        upgrade: UpgradePage | None = None,
         token: str | None = None,
         viewer_token: str | None = None,
         host_names: frozenset[str] = frozenset(),
@@ -95,6 +97,7 @@ class AdminApp:
         self._problems = problems
         self._profiles = profiles
         self._reload = reload
+        self._upgrade = upgrade
         self._api = api
         self._address: Final = address
         self._playground: Final = playground
@@ -146,6 +149,8 @@ class AdminApp:
                 return await self._playground.reply(request)
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
+            case "/upgrade" if self._upgrade is not None:
+                return await self._upgrade.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
                 return await self._index(request)
             case "/debug/pprof/profile" if self._profiles is not None:

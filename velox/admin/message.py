@@ -24,7 +24,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 
 # What is done at these, by POST only.
-_ACTIONS: Final = frozenset({"/reload", "/sign-in", "/sign-out", "/playground"})
+_ACTIONS: Final = frozenset({"/reload", "/upgrade", "/sign-in", "/sign-out", "/playground"})
 # The workers do something for these.
 _COSTLY: Final = frozenset({"/debug/pprof/profile"})
 _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})

@@ -17,7 +17,7 @@ from velox.admin.call import AdminConnection, only
 from velox.admin.reload import ANSWER_S
 from velox.types import Address, Secret
 
-__all__ = ["ReloadOutcome", "call_reload"]
+__all__ = ["ReloadOutcome", "call_reload", "no_velox", "post", "refused"]
 
 # The page answers before that.
 _TIMEOUT_S: Final = ANSWER_S + 10.0
@@ -42,25 +42,45 @@ def call_reload(
     cert: file with the certificate that the listener shows; None: it has no TLS. force: also where the new
     configuration lost much (settings/losses.py).
     """
+    reply = post(address, token, cert, "/reload?force=true" if force else "/reload", _TIMEOUT_S)
+    if isinstance(reply, ReloadOutcome):
+        return reply
+    status, body = reply
+    if status in (200, 422):
+        try:
+            return _outcome(orjson.loads(body))
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return no_velox(address)
+    return refused(address, status, body)
+
+
+def post(
+    address: Address, token: Secret | None, cert: str | None, path: str, timeout_s: float
+) -> tuple[int, bytes] | ReloadOutcome:
+    """Send a request without a body; return the status and the body of the answer, or why there is none."""
     try:
-        connection = AdminConnection(address, None if cert is None else only(cert), _TIMEOUT_S)
+        connection = AdminConnection(address, None if cert is None else only(cert), timeout_s)
     except OSError as exc:
         return ReloadOutcome(2, (f"VELOX_ADMIN_TLS_CERT is {cert!r}: it can't be read ({exc.strerror})",))
     headers = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
     try:
-        connection.request("POST", "/reload?force=true" if force else "/reload", headers=headers)
+        connection.request("POST", path, headers=headers)
         reply = connection.getresponse()
-        status, body = reply.status, reply.read(_MOST_BYTES)
+        return reply.status, reply.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
         return ReloadOutcome(2, (f"the gateway can't be reached at {address} ({why}); {_ELSEWHERE}",))
     finally:
         connection.close()
-    if status in (200, 422):
-        try:
-            return _outcome(orjson.loads(body))
-        except (ValueError, TypeError, LookupError, AttributeError):
-            return ReloadOutcome(2, (f"what answers at {address} is no admin listener of Velox; {_ELSEWHERE}",))
+
+
+def no_velox(address: Address) -> ReloadOutcome:
+    """Return what is said of an answer that no gateway gives."""
+    return ReloadOutcome(2, (f"what answers at {address} is no admin listener of Velox; {_ELSEWHERE}",))
+
+
+def refused(address: Address, status: int, body: bytes) -> ReloadOutcome:
+    """Return what is said of an answer that is none to the question."""
     if status == 401:
         return ReloadOutcome(2, (f"the gateway at {address} was not asked: {_ASKS}",))
     said = body.decode("utf-8", "replace").strip().splitlines()

@@ -26,7 +26,7 @@ OPEN_FILES: Final = "/page/"
 # They look for the session themselves (sign_in.py).
 _FORMS: Final = frozenset({"/sign-in", "/sign-out"})
 # These cost the workers time, or change something.
-_ADMIN_PAGES: Final = frozenset({"/reload", "/debug/pprof/profile", "/playground"})
+_ADMIN_PAGES: Final = frozenset({"/reload", "/upgrade", "/debug/pprof/profile", "/playground"})
 
 
 class Role(enum.Enum):
@@ -34,7 +34,7 @@ class Role(enum.Enum):
 
     ADMIN: everything. VIEWER: read. OWN: read what is its own: who shows a key of a client, which may manage its team's
     keys. OPEN: no token is set, so
-    that who reaches the listener sees all pages and may reload; the API is only read.
+    that who reaches the listener sees all pages, may reload and upgrade; the API is only read.
     """
 
     ADMIN = "admin"

@@ -28,6 +28,7 @@ from velox.admin.playground import Playground, SendChat
 from velox.admin.pprof import ProfilePage
 from velox.admin.problems import problems
 from velox.admin.reload import ReloadAnswers, ReloadPage
+from velox.admin.upgrades.page import UpgradeAnswers, UpgradePage
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.profiling.remote import collect
@@ -107,10 +108,15 @@ class LedgerProcess(Child):
 
     @classmethod
     def of(
-        cls, settings: Settings, segment: Segment, budgets: BudgetMemory | None, logger: logging.Logger
+        cls,
+        settings: Settings,
+        segment: Segment,
+        budgets: BudgetMemory | None,
+        logger: logging.Logger,
+        handed: Callable[[str], int] = lambda _folder: -1,
     ) -> Self | None:
-        """Return that of a gateway; None: it records nothing. Raises RingError."""
-        folder = LedgerFolder.of(settings, segment.blocks)
+        """Return that of a gateway; None: it records nothing. handed: as for LedgerFolder. Raises RingError."""
+        folder = LedgerFolder.of(settings, segment.blocks, handed)
         return None if folder is None else cls(settings, segment, folder, budgets, logger)
 
     def run(self, listeners: Listeners) -> int:
@@ -279,6 +285,7 @@ def admin(
     budgets: BudgetMemory | None,
     records: Sequence[RecordRing] | None,
     reloads: ReloadAnswers,
+    upgrades: UpgradeAnswers,
     notify: int,
     certificate: AdminCertificate | None = None,
 ) -> int:
@@ -307,6 +314,7 @@ def admin(
         problems=lambda: problems(status, upstreams.totals(), budgets),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
         reload=ReloadPage(segment, reloads, partial(wake, notify)),
+        upgrade=UpgradePage(segment, upgrades, settings.upgrade_timeout_s, partial(wake, notify)),
         token=None if settings.admin_token is None else settings.admin_token.reveal(),
         viewer_token=None if settings.admin_viewer_token is None else settings.admin_viewer_token.reveal(),
         host_names=settings.admin_hosts,

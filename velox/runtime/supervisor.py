@@ -5,6 +5,7 @@ worker that leaves. Does not know: HTTP; it parses no client's bytes, has one th
 a client does can reach it and a fork is always safe.
 
     signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload.
+                 SIGUSR2: upgrade.
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3); so are other processes
     keys         the file of keys is read again when it changes (keys/credentials.py)
@@ -12,6 +13,7 @@ a client does can reach it and a fork is always safe.
     memory       a worker that asks for a successor is stopped when the successor serves (R-MEM-4)
     records      what a dead worker had open is put among them (velox.shm.record_ring)
     quotas       what a dead worker held is taken back; unused rows are freed (velox.shm.quota_table)
+    upgrades     another version is started beside this one, which then ends what it has begun (upgrade.py)
     upstreams    each member gets a row before a worker looks for it; unused rows are freed (velox.shm.upstream_table)
 """
 
@@ -25,7 +27,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -38,31 +40,37 @@ from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
 from velox.runtime import children
 from velox.runtime.admin_tls import AdminCertificate
-from velox.runtime.buckets import BucketWatch, table_size
+from velox.runtime.buckets import BucketWatch
 from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
+from velox.runtime.kept_tables import answer_table, budget_table, quota_table
 from velox.runtime.keys.credentials import Certificates, KeyWatch
-from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges, budget_memory
-from velox.runtime.ledger.key_backfill import open_keys
+from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges
+from velox.runtime.ledger.key_backfill import has_keys, open_keys
 from velox.runtime.on_demand import importing
-from velox.runtime.processes.child_table import ChildTable, Ended
+from velox.runtime.processes.anchor import Anchor, adopt_orphans
+from velox.runtime.processes.child_table import Child, ChildTable, Ended
 from velox.runtime.processes.crashes import CrashReports, own_stderr
 from velox.runtime.processes.forks import Forks
+from velox.runtime.processes.handover import HandoverError, State
 from velox.runtime.processes.listeners import BindError, Listeners
+from velox.runtime.processes.memories import Memories
+from velox.runtime.processes.notify import Notifier
+from velox.runtime.processes.predecessor import Predecessor
 from velox.runtime.processes.watchdog import Watchdog
 from velox.runtime.reload import ConfigSource, Reload
 from velox.runtime.shared.object_memory import object_memory
+from velox.runtime.upgrade import Taken, Upgrade, UpgradeError, own_command
 from velox.runtime.upstreams.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.checks.advice import advice
 from velox.settings.checks.certificates import CertificateError
 from velox.settings.machine import container_memory
-from velox.shm.answer_ring import AnswerMemory
-from velox.shm.quota_table import QuotaMemory, QuotaSweeper
+from velox.shm.quota_table import QuotaSweeper
 from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment, SharedMemoryError
-from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
+from velox.shm.status import GatewayStatus, RedisLink, RestartCause, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamTable
 
 __all__ = ["SPARES", "Slot", "WorkerProcess", "serve"]
@@ -93,11 +101,14 @@ class WorkerProcess:
 
 
 class Slot:
-    """A place for a worker."""
+    """A place for a worker. blocks: those that its processes may have, in the order in which they are taken."""
 
-    def __init__(self, index: int, segment: Segment) -> None:
+    def __init__(self, index: int, segment: Segment, blocks: Sequence[int] | None = None) -> None:
         self.index: Final = index
-        self.serving, self.other = (WorkerProcess(segment, block) for block in segment.blocks_of(index))
+        every = segment.blocks_of(index)
+        self.serving, self.other = [WorkerProcess(segment, block) for block in blocks or every][: 1 + SPARES]
+        for block in every:
+            WorkerStatus(segment, block).vacate()
         self.backoff_s = 0.0
         self.respawn_at_s = 0.0
         self.replace_at_s = 0.0  # not before: a worker that can't help its memory must not be replaced all the time
@@ -133,37 +144,49 @@ _REPLACE_AGAIN_S: Final = 10.0
 _WARM_S: Final = 3.0
 # After the drain window, what a worker gets to tell its clients and leave.
 _LEAVE_GRACE_S: Final = 1.0
+# After an upgrade: until the admin process ends, whose page answers who asked for it.
+_ADMIN_ENDS_S: Final = 1.0
 # What the other processes get to leave when all workers have: the lease manager gives back what it holds.
 _LEAVE_LAST_S: Final = 3.0
 
 
-def serve(settings: Settings, source: ConfigSource, simulate: Callable[[socket.socket], None] | None) -> int:
+def serve(
+    settings: Settings, source: ConfigSource, simulate: Callable[[socket.socket], None] | None, handed: str = ""
+) -> int:
     """Run the gateway until a signal stops it; return the exit code.
 
     source: where the settings can be read again. simulate: be the simulator on a socket, in place of the first
-    upstream; None: there is none.
+    upstream; None: there is none. handed: what the version before has put into the environment (handover.VARIABLE).
     """
+    try:
+        predecessor = Predecessor.take(handed)  # first: the log is where the version before has it
+    except HandoverError as exc:
+        operations_logger(own_stderr()).error("%s", exc)
+        return 1
     stream = own_stderr()
     take_over(stream)
     raise_open_files()  # first: on a machine of many cores the listeners alone are hundreds
     try:
         # What is bound when the start fails is let go: a unix socket would leave its file behind.
         with contextlib.ExitStack() as bound:
-            return Supervisor(settings, source, stream, bound, simulate).run()
+            return Supervisor(settings, source, stream, bound, simulate, predecessor).run()
     except (BindError, CertificateError, RingError, SharedMemoryError) as exc:
-        operations_logger(stream).error("%s", exc)
-        return 1
+        why = str(exc)
     except OSError as exc:
         if exc.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        operations_logger(stream).error("%s", f"{exc.strerror}; raise the limit of open files (ulimit -n)")
-        return 1
+        why = f"{exc.strerror}; raise the limit of open files (ulimit -n)"
+    operations_logger(stream).error("%s", why)
+    if predecessor is not None:
+        predecessor.failed(why)
+    return 1
 
 
 class Supervisor:
     """The parent of all other processes of a gateway.
 
-    bound: closes what is listened on, whatever ends the gateway. simulate: as for serve().
+    bound: closes what is listened on, whatever ends the gateway. simulate: as for serve(). predecessor: the version
+    before, whose gateway this one takes over; None: it begins a gateway.
     """
 
     def __init__(
@@ -173,14 +196,18 @@ class Supervisor:
         stream: LogStream,
         bound: contextlib.ExitStack,
         simulate: Callable[[socket.socket], None] | None,
+        predecessor: Predecessor | None = None,
     ) -> None:
         logger = operations_logger(stream)
+        self._predecessor: Final = predecessor
+        self._memories: Final = Memories() if predecessor is None else predecessor.memories
         self._settings: Final = settings
         self._logger: Final = logger
-        self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
+        self._segment: Final = Segment(settings.workers, CELLS, spares=_spares(settings.workers, predecessor))
         stream.on_dropped = WorkerMetrics(self._segment.other_metrics()).count_log_dropped  # in all processes
-        self._answers: Final = _answer_memory(settings, self._segment.blocks)
-        self._quotas: Final = QuotaMemory(table_size(settings), self._segment.blocks)
+        blocks = self._segment.blocks
+        self._answers: Final = answer_table(settings, blocks, self._memories)
+        self._quotas: Final = quota_table(settings, blocks, self._memories)
         self._sweeper: Final = QuotaSweeper(self._quotas)
         self._buckets: Final = BucketWatch(self._quotas, settings, logger)
         self._upstreams: Final = UpstreamTable(self._segment.blocks)
@@ -197,12 +224,21 @@ class Supervisor:
             mode=settings.listen_mode,
             owner=settings.listen_owner,
             scheme="http" if self._certificates is None else "https",
+            handed=_no_sockets if predecessor is None else predecessor.sockets,
         )
         bound.callback(self._listeners.close)
         self._admin_certificate: Final = AdminCertificate.of(settings, logger)
         scheme = "http" if self._admin_certificate is None else "https"
         self._admin: Final = (
-            None if settings.admin_listen is None else Listeners((settings.admin_listen,), 1, scheme=scheme)
+            None
+            if settings.admin_listen is None
+            else Listeners(
+                (settings.admin_listen,),
+                1,
+                scheme=scheme,
+                handed=_no_sockets if predecessor is None else predecessor.sockets,
+                use="admin",
+            )
         )
         if self._admin is not None:
             bound.callback(self._admin.close)
@@ -210,7 +246,10 @@ class Supervisor:
         self._channels: Final = [
             socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(settings.workers)
         ]
-        self._slots: Final = [Slot(index, self._segment) for index in range(settings.workers)]
+        self._slots: Final = [
+            Slot(index, self._segment, _in_order(self._segment.blocks_of(index), predecessor))
+            for index in range(settings.workers)
+        ]
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._watchdog: Final = Watchdog(logger)
         crashes = CrashReports()
@@ -221,16 +260,39 @@ class Supervisor:
             self._listeners,
             is_stopped=lambda: self._is_stopped,
             is_over=self._is_over,
+            on_other=self._other_ended,
         )
-        self._budgets: Final = budget_memory(settings, self._segment.blocks)
+        keeps_records = predecessor is not None and predecessor.has_lock(settings.ledger)
+        self._budgets, self._counts_on = budget_table(settings, blocks, self._memories if keeps_records else Memories())
         reclaim = partial(self._sweeper.reclaim, self._quotas.lease_manager_block)
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, reclaim, logger)
-        self._ledger: Final = LedgerProcess.of(settings, self._segment, self._budgets, logger)
+        handed = _no_lock if predecessor is None else predecessor.lock
+        self._ledger: Final = LedgerProcess.of(settings, self._segment, self._budgets, logger, handed)
         folder = None if self._ledger is None else self._ledger.folder
-        self._objects: Final = object_memory(settings, self._segment.blocks, folder, logger)
+        self._objects: Final = object_memory(settings, blocks, folder, self._memories, logger)
         self._backfill: Final = BudgetBackfill.of(settings, self._budgets, folder, logger, self._start_budget_reader)
         self._sim: Final = None if simulate is None else SimulatorProcess(simulate, logger)
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
+        self._memories.settle()
+        self._notifier: Final = Notifier.of(os.environ)
+        anchor = -1 if predecessor is None else predecessor.state.anchor
+        self._anchor = None if anchor < 0 else Anchor(anchor)  # of the first process: once an upgrade begins
+        self._upgrade: Final = Upgrade(
+            self._gateway,
+            logger,
+            settings.upgrade_timeout_s,
+            settings.drain_timeout_s + _LEAVE_GRACE_S + _LEAVE_LAST_S,
+            state=self._state,
+            hand_over=self._hand_over,
+            failed=self._upgrade_failed,
+            command=own_command(),
+            environ=os.environ,
+        )
+        self._admin_child: AdminProcess | None = None
+        self._admin_ends_s = 0.0
+        self._is_alone_told = False
+        self._told_ready = False
+        self._successor_code: int | None = None  # of the version after this one, once it has ended
         self._n_stops = 0
         self._n_rotations = 0
         self._drain_until_s = 0.0
@@ -257,13 +319,16 @@ class Supervisor:
             return bool(self._n_stops)
 
         forget = self._children.forget
-        open_keys(self._settings, self._keys, self._logger, self._start_key_reader, is_stopped, forget)
-        if self._backfill is not None:
+        # After another version: its ledger's process writes them until it has ended.
+        if self._predecessor is None or not has_keys(self._settings):
+            open_keys(self._settings, self._keys, self._logger, self._start_key_reader, is_stopped, forget)
+        if self._backfill is not None and self._counts_on:
+            self._backfill.go_on(self._keys.keys)
+        elif self._backfill is not None:
             self._backfill.begin(self._keys.keys, is_stopped, forget)
-        # In this order they are ended, too: what others may still write is read last.
-        for child in (self._admin_process(), self._leases, self._ledger):
-            if child is not None:
-                self._children.keep(child, time.monotonic())
+        if self._predecessor is None:
+            self._start_admin()
+            self._start_single()
         for slot in self._slots:
             self._start_worker(slot, slot.serving)
         with selectors.DefaultSelector() as selector:
@@ -273,6 +338,9 @@ class Supervisor:
                     self._clear_wake()
                 self._turn(time.monotonic())
         self._leave()
+        if self._anchor is not None and self._anchor.is_first and self._upgrade.is_done:
+            # Whoever has started this process knows no other one of the gateway.
+            return self._anchor.stay(lambda: self._n_stops) if self._successor_code is None else self._successor_code
         return 0
 
     # -- signals ----------------------------------------------------------------------------------
@@ -283,14 +351,27 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: self._reload.ask())
         signal.signal(signal.SIGUSR1, self._on_rotation)
+        signal.signal(signal.SIGHUP, self._on_ask)
+        signal.signal(signal.SIGUSR2, self._on_ask)
+
+    def _on_ask(self, number: int, _frame: object) -> None:
+        """Reload, or upgrade; once another version serves, it is asked."""
+        if self._upgrade.is_done:
+            if self._anchor is not None and self._anchor.is_first:
+                self._anchor.pass_on(number)
+        elif number == signal.SIGHUP:
+            self._reload.ask()
+        else:
+            self._upgrade.ask()
 
     def _on_stop(self, _number: int, _frame: object) -> None:
         self._n_stops += 1
 
-    def _on_rotation(self, _number: int, _frame: object) -> None:
+    def _on_rotation(self, number: int, _frame: object) -> None:
         self._n_rotations += 1
+        if self._upgrade.is_done and self._anchor is not None and self._anchor.is_first:
+            self._anchor.pass_on(number)
 
     def _pass_on_rotations(self) -> None:
         """Let the workers open their log files anew, if that was asked for. One that starts now opens them anyway."""
@@ -311,11 +392,15 @@ class Supervisor:
     def _turn(self, now_s: float) -> None:
         self._children.reap(now_s)
         self._pass_on_rotations()
+        self._share_stops()
+        if self._predecessor is not None:
+            self._look_back(self._predecessor, now_s)
         self._keys.look(now_s)
         self._tell_keys()
-        self._sweeper.sweep(time.monotonic_ns())
+        if self._is_in_charge:
+            self._sweeper.sweep(time.monotonic_ns())
         # While many keys change, once at the end: a look may be at all of them.
-        if not self._keys.is_busy:
+        if self._is_in_charge and not self._keys.is_busy:
             self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
             changes = KeyChanges(self._keys.take_changes(), lambda: self._keys.keys)
             if self._backfill is not None:
@@ -324,25 +409,35 @@ class Supervisor:
         self._children.start_due(now_s)  # in the drain too: running requests need them to their end
         if self._n_stops and not self._gateway.draining:
             self._begin_drain(now_s)
-        if self._gateway.draining:
+        if self._is_leaving:
             self._watch_drain(now_s)
-        else:
+        elif self._is_in_charge:
             self._look_for_changes(now_s)
+        self._look_for_upgrade(now_s)
         self._watchdog.look(now_s)
         for slot in self._slots:
             for process in slot.processes:
                 if process.pid:
                     self._watchdog.check(process, f"worker {slot.index}", STUCK_AFTER_S, now_s)
-            if not self._gateway.draining:
+            if not self._is_leaving:
                 self._fill(slot, now_s)
         self._children.check(now_s)
-        if (
-            not self._announced
-            and not self._gateway.draining
-            and all(slot.serving.status.state is WorkerState.READY for slot in self._slots)
-        ):
-            self._announced = True
-            self._announce()
+        if not self._announced and not self._is_leaving and self._are_ready(now_s):
+            if self._is_in_charge:
+                self._announced = True
+                self._announce()
+            elif self._predecessor is not None and not self._told_ready:
+                self._told_ready = True
+                self._predecessor.ready(VERSION, self._memories.lost, has_leases=self._leases is not None)
+
+    def _are_ready(self, now_s: float) -> bool:
+        """True when all workers serve; after another version with a way to an upstream, or when they have waited."""
+        serving = [slot.serving for slot in self._slots]
+        if not all(each.status.state is WorkerState.READY for each in serving):
+            return False
+        return self._predecessor is None or all(
+            each.status.upstream_ready or now_s - each.started_s >= _WARM_S for each in serving
+        )
 
     def _tell_keys(self) -> None:
         """Tell workers all keys if one of them asks for them."""
@@ -380,12 +475,8 @@ class Supervisor:
         was_asked_to_stop, process.leave_by_s = bool(process.leave_by_s), 0.0
         process.pid = 0
         process.status.vacate()
-        self._sweeper.reclaim(process.block)
-        self._upstreams.reclaim(process.block)
-        if self._ledger is not None:
-            self._ledger.folder[process.block].recover()
-        if self._budgets is not None:
-            self._budgets.reclaim(process.block)
+        self._reclaim(process.block)
+        self._upgrade.tell_freed(process.block)
         WorkerMetrics(self._segment.metrics(process.block)).reset_gauges()
         cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
         cause = RestartCause.STUCK if process.aborted else cause
@@ -397,6 +488,13 @@ class Supervisor:
                 self._log_death(
                     "worker %(worker)d died during shutdown (%(exit)s)", fields, reason=reason, traceback=told
                 )
+            return
+        if self._upgrade.is_done:
+            if status:
+                how, reason = ended.how, cause.name.lower()
+                fields = {"worker": slot.index, "exit": how}
+                message = "worker %(worker)d of the version before died (%(exit)s)"
+                self._log_death(message, fields, reason=reason, traceback=told)
             return
         if was_asked_to_stop:
             self._logger.info(
@@ -412,6 +510,15 @@ class Supervisor:
         died = {"worker": slot.index, "exit": ended.how, "next_s": slot.backoff_s}
         self._log_death(message, died, reason=cause.name.lower(), traceback=told)
 
+    def _reclaim(self, block: int) -> None:
+        """Give back what the process of a block had, which is gone."""
+        self._sweeper.reclaim(block)
+        self._upstreams.reclaim(block)
+        if self._ledger is not None:
+            self._ledger.folder[block].recover()
+        if self._budgets is not None:
+            self._budgets.reclaim(block)
+
     def _fill(self, slot: Slot, now_s: float) -> None:
         """Have one worker in the slot that serves, and another one when it asks for it."""
         serving, other = slot.processes
@@ -425,7 +532,7 @@ class Supervisor:
             serving.leave_by_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
             os.kill(serving.pid, signal.SIGTERM)
             slot.change_over()
-        elif serving.status.wants_successor and not other.pid and now_s >= slot.replace_at_s:
+        elif serving.status.wants_successor and self._may_replace(slot) and now_s >= slot.replace_at_s:
             slot.replace_at_s = now_s + _REPLACE_AGAIN_S
             size = serving.status.resident_bytes >> 20
             self._logger.warning(
@@ -435,6 +542,11 @@ class Supervisor:
             self._start_worker(slot, other)
         if slot.other.leave_by_s and now_s >= slot.other.leave_by_s:
             os.kill(slot.other.pid, signal.SIGKILL)
+
+    def _may_replace(self, slot: Slot) -> bool:
+        """True while the slot's other block is nobody's: no worker's, and of no other version's during an upgrade."""
+        is_busy = self._predecessor is not None and slot.other.block in self._predecessor.busy
+        return not (slot.other.pid or is_busy or self._upgrade.is_under_way)
 
     def _may_take_over(self, slot: Slot, now_s: float) -> bool:
         """True when the successor is no worse than the one before: it has a way to the upstream, or waited for one."""
@@ -486,6 +598,17 @@ class Supervisor:
             process.status.vacate()
             slot.respawn_at_s = process.started_s + _FORK_AGAIN_S
 
+    def _start_admin(self) -> None:
+        self._admin_child = self._admin_process()
+        if self._admin_child is not None:
+            self._children.keep(self._admin_child, time.monotonic())
+
+    def _start_single(self) -> None:
+        """Start those of which there may be one. In this order they are ended: what others still write is read last."""
+        for child in (self._leases, self._ledger):
+            if child is not None:
+                self._children.keep(child, time.monotonic())
+
     def _admin_process(self) -> AdminProcess | None:
         if self._admin is None:
             return None
@@ -502,6 +625,7 @@ class Supervisor:
             budgets=self._budgets,
             records=None if self._ledger is None else self._ledger.folder.all,
             reloads=self._reload.answers,
+            upgrades=self._upgrade.answers,
             notify=self._wake_write,
             certificate=self._admin_certificate,
         )
@@ -514,11 +638,131 @@ class Supervisor:
         work = partial(children.reader, read, self._listeners)
         return self._children.fork("the budget loader", work, self._budget_reader_ended)
 
+    # -- other versions -----------------------------------------------------------------------------
+
+    @property
+    def _is_in_charge(self) -> bool:
+        """True while this version is the gateway: since the one before has gone, and until the next one takes over."""
+        return not self._upgrade.is_done and (self._predecessor is None or self._predecessor.has_gone)
+
+    @property
+    def _is_leaving(self) -> bool:
+        """True once no worker is to be started any more."""
+        return self._gateway.draining or self._upgrade.is_done
+
+    def _share_stops(self) -> None:
+        """A signal to the first process stops the version that serves, and those before it."""
+        if self._anchor is None:
+            return
+        if not self._anchor.is_first:
+            self._n_stops = max(self._n_stops, self._anchor.n_stops)
+        elif self._upgrade.is_done:
+            self._anchor.n_stops = self._n_stops
+
+    def _other_ended(self, ended: Ended) -> None:
+        """See whether the version that serves has ended, of which this process is the parent."""
+        if self._anchor is not None and self._anchor.is_first and ended.pid == self._anchor.pid:
+            self._logger.error("the version that serves has ended (%(exit)s): so does this one", {"exit": ended.how})
+            code = os.waitstatus_to_exitcode(ended.status)
+            self._successor_code = code if code >= 0 else 1
+            self._n_stops = max(self._n_stops, 1)
+
+    def _look_back(self, predecessor: Predecessor, now_s: float) -> None:
+        """Follow the version before: it goes, or gives this one up."""
+        had_gone, was_alone, was_gone = predecessor.has_gone, predecessor.is_alone, predecessor.is_gone
+        if not predecessor.look(now_s, self._reclaim):
+            if not self._n_stops:
+                self._logger.error("the version before has given this one up: it ends")
+            self._n_stops = max(self._n_stops, 1)
+            return
+        if predecessor.has_gone and not had_gone and not self._n_stops:
+            self._start_admin()
+        if predecessor.is_alone and not was_alone and predecessor.has_gone:
+            self._start_single()
+            if self._backfill is not None and self._counts_on:
+                self._backfill.read_again()
+        if predecessor.is_gone and not was_gone:
+            self._logger.info("upgrade complete: the version before has ended")
+            if self._backfill is not None and self._counts_on:
+                self._backfill.read_again()
+
+    def _look_for_upgrade(self, now_s: float) -> None:
+        if self._gateway.draining and not self._upgrade.is_done:
+            self._upgrade.refuse("the gateway is shutting down")
+        elif self._upgrade.look(now_s):
+            self._n_stops = max(self._n_stops, 1)
+        if not self._upgrade.is_done:
+            return
+        if self._admin_child is not None and now_s >= self._admin_ends_s:
+            self._children.retire(self._admin_child)
+            self._admin_child = None
+        single: set[Child | None] = {self._leases, self._ledger}
+        if not self._is_alone_told and single.isdisjoint(self._children.retired):
+            self._is_alone_told = True
+            self._upgrade.tell_alone()
+
+    def _state(self) -> State:
+        """Return what the next version takes over. Raises UpgradeError."""
+        if not self._announced:
+            raise UpgradeError("this gateway is not ready itself yet")
+        if self._predecessor is not None and not self._predecessor.is_gone:
+            n = len(self._predecessor.busy)
+            raise UpgradeError(
+                f"{n} worker{'s' * (n != 1)} of the version before still end what they have begun "
+                "(VELOX_UPGRADE_DRAIN_TIMEOUT bounds that): try again when they have"
+            )
+        if any(slot.other.pid for slot in self._slots):
+            raise UpgradeError("a worker is just being replaced: try again in a moment")
+        if self._anchor is None and not (self._notifier.is_heard and os.getpid() != 1):
+            self._anchor = Anchor()
+            adopt_orphans()
+        admin = {} if self._admin is None else self._admin.by_address()
+        return State(
+            version=VERSION,
+            workers=self._settings.workers,
+            blocks=self._segment.blocks,
+            busy=tuple(process.block for process in self._running()),
+            listeners={**self._listeners.by_address(), **admin},
+            memories=self._memories.all,
+            locks={} if self._ledger is None else self._ledger.folder.locks,
+            anchor=-1 if self._anchor is None else self._anchor.descriptor,
+        )
+
+    def _hand_over(self, taken: Taken) -> None:
+        """Be the version before: end what was begun, while the next one serves."""
+        now_s = time.monotonic()
+        if self._anchor is not None:
+            self._anchor.pid = taken.pid
+        else:
+            self._notifier.tell(MAINPID=taken.pid)
+        self._reload.stop()
+        self._gateway.is_handed_over = True
+        self._drain_until_s = now_s + self._settings.upgrade_drain_timeout_s + _LEAVE_GRACE_S
+        self._listeners.let_go(taken.listeners)
+        if self._admin is not None:
+            self._admin.let_go(taken.listeners)
+        self._admin_ends_s = now_s + _ADMIN_ENDS_S
+        if self._leases is not None and taken.has_leases:
+            self._gateway.redis = RedisLink.DOWN  # requests that still come here go on without it
+            self._children.retire(self._leases)
+        if self._ledger is not None and taken.locks:
+            self._children.retire(self._ledger)
+
+    def _upgrade_failed(self) -> None:
+        """Clean up after a version that was not to be: its workers had the blocks that are nobody's now."""
+        for slot in self._slots:
+            if not slot.other.pid:
+                self._reclaim(slot.other.block)
+
     # -- the end ------------------------------------------------------------------------------------
 
     def _begin_drain(self, now_s: float) -> None:
         """Tell the workers. A socket stays open until its worker, which holds it too, has emptied its queue."""
         self._gateway.draining = True
+        self._notifier.tell(STOPPING=1)
+        self._upgrade.give_up("the gateway is shutting down", now_s)
+        if self._predecessor is not None:
+            self._predecessor.stop()
         self._reload.stop()
         self._drain_until_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
         self._logger.info(
@@ -531,7 +775,7 @@ class Supervisor:
             os.kill(process.pid, signal.SIGTERM)
 
     def _watch_drain(self, now_s: float) -> None:
-        if now_s >= self._drain_until_s or self._n_stops > 1:
+        if now_s >= self._drain_until_s or (self._gateway.draining and self._n_stops > 1):
             for process in self._running():
                 os.kill(process.pid, signal.SIGKILL)
 
@@ -545,15 +789,25 @@ class Supervisor:
         return self._n_stops > 0
 
     def _is_over(self) -> bool:
-        return self._gateway.draining and not self._running()
+        is_last = self._predecessor is None or self._predecessor.is_gone or not self._predecessor.has_gone
+        return self._is_leaving and not self._running() and (self._n_stops > 1 or (is_last and self._has_told))
+
+    @property
+    def _has_told(self) -> bool:
+        """True unless the next version waits for the ledger or the lease manager to end."""
+        return not self._upgrade.is_done or self._is_alone_told
 
     def _leave(self) -> None:
         self._children.stop(_LEAVE_LAST_S)
+        self._upgrade.close()
         if self._sim is not None:
             self._sim.close()
         if self._admin is not None:
             self._admin.close()
-        self._logger.info("shutdown complete: drained")
+        if self._upgrade.is_done and not self._n_stops:
+            self._logger.info("velox %(version)s has ended what it had begun", {"version": VERSION})
+        else:
+            self._logger.info("shutdown complete: drained")
 
     def _announce(self) -> None:
         upstream = ", ".join(origin for _, origin in labels_of(upstreams_of(self._settings, self._sim_origin)))
@@ -578,14 +832,33 @@ class Supervisor:
                 "found %(variable)s: models %(models)s go to %(origin)s",
                 {"variable": entry.where, "models": names, "origin": entry.origins[0]},
             )
+        self._notifier.tell(READY=1, MAINPID=os.getpid())
         for line in advice(self._settings, sim=self._sim_origin is not None):
             self._logger.warning("%s", line)
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")
 
 
-def _answer_memory(settings: Settings, blocks: int) -> AnswerMemory | None:
-    """Return what answers are kept in; None: none are."""
-    if not settings.kept_bytes:
-        return None
-    return AnswerMemory(settings.kept_bytes, settings.kept_answers, settings.workers, blocks)
+def _spares(workers: int, predecessor: Predecessor | None) -> int:
+    """Return how many blocks each slot has beside its first: after another version, so that each has a free one."""
+    if predecessor is None:
+        return SPARES
+    state = predecessor.state
+    if state.workers == workers:
+        return state.blocks // workers - 1
+    spares = SPARES
+    while any(predecessor.busy.issuperset(range(slot, workers * (1 + spares), workers)) for slot in range(workers)):
+        spares += 1
+    return spares
+
+
+def _in_order(blocks: Sequence[int], predecessor: Predecessor | None) -> Sequence[int]:
+    return blocks if predecessor is None else predecessor.free_first(blocks)
+
+
+def _no_sockets(_address: str) -> Sequence[socket.socket]:
+    return ()
+
+
+def _no_lock(_folder: str) -> int:
+    return -1

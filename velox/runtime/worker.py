@@ -382,6 +382,9 @@ class Worker:
         )
         self._handshakes: Final = HandshakeLog(self._metrics, self._logger)
         self._must_drain: Final = asyncio.Event()
+        self._gateway_status: Final = GatewayStatus(context.segment)
+        self._is_handed_over = False
+        self._is_stopped = False
         self._lag_due_s = 0.0
         self._is_pool_check_due = False
         self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
@@ -396,7 +399,7 @@ class Worker:
             self._gateway.change_keys,
             self._ask_for_keys,
             KeyCorrections(KeyHolder.WORKER, self._metrics, self._logger),
-            self._must_drain.set,
+            self._stop,
             self._logger,
             loop,
         )
@@ -432,6 +435,10 @@ class Worker:
         self._log.move_to(opened)
         os.close(self._log_at)
         self._log_at = opened
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        self._must_drain.set()
 
     def _ask_for_keys(self) -> None:
         self._status.wants_keys = True
@@ -582,7 +589,7 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
-        self._loop.add_signal_handler(signal.SIGTERM, self._must_drain.set)
+        self._loop.add_signal_handler(signal.SIGTERM, self._stop)
         self._status.heartbeat_ns = time.monotonic_ns()
         self._status.upstream_ready = False
         self._metrics.reset_gauges()
@@ -601,7 +608,11 @@ class Worker:
         await self._must_drain.wait()
         if self._status.wants_successor:
             profiles.close()  # the channel is the successor's now
-        await self._drain(listener, takeover)
+        if self._is_handed_over:
+            profiles.close()
+            await self._hand_over(listener, takeover)
+        else:
+            await self._drain(listener, takeover)
 
     def _make_tls(self, certificates: Certificates) -> TlsIngress:
         return TlsIngress(
@@ -622,6 +633,26 @@ class Worker:
             wake=partial(wake, self._context.notify),
         )
 
+    async def _hand_over(self, listener: ClientListener, takeover: ListenerTakeover) -> None:
+        """Accept no more, for the next version does on the same sockets; end what clients have begun here.
+
+        A connection ends with its next reply, which says so; one that its client leaves idle ends as it always does, so
+        that no request meets a connection that is just being closed.
+        """
+        until_s = self._loop.time() + self._settings.upgrade_drain_timeout_s
+        self._ingress.hand_over()
+        await takeover.leave()
+        await listener.leave()
+        self._status.state = WorkerState.DRAINING
+        wake(self._context.notify)
+        while self._loop.time() < until_s and (self._ingress.connections or self._gateway.n_drains):
+            if self._is_stopped:  # the whole gateway ends
+                break
+            await asyncio.sleep(_LOOK_S)
+        self._ingress.draining = self._gateway.draining = True
+        self._gateway.end_drains()
+        await self._end(self._loop.time() + (self._settings.drain_timeout_s if self._is_stopped else 0.0))
+
     async def _drain(self, listener: ClientListener, takeover: ListenerTakeover) -> None:
         """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
         # From here on, as the supervisor counts, which kills what stays longer.
@@ -632,6 +663,10 @@ class Worker:
         await listener.close(max(self._settings.drain_timeout_s, _QUEUED_S), takeover.served, takeover.close)
         self._status.state = WorkerState.DRAINING
         wake(self._context.notify)
+        await self._end(until_s)
+
+    async def _end(self, until_s: float) -> None:
+        """Answer what runs until then, then tell the rest, and let everything go."""
         self._ingress.drain()
         if not await self._wait_for_clients(until_s):
             self._gateway.fail_all(VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True))
@@ -675,6 +710,9 @@ class Worker:
         self._status.heartbeat_ns = round(now_s * 1e9)
         if self._takeover is not None:
             self._takeover.look(self._status.heartbeat_ns)
+        if self._gateway_status.is_handed_over and not self._is_handed_over:
+            self._is_handed_over = True
+            self._must_drain.set()
         self._log.flush()
         if self._context.certificates is not None and self._tls is not None:
             self._context.certificates.follow(self._tls)

@@ -611,6 +611,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "time for running replies at SIGTERM; must be shorter than the container's stop time",
         parse.OPTIONAL_TIMEOUT,
     )
+    upgrade_timeout_s: float = setting(
+        "60s", "time for the next version to get ready at an [upgrade](docs/deploy.md#upgrades)", parse.TIMEOUT
+    )
+    upgrade_drain_timeout_s: float = setting(
+        "4h", "time for running replies and WebSockets of the version before, after an upgrade", parse.TIMEOUT
+    )
     access_log: Literal["off", "errors", "all"] = live_setting(
         "errors", "requests in the access log: `off`, `errors` or `all`"
     )

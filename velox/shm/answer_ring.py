@@ -19,18 +19,22 @@ import contextlib
 import fcntl
 import hashlib
 import math
+import mmap
 import os
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from atomicshm import AtomicView, fence
 
 from velox.shm.segment import CELL_BYTES, shared_memory
 
-__all__ = ["AnswerMemory", "AnswerRing", "Found", "ring_bytes"]
+__all__ = ["ANSWER_LAYOUT", "AnswerMemory", "AnswerRing", "Found", "ring_bytes"]
+
+# Another number whenever memory of before would be read wrongly: an upgrade then begins with a new ring.
+ANSWER_LAYOUT: Final = 1
 
 _HEAD_CELLS: Final = 8  # the first is the ring's head: bytes that were ever taken
 _ROW: Final = 8  # cells
@@ -68,18 +72,31 @@ class AnswerMemory:
 
     size: bytes of the ring. entries: texts whose rows the processes of all worker slots have room for together.
     writers: those slots. blocks: of all of them, spares included. Untouched pages take no memory.
+
+    make, key, changes: of a ring that the version before has used (runtime/processes/memories.py); none: of a new one.
     """
 
     __slots__ = ("blocks", "cells", "changes", "key", "mapped", "ring", "sets", "size")
 
-    def __init__(self, size: int, entries: int, writers: int, blocks: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        entries: int,
+        writers: int,
+        blocks: int,
+        *,
+        make: Callable[[str, int], mmap.mmap] = shared_memory,
+        key: bytes = b"",
+        changes: int = -1,
+    ) -> None:
         self.size: Final = size - size % CELL_BYTES
         self.blocks: Final = blocks
         self.sets: Final = _sets(entries, writers)
-        self.key: Final = os.urandom(16)  # clients must not choose which ids share a set
+        self.key: Final = key or os.urandom(16)  # clients must not choose which ids share a set
         n_cells = _HEAD_CELLS + self.sets * _WAYS * _ROW * blocks
-        self.changes: Final = os.memfd_create("velox-answer-changes", os.MFD_CLOEXEC)  # which processes lock places of
-        self.mapped: Final = shared_memory("velox-answers", n_cells * CELL_BYTES + self.size)
+        # Which processes lock places of.
+        self.changes: Final = changes if changes >= 0 else os.memfd_create("velox-answer-changes", os.MFD_CLOEXEC)
+        self.mapped: Final = make("velox-answers", n_cells * CELL_BYTES + self.size)
         memory = memoryview(self.mapped)
         self.cells: Final[memoryview[int]] = memory[: n_cells * CELL_BYTES].cast("Q")
         self.ring: Final = memory[n_cells * CELL_BYTES :]

@@ -48,9 +48,10 @@ from __future__ import annotations
 
 import enum
 import math
+import mmap
 import os
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from hashlib import blake2b, sha256
 from itertools import compress
 from typing import Final, NamedTuple
@@ -63,6 +64,7 @@ from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 from velox.types import Budget
 
 __all__ = [
+    "BUDGET_LAYOUT",
     "MOST_AHEAD_S",
     "AlertCount",
     "BudgetMemory",
@@ -73,6 +75,9 @@ __all__ = [
     "Told",
     "rule_digest",
 ]
+
+# Another number whenever memory of before would be read wrongly: an upgrade then begins with a new table.
+BUDGET_LAYOUT: Final = 1
 
 # Cells of the gateway's line.
 _OVERFLOWED: Final = 0
@@ -179,23 +184,45 @@ class AlertCount(enum.IntEnum):
 
 
 class BudgetMemory:
-    """Made by the supervisor before it forks; children inherit it. rows: of budgets. blocks: Segment.blocks."""
+    """Made by the supervisor before it forks; children inherit it. rows: of budgets. blocks: Segment.blocks.
+
+    make, key: of a table that the version before has used (runtime/processes/memories.py); none: of a new one.
+    """
 
     __slots__ = ("_atomic", "_lacking_first", "_row_cells", "_rows_first", "blocks", "cells", "key", "rows")
 
-    def __init__(self, rows: int, blocks: int) -> None:
+    def __init__(
+        self, rows: int, blocks: int, *, make: Callable[[str, int], mmap.mmap] = shared_memory, key: bytes = b""
+    ) -> None:
         self.rows: Final = max(rows, 4 * _PROBES)
         self.blocks: Final = blocks
-        self.key: Final = os.urandom(16)
+        self.key: Final = key or os.urandom(16)
         self._lacking_first = _HEAD_CELLS + whole_lines(self.rows)
         self._rows_first = self._lacking_first + _MOST_LACKING
         self._row_cells = _N_SHARED + whole_lines(_N_ARRAYS * blocks)
-        memory = shared_memory("velox-budgets", (self._rows_first + self.rows * self._row_cells) * CELL_BYTES)
+        memory = make("velox-budgets", (self._rows_first + self.rows * self._row_cells) * CELL_BYTES)
         self._atomic = AtomicView(memory)
         self.cells: Final[memoryview[int]] = memoryview(memory).cast("Q")
 
     def __repr__(self) -> str:
         return f"<BudgetMemory rows={self.rows} blocks={self.blocks}>"
+
+    def take(self, before: BudgetMemory) -> None:
+        """Take over what was spent in a table of the same size and key, before anybody uses this one.
+
+        Other blocks may use that one. What its processes still hold stays theirs.
+        """
+        assert before.rows == self.rows and before.key == self.key, "a row is where it was"
+        self.cells[: self._rows_first] = before.cells[: before._rows_first]
+        for row in before.used_rows():
+            at, of = self.first_cell(row), before.first_cell(row)
+            self.cells[at : at + _N_SHARED] = before.cells[of : of + _N_SHARED]
+            number, arrays = before.cells[of + _NUMBER], of + _N_SHARED
+            numbers = before.cells[arrays : arrays + before.blocks].tolist()
+            spent = before.cells[arrays + _SPENT * before.blocks : arrays + (_SPENT + 1) * before.blocks].tolist()
+            total = sum(n for n, of_window in zip(spent, numbers, strict=True) if of_window == number)
+            self.cells[at + _N_SHARED] = number
+            self.cells[at + _N_SHARED + _SPENT * self.blocks] = min(total, _MOST)
 
     @property
     def n_overflowed(self) -> int:

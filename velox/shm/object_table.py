@@ -22,8 +22,10 @@ from atomicshm import fence
 
 from velox.shm.segment import CELL_BYTES, shared_memory
 
-__all__ = ["UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
+__all__ = ["OBJECT_LAYOUT", "UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
 
+# Another number whenever memory of before would be read wrongly: an upgrade then begins with a new table.
+OBJECT_LAYOUT: Final = 1
 _WAYS: Final = 16  # rows of a set
 _ROWS: Final = struct.Struct("<4Q")
 _ROW: Final = 4  # cells: the id, its owner, when it was written, where the object is kept

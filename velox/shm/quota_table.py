@@ -67,6 +67,7 @@ row is in the same state. Rows are freed while more than half of those in use ar
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +82,7 @@ from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 __all__ = [
     "LEAVING",
     "PROBES",
+    "QUOTA_LAYOUT",
     "QuotaMemory",
     "QuotaStatistics",
     "QuotaSweeper",
@@ -91,6 +93,8 @@ __all__ = [
 ]
 
 
+# Another number whenever memory of before would be read wrongly: an upgrade then begins with a new table.
+QUOTA_LAYOUT: Final = 1
 # Set in the tag of a row that is about to be freed: a process that needs the row clears the bit, and the row stays.
 LEAVING: Final = 1 << 63
 # How many rows from its home on a tag may be in, in each step.
@@ -182,6 +186,7 @@ class QuotaMemory:
 
     size: how many quotas and slots have a row of their own; a number: a table that never grows. blocks: how many
     processes may use them, Segment.blocks; there is one more, `lease_manager_block`, for a process that is no worker.
+    make, key: of a table that the version before has used (runtime/processes/memories.py); none: of a new one.
     """
 
     __slots__ = (
@@ -198,7 +203,14 @@ class QuotaMemory:
         "share",
     )
 
-    def __init__(self, size: TableSize | int, blocks: int) -> None:
+    def __init__(
+        self,
+        size: TableSize | int,
+        blocks: int,
+        *,
+        make: Callable[[str, int], mmap.mmap] = shared_memory,
+        key: bytes = b"",
+    ) -> None:
         if isinstance(size, int):
             size = TableSize.fixed(max(size, 4 * PROBES))
         self.rows: Final = size.rows
@@ -210,19 +222,34 @@ class QuotaMemory:
         self.share: Final = max(_LEAST_SHARE, size.most_open // _SHARES)
         self.blocks: Final = blocks + 1
         # Clients choose what is in a tag. They must not know which tags share a neighbourhood.
-        self.key: Final = os.urandom(16)
+        self.key: Final = key or os.urandom(16)
         self._own_first = LINE_CELLS
         self._tags_first = self._own_first + self.blocks * LINE_CELLS
         self._rows_first = self._tags_first + whole_lines(self.rows)
         self._row_cells = _N_SHARED + whole_lines(2 * self.blocks)
-        memory = shared_memory("velox-quotas", (self._rows_first + self.rows * self._row_cells) * CELL_BYTES)
+        memory = make("velox-quotas", (self._rows_first + self.rows * self._row_cells) * CELL_BYTES)
         self._atomic = AtomicView(memory)
         self.cells: Final[memoryview[int]] = memoryview(memory).cast("Q")
         for half in self.halves:
-            self.cells[half.cell] = 1
+            self.cells[half.cell] = self.cells[half.cell] or 1
 
     def __repr__(self) -> str:
         return f"<QuotaMemory rows={self.rows} blocks={self.blocks}>"
+
+    def take(self, before: QuotaMemory) -> None:
+        """Take over the buckets of a table of the same size and key, before anybody uses this one.
+
+        Other blocks may use that one. The slots and waiting permits of its processes stay theirs.
+        """
+        assert before.rows == self.rows and before.key == self.key, "a row is where it was"
+        for half in self.halves:
+            self.cells[half.cell] = before.cells[half.cell]
+        for first, end in before.parts():
+            for row, tag in enumerate(before.tags()[first:end].tolist(), first):
+                if tag:
+                    self.cells[self._tags_first + row] = tag & ~LEAVING
+                    at, of = self._row(row), before._row(row)
+                    self.cells[at : at + _N_SHARED] = before.cells[of : of + _N_SHARED]
 
     @property
     def lease_manager_block(self) -> int:

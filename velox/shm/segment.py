@@ -34,6 +34,8 @@ __all__ = [
     "Segment",
     "SharedMemoryError",
     "atomic_view",
+    "mapped",
+    "shared_descriptor",
     "shared_memory",
     "whole_lines",
 ]
@@ -61,18 +63,40 @@ def shared_memory(name: str, n_bytes: int) -> mmap.mmap:
 
     Raises SharedMemoryError.
     """
+    fd = shared_descriptor(name, n_bytes)
+    try:
+        return mapped(fd, name, n_bytes)  # keeps a descriptor of its own
+    finally:
+        os.close(fd)
+
+
+def shared_descriptor(name: str, n_bytes: int) -> int:
+    """Return a memfd of zeros: shared memory that can be handed to any process. Raises SharedMemoryError."""
+    fd = -1
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(fd, n_bytes)
-            return mmap.mmap(fd, n_bytes)  # keeps a descriptor of its own
-        finally:
-            os.close(fd)
+        os.ftruncate(fd, n_bytes)
     except OSError as exc:
-        hint = _HINTS.get(exc.errno or 0)
-        more = "" if hint is None else f"; {hint}"
-        message = f"{n_bytes / (1 << 20):.1f} MiB of shared memory ({name}) can't be had: {exc.strerror}{more}"
-        raise SharedMemoryError(message) from exc
+        if fd >= 0:
+            os.close(fd)
+        raise _failure(exc, name, n_bytes) from exc
+    return fd
+
+
+def mapped(fd: int, name: str, n_bytes: int) -> mmap.mmap:
+    """Map a memfd. Raises SharedMemoryError."""
+    try:
+        return mmap.mmap(fd, n_bytes)
+    except OSError as exc:
+        raise _failure(exc, name, n_bytes) from exc
+
+
+def _failure(exc: OSError, name: str, n_bytes: int) -> SharedMemoryError:
+    hint = _HINTS.get(exc.errno or 0)
+    more = "" if hint is None else f"; {hint}"
+    return SharedMemoryError(
+        f"{n_bytes / (1 << 20):.1f} MiB of shared memory ({name}) can't be had: {exc.strerror}{more}"
+    )
 
 
 def whole_lines(n_cells: int) -> int:

@@ -163,6 +163,10 @@ class GatewayStatus:
     ledger_heartbeat_ns = _Cell(24, int)
     # How often it was replaced.
     ledger_restarts = _Cell(25, int)
+    # True once the next version is the gateway: workers accept no more, and end what they have begun.
+    is_handed_over = _Cell(26, bool)
+    # How many upgrades the admin listener was asked for. Written by the admin process.
+    upgrades_asked = _Cell(27, int)
 
     def __init__(self, segment: Segment) -> None:
         self.cells: Final = segment.gateway()

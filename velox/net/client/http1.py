@@ -334,7 +334,8 @@ class ClientHttp1Connection(Http1Replies):
             return
         head = request.head
         if close or self.ends_at_close or self.ingress.draining or head is None or not head.keep_alive:
-            self._close()
+            if close or self.ends_at_close or not self._may_stay():
+                self._close()
         elif self.is_write_paused:
             # The replies to requests that were sent ahead must not gather behind one that is not taken.
             self._state = _FLUSHING
@@ -350,6 +351,23 @@ class ClientHttp1Connection(Http1Replies):
         if self._request.forget():
             # Not from here: a client that pipelines thousands of requests must not grow the stack.
             self._await_turn()
+
+    def stay(self) -> None:
+        """Another process takes over: the reply that is under way may have said that others can follow."""
+        if self._state is not _IDLE:
+            self.ingress.staying.add(self)
+
+    def _may_stay(self) -> bool:
+        """Be ready for another request after stay(), and return True; else False: nothing can follow."""
+        head = self._request.head
+        if self not in self.ingress.staying or head is None or not head.keep_alive:
+            return False
+        if self.is_write_paused:
+            self._state = _FLUSHING
+        else:
+            self.ingress.staying.discard(self)
+            self._next()
+        return True
 
     def close_if_idle(self) -> None:
         """Draining: close unless a request has begun, or the first one may be on its way."""
@@ -485,10 +503,10 @@ class ClientHttp1Connection(Http1Replies):
         elif self._state is _LINGER:
             self._linger()
         elif self._state is _FLUSHING:
-            if self.will_close:
-                self._close()
-            else:
+            if not self.will_close:
                 self._next()
+            elif not self._may_stay():
+                self._close()
         if self._exchange is not None:
             self._exchange.client_resumed()
 

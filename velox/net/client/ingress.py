@@ -105,6 +105,18 @@ class Ingress(IngressState):
         for connection in tuple(self.connections):
             connection.abort()
 
+    def hand_over(self) -> None:
+        """Another process serves new connections: let each end with a reply that says so; idle ones wait as always.
+
+        A client of HTTP/2 is told that it is to open another connection.
+        """
+        self.draining = True
+        for connection in tuple(self.connections):
+            if isinstance(connection, ClientHttp2Connection):
+                connection.close_if_idle()
+            elif isinstance(connection, ClientHttp1Connection):
+                connection.stay()
+
     def drain(self) -> None:
         """Answer what has begun, then close each connection."""
         self.draining = True

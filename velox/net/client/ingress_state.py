@@ -90,6 +90,8 @@ class IngressState:
         self.paused: Final[set[PausedConnection]] = set()  # those that are not read from
         self.n_http2 = 0  # of the connections, those that speak HTTP/2
         self.draining = False
+        # Connections whose reply had begun when another process took over: it did not say that it is the last.
+        self.staying: Final[set[WatchedConnection]] = set()
 
     def __repr__(self) -> str:
         draining = " draining" if self.draining else ""

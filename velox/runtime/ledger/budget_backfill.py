@@ -63,7 +63,7 @@ from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable, rule
 from velox.shm.record_ring import RecordRing
 from velox.types import Budget, KeyEntry, KeyUpdate
 
-__all__ = ["BudgetBackfill", "KeyChanges", "RuleBook", "budget_memory", "read_spent", "restore_spent"]
+__all__ = ["BudgetBackfill", "KeyChanges", "RuleBook", "budget_memory", "budget_rows", "read_spent", "restore_spent"]
 
 _LEAST_ROWS: Final = 65_536
 # So many rows for each budget that there is at the start, in each half of the table: more budgets may come.
@@ -95,10 +95,13 @@ _STEPPED_S: Final = 60.0
 
 def budget_memory(settings: Settings, blocks: int) -> BudgetMemory | None:
     """Return the table of a gateway's budgets; None: nothing is recorded, so nothing is counted."""
-    if settings.ledger is None:
-        return None
+    return None if settings.ledger is None else BudgetMemory(budget_rows(settings), blocks)
+
+
+def budget_rows(settings: Settings) -> int:
+    """Return how many rows the table of a gateway's budgets has at the start."""
     needed = 2 * _USED_PART * _n_budgets(settings.budgets, settings.api_keys)
-    return BudgetMemory(min(max(_LEAST_ROWS, needed), _MOST_ROWS), blocks)
+    return min(max(_LEAST_ROWS, needed), _MOST_ROWS)
 
 
 def _n_budgets(rules: Sequence[BudgetRule], keys: Sequence[KeyEntry]) -> int:
@@ -443,6 +446,7 @@ class BudgetBackfill:
         self._wall_s: Final = wall_s
         self._ahead_s: float | None = None  # of monotonic time
         self._n_came_back = 0
+        self._is_stepped = False
         self._next_step_s = 0.0
         self._start_s: Final = start_s
         self._book: Final = RuleBook()
@@ -497,6 +501,18 @@ class BudgetBackfill:
         if code != _IS_WAITING and not is_stopped():
             self._restore(rules, keys, is_stopped, on_reaped)
         self._read_later(rules)
+
+    def go_on(self, keys: Sequence[KeyEntry]) -> None:
+        """Begin with the table of the version before, which has counted its part: the rest is read while it counts."""
+        own = self._book.change({key.digest: key for key in keys})
+        rules = (*self._settings.budgets, *own)
+        self._fixed = self._settings.budgets
+        self._had.update(rule.identity for rule in rules)
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Read what was spent once more, as after a step of the clock: others have counted elsewhere meanwhile."""
+        self._is_stepped = True
 
     def _restore(
         self,
@@ -608,6 +624,9 @@ class BudgetBackfill:
         ahead_s, n = self._wall_s() - now_s, self._memory.n_came_back
         before_s, self._ahead_s = self._ahead_s, ahead_s
         has_stepped = before_s is not None and abs(ahead_s - before_s) > MOST_AHEAD_S
+        if self._is_stepped:
+            self._is_stepped = False
+            return True
         # A step that was taken back at once is seen by what requests have made of it.
         if has_stepped or (n != self._n_came_back and now_s >= self._next_step_s):
             self._n_came_back, self._next_step_s = n, now_s + _STEPPED_S

@@ -25,12 +25,17 @@ from velox.runtime.processes.process import wait_for
 from velox.settings import Settings
 from velox.settings.yaml.tree import read_regular_file
 
-__all__ = ["open_keys"]
+__all__ = ["has_keys", "open_keys"]
 
 # A database that hangs must not hold the gateway up.
 _START_S: Final = 10.0
 # How the child ends.
 _IS_NEW, _HAS_FAILED, _IS_OLD = range(3)
+
+
+def has_keys(settings: Settings) -> bool:
+    """Tell whether the files of keys are there."""
+    return settings.ledger is not None and Path(snapshot_path(Path(settings.ledger))).exists()
 
 
 def open_keys(

@@ -3,6 +3,7 @@
     fork()                          starts a process; `on_end` is called when reap() has it
     keep()                          adds a child that is started whenever it does not run, until stop()
     reap(), start_due(), check()    once for each turn of the supervisor's loop: deaths, starts, what is stuck
+    retire()                        ends a child, and keeps it no more
     stop()                          ends all that are kept, in the order in which they were added
 
 Knows: pids, deaths, and the time until the next start. Does not know: what a child does (children.py), or the slots of
@@ -12,10 +13,12 @@ workers, which start and end by rules of their own (supervisor.py).
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -107,6 +110,7 @@ class ChildTable:
     """The children of one supervisor.
 
     is_stopped: says whether a signal has asked the gateway to stop. is_over: whether its last worker has left, too.
+    on_other: called with a process that was reaped and that nobody here has started.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class ChildTable:
         *,
         is_stopped: Callable[[], bool],
         is_over: Callable[[], bool],
+        on_other: Callable[[Ended], None] = lambda _ended: None,
     ) -> None:
         self._forks: Final = forks
         self._crashes: Final = crashes
@@ -125,7 +130,9 @@ class ChildTable:
         self._listeners: Final = listeners
         self._is_stopped: Final = is_stopped
         self._is_over: Final = is_over
+        self._on_other: Final = on_other
         self._kept: Final[list[Child]] = []
+        self._retired: Final[list[Child]] = []  # told to end, and not ended yet
         self._on_end: Final[dict[int, Callable[[Ended], None]]] = {}  # by pid
 
     def __repr__(self) -> str:
@@ -148,6 +155,21 @@ class ChildTable:
         self._kept.append(child)
         self._start(child, now_s)
 
+    def retire(self, child: Child) -> None:
+        """Have a child end, and keep it no more: another gateway has one in its place."""
+        if child not in self._kept:
+            return
+        self._kept.remove(child)
+        if child.pid:
+            self._retired.append(child)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGTERM)
+
+    @property
+    def retired(self) -> Sequence[Child]:
+        """Those that were told to end, and have not ended yet."""
+        return self._retired
+
     def start_due(self, now_s: float) -> None:
         """Start what does not run, and may be started."""
         for child in self._kept:
@@ -160,7 +182,7 @@ class ChildTable:
 
     def check(self, now_s: float) -> None:
         """Abort what shows no sign of life."""
-        for child in self._kept:
+        for child in (*self._kept, *self._retired):
             if child.pid and child.stuck_after_s < math.inf:
                 self._watchdog.check(child, child.name, child.stuck_after_s, now_s)
 
@@ -174,16 +196,18 @@ class ChildTable:
             if not pid:
                 return
             told = self._crashes.take(pid)
-            on_end = self._on_end.pop(pid, None)
-            if on_end is not None:
-                on_end(Ended(pid, status, now_s, told))
+            self._on_end.pop(pid, self._on_other)(Ended(pid, status, now_s, told))
 
     def _ended(self, child: Child, ended: Ended) -> None:
         # SIGTERM to the whole group reaches each process by itself. Those that are needed till the end come back.
         is_asked = not ended.status or not child.is_needed_last
+        if child in self._retired:
+            self._retired.remove(child)
+            child.ended(ended, is_expected=True)
+            return
         child.ended(ended, is_expected=self._is_stopped() and (is_asked or self._is_over()))
 
     def stop(self, timeout_s: float) -> None:
         """End all that are kept, one after the other. timeout_s: that each of them gets to leave."""
-        for child in self._kept:
+        for child in (*self._retired, *self._kept):
             child.stop(timeout_s)

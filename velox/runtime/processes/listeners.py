@@ -19,7 +19,7 @@ import os
 import select
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +42,9 @@ class BindError(Exception):
 class Listeners:
     """The data listeners: of each address, one socket per worker slot.
 
-    mode, owner: of unix sockets. scheme: how clients speak on the TCP ones, for `url`. Raises BindError.
+    mode, owner: of unix sockets. scheme: how clients speak on the TCP ones, for `url`. handed: returns the sockets of
+    an address that somebody else has bound, as the version before; none: there are none. use: what its sockets are for,
+    there. Raises BindError.
     """
 
     def __init__(
@@ -53,12 +55,18 @@ class Listeners:
         mode: int = _OWNER_ONLY,
         owner: SocketOwner | None = None,
         scheme: str = "http",
+        handed: Callable[[str], Sequence[socket.socket]] = lambda _address: (),
+        use: str = "clients",
     ) -> None:
         self._scheme: Final = scheme
+        self._handed: Final = handed
+        self._use: Final = use
+        self._names: Final[list[str]] = []
         self._urls: Final[list[str]] = []
         # The file that was bound, so that no other gateway's is removed: device and inode.
         self._files: dict[str, tuple[int, int]] = {}
-        self._sockets: list[list[socket.socket]] = []  # by address, then by slot
+        # By address, then by slot, which may have several: of a time with more workers.
+        self._sockets: list[list[tuple[socket.socket, ...]]] = []
         try:
             for address in addresses:
                 others = (each for each in addresses if each.kind == "tcp" and not each.is_ipv6)
@@ -69,26 +77,50 @@ class Listeners:
             raise
 
     def _bind(self, address: Address, n_workers: int, mode: int, owner: SocketOwner | None, *, v6_only: bool) -> None:
+        name = f"{self._use} {address}"
+        found = list(self._handed(name))
+        self._names.append(name)
         if address.kind == "unix":
-            shared = _bind_unix(address, mode, owner)
-            self._sockets.append([shared] * n_workers)
-            self._files[address.path] = _identity(address.path)
+            shared = found[0] if found else _bind_unix(address, mode, owner)
+            self._sockets.append([(shared,)] * n_workers)
+            with contextlib.suppress(FileNotFoundError):  # of one that was handed over somebody may have removed it
+                self._files[address.path] = _identity(address.path)
             self._urls.append(f"unix:{address.path}")
+            return
+        if found:
+            host, port = found[0].getsockname()[:2]
+            self._sockets.append(_spread(found, address, port, n_workers, v6_only=v6_only))
+            self._urls.append(self._url(host, port))
             return
         # SO_REUSEPORT would let two gateways share a port without a word: look first.
         probe = bind_one(address, v6_only=v6_only)
         host, port = probe.getsockname()[:2]
         probe.close()
         bound = Address(kind="tcp", host=address.host, port=port)
-        sockets: list[socket.socket] = []
+        sockets: list[tuple[socket.socket, ...]] = []
         self._sockets.append(sockets)
         for _ in range(n_workers):
-            sockets.append(bind_one(bound, reuse_port=True, v6_only=v6_only))
-        self._urls.append(f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}")
+            sockets.append((bind_one(bound, reuse_port=True, v6_only=v6_only),))
+        self._urls.append(self._url(host, port))
+
+    def _url(self, host: str, port: int) -> str:
+        return f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
 
     def __getitem__(self, slot: int) -> tuple[socket.socket, ...]:
-        """Return the slot's socket of each address."""
-        return tuple(sockets[slot] for sockets in self._sockets)
+        """Return the slot's sockets of each address."""
+        return tuple(sock for sockets in self._sockets for sock in sockets[slot])
+
+    def by_address(self) -> dict[str, tuple[int, ...]]:
+        """Return the descriptors of all sockets by address, to hand them over."""
+        return {
+            name: tuple(sock.fileno() for sock in dict.fromkeys(sock for slot in sockets for sock in slot))
+            for name, sockets in zip(self._names, self._sockets, strict=True)
+        }
+
+    def let_go(self, taken: Container[str]) -> None:
+        """Close them in this process; those that another version has taken stay open there, and so do their files."""
+        self._files = {path: found for path, found in self._files.items() if f"{self._use} unix:{path}" not in taken}
+        self.close()
 
     @property
     def url(self) -> str:
@@ -105,21 +137,41 @@ class Listeners:
     def close_all(self) -> None:
         """In a child that accepts no client: let go of all sockets, so that they end when the supervisor ends them."""
         for sockets in self._sockets:
-            for sock in sockets:
-                sock.close()
+            for slot in sockets:
+                for sock in slot:
+                    sock.close()
 
     def close(self) -> None:
         """Refuse connections from now on. Sockets that workers still hold stay until they let go too."""
         every, self._sockets = self._sockets, []
         for sockets in every:
-            for sock in sockets:
-                sock.close()
+            for slot in sockets:
+                for sock in slot:
+                    sock.close()
         # Once only: the next time, the path may be another gateway's.
         files, self._files = self._files, {}
         for path, identity in files.items():
             with contextlib.suppress(OSError):
                 if _identity(path) == identity:
                     Path(path).unlink()
+
+
+def _spread(
+    found: Sequence[socket.socket], address: Address, port: int, n_workers: int, *, v6_only: bool
+) -> list[tuple[socket.socket, ...]]:
+    """Return the sockets of each slot, of those that somebody else has bound; further ones where they are too few.
+
+    Where no more can be bound (the port is root's, or whoever bound it did so alone), slots share what there is. Of too
+    many none is closed, for that would reset what is queued there: a slot then has several.
+    """
+    sockets = list(found)
+    bound = Address(kind="tcp", host=address.host, port=port)
+    with contextlib.suppress(BindError):
+        while len(sockets) < n_workers:
+            sockets.append(bind_one(bound, reuse_port=True, v6_only=v6_only))
+    if len(sockets) < n_workers:
+        return [(sockets[slot % len(sockets)],) for slot in range(n_workers)]
+    return [tuple(sockets[slot::n_workers]) for slot in range(n_workers)]
 
 
 def bind_one(address: Address, *, reuse_port: bool = False, v6_only: bool = False) -> socket.socket:
@@ -258,6 +310,14 @@ class ClientListener:
             return await loop.create_unix_server(self._ingress.connection, sock=sock, backlog=BACKLOG)
         make = self._ingress.connection if self._tls is None else self._tls.connection
         return await loop.create_server(make, sock=sock, backlog=BACKLOG)
+
+    async def leave(self) -> None:
+        """Accept no more at once: whoever else has these sockets takes what is queued there."""
+        for server in self._servers:
+            server.close()
+        for listener in self._listeners:
+            listener.close()
+        await asyncio.sleep(0)  # what is accepted becomes connections
 
     async def close(
         self,

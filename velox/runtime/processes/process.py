@@ -14,7 +14,17 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["begin", "end", "how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wait_for", "wake"]
+__all__ = [
+    "begin",
+    "end",
+    "how_it_ended",
+    "keep_modules",
+    "pin_to_core",
+    "return_large_blocks",
+    "spawn",
+    "wait_for",
+    "wake",
+]
 
 _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.005
@@ -32,10 +42,23 @@ def begin() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
-    # It means a reload, and what begins reads all there is anyway. The others mean nothing here, and would end a
-    # process at once: logrotate and other tools send them to whatever writes a log. All processes are forks of this.
+    # They mean a reload and an upgrade, and what begins reads all there is anyway. SIGUSR1 means nothing here, and
+    # would end a process at once: logrotate and others send it to whatever writes a log. All processes are forks of
+    # this one.
     for ignored in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(ignored, signal.SIG_IGN)
+
+
+def keep_modules() -> None:
+    """Load later modules from where those of now are, also when a symbolic link on the way leads elsewhere by then.
+
+    A new version is put beside this one, and a link to it: what this version loads late is its own still.
+    """
+    sys.path[:] = [os.path.realpath(path) if path else path for path in sys.path]
+    for module in tuple(sys.modules.values()):
+        paths = getattr(module, "__path__", None)
+        if isinstance(paths, list):
+            paths[:] = [os.path.realpath(path) for path in paths]
 
 
 def spawn(work: Callable[[], int]) -> int:
@@ -59,8 +82,8 @@ def spawn(work: Callable[[], int]) -> int:
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         # Ctrl-C reaches the whole process group, and so does the end of a terminal; the supervisor decides what it
-        # means. It passes SIGUSR1 on to those who take it.
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        # means. It passes SIGUSR1 on to those who take it; an upgrade is its alone, too.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         code = work()
     except BaseException:

@@ -67,6 +67,13 @@ class ListenerTakeover:
         """The sockets of other workers that are served here now."""
         return tuple(sock for slot in self._servers for sock in self._sockets[slot])
 
+    async def leave(self) -> None:
+        """Accept no more for others: the next version serves all of these sockets."""
+        self._is_closing = True
+        if self._opening is not None:
+            await self._opening
+        self.close()
+
     async def serve_all(self) -> None:
         """Accept on all sockets, until close(): this worker stops, and what it holds of a socket keeps that open.
 

@@ -12,31 +12,44 @@ from urllib.parse import urlsplit
 
 from velox.runtime.ledger.folder import LedgerFolder
 from velox.runtime.on_demand import shares_objects
+from velox.runtime.processes.memories import Memories
 from velox.settings import Settings
 from velox.shm.object_file import object_memory_in
-from velox.shm.object_table import ObjectMemory
+from velox.shm.object_table import OBJECT_LAYOUT, ObjectMemory, object_bytes
+from velox.shm.segment import CELL_BYTES
 
 __all__ = ["object_memory"]
 
 _NAME: Final = "objects"
+_MEMORY: Final = "velox-objects"
 
 
-def object_memory(settings: Settings, blocks: int, folder: LedgerFolder | None, logger: logging.Logger) -> ObjectMemory:
+def object_memory(
+    settings: Settings, blocks: int, folder: LedgerFolder | None, memories: Memories, logger: logging.Logger
+) -> ObjectMemory:
     """Return the memory of the table. folder: the ledger's; None: there is none, and the table ends with the gateway.
+
+    memories: where it then comes from.
 
     Where the file can't be had the gateway serves all the same, and says so once.
     """
     shape = settings.object_rows, settings.workers, blocks
     key = _shared_key(settings)
     if folder is None:
-        return ObjectMemory(*shape, key=key)
+        return _in_memory(shape, key, memories)
     file = folder.rings / _NAME
     try:
         return object_memory_in(file, *shape, key)
     except OSError as exc:
         text = "object owners can't be kept in %(file)s: %(error)s; the next restart forgets them"
         logger.warning(text, {"file": file, "error": exc.strerror})
-        return ObjectMemory(*shape, key=key)
+        return _in_memory(shape, key, memories)
+
+
+def _in_memory(shape: tuple[int, int, int], key: bytes, memories: Memories) -> ObjectMemory:
+    place = memories.place(_MEMORY, OBJECT_LAYOUT, shape, key=key)
+    memory = place.make(_MEMORY, object_bytes(*shape) + CELL_BYTES)
+    return ObjectMemory(*shape, memory=memoryview(memory), key=place.key)
 
 
 def _shared_key(settings: Settings) -> bytes:

@@ -1,0 +1,1 @@
+"""Upgrades by the admin listener: the page, and the command that asks it."""
