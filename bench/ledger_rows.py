@@ -32,7 +32,7 @@ from velox.ledger.collector import Collector
 from velox.ledger.record import Tokens
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Question
-from velox.ledger.writer import CallNames, CallStart, CallWriter
+from velox.ledger.writer import CallNames, CallWriter
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.runtime.ledger.folder import LedgerFolder
@@ -49,6 +49,7 @@ _KEYS: Final = 100
 _MODELS: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _WAIT_S: Final = 60.0
+_TOKENS: Final = Tokens(512, 190)
 _ALL: Final = Question(0, 253_402_300_799)
 
 
@@ -170,15 +171,15 @@ def _write(run: _Run, folder: LedgerFolder, pid: int, rate: int, seconds: float)
 
 
 def _record(writer: CallWriter, number: int, names: CallNames) -> None:
-    start = CallStart(number, 1, 1, False, time.time_ns() // 1000, names, Tokens(500, 200), 3_000, "bench")
+    call = writer.begin(number, 1, 1, False, time.time_ns() // 1000, names, (500, 200), 3_000, "bench")
     writer.end(
-        writer.begin(start),
+        call,
         status=200,
         reason="ok",
         flags=0,
         first_byte_us=90_000,
         duration_us=900_000,
-        tokens=Tokens(512, 190),
+        tokens=_TOKENS,
         cost_nano=2_900,
         prices="bench",
     )

@@ -26,6 +26,7 @@ __all__ = [
     "MIRRORED",
     "MOST_INTEGER",
     "MOST_NAMES",
+    "N_USUAL",
     "TAG_SEPARATOR",
     "Call",
     "CallRow",
@@ -151,8 +152,8 @@ class Tokens(NamedTuple):
 
 
 # So many of them are in the record of a call; those behind them, which few calls have, are in one of their own.
-_N_USUAL: Final = 6
-_N_OTHERS: Final = len(Tokens._fields) - _N_USUAL
+N_USUAL: Final = 6
+_N_OTHERS: Final = len(Tokens._fields) - N_USUAL
 _NO_OTHERS: Final = (None,) * _N_OTHERS
 
 
@@ -261,7 +262,6 @@ def number_bytes(*numbers: int) -> bytes:
 
 
 def call_body(
-    *,
     process: int,
     number: int,
     attempt: int,
@@ -273,7 +273,7 @@ def call_body(
     duration_us: int,
     names: bytes,
     reason: int,
-    tokens: Tokens,
+    tokens: tuple[int | None, ...],
     cost_nano: int | None,
     prices: int,
     owners: bytes = bytes(16),
@@ -283,9 +283,11 @@ def call_body(
     """Return the record of a call, without what is in its rest_body().
 
     names: number_bytes() of key, route, upstream, model, upstream_model. owners: of team, user, tags, path. reason,
-    prices, tier, answered: numbers of its reason, the label of its price, its tier and the model that answered.
+    prices, tier, answered: numbers of its reason, the label of its price, its tier and the model that answered. tokens:
+    the usual ones, and maybe others. The arguments are known by their places because names would take as long as the
+    rest.
     """
-    n_input, n_output, cached, written, written_1h, reasoning = tokens[:_N_USUAL]
+    n_input, n_output, cached, written, written_1h, reasoning = tokens[:N_USUAL]
     return _CALL_FORMAT.pack(
         _CALL,
         attempt if attempt < 256 else 255,
@@ -313,11 +315,9 @@ def call_body(
     )
 
 
-def rest_body(*, process: int, number: int, attempt: int, tokens: Tokens) -> bytes | None:
-    """Return the record of what call_body() leaves out, to be put right before it; None: there is nothing of it."""
-    rest = tokens[_N_USUAL:]
-    if not any(rest):
-        return None
+def rest_body(process: int, number: int, attempt: int, tokens: tuple[int | None, ...]) -> bytes:
+    """Return the record of what call_body() leaves out, to be put right before it if there is any."""
+    rest = tokens[N_USUAL:]
     units = [_UNKNOWN if n is None else min(n, _MOST_COUNT) for n in rest]
     fill = (_UNKNOWN,) * (_MOST_REST - len(units))
     return _REST_FORMAT.pack(_REST, min(attempt, 255), len(units), process, number, *units, *fill)
@@ -422,8 +422,8 @@ def row_of(record: int, call: Call) -> CallRow:
     names = (call.key, call.route, call.upstream, call.model, call.upstream_model, call.reason)
     told = (call.account, call.path, call.tier, call.answered_model, call.price)
     texts = Texts(names, call.prices, call.team, call.user, call.tags, *told)
-    n_input, n_output, cached, written, written_1h, reasoning = call.tokens[:_N_USUAL]
-    others = call.tokens[_N_USUAL:]
+    n_input, n_output, cached, written, written_1h, reasoning = call.tokens[:N_USUAL]
+    others = call.tokens[N_USUAL:]
     return (
         record,
         call.started_us,

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from velox.ledger.record import MOST_NAMES, Flag, Tokens, call_body, name_bodies, number_bytes, rest_body
+from velox.ledger.record import MOST_NAMES, N_USUAL, Flag, call_body, name_bodies, number_bytes, rest_body
 from velox.shm.record_ring import RecordRing
 
-__all__ = ["CallNames", "CallStart", "CallWriter", "OpenCall"]
+__all__ = ["CallNames", "CallWriter", "OpenCall"]
 
 _HAS_REST: Final = int(Flag.HAS_REST)
 _KILLED: Final = int(Flag.ESTIMATED | Flag.LOST | Flag.RECOVERED)
@@ -50,26 +50,33 @@ class _Numbers(NamedTuple):
     has_all: bool
 
 
-class CallStart(NamedTuple):
-    """What is known of a call when it begins; as in record.Call. tokens: estimated. prices: label of its price."""
+class OpenCall:
+    """A call that has begun; as in record.Call. place: among the open ones of the ring."""
 
-    number: int
-    attempt: int
-    endpoint: int
-    is_stream: bool
-    started_us: int
-    names: CallNames
-    tokens: Tokens
-    cost_nano: int | None = None
-    prices: str = ""
+    __slots__ = ("attempt", "endpoint", "is_stream", "names", "number", "numbers", "place", "started_us")
 
+    def __init__(
+        self,
+        number: int,
+        attempt: int,
+        endpoint: int,
+        is_stream: bool,
+        started_us: int,
+        names: CallNames,
+        numbers: _Numbers,
+        place: int,
+    ) -> None:
+        self.number: Final = number
+        self.attempt: Final = attempt
+        self.endpoint: Final = endpoint
+        self.is_stream: Final = is_stream
+        self.started_us: Final = started_us
+        self.names: Final = names
+        self.numbers: Final = numbers
+        self.place: Final = place
 
-class OpenCall(NamedTuple):
-    """A call that has begun. place: among the open ones of the ring."""
-
-    start: CallStart
-    place: int
-    numbers: _Numbers
+    def __repr__(self) -> str:
+        return f"<OpenCall {self.number:x}.{self.attempt} at {self.place}>"
 
 
 class CallWriter:
@@ -98,29 +105,45 @@ class CallWriter:
         """True while one more call can be recorded, whatever those that are open may still need."""
         return self._ring.has_room
 
-    def begin(self, start: CallStart) -> OpenCall:
-        """Note a call before it is sent."""
-        numbers = self._sets.get(start.names)
+    def begin(
+        self,
+        number: int,
+        attempt: int,
+        endpoint: int,
+        is_stream: bool,
+        started_us: int,
+        names: CallNames,
+        tokens: tuple[int | None, int | None],
+        cost_nano: int | None = None,
+        prices: str = "",
+    ) -> OpenCall:
+        """Note a call before it is sent. tokens: of the prompt and of the answer, estimated. prices: as in end()."""
+        numbers = self._sets.get(names)
         if numbers is None:
-            numbers = self._find(start.names)
+            numbers = self._find(names)
+        n_input, n_output = tokens
+        known = self._numbers.get
         body = call_body(
-            process=self._process,
-            number=start.number,
-            attempt=start.attempt,
-            endpoint=start.endpoint,
-            status=_KILLED_STATUS,
-            flags=_KILLED | start.is_stream,
-            started_us=start.started_us,
-            first_byte_us=None,
-            duration_us=0,
-            names=numbers.names,
-            reason=self._number(_KILLED_REASON),
-            tokens=start.tokens,
-            cost_nano=start.cost_nano,
-            prices=self._number(start.prices),
-            owners=numbers.owners,
+            self._process,
+            number,
+            attempt,
+            endpoint,
+            _KILLED_STATUS,
+            _KILLED | is_stream,
+            started_us,
+            None,
+            0,
+            numbers.names,
+            known(_KILLED_REASON) or self._number(_KILLED_REASON),
+            (n_input, n_output, None, None, None, None),
+            cost_nano,
+            known(prices) or self._number(prices),
+            numbers.owners,
+            0,
+            0,
         )
-        return OpenCall(start, self._ring.open(body), numbers)
+        place = self._ring.open(body)
+        return OpenCall(number, attempt, endpoint, is_stream, started_us, names, numbers, place)
 
     def end(
         self,
@@ -131,7 +154,7 @@ class CallWriter:
         flags: int,
         first_byte_us: int | None,
         duration_us: int,
-        tokens: Tokens,
+        tokens: tuple[int | None, ...],
         cost_nano: int | None,
         prices: str,
         tier: str = "",
@@ -139,35 +162,38 @@ class CallWriter:
     ) -> None:
         """Record a call. answered: the model that did, as its reply tells. prices: the label of its price.
 
-        flags: of record.Flag; an integer, because each operation of an enum costs microseconds.
+        flags: of record.Flag; an integer, because each operation of an enum costs microseconds. tokens: as in
+        record.Tokens, those of the end may be left off.
         """
-        start, ring = call.start, self._ring
+        ring = self._ring
         # There may be room now for names that had none when it began.
-        numbers = call.numbers if call.numbers.has_all else self._find(start.names)
-        rest = rest_body(process=self._process, number=start.number, attempt=start.attempt, tokens=tokens)
-        if rest is not None:
+        numbers = call.numbers if call.numbers.has_all else self._find(call.names)
+        rest: bytes | None = None
+        if any(tokens[N_USUAL:]):
+            rest = rest_body(self._process, call.number, call.attempt, tokens)
             flags |= _HAS_REST
+        known = self._numbers.get
         body = call_body(
-            process=self._process,
-            number=start.number,
-            attempt=start.attempt,
-            endpoint=start.endpoint,
-            status=status,
-            flags=flags | start.is_stream,
-            started_us=start.started_us,
-            first_byte_us=first_byte_us,
-            duration_us=duration_us,
-            names=numbers.names,
-            reason=self._number(reason),
-            tokens=tokens,
-            cost_nano=cost_nano,
-            prices=self._number(prices),
-            owners=numbers.owners,
-            tier=self._number(tier),
-            answered=self._number(answered),
+            self._process,
+            call.number,
+            call.attempt,
+            call.endpoint,
+            status,
+            flags | call.is_stream,
+            call.started_us,
+            first_byte_us,
+            duration_us,
+            numbers.names,
+            known(reason) or self._number(reason),
+            tokens,
+            cost_nano,
+            known(prices) or self._number(prices),
+            numbers.owners,
+            (known(tier) or self._number(tier)) if tier else 0,
+            (known(answered) or self._number(answered)) if answered else 0,
         )
         if (rest is not None and not ring.put(rest)) or not ring.put(body):
-            ring.add_dropped((1, tokens.input or 0, tokens.output or 0, cost_nano or 0, cost_nano is None))
+            ring.add_dropped((1, tokens[0] or 0, tokens[1] or 0, cost_nano or 0, cost_nano is None))
         ring.close(call.place)
 
     def forget(self, call: OpenCall) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from velox.ledger.record import Call, Flag, Tokens
-from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
+from velox.ledger.writer import CallNames, CallWriter, OpenCall
 from velox.shm.record_ring import RecordRing
 
 # 2026-11-23 12:00:00 UTC.
@@ -57,17 +57,15 @@ def begin(writer: CallWriter, call: Call) -> OpenCall:
         *(key, call.route, call.upstream, call.model, call.upstream_model, call.team, call.user, tags, call.path)
     )
     return writer.begin(
-        CallStart(
-            call.number,
-            call.attempt,
-            call.endpoint,
-            bool(call.flags & Flag.STREAM),
-            call.started_us,
-            names,
-            Tokens(50, 10),
-            cost_nano=900,
-            prices=label_of(call),
-        )
+        call.number,
+        call.attempt,
+        call.endpoint,
+        bool(call.flags & Flag.STREAM),
+        call.started_us,
+        names,
+        (50, 10),
+        cost_nano=900,
+        prices=label_of(call),
     )
 
 

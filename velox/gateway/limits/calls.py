@@ -23,8 +23,8 @@ from velox.gateway.limits.budgets import BudgetGate
 from velox.gateway.limits.metering import Meter, Usage, usage_of
 from velox.gateway.limits.reservation import NOT_RESERVED, Reservation
 from velox.gateway.reply.reply import AnsweringAttempt
-from velox.ledger.record import MOST_NAMES, TAG_SEPARATOR, Flag, Tokens, key_name
-from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
+from velox.ledger.record import MOST_NAMES, TAG_SEPARATOR, Flag, key_name
+from velox.ledger.writer import CallNames, CallWriter, OpenCall
 from velox.policy.budgets.budget import NANO_PER_USD
 from velox.policy.limits.estimate import NO_TOKENS, Estimate, has_guess, recorded
 from velox.prices.price import Price
@@ -293,18 +293,18 @@ class RequestCalls:
         asked = self._fields.model or ""
         usage = self._guess(self._answer)
         cost_nano, label, _ = self._priced(upstream, model or asked, usage, wall_ns // 1000)
-        start = CallStart(
+        call = self._writer.begin(
             self._number,
             n,
             self.endpoint,
             self._fields.stream,
             wall_ns // 1000,
             self._log.names(caller, self._route, upstream, asked, model or asked, self._path),
-            Tokens(usage.input, usage.output),
+            (usage.input, usage.output),
             cost_nano,
             label,
         )
-        return Begun(attempt, upstream, self._writer.begin(start), now_ns)
+        return Begun(attempt, upstream, call, now_ns)
 
     def _guess(self, answer: int | None) -> TokenUsage:
         """Return what is taken for used where nothing tells; None: not even that is known."""
@@ -321,7 +321,7 @@ class RequestCalls:
         if begun is None:
             return _NOT_KNOWN
         kinds, flags = self._kinds(usage, kinds)
-        start = begun.call.start
+        start = begun.call
         nano, *_ = self._priced(begun.upstream, start.names.upstream_model, kinds, start.started_us)
         if nano is None:
             return _NOT_KNOWN
@@ -412,12 +412,15 @@ class RequestCalls:
             kinds = asked.merged(kinds, has_tokens=given is not None or made is not None)
         if kinds.units is not None and given is None and made is None:
             return kinds, 0 if asked is None or asked.is_sure else _ESTIMATED  # it is paid by these
-        guess = self._guess(self._answer)
-        given = guess.input if given is None else given
-        made = guess.output if made is None else made
+        if given is None or made is None:
+            guess = self._guess(self._answer)
+            given = guess.input if given is None else given
+            made = guess.output if made is None else made
         if self.endpoint is Endpoint.IMAGES and kinds.image_output is None:
             kinds = kinds._replace(image_output=made)  # OpenAI's streams of pictures do not tell them apart
-        return kinds._replace(input=given, output=made), 0 if is_exact else _ESTIMATED
+        if kinds.input != given or kinds.output != made:
+            kinds = kinds._replace(input=given, output=made)
+        return kinds, 0 if is_exact else _ESTIMATED
 
     def _write(
         self,
@@ -436,7 +439,7 @@ class RequestCalls:
 
         counts: False: it is no call of the caller's.
         """
-        start = begun.call.start
+        start = begun.call
         cost_nano, label, billed = self._priced(begun.upstream, start.names.upstream_model, usage, start.started_us)
         if usage.is_regional:
             flags |= _REGIONAL
@@ -455,7 +458,7 @@ class RequestCalls:
             flags=flags | billed,
             first_byte_us=first_byte_us,
             duration_us=(now_ns - begun.began_ns) // 1000,
-            tokens=Tokens(*usage[:13]) if usage.units is None else Tokens(*usage[:13], *usage.units),
+            tokens=usage[:13] if usage.units is None else usage[:13] + usage.units,
             cost_nano=cost_nano,
             prices=label,
             tier=usage.tier,
