@@ -343,7 +343,10 @@ class RequestCalls:
 
     def _of(self, attempt: AnsweringAttempt | None) -> Begun | None:
         # By the attempt itself: two of them may be at one upstream, for other models or at other origins.
-        return next((each for each in self._begun if each.attempt is attempt), None)
+        for each in self._begun:
+            if each.attempt is attempt:
+                return each
+        return None
 
     def end(self, answered: Answered) -> None:
         """Record them. Once, when the request is over."""

@@ -93,7 +93,10 @@ class Meter(ReplyFilter):
         if data and self._reader is not None:
             text = data if self._body is None else self._decoded(self._body, data, end)
             if self._begun is not None:
-                text = self._begin(self._begun + text, end)
+                if text.startswith(b"{") and not self._begun and isinstance(self._reader, BodyUsage):
+                    self._begun = None  # as it is labelled: most are
+                else:
+                    text = self._begin(self._begun + text, end)
             reader = self._reader
             if text and reader is not None:
                 if self._noted is None:

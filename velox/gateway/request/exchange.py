@@ -175,7 +175,7 @@ class Exchange(AttemptHost):
         "_n_passed",
         "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
-        *("_is_unfolded", "_keeper", "taken_ns"),
+        *("_is_unfolded", "_keeper", "_used", "taken_ns"),
     )
 
     def __init__(
@@ -221,6 +221,7 @@ class Exchange(AttemptHost):
         self.failed_before: VeloxError | None = None  # how the last attempt ended that another one followed
         self._reservation: Reservation = NOT_RESERVED
         self._meter: Meter | None = None  # where its tokens are counted
+        self._used: Usage | None = None  # as its whole reply tells, once it is settled
         self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
         self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
@@ -1110,6 +1111,7 @@ class Exchange(AttemptHost):
             try:
                 if self._meter is not None:
                     usage = self._usage(self._meter, reservation.estimate, error)
+                    self._used = usage if usage.is_exact else None
                 if self._calls is not None:
                     self._end_calls(self._calls, error, usage, pays=pays)
             finally:
@@ -1133,9 +1135,11 @@ class Exchange(AttemptHost):
             return self._calls.spent()
         if self._meter is None or not self.was_sent:
             return None
-        is_whole = self.reply is not None and self.reply.is_whole
-        usage, kinds = self._meter.usage(is_whole=is_whole), self._meter.kinds()
-        kinds = kinds._replace(input=usage.input, output=usage.output)
+        usage, kinds = self._used, self._meter.kinds()
+        if usage is None:
+            usage = self._meter.usage(is_whole=self.reply is not None and self.reply.is_whole)
+        if kinds.input != usage.input or kinds.output != usage.output:
+            kinds = kinds._replace(input=usage.input, output=usage.output)
         return spending_of(kinds, None, is_estimated=not usage.is_exact, is_recorded=False)
 
     def _pays(self) -> bool:
