@@ -26,6 +26,8 @@ __all__ = ["LARGE_BYTES", "TranslationThread", "in_steps", "in_turn", "in_turns"
 
 _T = TypeVar("_T")
 _SWITCH_S: Final = 0.0005
+# What a request does at least in the turn in which the work that it has waited for is done.
+_WAKE_S: Final = 0.00005
 # Of text, which takes up to 10 ms for a megabyte; and with so many commas, most of which stand between values.
 LARGE_BYTES: Final = 256 * 1024
 _FEW_BYTES: Final = 16 * 1024
@@ -112,6 +114,7 @@ class _WaitingSteps:
         else:
             self._turns.wait(self)
             return
+        self._turns.spend(_WAKE_S)
         self.over.set_result(None)
 
     def result(self) -> object:

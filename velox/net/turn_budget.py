@@ -79,6 +79,11 @@ class TurnBudget:
                 return True
         return self.has_time() and not self._line
 
+    def spend(self, seconds: float) -> None:
+        """Take time from this turn for what is about to be done outside of it."""
+        if self._until_s is not None:
+            self._until_s -= seconds
+
     def wait(self, waiter: TurnWaiter) -> None:
         """Call turn_came() in a later turn: once, in the order of these calls."""
         self._line.append(waiter)

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.cluster.routing import Routing
-from velox.gateway.cpu_work import in_steps
+from velox.gateway.cpu_work import in_turn, in_turns
 from velox.gateway.upstreams.model_sources import ModelSources, Told
 from velox.heads import Header, Headers, RequestHead
 from velox.memo import Memo
+from velox.net.turn_budget import TurnBudget
 from velox.policy.routes.catalog import ModelCatalog, Offer
 from velox.policy.routes.entries import UpstreamEntry
 from velox.protocol.model_list import (
@@ -77,12 +79,45 @@ class _Asked(NamedTuple):
 class _View:
     """What there is for those who ask the same. serials: of the answers that `page` was made from."""
 
-    __slots__ = ("catalog", "page", "serials")
+    __slots__ = ("_making", "_steps", "catalog", "page", "serials")
 
     def __init__(self, catalog: ModelCatalog) -> None:
         self.catalog: Final = catalog
+        self._steps: Generator[None, None, None] | None = catalog.prepare()  # that are left
         self.page: bytes | None = None
         self.serials: tuple[int, ...] = ()
+        self._making: tuple[tuple[int, ...], Generator[None, None, bytes]] | None = None  # another page, and from what
+
+    def prepare(self) -> Generator[None, None, None]:
+        """Make the catalog ready. Many may ask for that at once: each takes the steps that are left, in turns."""
+        while self._steps is not None:
+            try:
+                next(self._steps)
+            except StopIteration:
+                self._steps = None
+            except Exception:
+                self._steps = self.catalog.prepare()
+                raise
+            else:
+                yield
+
+    def making(
+        self, serials: tuple[int, ...], make: Callable[[], Generator[None, None, bytes]]
+    ) -> Generator[None, None, bytes]:
+        """Return the page that is made from these answers. Many may ask for that at once, as for prepare()."""
+        while self.page is None or self.serials != serials:
+            if self._making is None or self._making[0] != serials:
+                self._making = serials, make()
+            try:
+                next(self._making[1])
+            except StopIteration as end:
+                self.page, self.serials, self._making = end.value, serials, None
+            except Exception:
+                self._making = None
+                raise
+            else:
+                yield
+        return self.page
 
 
 class ModelsPage:
@@ -119,33 +154,48 @@ class ModelsPage:
         route = routing.table.match(None, head.path, head.headers, caller.name)
         return route is None or not any("/models" in pattern for pattern in route.match.paths)
 
-    async def answer(self, head: RequestHead, caller: Caller, routing: Routing) -> tuple[int, Headers, bytes]:
-        """Return status, headers and body for one that serves() has said yes to. Raises VeloxError(UNKNOWN_MODEL)."""
+    async def answer(
+        self, head: RequestHead, caller: Caller, routing: Routing, turns: TurnBudget
+    ) -> tuple[int, Headers, bytes]:
+        """Return status, headers and body for one that serves() has said yes to. Raises VeloxError(UNKNOWN_MODEL).
+
+        turns: in which it is made. A thousand may wait for the same word of an upstream.
+        """
         place = self._place(head.path)
         assert place is not None, "serves() has looked"
         prefix, tail = place
         self._use(routing)
-        view = await self._view(_asked(head, caller, routing, f"{prefix}/*"), head, routing)
+        view = self._view(_asked(head, caller, routing, f"{prefix}/*"), head, routing)
+        await in_turns(view.prepare(), turns)
         dialect, asked = _dialect_of(head, prefix), _UPSTREAM_PREFIXES.get(prefix, prefix)
         told = await self._sources.told(view.catalog.upstreams, asked)
         if tail is not None:
             # What can't be decoded is no model's name; it is then one that is not there.
-            found = await self._one(view.catalog, unquote(tail), asked, caller, told)
+            found = await self._one(view.catalog, unquote(tail), asked, caller, told, turns)
             return 200, list(_HEADERS), object_for(dialect, found)
-        page = await self._page(view, caller, told)
+        page = await self._page(view, caller, told, turns)
         if page == _EMPTY_PAGE:
-            page = await self._page(view, caller, await self._sources.first_told(view.catalog.upstreams, asked))
+            told = await self._sources.first_told(view.catalog.upstreams, asked)
+            page = await self._page(view, caller, told, turns)
         return 200, list(_HEADERS), page_for(dialect, page, is_codex=_CODEX in head.query)
 
     # -- inside -------------------------------------------------------------------------------------
 
-    async def _one(self, catalog: ModelCatalog, name: str, prefix: str, caller: Caller, told: dict[str, Told]) -> bytes:
+    async def _one(
+        self,
+        catalog: ModelCatalog,
+        name: str,
+        prefix: str,
+        caller: Caller,
+        told: dict[str, Told],
+        turns: TurnBudget,
+    ) -> bytes:
         """Return one model: as a list has it, else of an upstream that could have it. Raises VeloxError(UNKNOWN_MODEL).
 
         prefix: of the paths by which upstreams are asked.
         """
         listed = _names(told)
-        offer = catalog.offer(name, listed, caller.terms.models)
+        offer = await in_turn(partial(catalog.offer, name, listed, caller.terms.models), turns)
         if offer is not None and offer.is_told:
             return self._object(name, offer, told)
         # By the name that a request would have there: a route may strip or rename.
@@ -154,6 +204,20 @@ class ModelsPage:
             if not _DOTS.intersection(each.model.split("/")):  # it would be another path
                 untold.setdefault(each.upstream, f"{prefix}{_WORD.decode()}/{quote(each.model)}")
         answers = await self._sources.told_one(untold)
+        return await in_turn(partial(self._found, name, offer, untold, answers, told), turns)
+
+    def _found(
+        self,
+        name: str,
+        offer: Offer | None,
+        untold: Mapping[str, str],
+        answers: Mapping[str, bytes],
+        told: Mapping[str, Told],
+    ) -> bytes:
+        """Return one model by what upstreams have said of it. Raises VeloxError(UNKNOWN_MODEL).
+
+        untold: who was asked, and by which path.
+        """
         found = next((upstream for upstream in untold if answers.get(upstream)), None)
         if found is not None:
             asked = unquote(untold[found].partition(f"{_WORD.decode()}/")[2])
@@ -186,27 +250,27 @@ class ModelsPage:
         self._views.clear()
         self._n_bytes = 0
 
-    async def _view(self, asked: _Asked, head: RequestHead, routing: Routing) -> _View:
+    def _view(self, asked: _Asked, head: RequestHead, routing: Routing) -> _View:
         view = self._views.get(asked)
         if view is None:
             routes = routing.table.reachable(asked.below, head.headers, asked.key)
             view = _View(ModelCatalog(routes, self._upstreams, asked.below))
-            await in_steps(view.catalog.prepare())
-            if routing is self._routing:  # still
-                self._views.put(asked, view)
+            self._views.put(asked, view)
         return view
 
-    async def _page(self, view: _View, caller: Caller, told: dict[str, Told]) -> bytes:
+    async def _page(self, view: _View, caller: Caller, told: dict[str, Told], turns: TurnBudget) -> bytes:
         serials = tuple(each.serial for each in told.values())
         if view.page is not None and view.serials == serials:
             return view.page
-        # Of thousands of models and routes: the others have a turn of the loop in between.
-        offers = await in_steps(view.catalog.offers(_names(told), caller.terms.models))
-        page = list_of(await in_steps(self._objects(offers, told)))
+        return await in_turns(view.making(serials, partial(self._making, view.catalog, caller, told)), turns)
+
+    def _making(self, catalog: ModelCatalog, caller: Caller, told: dict[str, Told]) -> Generator[None, None, bytes]:
+        """Return a page. Of thousands of models and routes: the others have a turn of the loop in between."""
+        offers = yield from catalog.offers(_names(told), caller.terms.models)
+        page = list_of((yield from self._objects(offers, told)))
         if self._n_bytes + len(page) > _KEPT_BYTES:
             self._forget()
         self._n_bytes += len(page)
-        view.page, view.serials = page, serials
         return page
 
     def _objects(self, offers: Mapping[str, Offer], told: Mapping[str, Told]) -> Generator[None, None, list[bytes]]:

@@ -660,7 +660,7 @@ class Exchange(AttemptHost):
             if models is None or not models.serves(self.head, caller, routing):
                 return False
             self.phase = "models"
-            served = await models.answer(self.head, caller, routing)
+            served = await models.answer(self.head, caller, routing, gateway.turns)
         status, headers, body = served
         self.was_sent = True  # its place in the limits is used
         self.reply = self._make_reply()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from velox.gateway.cluster.routing import Routing
 from velox.gateway.upstreams.member import Member
 from velox.gateway.upstreams.model_sources import FetchError, ModelSources
 from velox.heads import Header, RequestHead
+from velox.net.turn_budget import TURN_S, TurnBudget
 from velox.policy.routes.match import RouteTable
 from velox.settings import load
 from velox.types import Caller, KeyTerms
@@ -112,19 +114,20 @@ class Desk:
             on_bug=self.bugs.append,
         )
         self.page: Final = ModelsPage(self.sources, prefixes)
+        self.turns = TurnBudget(asyncio.get_running_loop())
 
     async def names(self, path: bytes = b"/v1/models", caller: Caller = A, *headers: Header) -> str:
         """Return the names that a caller gets."""
         request = head(path, *headers)
         assert self.page.serves(request, caller, self.routing)
-        status, fields, body = await self.page.answer(request, caller, self.routing)
+        status, fields, body = await self.page.answer(request, caller, self.routing, self.turns)
         assert (status, fields) == (200, [(b"content-type", b"application/json")])
         listed = orjson.loads(body)
         assert listed["object"] == "list"
         return " ".join(model["id"] for model in listed["data"])
 
     async def one(self, name: str, caller: Caller = A) -> Any:
-        _, _, body = await self.page.answer(head(b"/v1/models/" + name.encode()), caller, self.routing)
+        _, _, body = await self.page.answer(head(b"/v1/models/" + name.encode()), caller, self.routing, self.turns)
         return orjson.loads(body)
 
     def reload(self, text: str) -> None:
@@ -164,6 +167,39 @@ def test_models_of_all_upstreams_are_one_list(play: Play) -> None:
         assert await desk.one("a") == {"id": "a", "object": "model", "from": "it", "created": 0, "owned_by": "one"}
         assert await desk.names() == "a b fixed"
         assert desk.upstreams.n_asked() == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize("name", ["", "a", "unknown"])
+def test_thousand_who_ask_at_once_are_answered_in_several_turns(play: Play, name: str) -> None:
+    """X9: all wait for one word of an upstream. They were answered in one turn, which took 200 ms."""
+    now_s, n_asking, n_turns, ended = [0.0], 300, [0], Counter[int]()
+
+    def later() -> float:
+        now_s[0] += TURN_S / 8
+        return now_s[0]
+
+    async def story(desk: Desk) -> None:
+        loop = asyncio.get_running_loop()
+        desk.turns = TurnBudget(loop, later)
+
+        def count() -> None:
+            n_turns[0] += 1
+            if ended.total() < n_asking:
+                loop.call_soon(count)
+
+        async def ask() -> None:
+            try:
+                assert await (desk.one(name) if name else desk.names())
+            except VeloxError as error:
+                assert (name, error.reason) == ("unknown", Reason.UNKNOWN_MODEL)
+            ended[n_turns[0]] += 1
+
+        count()
+        await asyncio.gather(*(ask() for _ in range(n_asking)))
+        assert ended.total() == n_asking and max(ended.values()) <= 2 * 8
+        assert len(desk.upstreams.asked) <= 4
 
     play(story)
 
