@@ -23,8 +23,8 @@ PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(J
 
 .PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release release-tools helm-tools manifests engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
-run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
-	@$(BIN)/python deploy/demo.py
+run: $(INSTALLED)  ## Start Velox, stream one answer through it (of a real upstream with KEY=yes), keep it running (on a terminal)
+	@VELOX_DEMO_PAYS=$(KEY) $(BIN)/python deploy/demo.py
 
 check: JOBS = $(CORES)
 check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow

@@ -1,8 +1,10 @@
 """`make run`: start Velox, stream one chat answer through it with the OpenAI SDK, and keep it running.
 
 Without VELOX_UPSTREAM_ORIGIN, and without upstreams in VELOX_CONFIG, the upstream is the built-in simulator, whatever
-keys of providers lie in the environment. VELOX_* variables hold as for `velox serve`, and:
+keys of providers lie in the environment. An upstream that is named may charge for an answer: it is asked for one with
+`make run KEY=yes` only. VELOX_* variables hold as for `velox serve`, and:
 
+    VELOX_DEMO_PAYS=yes what KEY=yes is
     VELOX_DEMO_MODEL    the model to ask (default: gpt-4o-mini at OpenAI, elsewhere the first one listed)
     VELOX_DEMO_KEY      the Velox key to present (default: the first that stands in VELOX_API_KEYS as it is)
     VELOX_DEMO_KEEP=1   keep the gateway running without a terminal too; else it is stopped after the answer
@@ -28,6 +30,7 @@ from velox.types import Address
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 PLAIN = " Compiled, a request takes about two fifths less CPU: `make compiled`, then `make -C .compiled run`."
+PAYS = ("yes", "y", "1", "on", "true")
 READY_WITHIN_S = 15.0
 STOPPED_WITHIN_S = 40.0
 
@@ -35,6 +38,8 @@ STOPPED_WITHIN_S = 40.0
 def main() -> int:
     """Run the demo; 0 when the answer came, 1 when it did not, 2 when the settings are wrong."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("VELOX_DEMO_")}
+    began_s = time.monotonic()
+    moved = []
     try:
         settings = load(environ)
         for name, address in (
@@ -43,6 +48,7 @@ def main() -> int:
         ):
             if address and settings.origins[name] == "default" and not is_free(address):
                 environ[name] = f"127.0.0.1:{free_port()}"
+                moved.append(f"Port {address.port} is taken, so {name} is {environ[name]}.\n")
         settings = load(environ)
     except SettingsError as exc:
         say(f"{exc}\n")
@@ -60,16 +66,22 @@ def main() -> int:
     is_sim = not is_named
     say(f"This is Velox {DESCRIPTION}.{PLAIN if BUILD == 'plain' else ''}\n")
     upstream = "built-in simulator (VELOX_UPSTREAM_ORIGIN or VELOX_CONFIG names another upstream)"
-    say(f"Velox -> {upstream if is_sim else settings.upstream_origins[0]}\n")
+    say(f"Velox -> {upstream if is_sim else settings.upstream_origins[0]}\n{''.join(moved)}")
+    pays = os.environ.get("VELOX_DEMO_PAYS", "").lower() in PAYS
     with gateway(environ, is_sim=is_sim) as process:
         if not wait_ready(process, settings):
             say("Velox did not become ready\n")
             return 1
-        try:
-            stream_answer(settings, key, is_sim=is_sim)
-        except openai.OpenAIError as exc:
-            say(f"\nno answer: {exc}\n")
-            return 1
+        say(f"ready after {time.monotonic() - began_s:.1f} s\n")
+        if is_sim or pays:
+            try:
+                stream_answer(settings, key, is_sim=is_sim)
+            except openai.OpenAIError as exc:
+                say(f"\nno answer: {exc}\n")
+                return 1
+        else:
+            say("No request was sent, as this upstream may charge for one: `make run KEY=yes` sends one.\n")
+        say(next_steps(settings, is_sim=is_sim))
         if os.environ.get("VELOX_DEMO_KEEP") == "1" or (sys.stdin.isatty() and sys.stdout.isatty()):
             say(f"Running at http://{settings.listen[0]}/v1, admin at {admin_url(settings)}. Ctrl-C stops it.\n")
             return wait(process)
@@ -137,8 +149,7 @@ def demo_key(settings: Settings) -> str | None:
 
 def stream_answer(settings: Settings, key: str, *, is_sim: bool) -> None:
     """Ask QUESTION and print the answer token by token, as it arrives."""
-    host = reachable(settings.listen[0])
-    base_url = f"http://{f'[{host}]' if ':' in host else host}:{settings.listen[0].port}/v1"
+    base_url = base_url_of(settings)
     # trust_env: a proxy in the environment is for the internet, not for this machine.
     with openai.OpenAI(
         base_url=base_url, api_key=key, max_retries=0, http_client=openai.DefaultHttpxClient(trust_env=False)
@@ -163,6 +174,25 @@ def stream_answer(settings: Settings, key: str, *, is_sim: bool) -> None:
     if first_s is None:
         raise openai.OpenAIError("the stream held no text")
     say(f"\n\nfirst token after {first_s * 1000:.0f} ms, whole answer after {whole_s * 1000:.0f} ms\n")
+
+
+def next_steps(settings: Settings, *, is_sim: bool) -> str:
+    """Return what a person may try now, each a line to type or to paste."""
+    model = "velox-sim" if is_sim else "MODEL"
+    key = " -H 'authorization: Bearer YOUR_KEY'" if settings.asks_for_keys else ""
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    return (
+        "\nNext:\n"
+        f"  curl {base_url_of(settings)}/chat/completions -H 'content-type: application/json'{key} -d '{body}'\n"
+        f"  an SDK: base_url {base_url_of(settings)}    a browser: {admin_url(settings)}\n"
+        "  .venv/bin/velox init    a configuration of your own; README.md goes on from there\n"
+    )
+
+
+def base_url_of(settings: Settings) -> str:
+    """Return where an SDK of OpenAI asks the gateway."""
+    host = reachable(settings.listen[0])
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.listen[0].port}/v1"
 
 
 def reachable(address: Address) -> str:

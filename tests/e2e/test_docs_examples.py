@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ import pytest
 
 from tests.e2e.conftest import Wall
 from tests.e2e.harness import REPOSITORY, VeloxProcess
-from tests.e2e.recording import JSON, SSE, Call
+from tests.e2e.recording import JSON, SSE, Call, healthy
 from tests.e2e.upstreams import chat_chunk
 from tests.markdown import PAGES, ROOT, blocks, commands
 from velox.build import BUILD, DESCRIPTION
@@ -153,11 +154,25 @@ def test_make_run_streams_an_answer() -> None:
     assert f"This is Velox {DESCRIPTION}." in done.stdout
     assert ("make -C .compiled run" in done.stdout) == (BUILD == "plain")
     assert "built-in simulator" in done.stdout
-    assert re.search(r"first token after \d+ ms, whole answer after \d+ ms", done.stdout)
+    assert re.search(
+        r"ready after \d+\.\d s\n.+first token after \d+ ms, whole answer after \d+ ms", done.stdout, re.DOTALL
+    )
+    (curl,) = [line for line in done.stdout.partition("Next:")[2].splitlines() if line.startswith("  curl ")]
+    assert json.loads(shlex.split(curl)[-1])["model"] == "velox-sim" and ".venv/bin/velox init" in done.stdout
+
+
+def test_make_run_sends_nothing_that_may_cost(wall: Wall) -> None:
+    """U1: an upstream that is named gets the HEAD that warms a connection, and no call of a model."""
+    env = {**wall.upstream.env(), "OPENAI_API_KEY": "sk-of-the-upstream", "PYTHONPATH": str(REPOSITORY)}
+    with wall.upstream.playing(healthy) as upstream:
+        done = run([sys.executable, "deploy/demo.py"], REPOSITORY, env)
+
+    assert "No request was sent, as this upstream may charge for one: `make run KEY=yes` sends one." in done.stdout
+    assert upstream.calls == []
 
 
 def test_make_run_with_a_key_asks_the_origin(wall: Wall) -> None:
-    """With a key and an origin set: the same through that origin, with that key."""
+    """With a key and an origin set, and KEY=yes: the same through that origin, with that key."""
 
     async def answer(call: Call) -> None:
         if call.method == "GET":
@@ -168,6 +183,8 @@ def test_make_run_with_a_key_asks_the_origin(wall: Wall) -> None:
         await call.end()
 
     env = {**wall.upstream.env(), "OPENAI_API_KEY": "sk-of-the-upstream", "PYTHONPATH": str(REPOSITORY)}
+    env["VELOX_DEMO_PAYS"] = "yes"
+    assert "VELOX_DEMO_PAYS=$(KEY)" in (ROOT / "Makefile").read_text()
     with wall.upstream.playing(answer) as upstream:
         done = run([sys.executable, "deploy/demo.py"], REPOSITORY, env)
         call = upstream.wait_call()

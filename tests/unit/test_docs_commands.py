@@ -73,11 +73,11 @@ POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
 RUN_BY = {
     "make run": DEMO,
-    "OPENAI_API_KEY=sk-... VELOX_UPSTREAM_ORIGIN=https://api.openai.com make run": (
+    "OPENAI_API_KEY=sk-... VELOX_UPSTREAM_ORIGIN=https://api.openai.com make run KEY=yes": (
         f"{EXAMPLES}::test_make_run_with_a_key_asks_the_origin"
     ),
     "OPENAI_API_KEY=... VELOX_UPSTREAM_ORIGIN=https://llm.example.com make run": (
-        f"{EXAMPLES}::test_make_run_with_a_key_asks_the_origin"
+        f"{EXAMPLES}::test_make_run_sends_nothing_that_may_cost"
     ),
     "make check": ".ci/run: make --keep-going lint",
     "make check-gateway": "tests/arch/test_selection.py::test_every_package_has_a_command_of_its_own",
