@@ -48,6 +48,7 @@ from velox.runtime.keys.credentials import Certificates, KeyWatch
 from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges
 from velox.runtime.ledger.key_backfill import has_keys, open_keys
 from velox.runtime.on_demand import importing
+from velox.runtime.processes.activation import Activation, ActivationError
 from velox.runtime.processes.anchor import Anchor, adopt_orphans
 from velox.runtime.processes.child_table import Child, ChildTable, Ended
 from velox.runtime.processes.crashes import CrashReports, own_stderr
@@ -160,7 +161,8 @@ def serve(
     """
     try:
         predecessor = Predecessor.take(handed)  # first: the log is where the version before has it
-    except HandoverError as exc:
+        activation = Activation.of(os.environ, os.getpid())
+    except (HandoverError, ActivationError) as exc:
         operations_logger(own_stderr()).error("%s", exc)
         return 1
     stream = own_stderr()
@@ -169,7 +171,7 @@ def serve(
     try:
         # What is bound when the start fails is let go: a unix socket would leave its file behind.
         with contextlib.ExitStack() as bound:
-            return Supervisor(settings, source, stream, bound, simulate, predecessor).run()
+            return Supervisor(settings, source, stream, bound, simulate, predecessor, activation).run()
     except (BindError, CertificateError, RingError, SharedMemoryError) as exc:
         why = str(exc)
     except OSError as exc:
@@ -186,7 +188,7 @@ class Supervisor:
     """The parent of all other processes of a gateway.
 
     bound: closes what is listened on, whatever ends the gateway. simulate: as for serve(). predecessor: the version
-    before, whose gateway this one takes over; None: it begins a gateway.
+    before, whose gateway this one takes over; None: it begins a gateway. activation: sockets of systemd.
     """
 
     def __init__(
@@ -197,6 +199,7 @@ class Supervisor:
         bound: contextlib.ExitStack,
         simulate: Callable[[socket.socket], None] | None,
         predecessor: Predecessor | None = None,
+        activation: Activation | None = None,
     ) -> None:
         logger = operations_logger(stream)
         self._predecessor: Final = predecessor
@@ -218,13 +221,14 @@ class Supervisor:
             settings, source, self._gateway, self._keys, logger, enroll=self._enroll, used=self._used
         )
         self._certificates: Final = Certificates.of(settings, self._gateway, logger)
+        given = predecessor or activation or Activation({})
         self._listeners: Final = Listeners(
             settings.listen,
             settings.workers,
             mode=settings.listen_mode,
             owner=settings.listen_owner,
             scheme="http" if self._certificates is None else "https",
-            handed=_no_sockets if predecessor is None else predecessor.sockets,
+            handed=given.sockets,
         )
         bound.callback(self._listeners.close)
         self._admin_certificate: Final = AdminCertificate.of(settings, logger)
@@ -236,7 +240,7 @@ class Supervisor:
                 (settings.admin_listen,),
                 1,
                 scheme=scheme,
-                handed=_no_sockets if predecessor is None else predecessor.sockets,
+                handed=given.sockets,
                 use="admin",
             )
         )
@@ -273,8 +277,11 @@ class Supervisor:
         self._backfill: Final = BudgetBackfill.of(settings, self._budgets, folder, logger, self._start_budget_reader)
         self._sim: Final = None if simulate is None else SimulatorProcess(simulate, logger)
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
+        for address in () if activation is None else activation.unused:
+            logger.warning("systemd listens on %(address)s, which no setting names", {"address": address})
         self._memories.settle()
         self._notifier: Final = Notifier.of(os.environ)
+        self._ping_at_s = 0.0
         anchor = -1 if predecessor is None else predecessor.state.anchor
         self._anchor = None if anchor < 0 else Anchor(anchor)  # of the first process: once an upgrade begins
         self._upgrade: Final = Upgrade(
@@ -414,6 +421,7 @@ class Supervisor:
         elif self._is_in_charge:
             self._look_for_changes(now_s)
         self._look_for_upgrade(now_s)
+        self._ping(now_s)
         self._watchdog.look(now_s)
         for slot in self._slots:
             for process in slot.processes:
@@ -454,8 +462,20 @@ class Supervisor:
             work = partial(self._reload.run, self._listeners)
             pid = self._children.fork("the configuration loader", work, self._reload_ended)
             self._reload.started(pid, now_s)
+            if pid:
+                self._notifier.tell(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+
+    def _ping(self, now_s: float) -> None:
+        """Tell systemd that all is well, unless no worker shows a sign of life: then it ends the service."""
+        if not self._notifier.ping_s or now_s < self._ping_at_s or not self._is_in_charge:
+            return
+        beats = [process.heartbeat_ns for process in self._running()]
+        if self._is_leaving or any(now_s - beat / 1e9 <= STUCK_AFTER_S for beat in beats if beat):
+            self._ping_at_s = now_s + self._notifier.ping_s
+            self._notifier.tell(WATCHDOG=1)
 
     def _reload_ended(self, ended: Ended) -> None:
+        self._notifier.tell(READY=1)
         self._reload.reaped(ended.pid, ended.how, ended.now_s, ended_well=not ended.status)
 
     def _budget_reader_ended(self, ended: Ended) -> None:
@@ -854,10 +874,6 @@ def _spares(workers: int, predecessor: Predecessor | None) -> int:
 
 def _in_order(blocks: Sequence[int], predecessor: Predecessor | None) -> Sequence[int]:
     return blocks if predecessor is None else predecessor.free_first(blocks)
-
-
-def _no_sockets(_address: str) -> Sequence[socket.socket]:
-    return ()
 
 
 def _no_lock(_folder: str) -> int:

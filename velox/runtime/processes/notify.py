@@ -14,9 +14,13 @@ __all__ = ["Notifier"]
 
 
 class Notifier:
-    """address: of NOTIFY_SOCKET; "": nobody is told anything."""
+    """address: of NOTIFY_SOCKET; "": nobody is told anything. watchdog_us: of WATCHDOG_USEC; 0: nobody waits for pings.
 
-    def __init__(self, address: str) -> None:
+    ping_s: how often the manager is to hear that all is well; 0: never.
+    """
+
+    def __init__(self, address: str, watchdog_us: int = 0) -> None:
+        self.ping_s: Final = watchdog_us / 3e6 if address else 0.0
         # "@" stands for the zero byte of Linux's abstract names.
         self._address: Final = f"\0{address[1:]}" if address.startswith("@") else address
 
@@ -26,7 +30,8 @@ class Notifier:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
         """Return that of a process."""
-        return cls(environ.get("NOTIFY_SOCKET", ""))
+        period = environ.get("WATCHDOG_USEC", "")
+        return cls(environ.get("NOTIFY_SOCKET", ""), int(period) if period.isdigit() else 0)
 
     @property
     def is_heard(self) -> bool:
