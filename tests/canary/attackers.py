@@ -21,7 +21,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-__all__ = ["ATTACKERS", "KEY"]
+__all__ = ["ATTACKERS", "KEY", "NICE"]
+
+NICE: Final = 10  # of attackers and floods, once they have started: a tenth of the weight of what is measured
 
 MIB: Final = 1 << 20
 _CROWD: Final = 64
@@ -231,4 +233,6 @@ ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
 
 
 if __name__ == "__main__":
+    os.nice(NICE)
+    print("ready", flush=True)
     ATTACKERS[sys.argv[1]](int(sys.argv[2]), time.monotonic() + float(sys.argv[3]))

@@ -1,5 +1,10 @@
 """How long a small request at one upstream takes while another upstream, or a client, is up to no good.
 
+All share the cores of one machine, and some machines have two. So each request is followed by one through another
+gateway that is not attacked, the control; and what a worker waited for a core meanwhile, as the kernel counts it, is
+taken from both times. What stays is what the worker did, or waited for inside itself. Attackers and floods have a tenth
+of the weight of all else: with less, a busy machine gives them nothing, and nothing is measured.
+
 Knows: the gateway of one worker, its two upstreams, how a phase is measured. Does not know: any attack.
 """
 
@@ -13,56 +18,115 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from tests.canary.attackers import KEY
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.routed import named, routed
+from tests.e2e.watching import until
 
-__all__ = ["LARGE_PAGES", "Phase", "attacked", "flooding", "measure"]
+__all__ = ["LARGE_PAGES", "Phase", "attacked", "attacker", "beside", "control", "flooding"]
 
 _BODY: Final = json.dumps({"model": "canary", "messages": [{"role": "user", "content": "hi"}]}).encode()
 _KEY: Final = "sk-of-the-canary-0123456789"
 _FIELDS: Final = {"content-type": "application/json", "authorization": f"Bearer {_KEY}"}
 LARGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as deploy/velox.service has it
 _PAUSE_S: Final = 0.005
-_NICE: Final = 19  # of attackers and floods: on two cores the gateway and the canary are to get their turn
+_BEGUN_BYTES: Final = 64 * 1024  # that a worker has read: the attack has begun
 
 
 @dataclass(frozen=True)
 class Phase:
-    """took_ms: of each request, in order. bad: statuses other than 200, and failures."""
+    """What requests through one gateway took, in order, in milliseconds.
+
+    waited_ms: of it, how long the worker waited for a core. bad: statuses other than 200, and failures. n_received,
+    grown_bytes: what the worker read meanwhile, and by how much its memory was larger at most than before.
+    """
 
     took_ms: Sequence[float]
+    waited_ms: Sequence[float]
     bad: Sequence[str]
+    n_received: int = 0
+    grown_bytes: int = 0
 
     def percentile(self, percent: float) -> float:
         """Return how many milliseconds so many of the requests took at most."""
-        ordered = sorted(self.took_ms)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+        return _percentile(self.took_ms, percent)
+
+    def own_percentile(self, percent: float) -> float:
+        """Return the same, without what the worker waited for a core."""
+        pairs = zip(self.took_ms, self.waited_ms, strict=True)
+        return _percentile([max(0.0, took - waited) for took, waited in pairs], percent)
 
 
-def measure(velox: VeloxProcess, seconds: float) -> Phase:
-    """Send a small request every few milliseconds on one connection."""
-    took: list[float] = []
-    bad: list[str] = []
-    until_s = time.monotonic() + seconds
-    connection = http.client.HTTPConnection("127.0.0.1", velox.port, timeout=30)
-    while time.monotonic() < until_s:
-        began_s = time.monotonic()
+def _percentile(values: Sequence[float], percent: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+class _Canary:
+    """A client of one gateway, that asks on one connection."""
+
+    def __init__(self, velox: VeloxProcess) -> None:
+        (self._pid,) = velox.worker_pids()
+        self._connection: Final = http.client.HTTPConnection("127.0.0.1", velox.port, timeout=30)
+        self._took_ms: Final[list[float]] = []
+        self._waited_ms: Final[list[float]] = []
+        self._bad: Final[list[str]] = []
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5")  # the highest memory is that from now on
+        self._first_received: Final = _received(self._pid)
+        self._first_bytes: Final = _memory(self._pid, "VmRSS")
+
+    def ask(self) -> None:
+        began_s, waited_ms = time.monotonic(), _waited_ms(self._pid)
         try:
-            connection.request("POST", "/v1/chat/completions", _BODY, _FIELDS)
-            reply = connection.getresponse()
+            self._connection.request("POST", "/v1/chat/completions", _BODY, _FIELDS)
+            reply = self._connection.getresponse()
             reply.read()
             if reply.status != 200:
-                bad.append(str(reply.status))
+                self._bad.append(str(reply.status))
         except (OSError, http.client.HTTPException) as exc:
-            bad.append(type(exc).__name__)
-            connection.close()
-        took.append((time.monotonic() - began_s) * 1000)
+            self._bad.append(type(exc).__name__)
+            self._connection.close()
+        self._took_ms.append((time.monotonic() - began_s) * 1000)
+        self._waited_ms.append(_waited_ms(self._pid) - waited_ms)
         time.sleep(_PAUSE_S)
-    connection.close()
-    return Phase(took, bad)
+
+    def end(self) -> Phase:
+        self._connection.close()
+        return Phase(
+            self._took_ms,
+            self._waited_ms,
+            self._bad,
+            _received(self._pid) - self._first_received,
+            _memory(self._pid, "VmHWM") - self._first_bytes,
+        )
+
+
+def beside(velox: VeloxProcess, control: VeloxProcess, seconds: float) -> tuple[Phase, Phase]:
+    """Send a small request every few milliseconds, through one gateway and through the other in turns."""
+    canaries = _Canary(velox), _Canary(control)
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        for canary in canaries:
+            canary.ask()
+    return canaries[0].end(), canaries[1].end()
+
+
+def _waited_ms(pid: int) -> float:
+    """Return how long a process's first thread has waited for a core, while it could have run (proc(5): schedstat)."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e6
+
+
+def _received(pid: int) -> int:
+    """Return how many bytes a process has read, from sockets mostly."""
+    return int(Path(f"/proc/{pid}/io").read_text().split()[1])
+
+
+def _memory(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 @contextlib.contextmanager
@@ -71,6 +135,15 @@ def flooding(kind: str) -> Iterator[str]:
     with _child("tests.canary.floods", kind, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+
+
+@contextlib.contextmanager
+def control() -> Iterator[VeloxProcess]:
+    """Run a gateway of one worker with a simulator of its own, which nobody attacks."""
+    with named("canary") as sims:
+        config = {"upstreams": [sims["canary"]], "api_keys": [{"name": "canary", "key": _KEY}]}
+        with routed(config, retries="0", **LARGE_PAGES) as velox:
+            yield velox
 
 
 @contextlib.contextmanager
@@ -109,15 +182,19 @@ def attacked(
 
 @contextlib.contextmanager
 def attacker(name: str, velox: VeloxProcess, seconds: float) -> Iterator[None]:
-    """Have a client attack the gateway for so long."""
-    with _child("tests.canary.attackers", name, str(velox.port), str(seconds)):
+    """Have a client attack the gateway for so long, from when its attack has begun."""
+    (pid,) = velox.worker_pids()
+    before = _received(pid)
+    with _child("tests.canary.attackers", name, str(velox.port), str(seconds), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        until(lambda: _received(pid) - before > _BEGUN_BYTES, f"the attack has begun: {name}")
         yield
 
 
 @contextlib.contextmanager
 def _child(module: str, *arguments: str, stdout: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    command = ["nice", "-n", str(_NICE), sys.executable, "-m", module, *arguments]
-    process = subprocess.Popen(command, stdout=stdout)
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=stdout)
     try:
         yield process
     finally:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import uvloop
+
+from tests.canary.attackers import NICE
 
 __all__ = ["ANSWERS", "FLOODS"]
 
@@ -115,4 +118,5 @@ async def _main(kind: str) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(NICE)
     uvloop.run(_main(sys.argv[1]))
