@@ -126,6 +126,23 @@ def test_signals_of_users_end_nothing() -> None:
     assert velox.process.returncode == 0
 
 
+def test_processes_are_told_apart_by_their_titles() -> None:
+    """In `ps` and in `top`; the supervisor is found by its command line."""
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim"), by_exec=True) as velox:
+        titles = {_command_line(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in velox.child_pids()}
+        assert titles == {
+            "velox: simulator": "velox simulator",
+            "velox: admin process": "velox admin pro",
+            "velox: worker 0": "velox worker 0",
+            "velox: worker 1": "velox worker 1",
+        }
+        assert _command_line(velox.pid).endswith("velox serve --sim")
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode()
+
+
 def test_start_without_upstream_serves_502_until_it_is_there() -> None:
     """Issue: a failed warm-up does not stop the start; it is retried, and readiness tells."""
     upstream = RecordingUpstream()

@@ -52,12 +52,12 @@ from velox.runtime.processes.activation import Activation, ActivationError
 from velox.runtime.processes.anchor import Anchor, adopt_orphans
 from velox.runtime.processes.child_table import Child, ChildTable, Ended
 from velox.runtime.processes.crashes import CrashReports, own_stderr
-from velox.runtime.processes.forks import Forks
 from velox.runtime.processes.handover import HandoverError, State
 from velox.runtime.processes.listeners import BindError, Listeners
 from velox.runtime.processes.memories import Memories
 from velox.runtime.processes.notify import Notifier
 from velox.runtime.processes.predecessor import Predecessor
+from velox.runtime.processes.titles import TitledForks
 from velox.runtime.processes.watchdog import Watchdog
 from velox.runtime.reload import ConfigSource, Reload
 from velox.runtime.shared.object_memory import object_memory
@@ -258,7 +258,7 @@ class Supervisor:
         self._watchdog: Final = Watchdog(logger)
         crashes = CrashReports()
         self._children: Final = ChildTable(
-            Forks(crashes.fork, logger),
+            TitledForks(crashes.fork, logger),
             crashes,
             self._watchdog,
             self._listeners,
