@@ -26,6 +26,7 @@ from tests.sockets.gateway.core_gateway import (
 )
 from tests.unit.gateway.limits.local_quotas import LocalQuota, LocalTable
 from velox.errors import Reason, VeloxError
+from velox.gateway.cluster.group import Attempt
 from velox.gateway.front.intake import Gateway
 from velox.gateway.request.exchange import Exchange
 from velox.gateway.websocket.tunnel import TunnelExchange
@@ -598,6 +599,9 @@ def test_tunnel_says_nothing_of_how_long_requests_take() -> None:
         with limited(never) as made:
             head = request_head(b"GET", b"/v1/realtime", offer=WebSocketOffer(b"x", (), b""))
             tunnel = TunnelExchange(made, FakeClient(), head, None, made.plan(head))
+            route = tunnel._route = made.routing.resolve(head, None, ANYONE)
+            assert route.only is not None
+            tunnel._answering = Attempt(route.only, 0, 0)
             tunnel.n_attempts, tunnel.taken_ns = 1, time.monotonic_ns() - 3600 * 10**9
             made.account(tunnel, None, 101, tunnel.cost)
             assert made.queue._standing.mean_ns == 0
