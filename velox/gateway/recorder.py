@@ -215,7 +215,7 @@ class Recorder:
     def ended(self, exchange: RequestContext, reason: Reason | None, status: int, now_ns: int) -> None:
         """Note the end of an exchange; called once for each."""
         plan, started_ns, reply = exchange.plan, exchange.started_ns, exchange.reply
-        endpoint, total_ns, spent = plan.endpoint, now_ns - started_ns, exchange.spending()
+        endpoint, total_ns, spent = plan.endpoint, now_ns - started_ns, exchange.spent
         row: CallRow | None = None
         if exchange.n_attempts:
             is_stream = reply is not None and reply.is_sse

@@ -35,12 +35,12 @@ class RequestContext:
     may_have_begun: an upstream received it, may work on it, and has not answered. n_attempts: at upstreams. upstream:
     of the last one, or of the one whose reply it is; "" before the first. tried: the others, each "name=reason",
     "name=status", or "name=hedged" where another was faster. failed_before: how the last attempt ended that another
-    one followed.
+    one followed. spent: what it took, once it is over; None: nobody counts that.
     """
 
     __slots__ = (
         *("body", "client", "deadline_s", "failed_before", "fields", "head", "id", "loop", "may_have_begun"),
-        *("n_attempts", "phase", "plan", "reply", "started_ns", "tried", "upstream", "was_sent"),
+        *("n_attempts", "phase", "plan", "reply", "spent", "started_ns", "tried", "upstream", "was_sent"),
     )
 
     is_tunnel: bool = False
@@ -62,6 +62,7 @@ class RequestContext:
     upstream: str
     tried: tuple[str, ...]
     failed_before: VeloxError | None
+    spent: Spending | None
 
     @property
     def is_streamed(self) -> bool:
@@ -88,10 +89,6 @@ class RequestContext:
     def call_kind(self) -> CallKind:
         """Return its route, the upstream of its last attempt, and the model that this was asked for."""
         return "", self.upstream, self.fields.model or ""
-
-    def spending(self) -> Spending | None:
-        """Return what it took, once it is over; None: nobody counts that."""
-        return None
 
     def attempt_fields(self) -> AttemptFields:
         """Return the fields of a reply that tell of the attempts so far."""

@@ -175,7 +175,7 @@ class Exchange(AttemptHost):
         "_n_passed",
         "_steps",
         *("_reservation", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_route", "cost", "gateway"),
-        *("_is_unfolded", "_keeper", "_used", "taken_ns"),
+        *("_is_unfolded", "_keeper", "taken_ns"),
     )
 
     def __init__(
@@ -221,7 +221,7 @@ class Exchange(AttemptHost):
         self.failed_before: VeloxError | None = None  # how the last attempt ended that another one followed
         self._reservation: Reservation = NOT_RESERVED
         self._meter: Meter | None = None  # where its tokens are counted
-        self._used: Usage | None = None  # as its whole reply tells, once it is settled
+        self.spent = None
         self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
         self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
@@ -1111,11 +1111,11 @@ class Exchange(AttemptHost):
             try:
                 if self._meter is not None:
                     usage = self._usage(self._meter, reservation.estimate, error)
-                    self._used = usage if usage.is_exact else None
                 if self._calls is not None:
                     self._end_calls(self._calls, error, usage, pays=pays)
             finally:
                 spent = reservation.settle(usage if pays else NOTHING_USED, sent=is_used)
+            self.spent = self._spending(usage)
         except Exception as exc:  # a bug: the slot is freed and the client told all the same
             self.recorder.crashed(exc)
         if spent is None:
@@ -1129,14 +1129,14 @@ class Exchange(AttemptHost):
         assert route is not None and answering is not None, "asked of those that were sent"
         return route.parts.entry.name, self.upstream, answering.asked(self.fields.model) or ""
 
-    def spending(self) -> Spending | None:
-        """See RequestContext: as its calls are recorded, else as its reply tells, where that is read."""
+    def _spending(self, usage: Usage | None) -> Spending | None:
+        """Return what it took: as its calls are recorded, else as its reply tells, where that is read."""
         if self._calls is not None:
             return self._calls.spent()
         if self._meter is None or not self.was_sent:
             return None
-        usage, kinds = self._used, self._meter.kinds()
-        if usage is None:
+        kinds = self._meter.kinds()
+        if usage is None or not usage.is_exact:
             usage = self._meter.usage(is_whole=self.reply is not None and self.reply.is_whole)
         if kinds.input != usage.input or kinds.output != usage.output:
             kinds = kinds._replace(input=usage.input, output=usage.output)
