@@ -26,6 +26,35 @@ TARGETS = {
 }
 
 
+_CHAT = ("/v1/chat/completions", "/chat/completions", "/openai/v1/chat/completions", "/openai/chat/completions")
+_MESSAGES = ("/v1/messages", "/messages", "/anthropic/v1/messages", "/anthropic/messages")
+
+
+@pytest.mark.parametrize(("provider", "other"), [("openai", "/v1/chat/completions"), ("anthropic", "/v1/messages")])
+def test_paths_may_come_without_a_version_or_with_a_name_before_them(provider: str, other: str, tmp_path: Path) -> None:
+    """As clients of other gateways write them: the provider is asked at its own path, translated or not."""
+    body = json.dumps({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    config = tmp_path / "velox.yaml"
+    with RecordingUpstream() as upstream:
+        own = {"name": "u", "provider": provider, "origin": upstream.upstream.url, "key": "none"}
+        config.write_text(json.dumps({"upstreams": [own]}))
+        with VeloxProcess({"VELOX_CONFIG": str(config), "VELOX_WORKERS": "1"}) as velox:
+            for path in (*_CHAT, *_MESSAGES):
+                velox.request("POST", path, body)
+                assert upstream.calls[-1].target == other, path
+            n_calls = len(upstream.calls)
+            for path in ("/messages/count_tokens", "/anthropic/v1/messages/count_tokens"):
+                velox.request("POST", path, body)
+            assert velox.request("GET", "/models").status == 200
+            upstream.wait(lambda: len(upstream.calls) > n_calls or provider == "openai", "tokens are counted")
+        assert {call.target.split("?")[0] for call in upstream.calls} <= {
+            other,
+            "/v1/models",
+            "/v1/messages/count_tokens",
+            "/v1/responses/input_tokens",
+        }
+
+
 @contextlib.contextmanager
 def gateway(folder: Path, way: str) -> Iterator[tuple[VeloxProcess, RecordingUpstream]]:
     """Run one with prices, a limit for the model `own`, and a budget of three of its calls."""

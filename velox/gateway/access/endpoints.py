@@ -50,6 +50,14 @@ _API_KINDS: Final[dict[tuple[bytes, ...], tuple[ApiKind, Dialect]]] = {
     (b"v1", b"messages"): (ApiKind.MESSAGES, Dialect.ANTHROPIC),
     (b"v1", b"messages", b"count_tokens"): (ApiKind.COUNT_MESSAGES, Dialect.ANTHROPIC),
 }
+# The same of Anthropic's where a client leaves its version out, which only a whole path tells: OpenAI's threads have
+# messages, too.
+_UNVERSIONED: Final[dict[tuple[bytes, ...], tuple[ApiKind, Dialect]]] = {
+    (*before, *words[1:]): api
+    for words, api in _API_KINDS.items()
+    if words[0] == b"v1"
+    for before in ((), (b"anthropic",))
+}
 # What a Gemini client asks of a model that the path names; True: the answer is a stream.
 _GOOGLE_CALLS: Final[dict[bytes, tuple[ApiKind, bool]]] = {
     b"generateContent": (ApiKind.GENERATE, False),
@@ -179,6 +187,9 @@ def _not_served(path: bytes) -> str:
 
 def _client_api_of(words: list[bytes]) -> tuple[ApiKind | None, Dialect]:
     """Return which API a path is of; the dialect of errors is known for other paths, too."""
+    whole = _UNVERSIONED.get(tuple(words))
+    if whole is not None:
+        return whole
     for n in (3, 2, 1):
         client_api = _API_KINDS.get(tuple(words[-n:]))
         if client_api is not None:
