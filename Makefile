@@ -21,7 +21,7 @@ MORE := bench/tests tests/canary tests/engine tests/floods tests/fuzz tests/h2sp
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release release-tools helm-tools manifests engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check check-bench test test-core test-guarded test-more test-all test-clients soak-short compiled wheel dist release image release-tools helm-tools manifests engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it (of a real upstream with KEY=yes), keep it running (on a terminal)
 	@VELOX_DEMO_PAYS=$(KEY) $(BIN)/python deploy/demo.py
@@ -190,6 +190,9 @@ $(INSTALLED): requirements.lock requirements-dev.lock pyproject.toml
 
 release: dist release-tools  ## What a release has besides, in dist/: bill of materials, licences, digests; RELEASE_KEY=FILE signs them (docs/releasing.md)
 	PYTHONPATH=.release $(BIN)/python -m deploy.release dist
+
+image: $(INSTALLED)  ## The image as build/image/velox.oci.tar, without Docker: needs root, buildah, skopeo, debootstrap
+	$(BIN)/python -m deploy.image build/image $(ARGS)
 
 lock:  ## Write the lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh

@@ -88,6 +88,7 @@ RUN_BY = {
     "make compiled": ".ci/run: make wheel compiled dist",
     "make wheel": ".ci/run: make wheel compiled dist",
     **dict.fromkeys(commands(ROOT / "docs/kubernetes.md"), CHART),
+    "make image": f"{DEPLOY}::test_stage_that_is_not_needed_is_left_out",
     "make release": RELEASE,
     **dict.fromkeys(commands(ROOT / "docs/releasing.md"), RELEASE),
     "make dist": ".ci/run: make wheel compiled dist",

@@ -14,7 +14,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from deploy.image import needed_stages
 from deploy.sources import PACKAGES
+from velox import __version__
 from velox.settings import load
 from velox.settings.model import VARIABLES
 
@@ -55,6 +57,27 @@ def test_image_runs_as_a_number_under_tini_with_a_health_check() -> None:
     assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 " in found["ENV"]
     assert found["HEALTHCHECK"].endswith(' CMD ["velox", "health"]')
     assert [word for word, _ in instructions()].index("USER") < [word for word, _ in instructions()].index("ENTRYPOINT")
+
+
+def test_image_is_compiled_and_says_what_it_is() -> None:
+    """Its labels have the version of Velox; each stage stands on the one base, which can be another."""
+    arguments = dict(rest.split("=", 1) for word, rest in instructions() if word == "ARG")
+    (labels,) = [rest for word, rest in instructions() if word == "LABEL"]
+    bases = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
+
+    assert (arguments["BUILD"], arguments["VERSION"]) == ("compiled", __version__)
+    names = {word.partition("=")[0].removeprefix("org.opencontainers.image.") for word in shlex.split(labels)}
+    assert names == {"title", "description", "licenses", "version", "revision", "created"}
+    assert set(bases) == {"${BASE}", "${BUILD}"}
+
+
+@pytest.mark.parametrize(("build", "other"), [("plain", "compiled"), ("compiled", "plain")])
+def test_stage_that_is_not_needed_is_left_out(build: str, other: str) -> None:
+    """A builder that runs each stage would compile for an image that has nothing compiled."""
+    text = needed_stages((ROOT / "Dockerfile").read_text(), build)
+
+    assert f"AS {build}\n" in text and f"AS {other}\n" not in text
+    assert "AS wheel\n" in text and "AS build\n" in text and text.endswith('CMD ["serve"]\n')
 
 
 def test_health_checks_are_valid_python() -> None:
@@ -207,7 +230,8 @@ def test_packages_are_the_same_wherever_they_are_installed() -> None:
     assert project["importlinter"]["root_packages"] == names
     assert set(names) <= set(project["mypy"]["packages"])
     copied = [rest for word, rest in instructions() if word == "COPY"]
-    assert all(f"{name} /installed/{name}" in copied and f"{name} {name}" in copied for name in names)
+    # Into the stage that makes the plain wheel, and into the one that makes the compiled.
+    assert [copied.count(f"{name} {name}") for name in names] == [2, 2, 2]
     assert names == list(PACKAGES)
 
 
