@@ -202,7 +202,7 @@ ATTACKERS: Final[Mapping[str, Callable[[int, float], None]]] = {
     "numbers of megabytes": _posts(b'{"model":"attack","messages":%b}' % (b"1" * (20 * MIB))),
     "many bodies at once": _crowd(_chat("a word " * 28_000)),
     "many bodies of small messages at once": _crowd(_conversation(180, "x")),
-    "uploads at once": _crowd(_chat("a word " * (5 * MIB // 7))),
+    "uploads at once": _crowd(_chat("a word " * (2 * MIB // 7))),
     "bodies in chunks of a byte": _bursts(_in_bytes(_chat("x")), 30),
     "requests of many connections": _bursts(_GET, 900),
     "connections that come and leave at once": _bursts(b"", 900),
