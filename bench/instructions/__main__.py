@@ -101,7 +101,7 @@ def compare(all_kept: Sequence[kept.Figures], now: kept.Figures) -> int:
     if before is None:
         print("nothing is kept yet: --accept keeps this count", file=sys.stderr)
         return 1
-    lines = kept.judge(before, now)
+    lines = kept.judge(before, now, all_kept)
     print(table(lines))
     same = before.is_of(now)
     if not same:

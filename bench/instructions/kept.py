@@ -6,7 +6,8 @@ from it. Does not know: how a count is taken (count.py).
     the same interpreter and parts   each count itself, TOLERANCE either way: better is news, too, and is to be kept
     any other                        each count divided by that of the calibration (calibration.py), against the same
                                      quotient of the nearest figures kept, and ELSEWHERE: builds of CPython differ in
-                                     what they make cheap, but not by that much
+                                     what they make cheap, but not by that much. So is a kind that is kept of
+                                     another place alone
 """
 
 from __future__ import annotations
@@ -107,14 +108,15 @@ def nearest(kept: Sequence[Figures], now: Figures) -> Figures | None:
     return next((each for each in kept if each.interpreter.split(" (")[0] == version), kept[0] if kept else None)
 
 
-def judge(kept: Figures, now: Figures) -> tuple[Line, ...]:
-    """Hold each kind against what was kept of it."""
-    same = kept.is_of(now)
-    tolerance = TOLERANCE if same else ELSEWHERE
-    scale = 1.0 if same else kept.instructions[CALIBRATION.name] / now.instructions[CALIBRATION.name]
+def judge(kept: Figures, now: Figures, others: Sequence[Figures] = ()) -> tuple[Line, ...]:
+    """Hold each kind against what was kept of it. others: against whom what was not is held, the first that has it."""
     lines = []
     for name, count in now.instructions.items():
-        before = kept.instructions.get(name, 0)
+        held = kept if name in kept.instructions else next((each for each in others if name in each.instructions), kept)
+        before = held.instructions.get(name, 0)
+        same = held.is_of(now)
+        scale = 1.0 if same else held.instructions[CALIBRATION.name] / now.instructions[CALIBRATION.name]
         change = round(count * scale / before - 1, 6) if before else 0.0
-        lines.append(Line(name, before, count, change, bool(before) and abs(change) <= tolerance))
+        is_kept = bool(before) and abs(change) <= (TOLERANCE if same else ELSEWHERE)
+        lines.append(Line(name, before, count, change, is_kept))
     return tuple(lines)

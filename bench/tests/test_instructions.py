@@ -50,6 +50,15 @@ def test_judge_kind_that_is_not_kept_is_refused() -> None:
     assert [line.is_kept for line in judge(figures(10_000), now)] == [False, True]
 
 
+def test_judge_kind_that_is_kept_elsewhere_only_is_held_against_that() -> None:
+    """Whoever adds a kind has one interpreter; the others guard it from then on, as they guard what they have not."""
+    here, name = "CPython 3.11.2 (main, a)", "new"
+    elsewhere = Figures("CPython 3.11.7 (main, b)", PARTS, {name: 3000, CALIBRATION.name: 2000})
+    for n, is_kept in ((1650, True), (1651, False)):
+        now = Figures(here, PARTS, {name: n, CALIBRATION.name: 1000})
+        assert judge(figures(10_000), now, (figures(10_000), elsewhere))[0].is_kept is is_kept
+
+
 def test_nearest_same_place_else_same_version_else_first() -> None:
     """Figures are held against those of the place that is most alike."""
     first, same = figures(1, interpreter="CPython 3.13.0 (x)"), figures(2, interpreter="CPython 3.11.2 (main, a)")
