@@ -34,7 +34,7 @@ __all__ = ["main", "needed_stages"]
 _PACKAGES: Final = "python3.11,python3.11-venv,python3-pip,ca-certificates"
 _BASE: Final = "localhost/velox-base"
 _IMAGE: Final = "localhost/velox"
-_START_S: Final = 30.0
+_START_S: Final = 60.0
 _STOP_S: Final = 40.0
 # In mount and process namespaces of its own: a tree that nothing can write to but what a container has to write to.
 _CONTAINER: Final = """
