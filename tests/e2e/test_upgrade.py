@@ -110,6 +110,15 @@ def test_u6_nothing_fails_over_upgrades_and_reloads(tmp_path: Path) -> None:
     assert min(load.done[kind] for kind in ("request", "stream", "websocket")) > 5, load.done
 
 
+def test_gateway_ends_with_the_process_that_it_was_started_as(tmp_path: Path) -> None:
+    """Whoever kills that one knows no other: the version that serves drains, and leaves."""
+    with running(tmp_path, {"workers": 1}) as gateway:
+        gateway.upgrade()
+        gateway.wait_alone(1)
+        gateway.velox.signal(signal.SIGKILL)
+        gateway.velox.wait_log(lambda line: "shutdown complete" in line)
+
+
 @pytest.mark.more
 def test_nothing_fails_for_minutes(tmp_path: Path) -> None:
     """The same for long, with 200 requests a second, 100 streams, 20 WebSockets, 10 upgrades and 20 reloads.

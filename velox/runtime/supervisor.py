@@ -49,7 +49,7 @@ from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges
 from velox.runtime.ledger.key_backfill import has_keys, open_keys
 from velox.runtime.on_demand import importing
 from velox.runtime.processes.activation import Activation, ActivationError
-from velox.runtime.processes.anchor import Anchor, adopt_orphans
+from velox.runtime.processes.anchor import Anchor, adopt_orphans, end_with_parent
 from velox.runtime.processes.child_table import Child, ChildTable, Ended
 from velox.runtime.processes.crashes import CrashReports, own_stderr
 from velox.runtime.processes.handover import HandoverError, State
@@ -310,6 +310,8 @@ class Supervisor:
         self._gateway.supervisor_pid = os.getpid()
         self._gateway.started_ns = time.monotonic_ns()
         self._take_signals()
+        if self._anchor is not None:
+            end_with_parent()
         # Now, not when it is ready: with too little memory it may never be.
         for line in shortages(self._settings, open_files_limit(), container_memory()):
             self._logger.warning("%s", line)

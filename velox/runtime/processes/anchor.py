@@ -22,8 +22,9 @@ from typing import Final
 
 from velox.shm.segment import mapped, shared_descriptor
 
-__all__ = ["Anchor", "adopt_orphans"]
+__all__ = ["Anchor", "adopt_orphans", "end_with_parent"]
 
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _NAME: Final = "velox-anchor"
 _PID, _STOPS = 0, 1
@@ -33,6 +34,11 @@ _LOOK_S: Final = 0.1
 def adopt_orphans() -> None:
     """Become the parent of what the children of this process leave behind (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """Get SIGTERM when the parent dies, however it does: whoever killed it means the gateway (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 class Anchor:
