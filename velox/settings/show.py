@@ -235,6 +235,8 @@ def _shown(field: str, value: object) -> str:
             return ",".join(map(str, value)) or "none"
         case frozenset():
             return ",".join(map(str, sorted(value))) or "none"
+        case float() if field.endswith("_percent"):
+            return f"{value:g}%"
         case float():
             return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
         case int() if field == "upstream_concurrency":

@@ -281,10 +281,13 @@ def test_halves_are_those_of_a_reading_from_the_left(parts: list[bytes]) -> None
 def test_long_texts_of_escapes_cost_little(filling: bytes) -> None:
     """A call for each escape took 100 to 200 ms for a megabyte."""
     text = b'"' + filling * (4_000_000 // len(filling)) + HALF + b'"'
-    began = time.thread_time()
-    masked(text)
+    took_s = []
+    for _ in range(3):
+        began = time.thread_time()
+        masked(text)
+        took_s.append(time.thread_time() - began)
 
-    assert time.thread_time() - began < 0.16
+    assert min(took_s) < 0.16
 
 
 @pytest.mark.parametrize(("n", "can_be_masked"), [(10_000, True), (10_001, False)])
