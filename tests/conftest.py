@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.secret_watch import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
@@ -28,6 +29,10 @@ __all__ = [
 for _name in VARIABLES:
     os.environ.pop(_name, None)
 
+
+# A machine that is busy finds nothing wrong: no example has a time limit, and none is slow to make.
+settings.register_profile("velox", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("velox")
 
 # Folders of which `make test` runs what has not the marker `more`.
 USUAL = ("arch", "unit", "migrate", "sockets", "sim", "e2e")
