@@ -45,7 +45,7 @@ test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against rea
 	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 
 # What may be other when it is compiled, and starts no gateway.
-CORE := $(foreach each,gateway net observe policy profiling protocol providers runtime shm,tests/unit/$(each)) \
+CORE := $(foreach each,gateway ledger net observe policy profiling protocol providers runtime shm,tests/unit/$(each)) \
 	tests/unit/deploy/test_compile.py tests/unit/test_cli.py tests/unit/test_memo.py
 
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes

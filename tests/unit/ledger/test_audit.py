@@ -6,10 +6,8 @@ The rules are those of docs/ledger.md, written here a second time. Nothing of ve
 from __future__ import annotations
 
 import csv
-import dataclasses
 import datetime
 import json
-from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.gateway.limits.recorded_calls import CallRecords
+from tests.unit.gateway.limits.test_calls import Attempt
 from velox.cli import main
 from velox.gateway.limits.calls import Answered, CallLog
 from velox.gateway.limits.metering import Usage
@@ -77,14 +76,6 @@ FULL: Final = TokenUsage(
 )  # fmt: skip
 
 
-@dataclasses.dataclass
-class Attempt:
-    may_have_worked: bool = True
-    usage_so_far: Callable[[], TokenUsage | None] | None = None
-
-    def count_call(self, tokens: object, cost_nano: int | None) -> None: ...
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     (tmp_path / "prices.yaml").write_text(PRICES)
@@ -108,7 +99,7 @@ def recorded(folder: Path, config: Path, upstream: str, asked: str, usage: Token
         Estimator().estimate(Endpoint.CHAT, 100, fields),
         path="/v1/chat/completions",
     )
-    attempt = Attempt()
+    attempt = Attempt(may_have_worked=True)
     calls.begin(attempt, upstream, asked)
     calls.end(Answered(attempt, 200, None, True, True, 0, Usage(usage.input, usage.output, True), usage))
     (row,) = csv.DictReader(lines(call_rows(records.calls), "csv", CALL_NAMES))
