@@ -136,6 +136,7 @@ _INHERITED: Final = (
     "net/client/connection:ClientConnection",
     "net/client/http1:Http1Replies",
     "net/client/ingress_state:IngressState",
+    "net/upstream/http1:Http1Connection",
     "policy/queue/concurrency:ConcurrencyLimit",
     "policy/queue/concurrency:FixedLimit",
     "policy/limits/estimate:Estimator",
