@@ -15,7 +15,7 @@ import asyncio
 import enum
 from typing import Final, cast
 
-from velox.errors import VeloxError
+from velox.errors import Reason, VeloxError
 from velox.heads import Headers, RequestHead
 from velox.net import resets
 from velox.net.application import ChunkWriter, ClientExchange, Successor
@@ -454,10 +454,21 @@ class ClientHttp1Connection(Http1Replies):
         return True
 
     def _leave(self) -> None:
-        """End the connection of a client that has left, in its turn."""
+        """End the connection of a client that has left, in its turn.
+
+        A request of it that had no turn yet is not begun; it is recorded as one that its client gave up.
+        """
         if self._exchange is not None:
             self.abort()
-        elif self._transport is not None:
+            return
+        if self._state <= _HEAD and self._request.buffered:
+            try:
+                self._request.head = self._request.read_head()
+                if self._request.head is not None:
+                    self._refuse(VeloxError(Reason.CLIENT_CLOSED, "the client left before its request was begun"))
+            except VeloxError as error:
+                self._refuse(error)
+        if self._transport is not None:
             self._transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -368,6 +368,20 @@ def answered(crowd: Crowd) -> list[int]:
     return [n for n, (_, wire) in enumerate(crowd.each) if wire.sent]
 
 
+@pytest.mark.parametrize("wire", [WIRES[0], WIRES[2]])
+def test_request_whose_client_leaves_before_its_turn_is_recorded_and_not_begun(wire: bytes) -> None:
+    """It went upstream for nobody, or no line of the access log told of it. Each connection is closed."""
+    crowd = Crowd(wire)
+    begun = len(crowd.app.asked)
+    for connection, _ in crowd.each:
+        connection.eof_received()
+    crowd.turns()
+
+    assert 0 < len(crowd.app.asked) == begun < N_AT_ONCE
+    assert crowd.app.refused == [Reason.CLIENT_CLOSED] * (N_AT_ONCE - begun)
+    assert all(wire.is_closing() for _, wire in crowd.each[begun:])
+
+
 def test_requests_sent_ahead_over_many_connections_begin_in_several_turns() -> None:
     crowd = Crowd(WIRES[0] * 3)
     counts = crowd.turns()
