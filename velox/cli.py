@@ -192,19 +192,16 @@ def _health(environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
 
 def _top(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
     """Show what the running gateway does, until q or Ctrl-C. Exit code 1: it is not reached. 2: it can't be asked."""
-    from velox.admin.metrics_call import MetricsError
+    from velox.admin.call import AdminCallError
     from velox.runtime.commands.top import show_top
-    from velox.settings.loading import admin_place
 
-    given = {"VELOX_ADMIN_LISTEN": arguments.admin} if arguments.admin else {}
-    place = admin_place(environ, {**overrides, **given})
-    if place.problems or place.address is None:
-        for line in [str(each) for each in place.problems] or ["VELOX_ADMIN_LISTEN is off: there are no figures"]:
-            print(f"velox top: {line}", file=sys.stderr)
+    place = _admin_place("top", arguments, environ, overrides)
+    if place is None:
         return 2
+    assert place.address is not None, "_admin_place() has looked"
     try:
         show_top(place, place.address, sys.stdout, is_once=arguments.once or not sys.stdout.isatty())
-    except MetricsError as exc:
+    except AdminCallError as exc:
         print(f"velox top: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

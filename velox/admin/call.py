@@ -1,7 +1,7 @@
 """A connection to the admin listener of a running gateway, for commands.
 
-Knows: TCP, TLS and unix sockets. Does not know: what is asked (reload_call.py, health_call.py), or where the listener
-is (settings/loading.py).
+Knows: TCP, TLS and unix sockets, the token, and why there may be no answer. Does not know: what is asked
+(reload_call.py, health_call.py), or where the listener is (settings/loading.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ import socket
 import ssl
 from typing import Final
 
-from velox.types import Address
+from velox.types import Address, Secret
 
-__all__ = ["AdminConnection", "anyone", "only"]
+__all__ = ["ASKS", "ELSEWHERE", "AdminCallError", "AdminCaller", "AdminConnection", "anyone", "only", "why_unreached"]
+
+ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE as the gateway has it"
+ELSEWHERE: Final = "if its admin listener is elsewhere, give --config, VELOX_CONFIG or --admin as the gateway has it"
+_MOST_BYTES: Final = 64 * 2**20
+
+
+class AdminCallError(Exception):
+    """The listener could not be asked; the message says why, and what to do."""
 
 
 def anyone() -> ssl.SSLContext:
@@ -54,3 +62,38 @@ class AdminConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self._timeout_s)
         self.sock.connect(self._address.path)
+
+
+class AdminCaller:
+    """Asks a listener as its operator. cert: file with the certificate that it shows; None: it has no TLS.
+
+    Raises AdminCallError for a file that can't be read.
+    """
+
+    def __init__(self, address: Address, token: Secret | None, cert: str | None, timeout_s: float) -> None:
+        try:
+            context = None if cert is None else only(cert)
+        except OSError as exc:
+            raise AdminCallError(f"VELOX_ADMIN_TLS_CERT is {cert!r}: it can't be read ({exc.strerror})") from exc
+        self._address: Final = address
+        self._connection: Final = AdminConnection(address, context, timeout_s)
+        self._headers: Final = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
+
+    def ask(self, method: str, path: str) -> tuple[int, bytes]:
+        """Send a request without a body; return status and body of its answer. Raises AdminCallError."""
+        try:
+            self._connection.request(method, path, headers=self._headers)
+            reply = self._connection.getresponse()
+            return reply.status, reply.read(_MOST_BYTES)
+        except (OSError, http.client.HTTPException) as exc:
+            why = why_unreached(exc)
+            raise AdminCallError(f"the gateway can't be reached at {self._address} ({why}); {ELSEWHERE}") from exc
+
+    def close(self) -> None:
+        """Close the connection. The next request makes another one."""
+        self._connection.close()
+
+
+def why_unreached(exc: OSError | http.client.HTTPException) -> str:
+    """Return what is said of a request that got no answer."""
+    return exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__

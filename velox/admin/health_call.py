@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 from typing import Final
 
-from velox.admin.call import AdminConnection, anyone
+from velox.admin.call import AdminConnection, anyone, why_unreached
 from velox.types import Address
 
 __all__ = ["call_health"]
@@ -30,9 +30,8 @@ def call_health(address: Address, *, has_tls: bool = False) -> str:
         status = reply.status
         reply.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as exc:
-        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
         elsewhere = "if its admin listener is elsewhere, set VELOX_CONFIG or VELOX_ADMIN_LISTEN as the gateway has it"
-        return f"the gateway can't be reached at {address} ({why}); {elsewhere}"
+        return f"the gateway can't be reached at {address} ({why_unreached(exc)}); {elsewhere}"
     finally:
         connection.close()
     return "" if status == 200 else f"the gateway at {address} says {status}"

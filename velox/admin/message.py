@@ -18,10 +18,25 @@ from typing import Final, Self
 from velox.heads import Headers, RequestHead
 from velox.protocol.heads.own_names import is_own
 
-__all__ = ["HTML", "TEXT", "AdminRequest", "RefusalError", "Reply", "escaped", "read_request", "reply_headers"]
+__all__ = [
+    "HTML",
+    "HTML_POLICY",
+    "TEXT",
+    "AdminRequest",
+    "RefusalError",
+    "Reply",
+    "escaped",
+    "read_request",
+    "reply_headers",
+]
 
 TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
+# The header Content-Security-Policy of pages without scripts, whose style is in the page (CSP Level 3).
+HTML_POLICY: Final = (
+    "Content-Security-Policy",
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+)
 
 # What is done at these, by POST only.
 _ACTIONS: Final = frozenset({"/reload", "/upgrade", "/sign-in", "/sign-out", "/playground"})

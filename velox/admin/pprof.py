@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
-from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply, escaped
+from velox.admin.message import HTML, HTML_POLICY, TEXT, AdminRequest, RefusalError, Reply, escaped
 from velox.build import DESCRIPTION
 from velox.profiling.samples import Profile
 
@@ -32,9 +32,6 @@ _HZ: Final = range(1, 501)
 _PAGE: Final = Path(__file__).with_name("index.html").read_text("utf-8").replace("{version}", DESCRIPTION)
 _PROFILES: Final = re.sub("<!-- .* -->\n", "", _PAGE)
 _INDEX: Final = re.sub("(?s)<!-- with profiles -->.*<!-- end -->\n", "", _PAGE)
-_HTML_POLICY: Final = (
-    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 _CONTENT_TYPES: Final = {"pprof": "application/octet-stream", "folded": TEXT}
@@ -141,4 +138,4 @@ def index_page(
     lines = "".join(f"<li>{escaped(problem)}" for problem in problems)
     page = page.replace("{session}", session)
     page = page.replace("{problems}", f"<h2>Not as it should be</h2>\n<ul>{lines}</ul>" if lines else "")
-    return Reply(200, page.encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))
+    return Reply(200, page.encode(), HTML, (HTML_POLICY,))

@@ -18,6 +18,7 @@ from typing import Final
 import orjson
 
 from velox.admin.message import AdminRequest, RefusalError, Reply
+from velox.admin.supervisor_answers import SupervisorAnswers
 from velox.shm.segment import Segment
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus, WorkerState, serving
@@ -80,9 +81,8 @@ class ReloadPage:
     def __init__(self, segment: Segment, answers: ReloadAnswers, wake: Callable[[], None]) -> None:
         self._segment: Final = segment
         self._status: Final = GatewayStatus(segment)
-        self._answers: Final = answers
+        self._answers: Final = SupervisorAnswers(answers.read_new)
         self._wake: Final = wake
-        self._last: ReloadAnswer | None = None
         self._n_waiting = 0
 
     def __repr__(self) -> str:
@@ -124,17 +124,11 @@ class ReloadPage:
             self._status.reloads_forced = wanted
         self._status.reloads_asked = wanted
         self._wake()
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                while True:
-                    if self._status.draining:
-                        raise RefusalError(503, "the gateway is draining: it reads nothing any more")
-                    self._last = self._answers.read_new() or self._last
-                    if self._last is not None and self._last.upto >= wanted:
-                        return self._last
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError as exc:
-            raise RefusalError(504, "the supervisor has not answered in time; its log says more") from exc
+        return await self._answers.wait(wanted, ANSWER_S, self._refuse_draining)
+
+    def _refuse_draining(self) -> None:
+        if self._status.draining:
+            raise RefusalError(503, "the gateway is draining: it reads nothing any more")
 
     async def _followed(self, number: int) -> list[str]:
         """Wait until all workers that serve work with a configuration; return those that do not by then."""

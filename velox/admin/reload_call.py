@@ -6,24 +6,23 @@ Knows: the request, and how the answer is shown to a person. Does not know: wher
 
 from __future__ import annotations
 
-import http.client
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from velox.admin.call import AdminConnection, only
+from velox.admin.call import ASKS, ELSEWHERE, AdminCaller, AdminCallError
 from velox.admin.reload import ANSWER_S
 from velox.types import Address, Secret
 
-__all__ = ["ReloadOutcome", "call_reload", "no_velox", "post", "refused"]
+__all__ = ["ReloadOutcome", "ask_supervisor", "call_reload"]
 
 # The page answers before that.
 _TIMEOUT_S: Final = ANSWER_S + 10.0
-_MOST_BYTES: Final = 32 * 2**20
-_ELSEWHERE: Final = "if its admin listener is elsewhere, give --config, VELOX_CONFIG or --admin as the gateway has it"
-_ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE as the gateway has it"
+# 503: it leaves; 429, 504: later. Of all else nothing here can be asked.
+_LATER: Final = frozenset({429, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,51 +41,39 @@ def call_reload(
     cert: file with the certificate that the listener shows; None: it has no TLS. force: also where the new
     configuration lost much (settings/losses.py).
     """
-    reply = post(address, token, cert, "/reload?force=true" if force else "/reload", _TIMEOUT_S)
-    if isinstance(reply, ReloadOutcome):
-        return reply
-    status, body = reply
+    path = "/reload?force=true" if force else "/reload"
+    return ask_supervisor(address, token, cert, path, _TIMEOUT_S, _outcome)
+
+
+def ask_supervisor(
+    address: Address,
+    token: Secret | None,
+    cert: str | None,
+    path: str,
+    timeout_s: float,
+    outcome: Callable[[dict[str, Any]], ReloadOutcome],
+    *,
+    later: Collection[int] = _LATER,
+) -> ReloadOutcome:
+    """Send a POST, and wait for what the supervisor answers.
+
+    outcome: what is said of an answer of 200 or 422. later: statuses by which the gateway refuses for the moment.
+    """
+    try:
+        with contextlib.closing(AdminCaller(address, token, cert, timeout_s)) as caller:
+            status, body = caller.ask("POST", path)
+    except AdminCallError as exc:
+        return ReloadOutcome(2, (str(exc),))
     if status in (200, 422):
         try:
-            return _outcome(orjson.loads(body))
+            return outcome(orjson.loads(body))
         except (ValueError, TypeError, LookupError, AttributeError):
-            return no_velox(address)
-    return refused(address, status, body)
-
-
-def post(
-    address: Address, token: Secret | None, cert: str | None, path: str, timeout_s: float
-) -> tuple[int, bytes] | ReloadOutcome:
-    """Send a request without a body; return the status and the body of the answer, or why there is none."""
-    try:
-        connection = AdminConnection(address, None if cert is None else only(cert), timeout_s)
-    except OSError as exc:
-        return ReloadOutcome(2, (f"VELOX_ADMIN_TLS_CERT is {cert!r}: it can't be read ({exc.strerror})",))
-    headers = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
-    try:
-        connection.request("POST", path, headers=headers)
-        reply = connection.getresponse()
-        return reply.status, reply.read(_MOST_BYTES)
-    except (OSError, http.client.HTTPException) as exc:
-        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
-        return ReloadOutcome(2, (f"the gateway can't be reached at {address} ({why}); {_ELSEWHERE}",))
-    finally:
-        connection.close()
-
-
-def no_velox(address: Address) -> ReloadOutcome:
-    """Return what is said of an answer that no gateway gives."""
-    return ReloadOutcome(2, (f"what answers at {address} is no admin listener of Velox; {_ELSEWHERE}",))
-
-
-def refused(address: Address, status: int, body: bytes) -> ReloadOutcome:
-    """Return what is said of an answer that is none to the question."""
+            return ReloadOutcome(2, (f"what answers at {address} is no admin listener of Velox; {ELSEWHERE}",))
     if status == 401:
-        return ReloadOutcome(2, (f"the gateway at {address} was not asked: {_ASKS}",))
+        return ReloadOutcome(2, (f"the gateway at {address} was not asked: {ASKS}",))
     said = body.decode("utf-8", "replace").strip().splitlines()
     what = said[0] if said and said[0].isprintable() else "no reason is given"
-    # 503: it leaves; 429, 504: later. Of all else nothing here can be asked for a reload.
-    return ReloadOutcome(1 if status in (429, 503, 504) else 2, (f"the gateway at {address} says {status}: {what}",))
+    return ReloadOutcome(1 if status in later else 2, (f"the gateway at {address} says {status}: {what}",))
 
 
 def _outcome(answer: dict[str, Any]) -> ReloadOutcome:

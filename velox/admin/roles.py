@@ -6,12 +6,11 @@ Knows: tokens by their digests, roles, cookies, pages that need none. Does not k
 from __future__ import annotations
 
 import enum
-import hashlib
 import hmac
 from typing import Final
 
 from velox.admin.message import AdminRequest, RefusalError
-from velox.admin.sessions import Session, Sessions
+from velox.admin.sessions import Session, Sessions, digest_of
 
 __all__ = ["CSRF_HEADER", "OPEN_FILES", "OPEN_PAGES", "Role", "TokenCheck", "bearer_of", "cookie_name", "cookie_of"]
 
@@ -51,8 +50,8 @@ class TokenCheck:
 
     def __init__(self, token: str | None, viewer: str | None, sessions: Sessions) -> None:
         self._sessions: Final = sessions
-        self._digest: Final = None if token is None else _digest(token)
-        self._viewer: Final = None if viewer is None else _digest(viewer)
+        self._digest: Final = None if token is None else digest_of(token)
+        self._viewer: Final = None if viewer is None else digest_of(viewer)
 
     def __repr__(self) -> str:
         return f"<TokenCheck open={self._digest is None}>"
@@ -71,7 +70,7 @@ class TokenCheck:
             return Role.OPEN
         token = bearer_of(request)
         if token:
-            return self._role(_digest(token))
+            return self._role(digest_of(token))
         session = self.session_of(request)
         if session is None:
             return None
@@ -86,7 +85,7 @@ class TokenCheck:
 
     def sign_in(self, token: str) -> str | None:
         """Begin a session of who shows a token; return its identifier, None if the token is wrong."""
-        digest = _digest(token)
+        digest = digest_of(token)
         return None if self._role(digest) is None else self._sessions.begin(digest)
 
     def sign_out(self, request: AdminRequest) -> None:
@@ -145,7 +144,3 @@ def bearer_of(request: AdminRequest) -> str:
     if scheme.lower() == "bearer":
         return token.strip()
     return request.headers.get("x-api-key", "").strip()  # one of the providers for Terraform
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("latin-1")).digest()

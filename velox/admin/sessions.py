@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["LIFETIME_S", "Session", "Sessions"]
+__all__ = ["LIFETIME_S", "Session", "Sessions", "digest_of"]
 
 LIFETIME_S: Final = 12 * 3600
 _MOST: Final = 64
@@ -34,7 +34,7 @@ class Session(NamedTuple):
 
     def allows(self, csrf: str) -> bool:
         """Tell whether a change comes from one of its pages."""
-        return hmac.compare_digest(self.csrf.encode(), csrf.encode("latin-1", "replace"))
+        return hmac.compare_digest(digest_of(self.csrf), digest_of(csrf))
 
 
 class Sessions:
@@ -55,18 +55,19 @@ class Sessions:
         while len(self._sessions) >= _MOST:
             del self._sessions[next(iter(self._sessions))]
         identifier = secrets.token_urlsafe(32)
-        self._sessions[_digest(identifier)] = Session(token, secrets.token_urlsafe(32), now_s + LIFETIME_S)
+        self._sessions[digest_of(identifier)] = Session(token, secrets.token_urlsafe(32), now_s + LIFETIME_S)
         return identifier
 
     def find(self, identifier: str) -> Session | None:
         """Return the session with this identifier; None if it has ended or there was none."""
-        session = self._sessions.get(_digest(identifier))
+        session = self._sessions.get(digest_of(identifier))
         return session if session is not None and session.end_s > self._now_s() else None
 
     def end(self, identifier: str) -> None:
         """End a session; nothing happens where there is none."""
-        self._sessions.pop(_digest(identifier), None)
+        self._sessions.pop(digest_of(identifier), None)
 
 
-def _digest(identifier: str) -> bytes:
-    return hashlib.sha256(identifier.encode("latin-1", "replace")).digest()
+def digest_of(secret: str) -> bytes:
+    """Return what is kept and compared in place of an identifier or a token, whatever was sent as one."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

@@ -20,16 +20,13 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from velox.admin.message import HTML, AdminRequest, RefusalError, Reply
+from velox.admin.message import HTML, HTML_POLICY, AdminRequest, RefusalError, Reply
 from velox.admin.roles import TokenCheck, cookie_name
 from velox.admin.sessions import LIFETIME_S
 
 __all__ = ["SignIn", "wants_html"]
 
 _FORM: Final = Path(__file__).with_name("sign_in.html").read_text("utf-8")
-_POLICY: Final = (
-    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 _WRONG: Final = '<p role="alert">This is neither the admin token nor the viewer token of this gateway.</p>'
 _SIGN_OUT: Final = (
     '<form method="post" action="/sign-out"><input type="hidden" name="csrf" value="{csrf}">'
@@ -51,7 +48,7 @@ class SignIn:
     def form(self, status: int, notice: str = "") -> Reply:
         """Return the form. notice: HTML that stands above the field."""
         page = _FORM.replace("{notice}", notice)
-        return Reply(status, page.encode(), HTML, (("Content-Security-Policy", _POLICY),))
+        return Reply(status, page.encode(), HTML, (HTML_POLICY,))
 
     def sign_out_form(self, request: AdminRequest) -> str:
         """Return the HTML by which the browser's session is ended; "" where it has none."""

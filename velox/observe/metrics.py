@@ -19,6 +19,7 @@ from atomicshm import AtomicView
 
 from velox import outcomes
 from velox.errors import Reason
+from velox.memo import Memo
 from velox.observe import call_series, genai, series
 from velox.observe.series import Family
 from velox.shm.segment import CELL_BYTES, atomic_view
@@ -68,7 +69,7 @@ _INFLIGHT: Final = series.INFLIGHT.first
 _CONNECTIONS: Final = series.CONNECTIONS.first
 _HTTP2_CONNECTIONS: Final = series.HTTP2_CONNECTIONS.first
 # Of the series by route, upstream and model.
-_MOST_KINDS: Final = 4096
+_MOST_KINDS: Final = 2048
 _N_LABELS: Final = 5  # beside those of the caller
 _MODEL: Final = 4  # its place among them
 _CALL_DURATION_NS: Final = genai.DURATION_NS
@@ -416,7 +417,7 @@ class CallSeries:
         self._most_models: Final = most_models
         self._by_team: Final = by_team
         self._by_key: Final = by_key
-        self._kinds: Final[list[dict[tuple[str, ...], CallRow]]] = [{} for _ in range(2 * len(Endpoint))]
+        self._kinds: Final[list[Memo[tuple[str, ...], CallRow]]] = [Memo(_MOST_KINDS) for _ in range(2 * len(Endpoint))]
         self._models: Final[set[str]] = set()
         self._seen: Final = [0] * block.table.blocks
         rest_at = block.row((call_series.OTHER,) * _N_LABELS)  # of all that find no room: made while there is some
@@ -438,12 +439,8 @@ class CallSeries:
         key: tuple[str, ...] = kind
         if self._by_team or self._by_key:
             key = (*kind, caller.terms.team if self._by_team else "", caller.name if self._by_key else "")
-        found = kinds.get(key)
-        if found is None:
-            if len(kinds) >= _MOST_KINDS:
-                kinds.clear()
-            found = kinds[key] = self._made(endpoint, key, is_stream=is_stream)
-        return found
+        found = kinds.get(key) or kinds.find(key)
+        return kinds.put(key, self._made(endpoint, key, is_stream=is_stream)) if found is None else found
 
     def _made(self, endpoint: Endpoint, key: tuple[str, ...], *, is_stream: bool) -> CallRow:
         route, upstream, model, *caller = key

@@ -23,8 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from velox.admin.upgrades.page import UpgradeAnswer, UpgradeAnswers
+from velox.admin.upgrades.page import ANSWER_BYTES, UpgradeAnswer, UpgradeAnswers
 from velox.runtime.processes.handover import VARIABLE, HandoverSocket, Kind, Message, State
+from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
 
 __all__ = ["Taken", "Upgrade", "UpgradeError", "own_command", "start_detached"]
@@ -129,7 +130,7 @@ class Upgrade:
         environ: Mapping[str, str],
         start: Callable[[Sequence[str], Mapping[str, str], Sequence[int], int], int] = start_detached,
     ) -> None:
-        self.answers: Final = UpgradeAnswers()
+        self.answers: Final[UpgradeAnswers] = SharedSnapshot(ANSWER_BYTES)
         self._status: Final = status
         self._logger: Final = logger
         self._timeout_s: Final = timeout_s

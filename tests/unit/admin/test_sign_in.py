@@ -111,7 +111,7 @@ def test_session_opens_pages_until_its_end() -> None:
 
 def test_wrong_token_gets_the_form_again() -> None:
     """No cookie, and no word of what was written."""
-    for token in ("", "wrong-token", f"{TOKEN}x", "<script>", "\u00e9"):
+    for token in ("", "wrong-token", f"{TOKEN}x", "<script>", "\u00e9", "\u20ac", "\U0001f600"):
         browser = Browser()
         reply = browser.sign_in(token)
         assert reply.status == 401 and not browser.cookie

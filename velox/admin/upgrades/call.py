@@ -8,31 +8,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import orjson
-
-from velox.admin.reload_call import ReloadOutcome, no_velox, post, refused
+from velox.admin.reload_call import ReloadOutcome, ask_supervisor
 from velox.types import Address, Secret
 
 __all__ = ["call_upgrade"]
 
 # The gateway answers when VELOX_UPGRADE_TIMEOUT is over, which this command may not know.
 _TIMEOUT_S: Final = 3700.0
-_CONFLICT: Final = 409
+# 409: there is one already.
+_LATER: Final = frozenset({409, 429, 503, 504})
 
 
 def call_upgrade(address: Address, token: Secret | None, cert: str | None = None) -> ReloadOutcome:
     """Ask, wait, and say what came of it. cert: file with the certificate that the listener shows; None: no TLS."""
-    reply = post(address, token, cert, "/upgrade", _TIMEOUT_S)
-    if isinstance(reply, ReloadOutcome):
-        return reply
-    status, body = reply
-    if status in (200, 422):
-        try:
-            return _outcome(orjson.loads(body))
-        except (ValueError, TypeError, LookupError, AttributeError):
-            return no_velox(address)
-    outcome = refused(address, status, body)
-    return ReloadOutcome(1, outcome.lines) if status == _CONFLICT else outcome
+    return ask_supervisor(address, token, cert, "/upgrade", _TIMEOUT_S, _outcome, later=_LATER)
 
 
 def _outcome(answer: dict[str, Any]) -> ReloadOutcome:

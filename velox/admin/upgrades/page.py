@@ -6,22 +6,22 @@ started, or what it takes over (runtime/upgrade.py).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import orjson
 
 from velox.admin.message import AdminRequest, RefusalError, Reply
+from velox.admin.supervisor_answers import SupervisorAnswers
 from velox.shm.segment import Segment
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
 
-__all__ = ["UpgradeAnswer", "UpgradeAnswers", "UpgradePage"]
+__all__ = ["ANSWER_BYTES", "UpgradeAnswer", "UpgradeAnswers", "UpgradePage"]
 
-_LOOK_S: Final = 0.05
-_ANSWER_BYTES: Final = 2**20
+# Of the longest answer, in the memory that the supervisor publishes it in.
+ANSWER_BYTES: Final = 2**20
 # Beyond the time that the next version has to get ready.
 _GRACE_S: Final = 10.0
 
@@ -40,22 +40,8 @@ class UpgradeAnswer:
     lost: tuple[str, ...] = ()
 
 
-class UpgradeAnswers:
-    """The supervisor's last answer. Made before the admin process is forked."""
-
-    def __init__(self) -> None:
-        self._snapshot: Final[SharedSnapshot[UpgradeAnswer]] = SharedSnapshot(_ANSWER_BYTES)
-
-    def __repr__(self) -> str:
-        return f"<UpgradeAnswers {self._snapshot!r}>"
-
-    def publish(self, answer: UpgradeAnswer) -> None:
-        """Answer all requests up to `answer.upto`. For the supervisor."""
-        self._snapshot.publish(answer)
-
-    def read_new(self) -> UpgradeAnswer | None:
-        """Return an answer that was not read yet. For the admin process."""
-        return self._snapshot.read_new()
+# The supervisor's last one. Made before the admin process is forked.
+UpgradeAnswers: TypeAlias = SharedSnapshot[UpgradeAnswer]
 
 
 class UpgradePage:
@@ -63,10 +49,9 @@ class UpgradePage:
 
     def __init__(self, segment: Segment, answers: UpgradeAnswers, timeout_s: float, wake: Callable[[], None]) -> None:
         self._status: Final = GatewayStatus(segment)
-        self._answers: Final = answers
+        self._answers: Final = SupervisorAnswers(answers.read_new)
         self._timeout_s: Final = timeout_s + _GRACE_S
         self._wake: Final = wake
-        self._last: UpgradeAnswer | None = None
         self._is_asking = False
 
     def __repr__(self) -> str:
@@ -102,12 +87,4 @@ class UpgradePage:
         wanted = self._status.upgrades_asked + 1
         self._status.upgrades_asked = wanted
         self._wake()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                while True:
-                    self._last = self._answers.read_new() or self._last
-                    if self._last is not None and self._last.upto >= wanted:
-                        return self._last
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError as exc:
-            raise RefusalError(504, "the supervisor has not answered in time; its log says more") from exc
+        return await self._answers.wait(wanted, self._timeout_s)

@@ -6,23 +6,20 @@ token (settings/loading.py).
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from velox.admin.call import AdminConnection, only
+from velox.admin.call import ASKS, ELSEWHERE, AdminCaller, AdminCallError
 from velox.ledger.report import lines
 from velox.types import Address, Secret
 
 __all__ = ["Told", "call_budgets"]
 
 _TIMEOUT_S: Final = 10.0
-_MOST_BYTES: Final = 16 * 2**20
 _PAGE: Final = 1000
-_ELSEWHERE: Final = "if its admin listener is elsewhere, give --config, VELOX_CONFIG or --admin as the gateway has it"
-_ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE as the gateway has it"
 _STATES: Final[Mapping[str, str]] = {
     "known": "",
     "unread": "what was spent before the start is not known",
@@ -37,12 +34,8 @@ class Told(NamedTuple):
     lines: list[str]
 
 
-class _CallError(Exception):
-    """The gateway could not be asked, or refuses. code: of the command."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code: Final = code
+class _NoBudgetsError(Exception):
+    """The gateway answers that it has none."""
 
 
 def call_budgets(
@@ -50,15 +43,12 @@ def call_budgets(
 ) -> Told:
     """Ask for all budgets, and say what is left. cert: as the listener shows; None: no TLS. asked: scope and name."""
     try:
-        connection = AdminConnection(address, None if cert is None else only(cert), _TIMEOUT_S)
-    except OSError as exc:
-        return Told(2, [f"VELOX_ADMIN_TLS_CERT is {cert!r}: it can't be read ({exc.strerror})"])
-    try:
-        found = _all(connection, address, token, asked)
-    except _CallError as exc:
-        return Told(exc.code, [str(exc)])
-    finally:
-        connection.close()
+        with contextlib.closing(AdminCaller(address, token, cert, _TIMEOUT_S)) as caller:
+            found = _all(caller, address, asked)
+    except AdminCallError as exc:
+        return Told(2, [str(exc)])
+    except _NoBudgetsError as exc:
+        return Told(1, [str(exc)])
     if as_json:
         return Told(0, [json.dumps(found, indent=2)])
     if not found:
@@ -66,34 +56,23 @@ def call_budgets(
     return Told(0, list(lines(map(_row, found), "table")))
 
 
-def _all(
-    connection: AdminConnection, address: Address, token: Secret | None, asked: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    headers = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
+def _all(caller: AdminCaller, address: Address, asked: Mapping[str, str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     cursor: str | None = ""
     while cursor is not None:
         query = {**asked, "limit": str(_PAGE), **({"cursor": cursor} if cursor else {})}
-        try:
-            connection.request("GET", f"/api/v1/budgets?{urlencode(query)}", headers=headers)
-            reply = connection.getresponse()
-            status, body = reply.status, reply.read(_MOST_BYTES)
-        except (OSError, http.client.HTTPException) as exc:
-            why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
-            raise _CallError(2, f"the gateway can't be reached at {address} ({why}); {_ELSEWHERE}") from None
+        status, body = caller.ask("GET", f"/api/v1/budgets?{urlencode(query)}")
         if status in (401, 403):
-            raise _CallError(2, f"the gateway at {address} was not asked: {_ASKS}")
+            raise AdminCallError(f"the gateway at {address} was not asked: {ASKS}")
         try:
             page = json.loads(body)
             if status != 200:
-                raise _CallError(1, f"the gateway at {address} says: {page['error']['message']}")
+                raise _NoBudgetsError(f"the gateway at {address} says: {page['error']['message']}")
             found += page["data"]
             cursor = page["cursor"]
         except (ValueError, TypeError, LookupError):
-            what = (
-                f"what answers at {address} is no admin listener of Velox, or has no budgets ({status}); {_ELSEWHERE}"
-            )
-            raise _CallError(2, what) from None
+            what = f"what answers at {address} is no admin listener of Velox, or has no budgets ({status}); {ELSEWHERE}"
+            raise AdminCallError(what) from None
     return found
 
 

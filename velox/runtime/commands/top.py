@@ -1,17 +1,18 @@
 """What `velox top` shows: a screen of a running gateway, drawn once a second.
 
-Knows: which figures are shown, and how. Does not know: how they are asked for (admin/metrics_call.py), or the terminal
+Knows: which figures are shown, and how. Does not know: how they are asked for (admin/call.py), or the terminal
 (terminal.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TextIO
 
-from velox.admin.metrics_call import read_metrics
+from velox.admin.call import ASKS, AdminCaller, AdminCallError
 from velox.runtime.commands.figures import Reading, grown_by, parse_figures, quantile_between
 from velox.runtime.commands.terminal import Terminal
 from velox.settings.loading import AdminPlace
@@ -20,6 +21,7 @@ from velox.types import Address
 __all__ = ["History", "Look", "screen", "show_top"]
 
 _PAUSE_S: Final = 1.0
+_TIMEOUT_S: Final = 10.0
 
 # Quantiles are of the last seconds, failures of the last minutes.
 _WINDOW_S: Final = 15.0
@@ -73,11 +75,15 @@ class History:
 
 
 def show_top(place: AdminPlace, address: Address, out: TextIO, *, is_once: bool) -> None:
-    """Draw screens on a terminal until somebody leaves; is_once: write one, of two readings. Raises MetricsError."""
+    """Draw screens on a terminal until somebody leaves; is_once: write one, of two readings. Raises AdminCallError."""
     history = History()
 
     def look() -> None:
-        history.add(parse_figures(read_metrics(address, place.token, place.cert), time.monotonic()))
+        with contextlib.closing(AdminCaller(address, place.token, place.cert, _TIMEOUT_S)) as caller:
+            status, body = caller.ask("GET", "/metrics")
+        if status != 200:
+            raise AdminCallError(ASKS if status == 401 else f"the gateway at {address} says {status}")
+        history.add(parse_figures(body.decode("utf-8", "replace"), time.monotonic()))
 
     look()
     if is_once:
