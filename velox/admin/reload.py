@@ -127,6 +127,8 @@ class ReloadPage:
         return await self._answers.wait(wanted, ANSWER_S, self._refuse_draining)
 
     def _refuse_draining(self) -> None:
+        if self._status.is_handed_over:
+            raise RefusalError(503, "the gateway was just upgraded: ask again", (("Retry-After", "1"),))
         if self._status.draining:
             raise RefusalError(503, "the gateway is draining: it reads nothing any more")
 

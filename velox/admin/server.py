@@ -27,6 +27,7 @@ import uvloop
 
 from velox.admin.app import AdminApp
 from velox.admin.message import AdminRequest, RefusalError, Reply, read_request, reply_headers
+from velox.admin.supervisor_answers import BEAT_S
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers, RequestHead
 from velox.net.application import Client, ClientTimeouts
@@ -48,7 +49,6 @@ _BODY_TIMEOUT_S: Final = 10.0
 _WRITE_TIMEOUT_S: Final = 30.0
 # Longer than what Prometheus and most clients wait between two requests.
 _IDLE_S: Final = 75.0
-_BEAT_S: Final = 0.25
 _MIN_RATE_BYTES: Final = 1024
 # What a client has not taken of a reply waits here, and not in its connection, but for one such piece.
 _PIECE_BYTES: Final = 64 * 1024
@@ -251,31 +251,41 @@ def _is_from_here(client: Client) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-def run(sock: socket.socket, app: AdminApp, beat: Callable[[], None] = lambda: None) -> None:
+def run(
+    sock: socket.socket,
+    app: AdminApp,
+    beat: Callable[[], None] = lambda: None,
+    is_handed_over: Callable[[], bool] = lambda: False,
+) -> None:
     """Serve on a listening socket until SIGTERM, then return at once; running profiles are given up.
 
-    beat: called four times a second, as long as the loop runs.
+    beat: called four times a second (BEAT_S), as long as the loop runs. is_handed_over: asked after that; once True, no
+    more is accepted: the next version does, on the same socket.
 
     SIGINT is ignored: Ctrl-C reaches the whole process group, and probes must be answered while workers drain.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(sock, app, beat))
+        runner.run(_serve(sock, app, beat, is_handed_over))
 
 
-async def _serve(sock: socket.socket, app: AdminApp, beat: Callable[[], None]) -> None:
+async def _serve(
+    sock: socket.socket, app: AdminApp, beat: Callable[[], None], is_handed_over: Callable[[], bool]
+) -> None:
     must_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, must_stop.set)
     server = AdminServer(app, loop, operations_logger(sys.stderr))
 
     def tick() -> None:
-        loop.call_later(_BEAT_S, tick)
+        loop.call_later(BEAT_S, tick)
         beat()
+        if is_handed_over():
+            listening.close()
         server.sweep()
 
-    tick()
     listening = await server.listen(sock)
+    tick()
     await must_stop.wait()
     listening.close()
     server.stop()

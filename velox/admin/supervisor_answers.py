@@ -13,9 +13,11 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from velox.admin.message import RefusalError
 
-__all__ = ["Numbered", "SupervisorAnswers"]
+__all__ = ["BEAT_S", "LOOK_S", "Numbered", "SupervisorAnswers"]
 
-_LOOK_S: Final = 0.05
+# How often the admin process looks whether the supervisor has said something: always, and while it waits for that.
+BEAT_S: Final = 0.25
+LOOK_S: Final = 0.05
 
 
 class Numbered(Protocol):
@@ -50,6 +52,6 @@ class SupervisorAnswers(Generic[A]):
                     self._last = self._read_new() or self._last
                     if self._last is not None and self._last.upto >= wanted:
                         return self._last
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(LOOK_S)
         except TimeoutError as exc:
             raise RefusalError(504, "the supervisor has not answered in time; its log says more") from exc

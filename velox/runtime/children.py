@@ -323,7 +323,7 @@ def admin(
         address=listeners.url.partition(",")[0],
         playground=_playground(listeners.url.partition(",")[0], settings.tls_cert_file),
     )
-    admin_server.run(sock, app, beat)
+    admin_server.run(sock, app, beat, lambda: status.is_handed_over)
     return 0
 
 

@@ -146,7 +146,7 @@ _WARM_S: Final = 3.0
 # After the drain window, what a worker gets to tell its clients and leave.
 _LEAVE_GRACE_S: Final = 1.0
 # After an upgrade: until the admin process ends, whose page answers who asked for it.
-_ADMIN_ENDS_S: Final = 1.0
+_ADMIN_ENDS_S: Final = 2.0
 # What the other processes get to leave when all workers have: the lease manager gives back what it holds.
 _LEAVE_LAST_S: Final = 3.0
 
@@ -816,8 +816,8 @@ class Supervisor:
 
     @property
     def _has_told(self) -> bool:
-        """True unless the next version waits for the ledger or the lease manager to end."""
-        return not self._upgrade.is_done or self._is_alone_told
+        """True unless the next version waits for the ledger or the lease manager to end, or somebody for an answer."""
+        return not self._upgrade.is_done or (self._is_alone_told and self._admin_child is None)
 
     def _leave(self) -> None:
         self._children.stop(_LEAVE_LAST_S)

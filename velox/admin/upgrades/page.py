@@ -6,6 +6,7 @@ started, or what it takes over (runtime/upgrade.py).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -13,7 +14,7 @@ from typing import Final, TypeAlias
 import orjson
 
 from velox.admin.message import AdminRequest, RefusalError, Reply
-from velox.admin.supervisor_answers import SupervisorAnswers
+from velox.admin.supervisor_answers import BEAT_S, LOOK_S, SupervisorAnswers
 from velox.shm.segment import Segment
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
@@ -71,6 +72,8 @@ class UpgradePage:
         self._is_asking = True
         try:
             answer = await self._ask()
+            if not answer.problems:
+                await self._left()
         finally:
             self._is_asking = False
         body = {
@@ -88,3 +91,10 @@ class UpgradePage:
         self._status.upgrades_asked = wanted
         self._wake()
         return await self._answers.wait(wanted, self._timeout_s)
+
+    async def _left(self) -> None:
+        """Wait until this process accepts no more (../server.py): who is answered then reaches the next version."""
+        was_handed_over = False
+        while not was_handed_over:
+            was_handed_over = self._status.is_handed_over
+            await asyncio.sleep(BEAT_S + LOOK_S)  # the listener is looked after in between
