@@ -51,7 +51,7 @@ def test_judge_kind_that_is_not_kept_is_refused() -> None:
 
 
 def test_judge_kind_that_is_kept_elsewhere_only_is_held_against_that() -> None:
-    """Whoever adds a kind has one interpreter; the others guard it from then on, as they guard what they have not."""
+    """A new kind is counted on one interpreter. On the others it is compared by its ratio to the calibration."""
     here, name = "CPython 3.11.2 (main, a)", "new"
     elsewhere = Figures("CPython 3.11.7 (main, b)", PARTS, {name: 3000, CALIBRATION.name: 2000})
     for n, is_kept in ((1650, True), (1651, False)):

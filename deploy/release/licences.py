@@ -29,7 +29,7 @@ _SPDX: Final = {
 
 
 class LicenceError(Exception):
-    """A package whose licence nobody could read."""
+    """The licence of a package can't be found."""
 
 
 @dataclass(frozen=True, slots=True)

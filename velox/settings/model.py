@@ -81,8 +81,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     trusted_proxies: tuple[str, ...] = setting(
         "",
-        "proxies in front of Velox, commas between them: addresses, networks as `10.0.0.0/8`, or `unix` for all who"
-        " connect by a unix socket. What these say of a client's address in `X-Forwarded-For` stands in the"
+        "proxies in front of Velox, separated by commas: addresses, networks such as `10.0.0.0/8`, or `unix` for all"
+        " clients of a unix socket. Their `X-Forwarded-For` is trusted for the client's address in the"
         " [access log](docs/logs.md)",
         parse.networks,
     )
