@@ -310,7 +310,6 @@ def test_nothing_is_found_of_what_is_not_kept(proxy: Proxy) -> None:
     assert proxy("GET", "/customer/list") == proxy("GET", "/end_user/list") == proxy("GET", "/budget/list") == []
     assert proxy("POST", "/budget/info", {"budgets": ["b"]}) == []
     assert "not found" in proxy("GET", "/customer/info?end_user_id=e", status=404)["error"]["message"]
-    proxy("GET", "/health", status=501)
     proxy("PATCH", "/model/x/update", {}, status=501)
 
 
@@ -324,7 +323,6 @@ def test_nothing_is_found_of_what_is_not_kept(proxy: Proxy) -> None:
         ("GET", "/team/permissions_list?team_id=t", 404),
         ("DELETE", "/key/delete", 405),
         ("PUT", "/model/new", 405),
-        ("POST", "/health", 405),
         ("POST", "/models", 405),
         ("GET", "/budget/new", 405),
     ],

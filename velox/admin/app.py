@@ -37,7 +37,7 @@ __all__ = ["PAGES", "AdminApp", "Api"]
 # What AdminApp serves itself.
 PAGES: Final = frozenset(
     {
-        *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload", "/upgrade"),
+        *("/", "/metrics", "/health", "/healthz", "/livez", "/readyz", "/reload", "/upgrade"),
         *("/health/liveliness", "/health/liveness", "/health/readiness"),
         *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
         *("/sign-in", "/sign-out", "/session", "/gateway", "/playground"),
@@ -133,7 +133,7 @@ class AdminApp:
             case "/metrics":
                 page = await asyncio.get_running_loop().run_in_executor(self._renderer, self._metrics)
                 return Reply(200, page, metrics_page.CONTENT_TYPE.decode())
-            case "/healthz" | "/livez":
+            case "/healthz" | "/livez" | "/health":
                 return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
             case "/readyz":
                 return _ready_reply(self._ready(), with_reasons=self._token.is_trusted(request))

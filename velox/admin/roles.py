@@ -19,7 +19,7 @@ CSRF_HEADER: Final = "x-velox-csrf"
 
 # A kubelet can't be given a token. Without one these say yes or no, and nothing else.
 _LITELLMS: Final = ("/health/liveliness", "/health/liveness", "/health/readiness")
-OPEN_PAGES: Final = frozenset({"/healthz", "/livez", "/readyz", *_LITELLMS})
+OPEN_PAGES: Final = frozenset({"/health", "/healthz", "/livez", "/readyz", *_LITELLMS})
 # What paths of files begin with in which there is nothing of a gateway (page_files.py).
 OPEN_FILES: Final = "/page/"
 # They look for the session themselves (sign_in.py).

@@ -20,9 +20,6 @@ _BUDGETS: Final = "Velox keeps no budgets by id: set max_budget and budget_durat
 _MODELS: Final = (
     "models come from the routes of the file that VELOX_CONFIG names, and no call changes it: edit it, and reload"
 )
-_HEALTH: Final = (
-    "Velox asks no model whether it is well: / and /metrics say which upstreams are, /health/readiness if it serves"
-)
 _CHANGES: Final = (
     *((f"/{root}/{verb}", _CUSTOMERS) for root in ("customer", "end_user") for verb in ("new", "update", "delete")),
     *((f"/{root}/{verb}", _CUSTOMERS) for root in ("customer", "end_user") for verb in ("block", "unblock")),
@@ -36,7 +33,6 @@ def absent_routes() -> Iterator[Route]:
     for path, why in _CHANGES:
         yield Route("POST", path, path, "", _refused(501, why), {}, ADMINS, body={})
     yield Route("PATCH", "/model/{id}/update", "", "", _refused(501, _MODELS), {}, ADMINS, body={})
-    yield Route("GET", "/health", "/health", "", _refused(501, _HEALTH), {}, READERS)
     yield Route("POST", "/budget/info", "/budget/info", "", _none, {}, READERS, body={})
     yield Route("GET", "/budget/list", "/budget/list", "", _none, {}, READERS)
     for root in ("customer", "end_user"):

@@ -91,7 +91,7 @@ def test_right_token_sees_every_page(spelling: str) -> None:
 def test_probes_need_no_token_and_say_nothing_more_than_yes_or_no() -> None:
     """A kubelet has no token. Why a worker is not ready is for who has it."""
     assert sorted(OPEN_PAGES) == [
-        *("/health/liveliness", "/health/liveness", "/health/readiness"),
+        *("/health", "/health/liveliness", "/health/liveness", "/health/readiness"),
         *("/healthz", "/livez", "/readyz"),
     ]
     for ready, status in ((True, 200), (False, 503)):
