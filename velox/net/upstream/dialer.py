@@ -29,7 +29,7 @@ from velox.protocol.http1.response_head import ReplyHeads
 from velox.protocol.http2.engine import EngineFactory
 from velox.protocol.http2.response_head import Http2ReplyHeads
 
-__all__ = ["Connection", "DialTarget", "Dialer", "words_of"]
+__all__ = ["Connection", "DialTarget", "Dialer", "keep_session", "words_of"]
 
 Connection = Http1Connection | Http2Connection
 
@@ -103,10 +103,7 @@ class Dialer:
         A dial that is cancelled leaves nothing behind but a look-up that others may wait for too.
         """
         sock, address = await self._connect()
-        if self._target.context is None:
-            connection = await self._plain(sock, owner)
-        else:
-            connection = await self._secure(sock, self._target, self._target.context, owner)
+        connection = await self._speak(sock, owner)
         connection.address = address
         return connection
 
@@ -194,6 +191,12 @@ class Dialer:
 
     # -- the protocol on it ---------------------------------------------------------------------------
 
+    async def _speak(self, sock: socket.socket, owner: ConnectionOwner) -> Connection:
+        """Make of a socket a connection to the upstream. Raises UpstreamFailure, then the socket is closed."""
+        if self._target.context is None:
+            return await self._plain(sock, owner)
+        return await self._secure(sock, self._target, self._target.context, owner)
+
     async def _plain(self, sock: socket.socket, owner: ConnectionOwner) -> Connection:
         def make() -> Connection:
             return self._protocol(owner, self._target.http2 == "on")
@@ -233,11 +236,7 @@ class Dialer:
         except BaseException:
             sock.close()
             raise
-        if target.http2 == "on" and chooser.alpn != "h2":
-            transport.abort()
-            message = f"the upstream did not agree to HTTP/2 (ALPN said {chooser.alpn})"
-            raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=Retry.CONNECT)
-        context.keep(transport.get_extra_info("ssl_object"))
+        keep_session(transport, context, required="h2" if target.http2 == "on" else None)
         return chooser.connection
 
     def _protocol(self, owner: ConnectionOwner, use_http2: bool) -> Connection:
@@ -258,6 +257,21 @@ class Dialer:
         )
 
 
+def keep_session(transport: asyncio.Transport, context: UpstreamContext, required: str | None) -> str | None:
+    """Keep the session of a finished handshake for the next one, and return the protocol that ALPN chose.
+
+    Raises UpstreamFailure(UPSTREAM_TLS), and closes the transport, when that is not the required one.
+    """
+    secured: ssl.SSLObject = transport.get_extra_info("ssl_object")
+    alpn = secured.selected_alpn_protocol()
+    if required and alpn != required:
+        transport.abort()
+        message = f"the upstream did not agree to HTTP/2 (ALPN said {alpn})"
+        raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=Retry.CONNECT)
+    context.keep(secured)
+    return alpn
+
+
 def _drop(task: asyncio.Task[tuple[socket.socket, Address]]) -> None:
     """Close the socket of a connect that came too late, and hear of a failure that no longer matters."""
     if not task.cancelled() and task.exception() is None:
@@ -272,12 +286,10 @@ class _AlpnChooser(asyncio.BufferedProtocol):
 
     def __init__(self, make: Callable[[str | None], Connection]) -> None:
         self._make: Final = make
-        self.alpn: str | None = None
         self.connection: Connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.alpn = transport.get_extra_info("ssl_object").selected_alpn_protocol()
-        self.connection = self._make(self.alpn)
+        self.connection = self._make(transport.get_extra_info("ssl_object").selected_alpn_protocol())
         cast(asyncio.Transport, transport).set_protocol(self.connection)
         self.connection.connection_made(transport)
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason
-from velox.net.upstream.dialer import Connection, Dialer, DialTarget, words_of
+from velox.net.upstream.dialer import Connection, Dialer, DialTarget, keep_session, words_of
 from velox.net.upstream.forwarded import ForwardedConnection, ForwardedOrigin
 from velox.net.upstream.interface import ConnectionOwner, ReadBuffer, UpstreamFailure
 from velox.net.upstream.proxy_connect import ConnectExchange, ProxyRefusedError
@@ -75,17 +74,12 @@ class ProxiedDialer(Dialer):
         credentials = [(b"proxy-authorization", proxy.authorization)] if proxy.authorization else []
         self._forwarded: Final = ForwardedOrigin(b"http://" + target.host_header, proxy.called, credentials)
 
-    async def dial(self, owner: ConnectionOwner) -> Connection:
-        """Connect, as Dialer.dial() does."""
-        sock, address = await self._connect()
+    async def _speak(self, sock: socket.socket, owner: ConnectionOwner) -> Connection:
         if self._tunnels:
-            connection = await self._through(await self._open_tunnel(sock), owner)
-        elif self._proxy.context is None:
-            connection = await self._plain(sock, owner)
-        else:
-            connection = await self._secure(sock, self._to_proxy, self._proxy.context, owner)
-        connection.address = address
-        return connection
+            return await self._through(await self._open_tunnel(sock), owner)
+        if self._proxy.context is None:
+            return await self._plain(sock, owner)
+        return await self._secure(sock, self._to_proxy, self._proxy.context, owner)
 
     def _protocol(self, owner: ConnectionOwner, use_http2: bool) -> Connection:
         if self._tunnels:
@@ -158,13 +152,7 @@ class ProxiedDialer(Dialer):
             message = f"no TLS with the upstream by {self.called}: {words_of(exc)}"
             raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=Retry.CONNECT) from exc
         assert transport is not None, "the connection was there"
-        secured: ssl.SSLObject = transport.get_extra_info("ssl_object")
-        alpn = secured.selected_alpn_protocol()
-        if target.http2 == "on" and alpn != "h2":
-            transport.abort()
-            message = f"the upstream did not agree to HTTP/2 (ALPN said {alpn})"
-            raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=Retry.CONNECT)
-        context.keep(secured)
+        alpn = keep_session(transport, context, required="h2" if target.http2 == "on" else None)
         connection = self._protocol(owner, alpn == "h2")
         held.hand_over(transport, connection)
         return connection
