@@ -22,6 +22,7 @@ from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing.proxies import environment_proxies
 from velox.settings.routing.routing import NESTED, add_routing
+from velox.settings.routing.sdk_variables import OwnPlaces, base_url, ca_bundle
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.yaml.file import read_file
 from velox.settings.yaml.tree import Entry, Tree
@@ -115,6 +116,7 @@ def load(
     for variable in VARIABLES:
         reading.read_value(variable, n_cores, n_bytes)
     problems, values = reading.problems, reading.values
+    values["unused_variables"] = () if sim else reading.read_sdk_variables(environ)
     problems += add_key_file(values)
     problems += add_token_file(values)
     problems += add_prices(values)
@@ -123,7 +125,7 @@ def load(
     problems += reading.conflicts_with_upstreams()
     values["empty_variables"] = reading.empty_variables()
     values["proxies"], useless = environment_proxies(environ)
-    values["unused_variables"] = tuple(unused_variables(environ, values, reading.given, values["upstreams"], useless))
+    values["unused_variables"] += tuple(unused_variables(environ, values, reading.given, useless))
     if problems:
         raise SettingsError([reading.placed(problem) for problem in problems])
     origins = {name: reading.given[name].origin if name in reading.given else "default" for name in _BY_NAME}
@@ -166,6 +168,10 @@ def _flattened(entries: Iterable[Entry]) -> Iterator[Entry]:
             continue
         for inner in entry.value.fields:
             yield replace(inner, key=f"{_CORS}_{inner.key}")
+
+
+def _usual_origin() -> str:
+    return _BY_NAME["VELOX_UPSTREAM_ORIGIN"].default
 
 
 def _is_of_kubernetes(name: str, text: str) -> bool:
@@ -244,6 +250,25 @@ class _Reading:
             return
         if found is not None:
             self.given["VELOX_LISTEN"] = found
+
+    def read_sdk_variables(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Let variables of SDKs stand for settings that are not given. Returns lines on those that can't."""
+        told = []
+        if "VELOX_UPSTREAM_ORIGIN" not in self.given and "upstreams" not in self.trees:
+            base = base_url("openai", environ, OwnPlaces.of(self.values))
+            if base is not None and base.origin is not None:
+                self.given["VELOX_UPSTREAM_ORIGIN"] = Given(str(base.origin), f"environment: {base.name}", base.name)
+                self.values["upstream_origins"] = (base.origin,)
+            elif base is not None and base.why:
+                told.append(f"{base.name} is set and not used, so requests go to {_usual_origin()}: {base.why}")
+        if "VELOX_UPSTREAM_CA_FILE" not in self.given:
+            name, path, why = ca_bundle(environ)
+            if path:
+                self.given["VELOX_UPSTREAM_CA_FILE"] = Given(path, f"environment: {name}", name)
+                self.values["upstream_ca_file"] = path
+            elif why:
+                told.append(f"{name} is set and not used: {why}")
+        return tuple(told)
 
     def read_value(self, variable: Variable, n_cores: int, memory_bytes: int) -> None:
         """Add the value of a variable, or what is wrong with it."""

@@ -23,6 +23,7 @@ from velox.providers.rows import OPENAI, PROVIDERS
 from velox.providers.target import missing, origin_of
 from velox.settings import parse
 from velox.settings.routing.provider_fields import PARAMETERS, first_set
+from velox.settings.routing.sdk_variables import OwnPlaces, base_url
 from velox.types import Origin
 
 __all__ = ["VARIABLES", "Found", "find_providers"]
@@ -51,32 +52,47 @@ _WARM_CONNECTIONS: Final = 1  # who has set a variable may never ask there
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found. upstreams, routes: one of each a provider. unusable: variables that are set, but of no use."""
+    """What was found. upstreams, routes: one of each a provider. unusable: variables that are set, but of no use.
+
+    told: lines on base URLs that are not used (sdk_variables.py).
+    """
 
     upstreams: tuple[UpstreamEntry, ...] = ()
     routes: tuple[RouteEntry, ...] = ()
     unusable: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
 
 
-def find_providers(environ: Mapping[str, str], usual: UpstreamEntry) -> Found:
-    """Return what the variables of providers make. usual: an upstream with what each has that they say nothing of."""
+def find_providers(environ: Mapping[str, str], usual: UpstreamEntry, own: OwnPlaces) -> Found:
+    """Return what the variables of providers make. usual: an upstream with what each has that they say nothing of.
+
+    own: where this gateway is, which no base URL may lead to.
+    """
     upstreams: list[UpstreamEntry] = []
     unusable: list[str] = []
+    told: list[str] = []
     for row in PROVIDERS.values():
         names = _names(row, environ)
         if not names:
             continue
         try:
-            upstreams.append(_upstream(row, names, environ, usual))
+            entry = _upstream(row, names, environ, usual)
         except ValueError:
             unusable += names
+            continue
+        base = base_url(row.name, environ, own)
+        if base is not None and base.origin is not None:
+            entry = replace(entry, origins=(base.origin,), where=f"{entry.where}, {base.name}")
+        elif base is not None and base.why:
+            told.append(f"{base.name} is set and not used, so {entry.where} goes to {entry.origins[0]}: {base.why}")
+        upstreams.append(entry)
     is_openai = [str(origin) for origin in usual.origins] == [OPENAI.origin]
     if upstreams and usual.keys and is_openai:
         # Beside names such as anthropic/... people write openai/..., too.
         names = (usual.keys[0].ref.removeprefix("env:"),)
         upstreams.insert(0, replace(_upstream(OPENAI, names, environ, usual), keys=usual.keys))
     routes = tuple(_route(entry, PROVIDERS[entry.provider].own_models if is_openai else ()) for entry in upstreams)
-    return Found(tuple(upstreams), routes, tuple(unusable))
+    return Found(tuple(upstreams), routes, tuple(unusable), tuple(told))
 
 
 def _names(row: Provider, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from velox.policy.patterns import is_exact, overlap
 from velox.policy.routes.entries import RouteEntry, Target, UpstreamEntry
@@ -19,6 +19,7 @@ from velox.settings.problems import Problem, quoted, unknown
 from velox.settings.routing.found import Found, find_providers
 from velox.settings.routing.model_facts import parse_model_facts
 from velox.settings.routing.routes import implicit_route, parse_routes
+from velox.settings.routing.sdk_variables import OwnPlaces
 from velox.settings.routing.upstreams import implicit_upstreams, parse_upstreams, with_tls_digests
 from velox.settings.yaml.tree import Tree
 
@@ -52,7 +53,7 @@ def add_routing(
     else:
         upstreams = implicit_upstreams(values)
         if finds_providers and "routes" not in trees and upstreams:
-            found = find_providers(environ, upstreams[0])
+            found = find_providers(environ, upstreams[0], OwnPlaces.of(values))
     if "model_facts" in trees:
         rules, wrong = parse_model_facts(trees["model_facts"])
         problems += wrong
@@ -70,6 +71,7 @@ def add_routing(
     if not problems and upstreams:
         problems += route_problems(routes, upstreams)
     values["upstreams"], values["routes"] = with_tls_digests(upstreams), routes
+    values["unused_variables"] = (*cast(tuple[str, ...], values.get("unused_variables", ())), *found.told)
     values["unusable_variables"], values["missing_keys"] = found.unusable, tuple(dict.fromkeys(missing))
     return problems
 
