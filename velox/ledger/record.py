@@ -55,6 +55,7 @@ __all__ = [
 MOST_NAMES: Final = 8192
 # A call that is open while so many new names come is recorded without its own.
 KEPT_NAMES: Final = 4 * MOST_NAMES
+_MOST_KINDS: Final = 2048  # of a ring that its reader remembers: about a kilobyte each
 
 KEY_ID_CHARS: Final = 16
 # The key of copies for mirrors: no client is charged for them. A real key's begins with its ID.
@@ -462,8 +463,8 @@ class NameParts:
             return None
         del self._begun[part.number]
         text = b"".join(pieces).decode("utf-8", "replace")
-        if self._texts.get(part.number) != text:
-            self._found.clear()  # what was read so far may refer to it
+        if self._texts.get(part.number, text) != text:
+            self._found.clear()  # a writer that came later gave the number away anew
         self._texts[part.number] = text
         if len(self._texts) > KEPT_NAMES:
             del self._texts[next(iter(self._texts))]
@@ -482,9 +483,11 @@ class NameParts:
         """Return what a call has in common with others. shape, numbers: as their formats have them."""
         found = self._found.get(shape + numbers)
         if found is None:
-            if len(self._found) >= MOST_NAMES:
-                self._found.clear()
-            found = self._found[shape + numbers] = self._kind(shape, numbers)
+            found = self._kind(shape, numbers)
+            if all(not number or number in self._texts for number in _NUMBERS_FORMAT.unpack(numbers)):
+                if len(self._found) >= _MOST_KINDS:
+                    self._found.clear()
+                self._found[shape + numbers] = found
         return found
 
     def _kind(self, shape: bytes, numbers: bytes) -> Kind:

@@ -79,6 +79,7 @@ __all__ = ["SUMS_FILE", "SqliteStore", "set_damaged_aside"]
 SUMS_FILE: Final = "ledger.db"  # of a gateway's folder; the calls of a day are in a file of their own
 _OPEN_DAYS: Final = 4
 _TEXTS: Final = 4096  # numbers of texts that are remembered, a file
+_KINDS: Final = 2048  # kinds whose values are remembered, a file and ring
 # No more calls of a day are looked up by their keys, and sorted. More are soon met among all, which are in order.
 _FEW: Final = 20_000
 
@@ -579,7 +580,7 @@ class _DayFile:
             kind = call[14]
             values = kinds.get(kind)
             if values is None:
-                if len(kinds) >= _TEXTS:
+                if len(kinds) >= _KINDS:
                     kinds.clear()
                 values = kinds[kind] = self._values(ring, kind)
             others = call[13]

@@ -23,6 +23,7 @@ from velox.ledger.record import (
     name_bodies,
     number_bytes,
     read_body,
+    read_row,
     row_of,
 )
 from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
@@ -297,6 +298,24 @@ def test_number_that_has_another_text_by_now_is_read_as_that() -> None:
         assert isinstance(call, Call)
         models.append(call.model)
     assert models == ["?", "old", "old", "new"]
+
+
+def test_new_name_makes_a_reader_forget_nothing() -> None:
+    """Stores know a kind by the object that it is: made anew for each name, the old ones would stay in memory."""
+    names = NameParts({1: "text"})
+    body = call_body(
+        process=1, number=2, attempt=1, endpoint=1, status=200, flags=0, started_us=3, first_byte_us=None,
+        duration_us=4, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=0,
+    )  # fmt: skip
+    kinds = []
+    for number in (2, 3):
+        row = read_row(0, body, names, None)
+        assert isinstance(row, tuple)
+        kinds.append(row[14])
+        (part,) = (read_body(each, names) for each in name_bodies(number, "new"))
+        assert isinstance(part, NamePart)
+        names.add(part)
+    assert kinds[0] is kinds[1]
 
 
 ALL_KINDS = Tokens(1000, 200, 300, 50, 20, 30, 40, 15, 60, 70, 80, 3, 5, 90_000, 4096, 2, 8000, 29, 28, 7)

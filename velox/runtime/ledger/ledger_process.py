@@ -121,7 +121,8 @@ class LedgerLoop:
             if self._alerts is not None:
                 self._alerts.turn(time.monotonic(), time.time())
             pause_s = 0.0 if has_more else _TURN_S if is_well else _RETRY_S
-            poll.poll(pause_s * 1000)
+            if poll.poll(pause_s * 1000):
+                os.read(self._wake, 4096)  # what stays there would end each pause to come
         while self._turn() and self._collector is not None and self._collector.n_waiting > 0:
             pass
         if self._budgets is not None:

@@ -134,6 +134,28 @@ def test_day_that_can_not_be_dropped_stops_nothing(tmp_path: Path, caplog: pytes
     folder.release()
 
 
+def test_signal_that_ends_nothing_ends_one_pause(tmp_path: Path) -> None:
+    """A byte that stayed in the pipe would end each pause to come: the process would never rest."""
+    settings = load({"VELOX_LEDGER": str(tmp_path)}, cores=1, memory_bytes=0)
+    folder = LedgerFolder(tmp_path, 1, 1000)
+    store = SqliteStore(tmp_path, days=30)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    os.write(wake_write, b"*")
+    stopped: list[int] = []
+
+    def opened(_settings: Settings) -> SqliteStore:
+        stopped.append(15)
+        return store
+
+    LedgerLoop(settings, folder, metrics(), logging.getLogger("test"), wake_read, None, opened).run(stopped)
+
+    with pytest.raises(BlockingIOError):
+        os.read(wake_read, 1)
+    os.close(wake_read)
+    os.close(wake_write)
+    folder.release()
+
+
 def test_process_ends_where_the_store_is_ahead_of_the_ring(tmp_path: Path) -> None:
     """As after a power failure: nothing waits there, and it does not wait for it."""
     settings = load({"VELOX_LEDGER": str(tmp_path)}, cores=1, memory_bytes=0)
