@@ -197,6 +197,9 @@ RUN_BY = {
     "curl -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:6060/api/v1/usage?by=team,day&since=30d'": API,
     "curl -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:6060/api/v1/changes?kind=key'": API,
     "curl http://127.0.0.1:6060/readyz": CURL,
+    "curl http://127.0.0.1:6060/debug/pprof/tasks": CURL,
+    "curl http://127.0.0.1:6060/debug/pprof/connections": CURL,
+    "curl http://127.0.0.1:6060/debug/pprof/loop": CURL,
     "curl http://127.0.0.1:6060/metrics": CURL,
     "curl -o cpu.pb.gz 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10'": CURL,
     "go tool pprof -top 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10'": (

@@ -27,6 +27,7 @@ from velox.admin.playground import Playground
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
 from velox.admin.roles import OPEN_FILES, Role, TokenCheck
+from velox.admin.running.pages import RUNNING_PAGES, RunningPages
 from velox.admin.sessions import Sessions
 from velox.admin.sign_in import SignIn, wants_html
 from velox.admin.upgrades.page import UpgradePage
@@ -39,7 +40,7 @@ PAGES: Final = frozenset(
     {
         *("/", "/metrics", "/health", "/healthz", "/livez", "/readyz", "/reload", "/upgrade"),
         *("/health/liveliness", "/health/liveness", "/health/readiness"),
-        *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
+        *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile", "/debug/pprof/heap", *RUNNING_PAGES),
         *("/sign-in", "/sign-out", "/session", "/gateway", "/playground"),
     }
 )
@@ -64,7 +65,8 @@ class AdminApp:
     metrics: renders the metrics page now; called in a thread, once at a time: with thousands of origins it takes
     seconds, in which probes are answered and the supervisor sees that this process moves. problems: what is wrong
     besides, for the index, called as metrics is. ready: judges now.
-    profiles: takes them; None: there are none. reload, upgrade: ask for one; None: nobody can be asked. api: what is
+    profiles: takes them; None: there are none. running: what the workers are doing; None: nobody tells.
+    reload, upgrade: ask for one; None: nobody can be asked. api: what is
     served at its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read.
     tls: the context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header
     may have besides IP addresses and localhost. address: where the gateway listens for clients. playground: asks it;
@@ -87,6 +89,7 @@ class AdminApp:
         api: Api | None = None,
         address: str = "",
         playground: Playground | None = None,
+        running: RunningPages | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tls: Final = tls
@@ -101,6 +104,7 @@ class AdminApp:
         self._api = api
         self._address: Final = address
         self._playground: Final = playground
+        self._running: Final = running
         self._files: Final = PageFiles(OPEN_FILES)
         self._token = TokenCheck(token, viewer_token, Sessions(now_s))
         self._sign_in = SignIn(self._token, is_secure=tls is not None)
@@ -153,8 +157,10 @@ class AdminApp:
                 return await self._upgrade.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
                 return await self._index(request)
-            case "/debug/pprof/profile" if self._profiles is not None:
+            case "/debug/pprof/profile" | "/debug/pprof/heap" if self._profiles is not None:
                 return await self._profiles.reply(request)
+            case path if path in RUNNING_PAGES and self._running is not None:
+                return await self._running.reply(request)
             case path if path.startswith(OPEN_FILES):
                 return self._files.reply(request)
             case _:

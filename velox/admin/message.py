@@ -41,7 +41,7 @@ HTML_POLICY: Final = (
 # What is done at these, by POST only.
 _ACTIONS: Final = frozenset({"/reload", "/upgrade", "/sign-in", "/sign-out", "/playground"})
 # The workers do something for these.
-_COSTLY: Final = frozenset({"/debug/pprof/profile"})
+_COSTLY: Final = frozenset(f"/debug/pprof/{name}" for name in ("profile", "heap", "tasks", "connections", "loop"))
 _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
 _PORT: Final = re.compile(":[0-9]+$")
 

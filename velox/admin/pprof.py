@@ -1,4 +1,4 @@
-"""The /debug/pprof/ pages: an index, and CPU profiles for `go tool pprof`, or as folded text.
+"""The /debug/pprof/ pages: an index, and profiles of CPU time and memory, for `go tool pprof`, speedscope, or as text.
 
 Knows: the query of a profile, its formats, one profile at a time. Does not know: how samples are taken or
 sent.
@@ -20,10 +20,12 @@ from velox.admin.message import HTML, HTML_POLICY, TEXT, AdminRequest, RefusalEr
 from velox.build import DESCRIPTION
 from velox.profiling.samples import Profile
 
-__all__ = ["Collect", "ProfilePage", "index_page"]
+__all__ = ["Collect", "CollectHeap", "ProfilePage", "index_page"]
 
 # Profiles all workers for so many seconds at so many samples a second of CPU time.
 Collect: TypeAlias = Callable[[float, int], Awaitable[Profile]]
+# Returns what memory all workers allocate in so many seconds and then still have.
+CollectHeap: TypeAlias = Callable[[float], Awaitable[Profile]]
 
 _SECONDS: Final = range(1, 61)
 _HZ: Final = range(1, 501)
@@ -34,24 +36,41 @@ _PROFILES: Final = re.sub("<!-- .* -->\n", "", _PAGE)
 _INDEX: Final = re.sub("(?s)<!-- with profiles -->.*<!-- end -->\n", "", _PAGE)
 
 
-_CONTENT_TYPES: Final = {"pprof": "application/octet-stream", "folded": TEXT}
+_CONTENT_TYPES: Final = {
+    "pprof": "application/octet-stream",
+    "speedscope": "application/json",
+    "folded": TEXT,
+    "text": TEXT,
+}
+_FILES: Final = {"pprof": "velox-{kind}.pb.gz", "speedscope": "velox-{kind}.speedscope.json"}
+_HEAP: Final = "/debug/pprof/heap"
+# Of each page, without the file's name.
+_FORMATS: Final = {"cpu": ("pprof", "speedscope", "folded"), "heap": ("text", "pprof", "speedscope", "folded")}
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
+    kind: str
     seconds: int
     hz: int
     format: str
 
 
 class ProfilePage:
-    """Serves /debug/pprof/profile. Holds what makes it one at a time.
+    """Serves /debug/pprof/profile and heap. Holds what makes it one at a time, of either kind.
 
     pause_s: the least time between the starts of two; 0: none. now_s: a clock that never goes back.
     """
 
-    def __init__(self, collect: Collect, pause_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        collect: Collect,
+        heap: CollectHeap,
+        pause_s: float = 0.0,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._collect = collect
+        self._heap = heap
         self._pause_s = pause_s
         self._now_s = now_s
         self._next_s = -math.inf
@@ -65,7 +84,7 @@ class ProfilePage:
         query = _parse_query(request)
         content_type = _CONTENT_TYPES[query.format]
         if request.is_head:
-            return Reply(200, None, content_type, _headers(query.format))
+            return Reply(200, None, content_type, _headers(query))
         if self._taking:
             # How long the other one takes is known here to a second or so only.
             raise RefusalError(429, "another profile is being taken", (("Retry-After", "5"),))
@@ -77,37 +96,52 @@ class ProfilePage:
         self._next_s = now_s + self._pause_s
         self._taking = True
         try:
-            profile = await self._collect(query.seconds, query.hz)
+            if query.kind == "heap":
+                profile = await self._heap(query.seconds)
+            else:
+                profile = await self._collect(query.seconds, query.hz)
         finally:
             self._taking = False
         # Megabytes at worst; on a thread, so that a scrape does not wait for it.
         body = await asyncio.to_thread(_encode, profile, query.format)
-        return Reply(200, body, content_type, _headers(query.format))
+        return Reply(200, body, content_type, _headers(query))
 
 
-def _headers(wanted: str) -> tuple[tuple[str, str], ...]:
-    if wanted == "pprof":
-        return (("Content-Disposition", 'attachment; filename="velox-cpu.pb.gz"'),)
-    return ()
+def _headers(query: _Query) -> tuple[tuple[str, str], ...]:
+    name = _FILES.get(query.format, "").format(kind=query.kind)
+    return (("Content-Disposition", f'attachment; filename="{name}"'),) if name else ()
 
 
 def _encode(profile: Profile, wanted: str) -> bytes:
     # Here, not above: a profile takes seconds, but few gateways are ever asked for one.
     from velox.profiling import pprof
     from velox.profiling.folded import folded
+    from velox.profiling.speedscope import speedscope
+    from velox.profiling.top_lines import top_lines
 
-    return folded(profile).encode() if wanted == "folded" else pprof.encode(profile)
+    match wanted:
+        case "folded":
+            return folded(profile).encode()
+        case "speedscope":
+            return speedscope(profile)
+        case "text":
+            return top_lines(profile).encode()
+        case _:
+            return pprof.encode(profile)
 
 
 def _parse_query(request: AdminRequest) -> _Query:
     pairs = parse_qsl(request.query, keep_blank_values=True)
     given = dict(pairs)
-    if len(given) != len(pairs) or not given.keys() <= {"seconds", "hz", "format"}:
-        raise RefusalError(400, "the parameters are seconds, hz and format, each once at most")
-    wanted = given.get("format", "pprof")
-    if wanted not in _CONTENT_TYPES:
-        raise RefusalError(400, "format must be pprof or folded")
+    kind, names = ("heap", ("seconds", "format")) if request.path == _HEAP else ("cpu", ("seconds", "hz", "format"))
+    if len(given) != len(pairs) or not given.keys() <= set(names):
+        raise RefusalError(400, f"the parameters are {', '.join(names)}, each once at most")
+    formats = _FORMATS[kind]
+    wanted = given.get("format", formats[0])
+    if wanted not in formats:
+        raise RefusalError(400, f"format must be one of {', '.join(formats)}")
     return _Query(
+        kind=kind,
         seconds=_whole_number(given.get("seconds", "10"), _SECONDS, "seconds must be a whole number from 1 to 60"),
         hz=_whole_number(given.get("hz", "99"), _HZ, "hz must be a whole number from 1 to 500"),
         format=wanted,

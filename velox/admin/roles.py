@@ -25,7 +25,7 @@ OPEN_FILES: Final = "/page/"
 # They look for the session themselves (sign_in.py).
 _FORMS: Final = frozenset({"/sign-in", "/sign-out"})
 # These cost the workers time, or change something.
-_ADMIN_PAGES: Final = frozenset({"/reload", "/upgrade", "/debug/pprof/profile", "/playground"})
+_ADMIN_PAGES: Final = frozenset({"/reload", "/upgrade", "/debug/pprof/profile", "/debug/pprof/heap", "/playground"})
 
 
 class Role(enum.Enum):

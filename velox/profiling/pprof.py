@@ -3,7 +3,8 @@
 Knows: that message's fields (google/pprof, proto/profile.proto) and the protobuf wire format. Does not
 know: where a profile came from.
 
-Two values per sample, as Go's runtime writes them: samples/count and cpu/nanoseconds. Each sample has the
+Two values per sample, as Go's runtime writes them: samples/count and cpu/nanoseconds, or of memory
+inuse_objects/count and inuse_space/bytes. Each sample has the
 label `worker`, so `-tagfocus` selects one and `-tagroot worker` shows them side by side.
 """
 
@@ -38,7 +39,7 @@ class _Encoder:
 
     def encode(self, profile: Profile) -> bytes:
         out = bytearray()
-        for kind, unit in (("samples", "count"), ("cpu", "nanoseconds")):
+        for kind, unit in profile.measure:
             out += _block(_SAMPLE_TYPE, self._value_type(kind, unit))
         for worker, samples in profile.workers.items():
             label = _number(1, self._string("worker")) + _number(2, self._string(worker))
@@ -67,11 +68,14 @@ class _Encoder:
         return (
             _number(_TIME, profile.started_ns)
             + _number(_DURATION, profile.duration_ns)
-            + _block(_PERIOD_TYPE, self._value_type("cpu", "nanoseconds"))
-            + _number(_PERIOD, 1_000_000_000 // profile.hz)
+            + (self._period(profile) if profile.hz else b"")
             + b"".join(_number(_COMMENT, comment) for comment in comments)
-            + _number(_DEFAULT_TYPE, self._string("cpu"))
+            + _number(_DEFAULT_TYPE, self._string(profile.measure.amount[0]))
         )
+
+    def _period(self, profile: Profile) -> bytes:
+        kind, unit = profile.measure.amount
+        return _block(_PERIOD_TYPE, self._value_type(kind, unit)) + _number(_PERIOD, 1_000_000_000 // profile.hz)
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))

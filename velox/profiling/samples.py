@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import orjson
 
 __all__ = [
+    "CPU",
+    "HEAP",
     "Cost",
     "Frame",
+    "Measure",
     "Profile",
     "Samples",
     "Stack",
@@ -26,7 +29,10 @@ __all__ = [
 
 
 class Frame(NamedTuple):
-    """One call on a stack: the function, its file from its package's root on, and lines from 1 (0: none)."""
+    """One call on a stack: the function, its file from its package's root on, and lines from 1 (0: none).
+
+    function: "" where only the line is known, as for memory.
+    """
 
     function: str
     file: str
@@ -36,6 +42,8 @@ class Frame(NamedTuple):
     @property
     def dotted(self) -> str:
         """The function's name with its module's: `velox.net.client.ingress.Ingress.data_received`."""
+        if not self.function:
+            return f"{self.file}:{self.line}"
         if not self.file.endswith(".py"):
             return self.function
         module = self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -43,15 +51,30 @@ class Frame(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """How often a stack was seen, and the CPU time that passed up to those sightings."""
+    """How often a stack was seen, and the CPU time that passed up to those sightings, in nanoseconds.
 
-    samples: int
-    cpu_ns: int
+    Of memory: how many blocks a stack has allocated that are still in use, and how many bytes they have.
+    """
+
+    n: int
+    amount: int
 
 
 # The outermost caller first, the function that ran last.
 Stack: TypeAlias = tuple[Frame, ...]
 Samples: TypeAlias = dict[Stack, Cost]
+
+
+class Measure(NamedTuple):
+    """What the two numbers of a Cost are, as pprof calls their types and units."""
+
+    number: tuple[str, str]
+    amount: tuple[str, str]
+
+
+CPU: Final = Measure(("samples", "count"), ("cpu", "nanoseconds"))
+# As Go's runtime calls them.
+HEAP: Final = Measure(("inuse_objects", "count"), ("inuse_space", "bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +83,7 @@ class Profile:
 
     workers: the samples of each, by its name. missing: the names of those that did not answer.
     unseen: what it can't show, for people; empty: nothing.
-    started_ns: wall clock (Unix time); duration_ns: how long each worker was watched.
+    started_ns: wall clock (Unix time); duration_ns: how long each worker was watched. hz: samples a second; 0: none.
     """
 
     workers: dict[str, Samples]
@@ -69,16 +92,17 @@ class Profile:
     duration_ns: int
     hz: int
     unseen: str = ""
+    measure: Measure = CPU
 
     @property
-    def cpu_ns(self) -> int:
-        """CPU time of all workers together."""
-        return sum(cost.cpu_ns for samples in self.workers.values() for cost in samples.values())
+    def amount(self) -> int:
+        """CPU time of all workers together, or bytes."""
+        return sum(cost.amount for samples in self.workers.values() for cost in samples.values())
 
     @property
     def n_samples(self) -> int:
         """Samples of all workers together."""
-        return sum(cost.samples for samples in self.workers.values() for cost in samples.values())
+        return sum(cost.n for samples in self.workers.values() for cost in samples.values())
 
 
 def merge(items: Iterable[tuple[Stack, Cost]]) -> Samples:
@@ -86,7 +110,7 @@ def merge(items: Iterable[tuple[Stack, Cost]]) -> Samples:
     merged: Samples = {}
     for stack, cost in items:
         seen = merged.get(stack)
-        merged[stack] = cost if seen is None else Cost(seen.samples + cost.samples, seen.cpu_ns + cost.cpu_ns)
+        merged[stack] = cost if seen is None else Cost(seen.n + cost.n, seen.amount + cost.amount)
     return merged
 
 
@@ -107,7 +131,7 @@ def pack(samples: Samples) -> bytes:
     """Return the samples as JSON: a table of frames, and stacks as indexes into it."""
     index: dict[Frame, int] = {}
     stacks = [
-        [[index.setdefault(frame, len(index)) for frame in stack], cost.samples, cost.cpu_ns]
+        [[index.setdefault(frame, len(index)) for frame in stack], cost.n, cost.amount]
         for stack, cost in samples.items()
     ]
     return orjson.dumps({"frames": [list(frame) for frame in index], "stacks": stacks})
@@ -119,7 +143,7 @@ def unpack(packed: bytes | bytearray) -> Samples:
         table = orjson.loads(packed)
         frames = [Frame(str(name), str(file), int(start), int(line)) for name, file, start, line in table["frames"]]
         return merge(
-            (tuple(frames[i] for i in stack), Cost(int(count), int(cpu_ns))) for stack, count, cpu_ns in table["stacks"]
+            (tuple(frames[i] for i in stack), Cost(int(count), int(amount))) for stack, count, amount in table["stacks"]
         )
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         raise ValueError("not a packed profile") from exc

@@ -28,10 +28,11 @@ from velox.admin.playground import Playground, SendChat
 from velox.admin.pprof import ProfilePage
 from velox.admin.problems import problems
 from velox.admin.reload import ReloadAnswers, ReloadPage
+from velox.admin.running.pages import RunningPages
 from velox.admin.upgrades.page import UpgradeAnswers, UpgradePage
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
-from velox.profiling.remote import collect
+from velox.profiling.workers import Workers
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases.lease_client import LeasePipes
 from velox.runtime.ledger.folder import LedgerFolder
@@ -291,7 +292,7 @@ def admin(
 ) -> int:
     """Serve the admin listener until SIGTERM. notify: a pipe that wakes the supervisor."""
     listeners.close_all()
-    status = GatewayStatus(segment)
+    status, workers = GatewayStatus(segment), Workers(channels)
 
     def beat() -> None:
         status.admin_heartbeat_ns = time.monotonic_ns()
@@ -312,7 +313,8 @@ def admin(
         ),
         ready=partial(_readiness, segment, upstreams, requires_upstream=settings.ready_requires_upstream),
         problems=lambda: problems(status, upstreams.totals(), budgets),
-        profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
+        profiles=ProfilePage(workers.profile, workers.heap, settings.profile_pause_s) if settings.profiling else None,
+        running=RunningPages(workers.ask) if settings.profiling else None,
         reload=ReloadPage(segment, reloads, partial(wake, notify)),
         upgrade=UpgradePage(segment, upgrades, settings.upgrade_timeout_s, partial(wake, notify)),
         token=None if settings.admin_token is None else settings.admin_token.reveal(),

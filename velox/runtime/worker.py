@@ -67,6 +67,7 @@ from velox.policy.resources import MemoryWatch
 from velox.policy.retries.retry import RetryBudget, RetryRules
 from velox.policy.routes.entries import UpstreamEntry
 from velox.policy.web_origins import WebOrigins
+from velox.profiling.loop_watch import LoopWatch
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.http1.request import Http1Limits
 from velox.protocol.http2.engines import engine_factory
@@ -74,6 +75,7 @@ from velox.protocol.json.body import BodyReader
 from velox.protocol.model_list import ModelDetails
 from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, open_files_limit, share
 from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
+from velox.runtime.inspection import Inspection
 from velox.runtime.keys.corrections import KeyCorrections
 from velox.runtime.keys.credentials import Certificates, KeyWatch
 from velox.runtime.keys.follower import KeyFollower
@@ -409,6 +411,7 @@ class Worker:
         self._ingress: Final = self._make_ingress()
         self._tls: Final = None if context.certificates is None else self._make_tls(context.certificates)
         self._memory: Final = self._make_memory_guard()
+        self._loop_watch: Final = LoopWatch() if settings.profiling else None
 
     def _open_log(self) -> int:
         """Return the descriptor of the access log: standard output where its file can't be opened."""
@@ -593,8 +596,12 @@ class Worker:
         self._status.heartbeat_ns = time.monotonic_ns()
         self._status.upstream_ready = False
         self._metrics.reset_gauges()
-        profiles = ProfileAgent(self._context.channel, self._loop)
+        watch = self._loop_watch
+        inspection = Inspection(self._gateway, self._ingress, self._upstream_manager, watch, self._loop)
+        profiles = ProfileAgent(self._context.channel, self._loop, inspection.questions())
         profiles.start()
+        if watch is not None:
+            watch.start()
         self._upstream_manager.start()
         self._health_checks.replace(self._upstream_manager.members)
         self._lag_due_s = time.monotonic() + _TICK_S
@@ -687,6 +694,8 @@ class Worker:
                 break
             await asyncio.sleep(_LOOK_S)
         self._log.close()
+        if self._loop_watch is not None:
+            self._loop_watch.stop()
 
     async def _wait_for_clients(self, until_s: float) -> bool:
         """Wait until no connection is open, and all is accounted; False when the time is over before."""
@@ -701,12 +710,15 @@ class Worker:
     def _tick(self) -> None:
         """Every 0.25 s: how late is the loop, is there something to log or to take over, whose time is over."""
         now_s = time.monotonic()
-        self._metrics.loop_lag.observe(max(0, round((now_s - self._lag_due_s) * 1e9)))
+        late_s = max(0.0, now_s - self._lag_due_s)
+        self._metrics.loop_lag.observe(round(late_s * 1e9))
         # First: nothing that goes wrong below may end the timer that everything else depends on.
         self._lag_due_s = now_s + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
         # By itself, for the same reason: clients' time-outs hold whatever goes wrong here.
         self._loop.call_soon(self._ingress.sweep)
+        if self._loop_watch is not None:
+            self._loop_watch.beat(late_s, _TICK_S)
         self._status.heartbeat_ns = round(now_s * 1e9)
         if self._takeover is not None:
             self._takeover.look(self._status.heartbeat_ns)

@@ -22,9 +22,9 @@ from tests.sockets.profiling.profile_workers import busy_work, start_worker, sto
 from velox.admin.app import AdminApp
 from velox.admin.health import Readiness
 from velox.admin.pprof import ProfilePage
+from velox.admin.running.pages import RunningPages
 from velox.admin.server import MAX_CONNECTIONS, run
-from velox.profiling.remote import collect
-from velox.profiling.samples import Profile
+from velox.profiling.workers import Workers
 
 Address = tuple[str, int]
 PAGE = b"# TYPE velox_up gauge\nvelox_up 1.0\n"
@@ -40,13 +40,12 @@ def start_admin(sock: socket.socket, channels: list[socket.socket], *, broken: b
     if pid:
         return pid
 
-    async def take(seconds: float, hz: int) -> Profile:
-        return await collect(channels, seconds, hz)
-
+    workers = Workers(channels)
     app = AdminApp(
         metrics=broken_page if broken else lambda: PAGE,
         ready=lambda: Readiness(alive=not broken, ready=not broken, reasons=("a reason",) if broken else ()),
-        profiles=ProfilePage(take),
+        profiles=ProfilePage(workers.profile, workers.heap),
+        running=RunningPages(workers.ask),
     )
     code = 1
     try:
@@ -128,7 +127,7 @@ def test_head_answers_as_get_without_a_body(admin: Address, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/metrics/", "/Metrics", "/%6detrics", "/debug/pprof/heap", "/debug/pprof/profile/", "/v1/models"],
+    ["/metrics/", "/Metrics", "/%6detrics", "/debug/pprof/tasks/", "/debug/pprof/profile/", "/v1/models"],
 )
 def test_path_other_than_the_listed_is_404(admin: Address, path: str) -> None:
     """B-51: there is one way to spell a page, and the reply repeats nothing of the request."""

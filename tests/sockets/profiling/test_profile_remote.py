@@ -13,8 +13,9 @@ import pytest
 import uvloop
 
 from tests.sockets.profiling.profile_workers import busy_work, start_worker, stop_worker
-from velox.profiling.remote import GRACE_S, ProfileAgent, collect
+from velox.profiling.remote import ProfileAgent
 from velox.profiling.samples import Profile
+from velox.profiling.workers import GRACE_S, Workers
 
 pytestmark = pytest.mark.more
 
@@ -60,13 +61,17 @@ def workers(*work: Callable[[], Awaitable[None]]) -> Iterator[tuple[list[Pair], 
             theirs.close()
 
 
+async def collect(socks: list[socket.socket], seconds: float, hz: int) -> Profile:
+    return await Workers(socks).profile(seconds, hz)
+
+
 def ends(pairs: list[Pair]) -> list[socket.socket]:
     return [ours for ours, _ in pairs]
 
 
 def cpu_in(profile: Profile, worker: str, function: str) -> float:
     return sum(
-        cost.cpu_ns / 1e9
+        cost.amount / 1e9
         for stack, cost in profile.workers[worker].items()
         if any(frame.function == function for frame in stack)
     )
@@ -82,7 +87,7 @@ def test_collect_busy_and_idle_worker_both_answer() -> None:
     assert profile.missing == ()
     assert took < 1 + GRACE_S, "nobody was waited for in vain"
     # What each had of the processor is the machine's choice.
-    idle_s = sum(cost.cpu_ns for cost in profile.workers["worker 1"].values()) / 1e9
+    idle_s = sum(cost.amount for cost in profile.workers["worker 1"].values()) / 1e9
     assert cpu_in(profile, "worker 0", "busy_work") > 5 * idle_s
     assert idle_s < 0.05
 
@@ -92,7 +97,8 @@ def test_collect_again_gives_the_second_profile_alone() -> None:
     with workers(busy_work) as (pairs, _):
 
         async def twice() -> list[Profile]:
-            return [await collect(ends(pairs), 0.5, 99) for _ in range(2)]
+            workers = Workers(ends(pairs))
+            return [await workers.profile(0.5, 99) for _ in range(2)]
 
         first, second = uvloop.run(twice())
 
@@ -242,3 +248,70 @@ def test_agent_admin_gone_stops_sampling() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         assert "sampling=False" in uvloop.run(main(ours, theirs))
+
+
+async def hoarding_work() -> None:
+    """Allocate, and keep it."""
+    kept = []
+    while True:
+        kept.append(bytearray(1000))
+        await asyncio.sleep(0.001)
+
+
+def test_heap_has_the_line_that_keeps_memory() -> None:
+    """Of each worker what it allocated meanwhile and has still; the next one begins from nothing."""
+
+    async def twice(socks: list[socket.socket]) -> tuple[Profile, Profile]:
+        channels = Workers(socks)
+        return await channels.heap(0.5), await channels.heap(0.2)
+
+    with workers(hoarding_work, idle_work) as (pairs, _):
+        first, second = uvloop.run(twice(ends(pairs)))
+
+    assert first.missing == second.missing == ()
+    kept = [
+        cost
+        for profile in (first, second)
+        for stack, cost in profile.workers["worker 0"].items()
+        if stack[-1].file.endswith("test_profile_remote.py") and cost.amount > 1000
+    ]
+    assert len(kept) == 2 and all(cost.amount >= 1000 * cost.n // 2 for cost in kept)
+
+
+def test_questions_are_answered_during_a_profile_and_do_not_end_it() -> None:
+    """A page that asks twice a second leaves a profile of a minute alone."""
+
+    async def main(ours: socket.socket, theirs: socket.socket) -> tuple[list[bytes | None], Profile]:
+        questions = {"tasks": lambda which: b"x" * 100_000 + which.encode()}
+        agent = ProfileAgent(theirs, asyncio.get_running_loop(), questions)
+        agent.start()
+        channels = Workers([ours])
+        try:
+            profile = asyncio.create_task(channels.profile(0.3, 99))
+            answers = await asyncio.gather(*(channels.ask("tasks", str(n)) for n in range(3)))
+            return [answer for each in answers for answer in each], await profile
+        finally:
+            agent.close()
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        answers, profile = uvloop.run(main(ours, theirs))
+
+    assert answers == [b"x" * 100_000 + str(n).encode() for n in range(3)], "each its own, though of several parts"
+    assert profile.missing == ()
+
+
+def test_question_that_nobody_knows_has_an_empty_answer() -> None:
+    """A worker of the version before, during an upgrade."""
+
+    async def main(ours: socket.socket, theirs: socket.socket) -> list[bytes | None]:
+        agent = ProfileAgent(theirs, asyncio.get_running_loop())
+        agent.start()
+        try:
+            return await Workers([ours]).ask("weather")
+        finally:
+            agent.close()
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        assert uvloop.run(main(ours, theirs)) == [b""]

@@ -15,17 +15,29 @@ from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage
 from velox.admin.roles import OPEN_PAGES, TokenCheck
+from velox.admin.running.pages import RUNNING_PAGES, RunningPages
 from velox.admin.sessions import Sessions
-from velox.profiling.samples import Profile
+from velox.profiling.samples import HEAP, Profile
 
 TOKEN = "admin-token"
 RIGHT = {"authorization": f"Bearer {TOKEN}"}
 PROFILE = "/debug/pprof/profile"
+HEAP_PAGE = "/debug/pprof/heap"
 
 
 async def collect(seconds: float, hz: int) -> Profile:
     """Take no time and find nothing."""
     return Profile({}, (), 0, 10**9, hz)
+
+
+async def heap(seconds: float) -> Profile:
+    """Find nothing."""
+    return Profile({}, (), 0, 10**9, 0, measure=HEAP)
+
+
+async def silent(what: str, which: str) -> list[bytes | None]:
+    """Be workers that do not answer."""
+    return [None, None]
 
 
 def app(
@@ -40,7 +52,8 @@ def app(
     return AdminApp(
         metrics=lambda: b"figures",
         ready=lambda: Readiness(alive=ready, ready=ready, reasons=("worker 0 has a secret reason",)),
-        profiles=ProfilePage(collect) if profiles else None,
+        profiles=ProfilePage(collect, heap) if profiles else None,
+        running=RunningPages(silent) if profiles else None,
         token=token,
         viewer_token=viewer,
         tls=tls,
@@ -126,7 +139,8 @@ def test_without_profiling_its_pages_are_404_and_not_offered() -> None:
     """R-ADM-1, VELOX_PROFILING=off."""
     served = app(token=None, profiles=False)
 
-    assert [ask(served, path).status for path in ("/debug/pprof", "/debug/pprof/", PROFILE)] == [404] * 3
+    assert [ask(served, path).status for path in ("/debug/pprof", "/debug/pprof/", PROFILE, HEAP_PAGE)] == [404] * 4
+    assert [ask(served, path).status for path in RUNNING_PAGES] == [404] * 3
     assert b"pprof" not in (ask(served, "/").body or b"")
     assert b"pprof" in (ask(app(token=None), "/").body or b"")
 
@@ -134,7 +148,7 @@ def test_without_profiling_its_pages_are_404_and_not_offered() -> None:
 def test_profiles_keep_their_distance() -> None:
     """R-ADM-1: the next one a pause after the start of the one before, to the moment; a bad query costs no turn."""
     now = [1000.0]
-    page = ProfilePage(collect, 60.0, lambda: now[0])
+    page = ProfilePage(collect, heap, 60.0, lambda: now[0])
 
     async def status(query: str = "seconds=1") -> int:
         try:

@@ -11,7 +11,7 @@ from velox.admin.health import STUCK_AFTER_S, WorkerHealth, readiness
 from velox.admin.message import TEXT, AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage, index_page
 from velox.build import DESCRIPTION
-from velox.profiling.samples import Profile
+from velox.profiling.samples import HEAP, Profile
 from velox.shm.problems import CredentialProblem
 from velox.shm.status import WorkerState
 
@@ -187,7 +187,7 @@ def test_readiness_all_good_has_no_reasons() -> None:
 
 
 def ask(
-    query: str, headers: dict[str, str] | None = None, method: str = "GET"
+    query: str, headers: dict[str, str] | None = None, method: str = "GET", page: str = "profile"
 ) -> tuple[Reply, list[tuple[float, int]]]:
     """Ask for a profile; return the reply and what was asked of the workers."""
     asked: list[tuple[float, int]] = []
@@ -196,9 +196,13 @@ def ask(
         asked.append((seconds, hz))
         return Profile({}, (), 0, 10**9, hz)
 
+    async def heap(seconds: float) -> Profile:
+        asked.append((seconds, 0))
+        return Profile({}, (), 0, 10**9, 0, measure=HEAP)
+
     given = {"accept": "*/*"} if headers is None else headers
-    request = AdminRequest(method, "/debug/pprof/profile", query, "localhost", given)
-    return asyncio.run(ProfilePage(collect).reply(request)), asked
+    request = AdminRequest(method, f"/debug/pprof/{page}", query, "localhost", given)
+    return asyncio.run(ProfilePage(collect, heap).reply(request)), asked
 
 
 @pytest.mark.parametrize(
@@ -236,10 +240,39 @@ def test_profile_query_bad_is_400_and_takes_nothing(query: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "content_type"),
-    [("", "application/octet-stream"), ("format=pprof", "application/octet-stream"), ("format=folded", TEXT)],
+    [
+        ("", "application/octet-stream"),
+        ("format=pprof", "application/octet-stream"),
+        ("format=folded", TEXT),
+        ("format=speedscope", "application/json"),
+    ],
 )
 def test_profile_is_a_file_for_pprof_unless_text_is_asked_for(query: str, content_type: str) -> None:
     assert ask(query)[0].content_type == content_type
+
+
+@pytest.mark.parametrize(
+    ("query", "content_type"),
+    [
+        ("", TEXT),
+        ("format=text&seconds=5", TEXT),
+        ("format=pprof", "application/octet-stream"),
+        ("format=folded", TEXT),
+    ],
+)
+def test_heap_is_text_unless_a_file_is_asked_for(query: str, content_type: str) -> None:
+    reply, calls = ask(query, page="heap")
+
+    assert reply.content_type == content_type
+    assert calls == [(5 if "5" in query else 10, 0)]
+
+
+@pytest.mark.parametrize("query", ["hz=99", "seconds=61", "format=html", "seconds=1&seconds=2"])
+def test_heap_query_bad_is_400_and_traces_nothing(query: str) -> None:
+    with pytest.raises(RefusalError) as caught:
+        ask(query, page="heap")
+
+    assert caught.value.reply.status == 400
 
 
 def test_profile_head_takes_no_profile() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 
 from velox.profiling import pprof
 from velox.profiling.folded import folded
-from velox.profiling.samples import Cost, Frame, Profile, Stack
+from velox.profiling.samples import HEAP, Cost, Frame, Profile, Stack
+from velox.profiling.speedscope import speedscope
+from velox.profiling.top_lines import top_lines
 
 MAIN = Frame("main", "velox/cli.py", 10, 12)
 RUN = Frame("Exchange.run", "velox/gateway/request/exchange.py", 40, 55)
@@ -148,3 +151,64 @@ def test_file_says_what_samples_can_not_show() -> None:
     """A profile of compiled modules looks as if nothing were done there."""
     profile = dataclasses.replace(a_profile({"worker 0": STACKS}), unseen="compiled & unseen")
     assert b"compiled & unseen" in gzip.decompress(pprof.encode(profile))
+
+
+LINE = Frame("", "velox/net/a.py", 12, 12)
+OTHER_LINE = Frame("", "velox/net/a.py", 40, 40)
+
+
+def a_heap() -> Profile:
+    stacks: dict[Stack, Cost] = {(OTHER_LINE, LINE): Cost(2, 300), (LINE,): Cost(1, 50), (OTHER_LINE,): Cost(1, 40)}
+    taken = {"worker 0": stacks, "worker 1": {(OTHER_LINE,): Cost(1, 60)}}
+    return Profile(taken, ("worker 2",), 0, 5_000_000_000, 0, "what is compiled", HEAP)
+
+
+def test_heap_for_pprof_has_the_types_of_gos_heap_profiles() -> None:
+    """So that -inuse_space and -inuse_objects work; a line stands for a function, which nobody knows of it."""
+    decoded = Decoded(pprof.encode(a_heap()))
+    types = [tuple(decoded.text(index) for _, index in message(block)) for block in decoded.blocks(1)]
+
+    assert types == [("inuse_objects", "count"), ("inuse_space", "bytes")]
+    assert 11 not in dict(decoded.fields) and 12 not in dict(decoded.fields), "it has no rate"
+    assert decoded.samples()["worker=worker 1", "velox/net/a.py:40 velox/net/a.py:40:40"] == [1, 60]
+
+
+def test_heap_as_text_sums_lines_over_stacks_and_workers() -> None:
+    text = top_lines(a_heap()).splitlines()
+
+    assert text[:3] == [
+        "memory allocated in 5 s and still in use: 450 bytes in 5 blocks",
+        "worker 2 did not answer and is not in this profile",
+        "compiled build: what is compiled",
+    ]
+    assert [line.split() for line in text[5:]] == [["350", "3", "velox/net/a.py:12"], ["100", "2", "velox/net/a.py:40"]]
+
+
+def test_heap_as_text_sums_what_is_beyond_the_largest() -> None:
+    lines: dict[Stack, Cost] = {(Frame("", "a.py", n, n),): Cost(1, 100 - n) for n in range(70)}
+    shown = top_lines(dataclasses.replace(a_heap(), workers={"worker 0": lines})).splitlines()
+
+    assert shown[-1].split() == [str(sum(range(31, 41))), "10", "10", "other", "lines"]
+
+
+def test_speedscope_has_a_profile_for_each_worker_with_shared_frames() -> None:
+    """As its file format says: indexes into the shared frames, callers first, weights that sum up to the end."""
+    file = json.loads(speedscope(a_profile({"worker 0": STACKS, "worker 1": {(MAIN,): Cost(1, 7)}}, ("worker 2",))))
+
+    assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    assert "worker 2 did not answer" in file["name"]
+    first, second = file["profiles"]
+    names = [frame["name"] for frame in file["shared"]["frames"]]
+    assert [names[at] for at in first["samples"][0]] == [
+        "velox.cli.main",
+        "velox.gateway.request.exchange.Exchange.run",
+    ]
+    assert (first["type"], first["unit"], first["startValue"], first["endValue"]) == (
+        "sampled",
+        "nanoseconds",
+        0,
+        10**8,
+    )
+    assert sum(first["weights"]) == first["endValue"]
+    assert (second["name"], second["weights"]) == ("worker 1", [7])
+    assert file["shared"]["frames"][1] == {"name": names[1], "file": "velox/gateway/request/exchange.py", "line": 55}

@@ -115,6 +115,10 @@ class Gateway(ExchangeOwner):
         """Exchanges that have begun and not ended, without those that are queued."""
         return len(self._active)
 
+    def running(self) -> list[Exchange]:
+        """Return the exchanges that have not ended, those that are queued last."""
+        return [*self._active, *self.queue.waiting()]
+
     # -- for the connections --------------------------------------------------------------------
 
     def check_head(self, head: RequestHead) -> Caller:

@@ -34,6 +34,26 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
         self._address = ""  # as the limiter gave it
         self._is_refused = False  # there are too many connections
 
+    @property
+    @abc.abstractmethod
+    def protocol(self) -> str:
+        """What is spoken, for people: `HTTP/1.1`, `HTTP/2`."""
+
+    @property
+    @abc.abstractmethod
+    def state(self) -> str:
+        """What it does, for people."""
+
+    @property
+    @abc.abstractmethod
+    def n_streams(self) -> int:
+        """Requests that are not answered yet."""
+
+    @property
+    def is_tls(self) -> bool:
+        """True where it is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
     @abc.abstractmethod
     def on_deadline(self) -> None:
         """See WatchedConnection."""
@@ -65,7 +85,7 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
         """Register the connection; return why it is refused."""
         self._transport = cast(asyncio.Transport, transport)
         ingress = self.ingress
-        ingress.connections[self] = None
+        ingress.connections[self] = ingress.loop.time()
         if ingress.guarded:
             own = transport.get_extra_info("sockname")
             self.is_guarded = isinstance(own, tuple) and own[0] in ingress.guarded  # else it is a unix socket's

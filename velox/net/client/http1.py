@@ -288,6 +288,18 @@ class ClientHttp1Connection(Http1Replies):
     # -- for the gateway --------------------------------------------------------------------------
 
     @property
+    def protocol(self) -> str:
+        return "HTTP/1.1"
+
+    @property
+    def state(self) -> str:
+        return self._state.name.lower()
+
+    @property
+    def n_streams(self) -> int:
+        return 1 if self._state is _ANSWERING or self._state is _BODY else 0
+
+    @property
     def is_idle(self) -> bool:
         """True when no request has begun to come, and none is being answered."""
         return self._state is _IDLE

@@ -532,6 +532,18 @@ class ClientHttp2Connection(ClientConnection):
 
     # -- for the ingress ------------------------------------------------------------------------------
 
+    @property
+    def protocol(self) -> str:
+        return "HTTP/2"
+
+    @property
+    def state(self) -> str:
+        return self._state.name.lower()
+
+    @property
+    def n_streams(self) -> int:
+        return len(self._streams)
+
     def close_if_idle(self) -> None:
         """Draining: tell the client, let run what has begun, then close."""
         self._leave()

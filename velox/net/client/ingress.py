@@ -86,8 +86,7 @@ class Ingress(IngressState):
     def renew(self, connection: WatchedConnection) -> None:
         """Take a connection for one that has just come: it gives way after all others."""
         if connection in self.connections:
-            del self.connections[connection]
-            self.connections[connection] = None
+            self.connections[connection] = self.connections.pop(connection)
 
     def _end_idlest(self) -> bool:
         """End the connection that came first of those that wait for their client; False: none does."""

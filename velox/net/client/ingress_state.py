@@ -85,8 +85,8 @@ class IngressState:
         self.least_taken_bytes: Final = round(timeouts.min_rate_bytes * timeouts.write_s)
         self.limiter: Final = ConnectionLimiter(max_connections, max_per_address, make_room)
         self.guarded: Final = guarded
-        # In the order in which they came, or were renewed (client/ingress.py).
-        self.connections: Final[dict[WatchedConnection, None]] = {}
+        # In the order in which they came, or were renewed (client/ingress.py); since when they are there, loop time.
+        self.connections: Final[dict[WatchedConnection, float]] = {}
         self.paused: Final[set[PausedConnection]] = set()  # those that are not read from
         self.n_http2 = 0  # of the connections, those that speak HTTP/2
         self.draining = False

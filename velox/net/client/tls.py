@@ -119,7 +119,7 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)
         ingress = self._shared.ingress
-        ingress.connections[self] = None
+        ingress.connections[self] = ingress.loop.time()
         first_s = FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
         self.deadline_s = ingress.loop.time() + first_s
         self._address, refusal = ingress.limiter.enter(transport.get_extra_info("peername"))

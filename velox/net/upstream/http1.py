@@ -123,6 +123,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         return f"<Http1Connection {self._host.decode()} {state} served={self.n_begun - self.n_streams}>"
 
     @property
+    def protocol(self) -> str:
+        return "HTTP/1.1"
+
+    def fileno(self) -> int:
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
+
+    @property
     def is_closed(self) -> bool:
         return self._transport is None
 

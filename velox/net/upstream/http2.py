@@ -166,6 +166,14 @@ class Http2Connection(asyncio.BufferedProtocol):
         return f"<Http2Connection {self._authority[1].decode()} {state} streams={len(self._streams)}>"
 
     @property
+    def protocol(self) -> str:
+        return "HTTP/2"
+
+    def fileno(self) -> int:
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
+
+    @property
     def is_closed(self) -> bool:
         return self._transport is None
 

@@ -217,6 +217,13 @@ class UpstreamConnection(Protocol):
         """Exchanges begun since it was made."""
 
     @property
+    def protocol(self) -> str:
+        """What is spoken, for people: `HTTP/1.1`, `HTTP/2`."""
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 when there is none any more."""
+
+    @property
     def end(self) -> ConnectionEnd | None:
         """Why it takes no more exchanges; None while it does."""
 

@@ -22,7 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.net.upstream.connecting import BackOff, Dial, PacedDial, Warmup
@@ -30,7 +30,7 @@ from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import Address, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd
 
-__all__ = ["AvailableConnections", "Pool", "PoolStatistics", "Upkeep", "UpstreamPool"]
+__all__ = ["AvailableConnections", "OpenUpstream", "Pool", "PoolStatistics", "Upkeep", "UpstreamPool"]
 
 # Dials under way at a time: a handshake costs this worker about 1 ms, and its requests should not wait for many.
 _MAX_DIALS: Final = 32
@@ -62,6 +62,13 @@ class PoolStatistics:
     dialing: int
     streams: int
     waiting: int
+
+
+class OpenUpstream(NamedTuple):
+    """A connection that is open. since_s: loop time; None of one that takes no new exchanges."""
+
+    connection: UpstreamConnection
+    since_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,9 @@ class Pool(Protocol):
 
     def statistics(self) -> PoolStatistics:
         """Count what is there."""
+
+    def open_connections(self) -> list[OpenUpstream]:
+        """Return what is open."""
 
     @property
     def is_warm(self) -> bool:
@@ -180,6 +190,12 @@ class UpstreamPool:
         """Count usable connections, dials, streams in flight and callers that wait."""
         streams = sum(connection.n_streams for connection in (*self._connections, *self._closing_connections))
         return PoolStatistics(len(self._connections), self._dialing, streams, len(self._waiters))
+
+    def open_connections(self) -> list[OpenUpstream]:
+        """Return what is open, those last that take no new exchanges."""
+        found = [OpenUpstream(connection, lifetime.since_s) for connection, lifetime in self._connections.items()]
+        found += [OpenUpstream(connection, None) for connection in self._closing_connections]
+        return found
 
     @property
     def is_warm(self) -> bool:

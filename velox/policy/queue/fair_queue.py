@@ -105,6 +105,10 @@ class FairQueue(Generic[T]):
     def __repr__(self) -> str:
         return f"<FairQueue {self.n} {self.depth_by_class} {self._drain!r}>"
 
+    def waiting(self) -> list[T]:
+        """Return those that wait."""
+        return list(self._waiting) if self._alone is None else [self._alone[0]]
+
     @property
     def depth_by_class(self) -> tuple[int, ...]:
         """Return how many wait in each class, in the order of Priority."""

@@ -20,6 +20,7 @@ from velox.gateway.cluster.group import Group
 from velox.gateway.cluster.routing import RouteParts, Routing
 from velox.gateway.upstreams.member import Member
 from velox.net.upstream.connection_budget import ConnectionBudget
+from velox.net.upstream.pool import OpenUpstream
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.balance.bounded_hash import BoundedHash, Ring
 from velox.policy.balance.candidates import Balancer, LeastInflight
@@ -104,6 +105,11 @@ class UpstreamManager:
     def members(self) -> Sequence[Member]:
         """The members of the present configuration."""
         return self.routing.members
+
+    def open_connections(self) -> list[tuple[str, OpenUpstream]]:
+        """Return the connections to upstreams, each with the upstream's name, also of those that are retired."""
+        members = [*self.members, *(each.member for each in self._retired)]
+        return [(member.name, found) for member in members for found in member.pool.open_connections()]
 
     @property
     def connections(self) -> ConnectionBudget:

@@ -26,7 +26,7 @@ from velox.errors import Reason
 from velox.gateway.cluster.group import Attempt
 from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
-from velox.net.upstream.pool import PoolStatistics
+from velox.net.upstream.pool import OpenUpstream, PoolStatistics
 from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
 from velox.policy.health.keys import Keys
@@ -55,6 +55,9 @@ class IdlePool:
 
     def statistics(self) -> PoolStatistics:
         return PoolStatistics(0, 0, 0, 0)
+
+    def open_connections(self) -> list[OpenUpstream]:
+        return []
 
     def start(self) -> None: ...
 
