@@ -76,6 +76,8 @@ class Reason(enum.Enum):
     LIMITS_UNAVAILABLE = ("limits_unavailable", 503, _G, True)
     ANSWERS_UNAVAILABLE = ("answers_unavailable", 503, _G, True)
     LEDGER_FULL = ("ledger_full", 503, _G, True)
+    # An administrator did not want it to go on.
+    ENDED_BY_ADMIN = ("ended_by_admin", 503, _G, False)
     INTERNAL = ("internal", 500, _G, False)
     UPSTREAM_DNS = ("upstream_dns", 502, _U, True)
     UPSTREAM_CONNECT = ("upstream_connect", 502, _U, True)

@@ -64,7 +64,8 @@ def test_wrong_token_is_told_and_signing_out_ends_the_session(seen: dict[str, An
 
 def test_every_view_is_for_keyboards_readers_and_phones(seen: dict[str, Any]) -> None:
     """Axe finds nothing, in light and dark; nothing is wider than the screen."""
-    assert len(seen["views"]) == 18
+    assert len(seen["views"]) == 22
+    assert seen["running"] == {"axe": [], "overflow": 0}
     assert seen["form"] == {"axe": [], "overflow": 0}
     assert {name: found for name, found in seen["views"].items() if found != {"axe": [], "overflow": 0}} == {}
 
@@ -73,6 +74,25 @@ def test_page_fetches_nothing_from_elsewhere_and_fails_nowhere(seen: dict[str, A
     """No error in a console, also under the page's own policy; small enough for a slow line."""
     assert seen["errors"] == [] and seen["elsewhere"] == []
     assert 20_000 < seen["loaded"] < _MOST_BYTES
+
+
+def test_running_request_is_ended_by_its_button(seen: dict[str, Any]) -> None:
+    """Its client gets an error event and no clean end."""
+    assert "ended_by_admin" in seen["ended"] and "[DONE]" not in seen["ended"]
+
+
+def test_configuration_shows_where_settings_are_from_and_no_secret(seen: dict[str, Any]) -> None:
+    """Those that are set; the token is one of them."""
+    assert seen["settings"]["VELOX_WORKERS"] == ["1", "environment"]
+    assert seen["settings"]["VELOX_ADMIN_TOKEN"] == ["hidden", "environment"]
+    assert TOKEN not in json.dumps(seen["settings"])
+
+
+def test_processes_are_shown_with_their_ids(seen: dict[str, Any]) -> None:
+    """As the process list has them."""
+    rows = {name: (pid, memory) for name, pid, _, memory in seen["processes"]}
+    assert {"supervisor", "admin", "worker-0", "ledger"} <= rows.keys()
+    assert all(pid.isdecimal() and memory.endswith("MiB") for pid, memory in rows.values())
 
 
 def test_names_of_clients_are_text(seen: dict[str, Any]) -> None:

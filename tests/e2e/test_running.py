@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recorded_call import Call
-from tests.e2e.recording import SSE, RecordingUpstream
+from tests.e2e.recording import SSE, RecordingUpstream, Script
 from tests.e2e.routed import routed
 from tests.e2e.tools import stopped
 from tests.e2e.upstreams import chat_chunk
 from velox.build import BUILD
 
 KEY = "sk-client-0123456789"
+TOKEN = "admin-of-the-test"
+ADMIN = {"authorization": f"Bearer {TOKEN}"}
 PROMPT = "a prompt that no page shows"
 
 
@@ -30,33 +33,52 @@ async def begin(call: Call) -> None:
     await call.silence()
 
 
+async def silent(call: Call) -> None:
+    """Send nothing."""
+    await call.silence()
+
+
 @contextlib.contextmanager
-def gateway(folder: Path, **more: str) -> Iterator[VeloxProcess]:
+def gateway(folder: Path, script: Script = begin, **more: str) -> Iterator[VeloxProcess]:
     """Run one of two workers, whose upstream begins and never ends."""
     keys = folder / "keys.yaml"
     keys.write_text(f"- {{key: {KEY}, name: app}}\n")
     given = {"api_keys_file": str(keys), "MODEL_KEY": "sk-model-0123456789", "workers": "2"}
-    with RecordingUpstream() as upstream, upstream.playing(begin):
+    with RecordingUpstream() as upstream, upstream.playing(script):
         entry = {"name": "one", "provider": "openai", "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
         routes = [{"name": "rest", "to": ["one"]}]
         with routed({"upstreams": [entry], "routes": routes}, **{**given, **more}) as velox:
-            velox.wait_warm()
+            if "admin_token" not in more:
+                velox.wait_warm()
             yield velox
+
+
+def asking() -> bytes:
+    """Return a request for a stream."""
+    message = {"role": "user", "content": PROMPT}
+    body = json.dumps({"model": "house-model", "stream": True, "messages": [message]}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\ncontent-type: application/json\r\n"
+    return head + b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n%b" % (KEY.encode(), len(body), body)
 
 
 def begin_stream(velox: VeloxProcess) -> socket.socket:
     """Ask for a stream; return its connection once the first words are there."""
-    message = {"role": "user", "content": PROMPT}
-    body = json.dumps({"model": "house-model", "stream": True, "messages": [message]}).encode()
     sock = velox.connect()
-    sock.sendall(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\ncontent-type: application/json\r\n"
-        b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n%b" % (KEY.encode(), len(body), body)
-    )
+    sock.sendall(asking())
     read = b""
     while b"word" not in read:
         read += sock.recv(65536)
     return sock
+
+
+def change(velox: VeloxProcess, path: str, headers: Mapping[str, str] | None = None) -> int:
+    """Have something taken away; return the status."""
+    connection = http.client.HTTPConnection(velox.admin_url.removeprefix("http://"), timeout=30)
+    try:
+        connection.request("DELETE", path, headers=dict(headers or {}))
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def page(velox: VeloxProcess, name: str) -> dict[str, Any]:
@@ -132,3 +154,45 @@ def test_without_profiling_there_is_none_of_it(tmp_path: Path) -> None:
     with gateway(tmp_path, profiling="off") as velox:
         for name in ("tasks", "connections", "loop", "heap"):
             assert velox.admin(f"/debug/pprof/{name}").status == 404
+
+
+def test_request_is_ended_by_the_api_wherever_it_is(tmp_path: Path) -> None:
+    """A stream gets an error event and no clean end; the logs have who ended it, and that it was."""
+    with gateway(tmp_path) as velox, contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(begin_stream(velox)) for _ in range(4)]
+        idents = [row["id"] for row in page(velox, "tasks")["rows"]]
+        # Where no admin token is set nobody may.
+        assert change(velox, f"/api/v1/requests/{idents[0]}") == 403
+    with gateway(tmp_path, admin_token=TOKEN) as velox, contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(begin_stream(velox)) for _ in range(4)]
+        rows = velox.admin("/api/v1/requests", ADMIN).json()["data"]
+        assert {row["worker"] for row in rows} <= {0, 1} and len(rows) == 4
+        for row in rows:
+            assert change(velox, f"/api/v1/requests/{row['id']}", ADMIN) == 200
+        for sock in streams:
+            rest = b""
+            while more := sock.recv(65536):
+                rest += more
+            assert b"ended_by_admin" in rest and b"[DONE]" not in rest and not rest.endswith(b"0\r\n\r\n")
+        assert change(velox, f"/api/v1/requests/{rows[0]['id']}", ADMIN) == 404
+        for row in rows:
+            line = velox.wait_access(lambda each, ident=row["id"]: each["id"] == ident)  # type: ignore[misc]
+            assert (line["reason"], line["sent_status"], line["phase"]) == ("ended_by_admin", 200, "stream")
+        velox.wait_log(lambda line: f"request {rows[0]['id']} was ended by admin" in line)
+
+
+def test_request_without_a_reply_is_ended_with_an_error(tmp_path: Path) -> None:
+    """No other attempt follows, though its upstream has failed nobody."""
+    with gateway(tmp_path, script=silent, admin_token=TOKEN) as velox, velox.connect() as sock:
+        sock.sendall(asking())
+        found: list[dict[str, Any]] = []
+
+        def waits() -> bool:
+            found[:] = velox.admin("/api/v1/requests", ADMIN).json()["data"]
+            return [row["phase"] for row in found] == ["ttfb"]
+
+        until(waits, "it waits for its first byte")
+        assert change(velox, f"/api/v1/requests/{found[0]['id']}", ADMIN) == 200
+        reply = sock.recv(65536)
+        assert reply.startswith(b"HTTP/1.1 503") and b"x-should-retry: false" in reply and b"ended_by_admin" in reply
+        assert found[0]["attempts"] == 1

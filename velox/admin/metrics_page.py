@@ -65,6 +65,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _BY_CALL: Final = (series.DURATION, series.TTFT)
 # Series of budgets; more would be no page that anybody scrapes.
 _MOST_BUDGETS: Final = 2000
+_NEAR_END: Final = 10  # less than this part is left
 # Those that are few come first: thousands of keys must not hide the gateway's own budget.
 _SCOPES: Final = ("gateway", "team", "tag", "user", "key", "model")
 
@@ -132,6 +133,7 @@ class _BudgetCollector:
 
     def __init__(self, memory: BudgetMemory, scopes: Collection[str]) -> None:
         self._states: Final = _budgets(memory, scopes, time.time())
+        self._scopes: Final = [each for each in _SCOPES if each in scopes]
         self._alerts: Final = {what: memory.n_alerts(what) for what in AlertCount}
         self._overflowed: Final = memory.n_overflowed
         self._is_unread: Final = memory.is_unread
@@ -146,6 +148,9 @@ class _BudgetCollector:
         yield _counter("velox_budget_alerts", text, (), [((), self._alerts[AlertCount.REACHED])])
         results = [((what.name.lower(),), n) for what, n in self._alerts.items() if what is not AlertCount.REACHED]
         yield _counter("velox_alert_webhooks", "Alerts for the webhook, by their end.", ("result",), results)
+        text = "Budgets of which less than a tenth is left in the window that is open."
+        near = Counter(each.label.scope for each in self._states.values() if each.left * _NEAR_END < each.limit)
+        yield _gauge("velox_budgets_near_end", text, ("scope",), (((each,), near[each]) for each in self._scopes))
         if self._states:
             yield self._gauge("limit", "How much may be spent in the window that is open.", lambda each: each.limit)
             yield self._gauge("spent", "How much of it is spent.", lambda each: each.spent)
@@ -450,6 +455,8 @@ def _processes(pids: dict[str, int], proc: Path) -> Iterator[Metric]:
     yield _gauge(
         "process_resident_memory_bytes", "Resident memory.", ["process"], (([name], n) for name, _, n, _ in found)
     )
+    ids: list[_Sample] = [([name], pids[name]) for name, *_ in found]
+    yield _gauge("velox_process_id", "Its id in the process list (pid).", ["process"], ids)
     yield _gauge("process_open_fds", "Open file descriptors.", ["process"], (([name], n) for name, *_, n in found))
 
 
@@ -492,6 +499,8 @@ def _ledger(rings: Sequence[RecordRing] | None, status: GatewayStatus) -> Iterat
     unprotected = samples(lambda ring: ring.n_unprotected)
     text = "Calls that would have been lost had their worker been killed: too many were open."
     yield _counter("velox_ledger_unprotected_calls", text, [], unprotected)
+    text = "1 while records can be stored, 0 since the last try failed."
+    yield _gauge("velox_ledger_writable", text, [], [] if rings is None else [([], not status.ledger_is_failing)])
     restarts: list[_Sample] = [] if rings is None else [([], status.ledger_restarts)]
     yield _counter("velox_ledger_restarts", "How often the ledger process was replaced.", [], restarts)
 

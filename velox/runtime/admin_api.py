@@ -20,6 +20,8 @@ from velox.admin.api.call import ApiError, Asker
 from velox.admin.api.service import Api
 from velox.admin.api.usage import UsagePages
 from velox.admin.roles import Role
+from velox.admin.running.calls import RequestPages
+from velox.admin.running.pages import Ask
 from velox.ledger.record import recorded_key
 from velox.ledger.store import Store
 from velox.runtime.ledger.stores import account_store, record_store
@@ -80,11 +82,16 @@ def _recorded(key: Key) -> str:
     return recorded_key(caller_id(key), key.name or key.id)
 
 
-def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None, logger: logging.Logger) -> Api:
-    """Return the API of a gateway. logger: the operations log."""
+def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None, ask: Ask, logger: logging.Logger) -> Api:
+    """Return the API of a gateway. ask: asks its workers. logger: the operations log."""
     databases = _Databases(settings)
     usage = UsagePages(databases.records, lambda: datetime.datetime.now(datetime.UTC), databases.recorded_key_of)
-    routes = [*AccountPages(databases.accounts).routes(), *usage.routes(), *BudgetPages(budgets, time.time).routes()]
+    routes = [
+        *AccountPages(databases.accounts).routes(),
+        *usage.routes(),
+        *BudgetPages(budgets, time.time).routes(),
+        *RequestPages(ask, logger).routes(),
+    ]
     litellm = litellm_paths(
         databases.accounts,
         databases.records,

@@ -28,7 +28,7 @@ from velox.admin.playground import Playground, SendChat
 from velox.admin.pprof import ProfilePage
 from velox.admin.problems import problems
 from velox.admin.reload import ReloadAnswers, ReloadPage
-from velox.admin.running.pages import RunningPages
+from velox.admin.running.pages import Ask, RunningPages
 from velox.admin.upgrades.page import UpgradeAnswers, UpgradePage
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
@@ -128,7 +128,10 @@ class LedgerProcess(Child):
         # Here, not above: no other process needs it.
         from velox.runtime.ledger.ledger_process import run_ledger
 
-        return run_ledger(self._settings, self.folder, self._metrics, self._budgets, self._beat)
+        return run_ledger(self._settings, self.folder, self._metrics, self._budgets, self._beat, fails=self._fails)
+
+    def _fails(self, fails: bool) -> None:
+        self._status.ledger_is_failing = fails
 
     def _beat(self) -> None:
         self._status.ledger_heartbeat_ns = time.monotonic_ns()
@@ -321,7 +324,7 @@ def admin(
         viewer_token=None if settings.admin_viewer_token is None else settings.admin_viewer_token.reveal(),
         host_names=settings.admin_hosts,
         tls=None if certificate is None else lambda: certificate.context,
-        api=_api(settings, budgets),
+        api=_api(settings, budgets, workers.ask),
         address=listeners.url.partition(",")[0],
         playground=_playground(listeners.url.partition(",")[0], settings.tls_cert_file),
     )
@@ -344,12 +347,12 @@ def _playground(url: str, cert: str | None) -> Playground:
     return Playground(send)
 
 
-def _api(settings: Settings, budgets: BudgetMemory | None) -> Api:
+def _api(settings: Settings, budgets: BudgetMemory | None, ask: Ask) -> Api:
     def make() -> Api:
         # Here, not above: what records nothing loads no database (on_demand.py).
         from velox.runtime.admin_api import admin_api
 
-        return admin_api(settings, __version__, budgets, operations_logger(sys.stderr))
+        return admin_api(settings, __version__, budgets, ask, operations_logger(sys.stderr))
 
     return LateApi(make) if settings.ledger is None else make()
 

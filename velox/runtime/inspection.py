@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
+import orjson
 
+from velox.errors import Reason, VeloxError
 from velox.gateway.front.intake import Gateway
 from velox.gateway.request.exchange import Exchange
 from velox.net.client.connection import ClientConnection
@@ -32,6 +34,7 @@ from velox.profiling.running import (
     short,
 )
 from velox.runtime.upstreams.upstream_manager import UpstreamManager
+from velox.settings import Settings
 
 __all__ = ["Inspection"]
 
@@ -41,7 +44,7 @@ _DRAIN: Final = "drain"
 
 
 class Inspection:
-    """Of one worker. watch: of its loop; None: nobody watches that."""
+    """Of one worker. watch: of its loop; None: nobody watches that. settings: those that hold."""
 
     def __init__(
         self,
@@ -50,7 +53,9 @@ class Inspection:
         upstreams: UpstreamManager,
         watch: LoopWatch | None,
         loop: asyncio.AbstractEventLoop,
+        settings: Callable[[], Settings],
     ) -> None:
+        self._settings: Final = settings
         self._gateway: Final = gateway
         self._ingress: Final = ingress
         self._upstreams: Final = upstreams
@@ -66,6 +71,8 @@ class Inspection:
             "tasks": lambda _: msgspec.json.encode(self.requests()),
             "connections": lambda _: msgspec.json.encode(self.connections()),
             "loop": lambda _: msgspec.json.encode(self.turns()),
+            "end": self._end,
+            "configuration": lambda _: orjson.dumps(_configuration(self._settings())),
         }
 
     def requests(self) -> RunningRequests:
@@ -82,9 +89,28 @@ class Inspection:
         rows += [_upstream(name, each, now_s) for name, each in open_upstreams[:_MOST_ROWS]]
         return OpenConnections(len(clients) + len(open_upstreams), rows)
 
+    def _end(self, ident: str) -> bytes:
+        """End a request; an empty answer: there is none of this id."""
+        error = VeloxError(Reason.ENDED_BY_ADMIN, "an administrator of the gateway ended this request")
+        return b"ended" if self._gateway.end(ident.encode("ascii", "replace"), error) else b""
+
     def turns(self) -> LongTurns:
         """Return the turns of the loop that lasted too long."""
         return LongTurns(0, 0.0, []) if self._watch is None else self._watch.turns()
+
+
+def _configuration(settings: Settings) -> dict[str, list[str] | list[dict[str, str]]]:
+    # Here, not above: few workers are ever asked for it.
+    from velox.settings.show import budget_lines, effective, limit_lines, route_lines, upstream_lines
+
+    rows = [{"name": name, "value": value, "origin": origin} for name, value, origin in effective(settings)]
+    return {
+        "settings": rows,
+        "upstreams": upstream_lines(settings),
+        "routes": route_lines(settings),
+        "limits": limit_lines(settings),
+        "budgets": budget_lines(settings),
+    }
 
 
 def _began_ns(exchange: Exchange) -> int:

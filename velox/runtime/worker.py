@@ -597,7 +597,14 @@ class Worker:
         self._status.upstream_ready = False
         self._metrics.reset_gauges()
         watch = self._loop_watch
-        inspection = Inspection(self._gateway, self._ingress, self._upstream_manager, watch, self._loop)
+        inspection = Inspection(
+            self._gateway,
+            self._ingress,
+            self._upstream_manager,
+            watch,
+            self._loop,
+            lambda: self._configuration.settings,
+        )
         profiles = ProfileAgent(self._context.channel, self._loop, inspection.questions())
         profiles.start()
         if watch is not None:

@@ -167,6 +167,8 @@ class GatewayStatus:
     is_handed_over = _Cell(26, bool)
     # How many upgrades the admin listener was asked for. Written by the admin process.
     upgrades_asked = _Cell(27, int)
+    # True while the ledger's process can't store records. It writes this.
+    ledger_is_failing = _Cell(28, bool)
 
     def __init__(self, segment: Segment) -> None:
         self.cells: Final = segment.gateway()

@@ -7,7 +7,7 @@ import { chromium } from "playwright-core";
 
 const [program, admin, gateway, token, folder] = process.argv.slice(2);
 const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
-const VIEWS = ["overview", "upstreams", "budgets", "accounts", "usage", "calls", "playground", "clients", "pages"];
+const VIEWS = ["overview", "requests", "upstreams", "budgets", "accounts", "usage", "calls", "playground", "clients", "configuration", "pages"];
 const HOSTILE = '<img src=x onerror="window.harmed=1">\u202e';
 const seen = { errors: [], elsewhere: [], views: {}, harmed: false };
 
@@ -104,6 +104,31 @@ try {
     await page.getByLabel("Key of a client").fill("sk-wrong");
     await page.getByRole("button", { name: "Send" }).click();
     seen.refused = await page.getByRole("alert").textContent();
+    // Requests that run until they are ended by their buttons.
+    const stream = async () => {
+        const response = await fetch(`${gateway}/v1/chat/completions`, {
+            method: "POST",
+            headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+            body: JSON.stringify({ model: "gpt-4o", max_tokens: 100000, stream: true, messages: [{ role: "user", content: "hi" }] }),
+        });
+        return response.text();
+    };
+    await page.goto(`${admin}/#/requests`);
+    const [seenRow, end] = [stream(), page.getByRole("button", { name: /^End vx-/ }).first()];
+    await end.waitFor();
+    seen.running = await look(page);
+    await page.screenshot({ path: `${folder}/running-light.png` });
+    await seenRow;
+    const ended = stream();
+    await end.click();
+    seen.ended = (await ended).split("\n\n").filter(Boolean).at(-1);
+    await page.getByText("nothing runs").waitFor();
+    await page.goto(`${admin}/#/configuration`);
+    await page.locator("td code").first().waitFor();
+    seen.settings = Object.fromEntries(await page.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [row.cells[0].textContent, [row.cells[1].textContent, row.cells[2].textContent]])));
+    await page.goto(`${admin}/#/overview`);
+    await page.getByText("Processes: CPU").waitFor();
+    seen.processes = await page.getByRole("region", { name: /Processes/ }).locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     await walk(page, "light");
 
     await page.goto(`${admin}/#/usage`);

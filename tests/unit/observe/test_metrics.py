@@ -520,3 +520,23 @@ def test_page_has_the_end_of_the_certificate_of_the_admin_listener() -> None:
 
     assert f"\n{name} 1.234e+09\n" in render(new_segment(), admin_not_after_s=lambda: 1234000000).decode()
     assert f"\n{name} " not in render(new_segment()).decode()
+
+
+def test_budgets_near_their_end_are_counted_by_scope() -> None:
+    """Less than a tenth is left, what requests hold taken off; scopes that are not shown are not counted."""
+    memory, rule = BudgetMemory(1000, 1), BudgetRule("budgets[0]", "team", TOTAL)
+    for who, tokens in (("web", 90), ("lab", 91), ("ops", 100)):
+        spend(memory, rule, who, tokens)
+    page = render(new_segment(), budgets=memory, scopes=("team", "key")).decode()
+    assert 'velox_budgets_near_end{scope="team"} 2.0' in page
+    assert 'velox_budgets_near_end{scope="key"} 0.0' in page
+    assert 'velox_budgets_near_end{scope="gateway"}' not in page
+
+
+def test_ledger_that_can_not_be_written_is_told() -> None:
+    """Its process says so; without records there is no such figure."""
+    segment = new_segment()
+    assert b"\nvelox_ledger_writable " not in render(segment)
+    assert b"\nvelox_ledger_writable 1.0" in render(segment, records=[])
+    GatewayStatus(segment).ledger_is_failing = True
+    assert b"\nvelox_ledger_writable 0.0" in render(segment, records=[])

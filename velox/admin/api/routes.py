@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -21,7 +21,8 @@ from velox.admin.roles import Role
 __all__ = ["ADMINS", "MANAGERS", "OWNERS", "READERS", "Field", "Found", "OtherTable", "Route", "RouteTable", "Schema"]
 
 Schema: TypeAlias = Mapping[str, Any]  # of JSON Schema
-Handler: TypeAlias = Callable[[ApiCall], Answer]
+# In a thread, unless it is a coroutine's: that is awaited in the loop.
+Handler: TypeAlias = Callable[[ApiCall], Answer | Coroutine[Any, Any, Answer]]
 
 ADMINS: Final = frozenset({Role.ADMIN})
 READERS: Final = frozenset({Role.ADMIN, Role.VIEWER, Role.OPEN})

@@ -23,8 +23,10 @@ __all__ = [
     "CALL",
     "CHANGE",
     "COMPONENTS",
+    "CONFIGURATION",
     "DELETED",
     "ERROR",
+    "RUNNING",
     "USAGE",
     "WHOSE",
     "account",
@@ -191,6 +193,46 @@ def listed(item: Schema) -> Schema:
     return _object({"data": {"type": "array", "items": item}, "cursor": cursor})
 
 
+# A request that has not ended, as profiling/running.py has it.
+_REQUEST: Final = _object(
+    {
+        "id": _TEXT,
+        "phase": _TEXT,
+        "age_s": {"type": "number"},
+        "route": _TEXT,
+        "route_name": _TEXT,
+        "upstream": _TEXT,
+        "model": _TEXT,
+        "key": _TEXT,
+        "key_id": _TEXT,
+        "attempts": _COUNT,
+        "tried": {"type": "array", "items": _TEXT},
+        "stream": {"type": "boolean"},
+        "websocket": {"type": "boolean"},
+        "bytes_in": _COUNT,
+        "bytes_out": _COUNT,
+        "address": _TEXT,
+        "worker": _COUNT,
+    }
+)
+RUNNING: Final = _object(
+    {
+        "data": {"type": "array", "items": _REQUEST},
+        "total": _COUNT,
+        "missing": {"type": "array", "items": _COUNT, "description": "workers that did not answer"},
+    }
+)
+_LINES: Final[Schema] = {"type": "array", "items": _TEXT}
+CONFIGURATION: Final = _object(
+    {
+        "settings": {"type": "array", "items": _object({"name": _TEXT, "value": _TEXT, "origin": _TEXT})},
+        "upstreams": _LINES,
+        "routes": _LINES,
+        "limits": _LINES,
+        "budgets": _LINES,
+    }
+)
+
 COMPONENTS: Final[Mapping[str, Schema]] = {
     "Budget": {**_OWN["Budget"], "allOf": list(_BUDGET_RULES)},
     "SetByAdmin": _OWN["SetByAdmin"],
@@ -203,5 +245,8 @@ COMPONENTS: Final[Mapping[str, Schema]] = {
     "Call": CALL,
     "BudgetState": BUDGET_STATE,
     "Deleted": DELETED,
+    "Running": RUNNING,
+    "Ended": _object({"id": _TEXT, "ended": {"const": True}}),
+    "Configuration": CONFIGURATION,
     "Error": ERROR,
 }

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from velox.accounts.service import AccountsError
 from velox.admin.api.accounts import refused
-from velox.admin.api.call import ApiCall, ApiError, Asker, error_reply, json_reply
+from velox.admin.api.call import Answer, ApiCall, ApiError, Asker, error_reply, json_reply
 from velox.admin.api.openapi import describe
 from velox.admin.api.routes import OtherTable, Route, RouteTable
 from velox.admin.message import AdminRequest, RefusalError, Reply
@@ -96,11 +96,19 @@ class Api:
             return self._refusal(request, busy)
         line.n_waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(line.threads, self._answer, request, role)
+            done = await asyncio.get_running_loop().run_in_executor(line.threads, self._answer, request, role)
+            return done if isinstance(done, Reply) else await self._finished(request, done)
         finally:
             line.n_waiting -= 1
 
-    def _answer(self, request: AdminRequest, role: Role | None) -> Reply:
+    async def _finished(self, request: AdminRequest, pending: Coroutine[Any, Any, Answer]) -> Reply:
+        try:
+            answer = await pending
+        except ApiError as error:
+            return self._refusal(request, error)
+        return json_reply(answer.status, answer.body)
+
+    def _answer(self, request: AdminRequest, role: Role | None) -> Reply | Coroutine[Any, Any, Answer]:
         try:
             asker = self._asker_of(bearer_of(request)) if role is None else Asker(role, role.value)
             if asker is None:
@@ -118,7 +126,7 @@ class Api:
                 request, ApiError(503, "database", "the database can't be used now; the operations log says why")
             )
 
-    def _call(self, request: AdminRequest, asker: Asker) -> Reply:
+    def _call(self, request: AdminRequest, asker: Asker) -> Reply | Coroutine[Any, Any, Answer]:
         table: OtherTable | RouteTable = self._table
         if self._others is not None and self._others.takes(request.path):
             table = self._others
@@ -127,7 +135,7 @@ class Api:
             raise _forbidden(asker.role)
         query, body = table.query(request, route), table.body(request, route)
         answer = route.handle(ApiCall(asker, ids, query, body, request.is_private))
-        return json_reply(answer.status, answer.body)
+        return json_reply(answer.status, answer.body) if isinstance(answer, Answer) else answer
 
 
 def _unknown() -> ApiError:

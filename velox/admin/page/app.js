@@ -8,14 +8,17 @@ import { Accounts } from "./views/accounts.js";
 import { Budgets } from "./views/budgets.js";
 import { Calls } from "./views/calls.js";
 import { Clients } from "./views/clients.js";
+import { Configuration } from "./views/configuration.js";
 import { Overview } from "./views/overview.js";
 import { Pages } from "./views/pages.js";
 import { Playground } from "./views/playground.js";
+import { Requests } from "./views/requests.js";
 import { Upstreams } from "./views/upstreams.js";
 import { Usage } from "./views/usage.js";
 
 const VIEWS = [
     ["overview", "Overview", Overview],
+    ["requests", "Running", Requests],
     ["upstreams", "Upstreams", Upstreams],
     ["budgets", "Budgets", Budgets],
     ["accounts", "Keys", Accounts],
@@ -23,6 +26,7 @@ const VIEWS = [
     ["calls", "Calls", Calls],
     ["playground", "Playground", Playground],
     ["clients", "Clients", Clients],
+    ["configuration", "Configuration", Configuration],
     ["pages", "Pages", Pages],
 ];
 

@@ -119,6 +119,17 @@ class Gateway(ExchangeOwner):
         """Return the exchanges that have not ended, those that are queued last."""
         return [*self._active, *self.queue.waiting()]
 
+    def end(self, ident: bytes, error: VeloxError) -> bool:
+        """End a request from outside, in whichever phase. False: there is none of this id."""
+        for exchange in self.running():
+            if exchange.id == ident:
+                if exchange in self._active:
+                    exchange.fail(error)
+                elif self.queue.discard(exchange):
+                    exchange.refuse(error)
+                return True
+        return False
+
     # -- for the connections --------------------------------------------------------------------
 
     def check_head(self, head: RequestHead) -> Caller:

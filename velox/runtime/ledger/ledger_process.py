@@ -62,8 +62,13 @@ def run_ledger(
     budgets: BudgetMemory | None,
     beat: Callable[[], None],
     open_store: Callable[[Settings], Store] = record_store,
+    *,
+    fails: Callable[[bool], None] = lambda _fails: None,
 ) -> int:
-    """Keep what is recorded until SIGTERM, and then what is left; return the exit code. beat: a sign of life."""
+    """Keep what is recorded until SIGTERM, and then what is left; return the exit code. beat: a sign of life.
+
+    fails: is told whether records can't be stored now.
+    """
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     # A signal between the look and the sleep would be slept over.
@@ -71,7 +76,7 @@ def run_ledger(
     signal.set_wakeup_fd(wake_write)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     logger = operations_logger(sys.stderr)
-    LedgerLoop(settings, folder, metrics, logger, wake_read, budgets, open_store, beat=beat).run(stopped)
+    LedgerLoop(settings, folder, metrics, logger, wake_read, budgets, open_store, beat=beat, fails=fails).run(stopped)
     return 0
 
 
@@ -79,6 +84,7 @@ class LedgerLoop:
     """The work of the ledger's process. wake: a descriptor that can be read when a signal has come.
 
     beat: called in each turn, and after each batch. Not before the store was open once: a migration may take long.
+    fails: as for run_ledger().
     """
 
     def __init__(
@@ -92,7 +98,9 @@ class LedgerLoop:
         open_store: Callable[[Settings], Store] = record_store,
         *,
         beat: Callable[[], None] = lambda: None,
+        fails: Callable[[bool], None] = lambda _fails: None,
     ) -> None:
+        self._fails: Final = fails
         self._settings: Final = settings
         self._folder: Final = folder
         self._logger: Final = logger
@@ -152,12 +160,14 @@ class LedgerLoop:
                 pass
         except StoreError as exc:
             self._close()
+            self._fails(True)
             if str(exc) != self._problem:
                 self._problem = str(exc)
                 self._logger.error(
                     "ledger: records can't be stored: %(error)s; they wait in the ring files", {"error": exc}
                 )
             return False
+        self._fails(False)
         if self._problem:
             self._problem = ""
             self._logger.warning("ledger: records can be stored again")

@@ -47,7 +47,7 @@ const isBad = (call) => call.reason !== "ok";
 export function Calls() {
     const given = new URLSearchParams(location.hash.split("?")[1] ?? "");
     const [id, setId] = useState(given.get("id") ?? "");
-    const [onlyFailed, setOnlyFailed] = useState(false);
+    const [onlyFailed, setOnlyFailed] = useState(given.get("failed") === "1");
     const [model, setModel] = useState("");
     const [calls, error, again] = useLoaded(() => newest({ model }), [model]);
     const rows = (calls ?? []).filter((call) => (!onlyFailed || isBad(call)) && (!id || call.id.includes(id))).slice(0, SHOWN);

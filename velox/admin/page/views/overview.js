@@ -7,6 +7,7 @@ import { grownBy, sum, sumBy } from "../metrics.js";
 import { Chart, Table, Tiles, useFeed, useLoaded } from "../parts.js";
 
 const RECENT_S = 300;
+const CPU_WINDOW_S = 10;
 const COST_PAUSE_MS = 15000;
 
 function useCostToday() {
@@ -33,22 +34,35 @@ function Failures({ now, before }) {
         { name: "last 5 minutes", number: true, cell: ([reason]) => count(recent.get(reason) ?? 0) },
         { name: "since the start", number: true, cell: ([, n]) => count(n) },
     ];
-    return html`<${Table} caption="Requests that failed, by reason" columns=${columns} rows=${rows} rowKey=${([reason]) => reason} empty="none has failed" />`;
+    return html`<${Table} caption="Requests that failed, by reason" columns=${columns} rows=${rows} rowKey=${([reason]) => reason} empty="none has failed" />
+        <p><a href="#/calls?failed=1">The newest calls that failed, with their attempts</a></p>`;
 }
 
-function Workers({ now }) {
+// Of a worker what it does; of each process what the system says of it. last: an earlier reading, for rates.
+function Workers({ now, last }) {
     const of = (name) => sumBy(now.figures, name, "worker");
-    const [up, ready, memory, configuration, age] = ["up", "upstream_ready", "resident_bytes", "configuration", "heartbeat_age_seconds"].map((each) => of(`velox_worker_${each}`));
+    const [up, ready, restarts, configuration, age] = ["up", "upstream_ready", "restarts_total", "configuration", "heartbeat_age_seconds"].map((each) => of(`velox_worker_${each}`));
+    const system = (name) => sumBy(now.figures, name, "process");
+    const [pids, memory] = ["velox_process_id", "process_resident_memory_bytes"].map(system);
+    const cpu = grownBy(now.figures, last.figures, "process_cpu_seconds_total", "process");
+    const took_s = now.at_s - last.at_s;
+    const others = [
+        { name: "process", cell: (name) => name },
+        { name: "pid", number: true, cell: (name) => pids.get(name) ?? "–" },
+        { name: "CPU", number: true, cell: (name) => percent(took_s > 0 ? (cpu.get(name) ?? 0) / took_s : null) },
+        { name: "memory", number: true, cell: (name) => bytes(memory.get(name)) },
+    ];
     const columns = [
         { name: "worker", cell: (worker) => worker },
         { name: "state", cell: (worker) => (up.get(worker) ? html`<span class="good">serving</span>` : html`<span class="bad">not serving</span>`) },
         { name: "warm upstream", cell: (worker) => (ready.get(worker) ? "yes" : "no") },
-        { name: "memory", number: true, cell: (worker) => bytes(memory.get(worker)) },
+        { name: "replaced", number: true, cell: (worker) => count(restarts.get(worker) ?? 0) },
         { name: "heartbeat", number: true, cell: (worker) => (age.has(worker) ? `${seconds(age.get(worker))} ago` : "–") },
         { name: "configuration", number: true, cell: (worker) => configuration.get(worker) ?? "–" },
     ];
     const caption = `Workers; ${count(sum(now.figures, "velox_worker_restarts_total"))} replaced since the start`;
-    return html`<${Table} caption=${caption} columns=${columns} rows=${[...up.keys()]} rowKey=${(worker) => worker} isBad=${(worker) => !up.get(worker)} />`;
+    return html`<${Table} caption=${caption} columns=${columns} rows=${[...up.keys()]} rowKey=${(worker) => worker} isBad=${(worker) => !up.get(worker)} />
+        <${Table} caption="Processes: CPU of one core, over the last seconds" columns=${others} rows=${[...memory.keys()]} rowKey=${(name) => name} />`;
 }
 
 export function Overview({ feed }) {
@@ -101,5 +115,5 @@ export function Overview({ feed }) {
         <h2>What failed</h2>
         <${Failures} now=${now} before=${feed.before(RECENT_S)} />
         <h2>Workers</h2>
-        <${Workers} now=${now} />`;
+        <${Workers} now=${now} last=${feed.before(CPU_WINDOW_S)} />`;
 }
