@@ -10,7 +10,7 @@ missing() {
     for tool in nginx:nginx-light nghttpd:nghttp2-server h2load:nghttp2-client wrk:wrk \
         chromium:chromium go:golang-go curl:curl openssl:openssl slowhttptest:slowhttptest varnishtest:varnish \
         redis-server:redis-server logrotate:logrotate tinyproxy:tinyproxy valgrind:valgrind perf:linux-perf \
-        gcc:gcc node:nodejs npm:npm javac:openjdk-17-jdk-headless; do
+        prometheus:prometheus gcc:gcc node:nodejs npm:npm javac:openjdk-17-jdk-headless; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
     # Debian keeps the server's own tools out of PATH.

@@ -70,6 +70,8 @@ RUN_WHEEL = "tests/e2e/test_packages.py::test_wheel_is_run_without_being_install
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
 POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
 
+OPERATING = "tests/e2e/test_operating.py::test_shared_gateway_in_ten_lines"
+
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
 RUN_BY = {
     "make run": DEMO,
@@ -196,6 +198,18 @@ RUN_BY = {
     "keys/shop/rotate --json '{\"grace_s\": 3600}'": API,
     "curl -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:6060/api/v1/usage?by=team,day&since=30d'": API,
     "curl -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:6060/api/v1/changes?kind=key'": API,
+    "export VELOX_LEDGER=$PWD/ledger VELOX_MANAGED_KEYS=on": OPERATING,
+    "export VELOX_ADMIN_TOKEN=$(openssl rand -hex 32)": OPERATING,
+    "velox serve --sim &": OPERATING,
+    "velox team create --id web --budget '200 usd/month'": OPERATING,
+    "velox team create --id lab --budget '2M tokens/day' --models 'gpt-*'": OPERATING,
+    "KEY=$(velox key create --id shop --team web --rpm 600 --json | "
+    'sed -n \'s/.*"key": *"\\([^"]*\\)".*/\\1/p\')': OPERATING,
+    "sleep 3": OPERATING,
+    'curl -sS http://127.0.0.1:8080/v1/chat/completions -H "Authorization: Bearer $KEY" --json '
+    '\'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}\'': OPERATING,
+    "velox usage --by team,key": OPERATING,
+    "velox budgets": OPERATING,
     "curl http://127.0.0.1:6060/readyz": CURL,
     "curl http://127.0.0.1:6060/debug/pprof/tasks": CURL,
     "curl http://127.0.0.1:6060/debug/pprof/connections": CURL,

@@ -119,6 +119,7 @@ try {
     seen.running = await look(page);
     await page.screenshot({ path: `${folder}/running-light.png` });
     await seenRow;
+    await page.getByText("nothing runs").waitFor();
     const ended = stream();
     await end.click();
     seen.ended = (await ended).split("\n\n").filter(Boolean).at(-1);
