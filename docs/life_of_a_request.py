@@ -316,8 +316,8 @@ def _legend() -> list[str]:
         _text(
             24,
             y + 30,
-            "The client disconnects, in any step: its request is cancelled (client_closed, client_slow). "
-            "A bug in Velox, in any step: 500 internal.",
+            "In any step: the client disconnects (client_closed, client_slow), an administrator ends it "
+            "(503 ended_by_admin), or a bug in Velox (500 internal).",
             "soft",
         ),
         _text(

@@ -89,9 +89,9 @@ MEANING: Final = {
     " ([budgets](budgets.md#without-the-ledger))",
     Reason.ANSWERS_UNAVAILABLE: "Redis, or the database, is down, so a [kept answer](dialects.md#kept-answers) of"
     " another gateway can't be read, or one can't be deleted or changed",
-    Reason.ENDED_BY_ADMIN: "an administrator ended it ([admin API](admin-api.md))",
     Reason.LEDGER_FULL: "no more calls can be recorded ([ledger](ledger.md#when-the-database-is-away),"
     " `VELOX_LEDGER_FULL`)",
+    Reason.ENDED_BY_ADMIN: "an administrator ended it ([admin API](admin-api.md))",
     Reason.INTERNAL: "a bug in Velox; the operations log says where",
     Reason.UPSTREAM_DNS: "the upstream's name could not be resolved",
     Reason.UPSTREAM_CONNECT: "the upstream could not be reached",
