@@ -22,6 +22,7 @@ from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import apis_of, origin_of
 from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import on_one_line
+from velox.settings.routing.header_rules import CREDENTIALS
 from velox.settings.routing.provider_fields import api_names
 from velox.settings.variable import Variable
 from velox.types import NO_RATES, ApiKind, Budget, KeyEntry, Rates, Secret
@@ -57,6 +58,7 @@ _KEYLESS: Final = MappingProxyType(
 )
 # APIs that no client asks for.
 _NOT_ASKED: Final = frozenset({ApiKind.CONVERSE, ApiKind.COUNT_CONVERSE, ApiKind.VECTORS})
+_SCHEMES: Final = ("basic", "bearer")
 _WIDEST: Final = 60  # a longer text moves what follows in its own line only
 
 
@@ -301,6 +303,7 @@ def _of_upstream(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
         f"concurrency {entry.concurrency}" if entry.concurrency else "",
         f"models {', '.join(entry.models)}" if entry.models else "",
         f"sets {_names(name for name, _ in entry.headers)}" if entry.headers else "",
+        f"asks with {', '.join(name for name, _ in entry.query)}" if entry.query else "",
         f"load {entry.load}" if entry.load != "off" else "",
         f"probe {probe.path} every {probe.every_s:g}s" if probe is not None else "",
         f"ca {entry.ca_file}" if entry.ca_file is not None else "",
@@ -336,12 +339,14 @@ def _provider(entry: UpstreamEntry) -> str:
 
 def is_keyless(entry: UpstreamEntry) -> bool:
     """True for an upstream that no credential of its own goes to: the client's does, or none."""
-    return not entry.keys and PROVIDERS[entry.provider].keyless is Keyless.CLIENT
+    has_header = any(name.decode("ascii") in CREDENTIALS for name, _ in entry.headers)
+    return not entry.keys and not has_header and PROVIDERS[entry.provider].keyless is Keyless.CLIENT
 
 
 def _credential(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
     if entry.keys:
-        return f"keys {', '.join(map(str, entry.keys))}"
+        how = "" if not entry.auth else f" as {entry.auth}" if entry.auth in _SCHEMES else f" in {entry.auth}"
+        return f"keys {', '.join(map(str, entry.keys))}{how}"
     if asks_for_keys and is_keyless(entry):
         return "no credential"  # clients present keys of Velox, which go nowhere
     return _KEYLESS[PROVIDERS[entry.provider].keyless]

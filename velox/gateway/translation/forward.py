@@ -13,6 +13,7 @@ from velox.errors import Reason
 from velox.gateway.auth import presented_key
 from velox.gateway.reply.headers import ID_FORM, REQUEST_ID, is_id
 from velox.gateway.translation.dropped_headers import CREDENTIALS, DROPPED, DROPPED_STARTS
+from velox.gateway.translation.own_query import OwnQuery
 from velox.heads import Header, Headers, HeadShape, ReplyHead, RequestHead, ShapeField, WebSocketOffer, filled
 from velox.memo import Memo
 from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFailure, UpstreamRequest
@@ -61,6 +62,7 @@ class Forwarder:
     provider, also where the client's own key does not pass. added: to every request, in place of the client's. usual:
     where the client sends none of that name. authority: signs each request in, where there is no key. host: of the
     origin, as signatures name it.
+    query: parameters of every request's target; None: there are none.
     kept_heads: how many shapes of heads of clients are kept, with what becomes of them.
     """
 
@@ -78,6 +80,7 @@ class Forwarder:
         authority: Authority | None = None,
         host: bytes = b"",
         kept_heads: int = _KEPT_HEADS,
+        query: OwnQuery | None = None,
     ) -> None:
         self._base_path: Final = base_path.encode("ascii")
         self._passed_path: Final = self._base_path + provider.before  # of paths that go up as they came
@@ -86,10 +89,13 @@ class Forwarder:
         self.secret: Final = None if key is None else key.encode("latin-1")
         self._provider: Final = provider
         self._credential: Final[tuple[Header, ...]] = () if key is None else provider.credentials(key)
-        self._client_key_passes: Final = key is None and not client_keys_are_ours and authority is None
+        # A credential in a header of the entry's own is the upstream's, too: no other goes up beside it.
+        has_own = key is not None or authority is not None or any(name in CREDENTIALS for name, _ in added)
+        self._client_key_passes: Final = not has_own and not client_keys_are_ours
+        self.query: Final = query
         self._added: Final = added
         self._usual: Final = tuple(field for field in usual if all(field[0] != name for name, _ in added))
-        dropped = DROPPED | {name for name, _ in added}
+        dropped = DROPPED | {name for name, _ in (*added, *self._credential)}
         dropped_protocols: tuple[bytes, ...] = ()
         self.authority: Final = authority
         self._host: Final = host
@@ -141,7 +147,7 @@ class Forwarder:
             fields = PlainFields(self._headers(head, rules, is_plain=is_plain))
         if body is None and shape.method in _WITH_CONTENT:
             body = b""
-        up = usual if target is None else self._base_path + target
+        up = usual if target is None else self._placed(target)
         request = UpstreamRequest(shape.method, up, fields, values, body)
         return request if self.authority is None else self._signed(request, self.authority)
 
@@ -207,7 +213,7 @@ class Forwarder:
             fields = built.template if passes else built.without_id
         else:
             values, fields = (), PlainFields(filled(self._chosen_call(head.headers, headers, rules), ()))
-        request = UpstreamRequest(b"POST", self._base_path + target, fields, values, body)
+        request = UpstreamRequest(b"POST", self._placed(target), fields, values, body)
         return request if self.authority is None else self._signed(request, self.authority)
 
     def _with_client_key(self, head: RequestHead, headers: tuple[Header, ...], rules: HeaderRules) -> Headers:
@@ -283,11 +289,20 @@ class Forwarder:
 
     def warmup(self, path: str) -> UpstreamRequest:
         """Return the HEAD that warms a connection."""
-        target = self._base_path + path.encode("ascii")
+        target = self._placed(path.encode("ascii"))
         headers = [(b"user-agent", b"velox"), *self._usual, *self._credential]
         return UpstreamRequest.of(b"HEAD", target, headers, None)
 
+    def _placed(self, target: bytes) -> bytes:
+        """Return a target of the provider's where this upstream has it."""
+        placed = self._base_path + target
+        return placed if self.query is None else self.query.on(placed)
+
     def _target(self, shape: HeadShape) -> bytes:
+        passed = self._passed_target(shape)
+        return passed if self.query is None else self.query.on(passed)
+
+    def _passed_target(self, shape: HeadShape) -> bytes:
         is_bare = shape.path == b"/" and shape.method == b"POST"
         query = shape.query
         if query and self._takes_system_parameters(shape):

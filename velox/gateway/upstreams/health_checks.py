@@ -208,9 +208,13 @@ class HealthChecks:
         key = None if keys is None else keys.pick(self._loop.time(), self._random())
         added = member.entry.headers
         names = {name for name, _ in added}
-        usual = member.forwarders[key or 0].warmup("").headers
+        forwarder = member.forwarders[key or 0]
+        usual = forwarder.warmup("").headers
         headers = [*(field for field in usual if field[0] not in names), *added]
-        return UpstreamRequest.of(b"GET", path.encode("ascii"), headers, None)
+        target = path.encode("ascii")
+        if forwarder.query is not None:
+            target = forwarder.query.on(target)
+        return UpstreamRequest.of(b"GET", target, headers, None)
 
     def _has_requests(self, now_s: float) -> bool:
         """Say whether a member with a load has requests, or had some a moment ago."""

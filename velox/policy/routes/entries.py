@@ -100,7 +100,8 @@ class UpstreamEntry:
     each a name and its value, such as ("region", "eu-central-1"), sorted. apis: those that it says it has; none: the
     usual ones of its row. model_facts: what the settings say of its models. tls_digest: of what its files of TLS hold:
     with others in the same place it is another upstream. proxy: before its origins; "usual": that of the environment,
-    "off": none.
+    "off": none. auth: how keys are presented: "bearer", "basic" or the name of a header; "": as its provider has them.
+    query: parameters of each request's target. value_files: where values of headers and query come from.
     """
 
     name: str
@@ -125,6 +126,9 @@ class UpstreamEntry:
     model_facts: tuple[ModelRule, ...] = ()
     tls_digest: bytes = field(default=b"", repr=False)
     proxy: Proxy | Literal["usual", "off"] = "usual"
+    auth: str = ""
+    query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    value_files: tuple[str, ...] = ()
 
     def has_model(self, model: str) -> bool:
         """True for the name of a model that it serves."""

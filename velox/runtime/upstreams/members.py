@@ -7,6 +7,7 @@ upstream. Does not know: what a part does.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import random
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from velox.errors import VeloxError
 from velox.gateway.reply.addresses import UpstreamAddresses
 from velox.gateway.translation.forward import Forwarder
+from velox.gateway.translation.own_query import OwnQuery
 from velox.gateway.upstreams.health_checks import HealthChecks, load_every_s
 from velox.gateway.upstreams.member import Member
 from velox.net.upstream.connection_budget import ConnectionBudget
@@ -36,6 +38,7 @@ from velox.policy.routes.entries import ProbeEntry, UpstreamEntry
 from velox.policy.routes.proxies import proxy_of
 from velox.protocol.http2.engines import engine_factory
 from velox.providers.authority import Authority
+from velox.providers.provider import Provider
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import origin_of
 from velox.runtime.capacity import share
@@ -293,6 +296,18 @@ def _probe_rules(entry: ProbeEntry) -> ActiveRules:
     return ActiveRules(every_s=entry.every_s, timeout_s=min(entry.every_s, _PROBE_TIMEOUT_S))
 
 
+def presented(row: Provider, auth: str, key: str | None) -> tuple[Provider, str | None]:
+    """Return a row that presents keys as an upstream wants them, and the key as it then is. auth: as of its entry."""
+    if not auth or key is None:
+        return row, key
+    if auth == "basic":  # RFC 7617 §2
+        plain = base64.b64encode(key.encode("latin-1")).decode("ascii")
+        return replace(row, credential_header=b"authorization", credential_prefix=b"Basic ", credential_also=b""), plain
+    if auth == "bearer":
+        return replace(row, credential_header=b"authorization", credential_prefix=b"Bearer ", credential_also=b""), key
+    return replace(row, credential_header=auth.encode("ascii"), credential_prefix=b"", credential_also=b""), key
+
+
 def _credentials(entry: UpstreamEntry) -> list[str | None]:
     return [key.secret.reveal() for key in entry.keys] or [None]
 
@@ -320,7 +335,7 @@ def _forwarder(
     *,
     n_kept: int,
 ) -> Forwarder:
-    row = PROVIDERS[entry.provider]
+    row, key = presented(PROVIDERS[entry.provider], entry.auth, key)
     return Forwarder(
         row,
         base_path=origin.base_path,
@@ -333,6 +348,7 @@ def _forwarder(
         authority=authority,
         host=origin.host_header,
         kept_heads=n_kept,
+        query=OwnQuery(entry.query) if entry.query else None,
     )
 
 

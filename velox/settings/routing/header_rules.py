@@ -6,15 +6,17 @@ Knows: what a field's name and value may be, and which are not the settings' to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from typing import Final
 
 from velox.heads import Header
 from velox.policy.routes.entries import NO_RULES, HeaderRules
 from velox.settings.parse import header_name, header_value
+from velox.settings.routing.references import is_reference
 from velox.settings.yaml.tree import Section
 
-__all__ = ["CREDENTIALS", "NEVER_SET", "header_rules", "plain_headers"]
+__all__ = ["CREDENTIALS", "NEVER_SET", "header_rules", "own_query", "plain_headers"]
 
 _MOST_RULES: Final = 64  # each costs every request of its route
 # Of one hop, of a message's frame, or of what its body is: whoever changed one would break the message.
@@ -29,6 +31,7 @@ NEVER_SET: Final = frozenset(
 # Each belongs to one upstream or one caller.
 CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
 _OWN: Final = "x-velox-"
+_PARAMETER: Final = re.compile(r"[A-Za-z0-9._$\[\]-]{1,128}")
 
 
 def header_rules(section: Section, name: str) -> HeaderRules:
@@ -52,20 +55,21 @@ def plain_headers(
     section: Section,
     name: str,
     refused: Collection[str] = CREDENTIALS,
-    read_variable: Callable[[str], str] | None = None,
+    read_reference: Callable[[str], str] | None = None,
 ) -> tuple[Header, ...]:
     """Return the fields that stand in a field `name`. No value is ever shown: it may be a secret all the same.
 
-    refused: names besides those that are never set. read_variable: returns what `env:NAME` stands for, raises
-    ValueError; None: it stands for nothing here.
+    refused: names besides those that are never set, unless the value is a reference. read_reference: returns what
+    `env:NAME` or `file:PATH` stands for, raises ValueError; None: these stand for nothing here.
     """
     found: dict[str, str] = {}
     for key, text, where in section.pairs(name, "x-team: a"):
         try:
-            lower = _settable(key, refused)
+            is_read = read_reference is not None and is_reference(text)
+            lower = _settable(key, () if is_read else refused)
             if lower in found:
                 raise ValueError("expected each name once; upper and lower case are the same")
-            found[lower] = header_value(_value(text, read_variable))
+            found[lower] = header_value(_value(text, read_reference))
         except ValueError as exc:
             section.refuse(name, str(exc), where=where)
     if len(found) > _MOST_RULES:
@@ -73,14 +77,30 @@ def plain_headers(
     return tuple((key.encode("ascii"), value.encode("ascii")) for key, value in found.items())
 
 
-def _value(text: str, read_variable: Callable[[str], str] | None) -> str:
+def own_query(section: Section, name: str, read_reference: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
+    """Return the parameters of a query that stand in a field `name`. No value is ever shown."""
+    found: dict[str, str] = {}
+    for key, text, where in section.pairs(name, "api-version: 2024-10-21"):
+        try:
+            if not _PARAMETER.fullmatch(key):
+                raise ValueError("expected the name of a parameter: letters, digits, `.`, `_`, `-`, `$`, `[` and `]`")
+            if key.lower() in {each.lower() for each in found}:
+                raise ValueError("expected each name once; upper and lower case are the same")
+            found[key] = header_value(read_reference(text) if is_reference(text) else text)
+        except ValueError as exc:
+            section.refuse(name, str(exc), where=where)
+    if len(found) > _MOST_RULES:
+        section.refuse(name, f"expected at most {_MOST_RULES} parameters")
+    return tuple(found.items())
+
+
+def _value(text: str, read_reference: Callable[[str], str] | None) -> str:
     """Return the value that a text stands for. As a text of its own, a reference would go up in place of a secret."""
-    kind, colon, name = text.partition(":")
-    if not colon or kind not in ("env", "file"):
+    if not is_reference(text):
         return text
-    if kind == "file" or read_variable is None:
-        raise ValueError("expected a text; in `headers` of an upstream also env:NAME, for what a variable holds")
-    return read_variable(name)
+    if read_reference is None:
+        raise ValueError("expected a text; in `headers` of an upstream also env:NAME and file:PATH")
+    return read_reference(text)
 
 
 def _settable(text: str, refused: Collection[str]) -> str:

@@ -15,7 +15,6 @@ made.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -25,17 +24,18 @@ from typing import Any, Final, Literal, get_args
 from velox.policy.routes.entries import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
 from velox.providers.rows import COMPATIBLE, OPENAI
 from velox.settings import parse
-from velox.settings.callers.keys import read_key_file
 from velox.settings.checks.certificates import ca_problem, client_certificate_problem
 from velox.settings.checks.contradictions import too_few
+from velox.settings.parse import header_name
 from velox.settings.problems import Problem, quoted
-from velox.settings.routing.header_rules import plain_headers
+from velox.settings.routing.header_rules import NEVER_SET, own_query, plain_headers
 from velox.settings.routing.provider_fields import FIELDS as PROVIDER_FIELDS
 from velox.settings.routing.provider_fields import Chosen, base_problem, choose, first_set
 from velox.settings.routing.proxies import parse_proxy
+from velox.settings.routing.references import ReferenceReader, found_key, path_of
 from velox.settings.yaml.file import read_file
 from velox.settings.yaml.tree import ListForm, Section, Tree, read_regular_file
-from velox.types import Origin, Secret
+from velox.types import Origin
 
 __all__ = [
     "DEFAULT",
@@ -67,7 +67,7 @@ FIELDS: Final = (
         "connections",
         "weight",
     ),
-    *("concurrency", "models", "headers", "load", "probe", "proxy"),
+    *("concurrency", "models", "headers", "query", "auth", "load", "probe", "proxy"),
     *PROVIDER_FIELDS,
 )
 _LIST: Final = ListForm(
@@ -97,16 +97,11 @@ _LIST: Final = ListForm(
         }
     ),
 )
-_FORMS: Final = "expected env:NAME or file:PATH, and never a key itself"
 _FILE: Final = "file:"
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-# A name that may be shown: a key written after `env:` by mistake rarely looks like this.
-_USUAL_NAME: Final = re.compile(
-    r"[A-Z][A-Z0-9]{0,31}(?:_[A-Z0-9]{1,31}){1,7}|[A-Z]{1,16}[0-9]{0,2}|[a-z]{1,16}(?:_[a-z]{1,16}){1,4}[0-9]{0,2}"
-)
-_USUAL_FILE: Final = re.compile(r".*/.*|[A-Za-z_-]{1,24}[0-9]{0,2}\.[a-z]{1,4}", re.DOTALL)
 _NO_KEY: Final = "none"
-_LONGEST_KEY_BYTES: Final = 16 * 1024
+_WITH_VALUES: Final = ("headers", "query")
+_BEARER: Final = "bearer"
+_BASIC: Final = "basic"
 _TLS_FIELDS: Final = ("ca_file", "cert_file", "key_file")
 _TLS_FILE_BYTES: Final = 16 * 2**20  # some hundred bundles of all authorities
 _TIMEOUTS: Final = tuple(each.name.removesuffix("_s") for each in fields(Timeouts))
@@ -123,7 +118,7 @@ def implicit_upstreams(values: Mapping[str, Any]) -> tuple[UpstreamEntry, ...]:
         UpstreamEntry(
             DEFAULT if n == 1 else f"{DEFAULT}-{n}",
             (origin,),
-            () if key is None else (_found("env:OPENAI_API_KEY", key),),
+            () if key is None else (found_key("env:OPENAI_API_KEY", key),),
             values.get("upstream_http2", "auto"),
             values.get("upstream_ca_file"),
             values.get("upstream_cert_file"),
@@ -148,15 +143,12 @@ def parse_upstreams(
     (usual,) = implicit_upstreams({**values, "upstream_origins": (parse.origin("http://unused"),)})
     read_concurrency = _concurrency_reader(values.get("workers", 1))
     problems: list[Problem] = []
-    read_key = _key_reader(environ, missing)
-    read_header = _header_reader(environ, missing)
     read = partial(
         _upstream,
         usual=usual,
         environ=environ,
         read_concurrency=read_concurrency,
-        read_key=read_key,
-        read_header=read_header,
+        references=ReferenceReader(environ, missing),
     )
     return _LIST.read(tree, read, problems), problems
 
@@ -165,7 +157,8 @@ def files_of(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
     """Return the paths of the files that upstreams have their keys and certificates from."""
     upstreams = tuple(upstreams)
     keys = _paths(key.ref for upstream in upstreams for key in upstream.keys)
-    return keys.union(*map(_tls_files, upstreams))
+    values = (path for upstream in upstreams for path in upstream.value_files)
+    return keys.union(values, *map(_tls_files, upstreams))
 
 
 def files_of_bad(path: str) -> frozenset[str]:
@@ -218,14 +211,13 @@ def _upstream(
     usual: UpstreamEntry,
     environ: Mapping[str, str],
     read_concurrency: Callable[[str], int | Literal["auto"]],
-    read_key: Callable[[str], KeyRef],
-    read_header: Callable[[str], str],
+    references: ReferenceReader,
 ) -> UpstreamEntry:
     if "provider" not in section:
         section.needs(name="openai")
     chosen = choose(section, environ)
     origins = _origins(section, chosen)
-    keys = _keys(section, chosen, environ, read_key)
+    keys = _keys(section, chosen, environ, references.key)
     if len({key.digest for key in keys}) < len(set(keys)):
         section.refuse("keys", "expected each key once: two of these lead to the same one")
     for name, found, most in (("origin", origins, _MOST_ORIGINS), ("keys", keys, _MOST_KEYS)):
@@ -245,7 +237,7 @@ def _upstream(
         section.one("weight", parse.integer(1, _MOST_WEIGHT), 1),
         section.one("concurrency", read_concurrency, usual.concurrency),
         section.many("models", parse.model_pattern, shown=False),
-        plain_headers(section, "headers", read_variable=read_header),
+        plain_headers(section, "headers", read_reference=references.value),
         section.one("load", parse.one_of(*get_args(LoadSource)), "off"),
         _probe(section),
         section.where,
@@ -253,7 +245,11 @@ def _upstream(
         tuple(sorted(chosen.parameters.items())),
         chosen.apis,
         proxy=section.one("proxy", lambda text: parse_proxy(text, environ), usual.proxy, shown=False),
+        auth=section.one("auth", _auth, ""),
+        query=own_query(section, "query", references.value),
+        value_files=_value_files(section),
     )
+    _check_credentials(section, entry, chosen)
     _check_files(section, entry)
     return entry
 
@@ -337,6 +333,37 @@ def _file_path(text: str) -> str:
     return parse.file_path(text)
 
 
+def _auth(text: str) -> str:
+    """Return how keys are presented: a scheme, or the name of a header."""
+    lower = text.lower()
+    if lower in (_BEARER, _BASIC):
+        return lower
+    name = header_name(text)
+    if name in NEVER_SET or name == "authorization":
+        raise ValueError("expected bearer, basic, or the name of a header such as x-api-key")
+    return name
+
+
+def _value_files(section: Section) -> tuple[str, ...]:
+    """Return the files that values of `headers` and `query` come from."""
+    paths = [path_of(text) for name in _WITH_VALUES for _, text in section.texts(name)]
+    return tuple(dict.fromkeys(path for path in paths if path))
+
+
+def _check_credentials(section: Section, entry: UpstreamEntry, chosen: Chosen) -> None:
+    """Look at how keys are presented, and that nothing else stands in their header."""
+    if entry.auth and not entry.keys:
+        section.refuse("auth", "expected `keys` with it: it says how they are presented")
+    if entry.auth == _BASIC and any(":" not in key.secret.reveal() for key in entry.keys if key.secret.reveal()):
+        section.refuse("auth", "expected USER:PASSWORD in each of `keys` with it")
+    usual = chosen.row.credential_header.decode("ascii")
+    header = "authorization" if entry.auth in (_BEARER, _BASIC) else entry.auth or usual
+    if entry.keys and any(name.decode("ascii") == header for name, _ in entry.headers):
+        section.refuse("headers", f"expected no {header} beside `keys`, which stand in it")
+    if entry.query and chosen.row.aws_service and not entry.keys:
+        section.refuse("query", "expected `keys` with it: signatures of AWS are for the targets of its own APIs")
+
+
 def _check_files(section: Section, entry: UpstreamEntry) -> None:
     """Look at the files of TLS that the upstream itself names."""
     ca_file = entry.ca_file if "ca_file" in section else None
@@ -354,88 +381,13 @@ def _check_files(section: Section, entry: UpstreamEntry) -> None:
         section.refuse("cert_file", "expected an https origin with it: no other one is shown a certificate")
 
 
-def _key_reader(environ: Mapping[str, str], missing: list[str] | None) -> Callable[[str], KeyRef]:
-    """Return a parser of references, which reads what they point to. Its messages never contain what may be a key.
-
-    missing: as for parse_upstreams().
-    """
-
-    def read(text: str) -> KeyRef:
-        kind, _, rest = text.partition(":")
-        is_variable = kind == "env" and bool(_NAME.fullmatch(rest))
-        if not is_variable and (kind != "file" or not rest or "\0" in rest):
-            raise ValueError(_FORMS)
-        try:
-            return _found(text, _from_environment(rest, environ) if is_variable else _from_file(rest))
-        except ValueError as exc:
-            if missing is None:
-                raise
-            missing.append(str(exc))
-            return KeyRef(text, hashlib.sha256(text.encode()).digest(), Secret(""))
-
-    return read
-
-
-def _header_reader(environ: Mapping[str, str], missing: list[str] | None) -> Callable[[str], str]:
-    """Return what reads the variable of a header. missing: as for parse_upstreams()."""
-
-    def read(name: str) -> str:
-        if not _NAME.fullmatch(name):
-            raise ValueError("expected env:NAME with the name of a variable")
-        text = environ.get(name, "")
-        if not text:
-            expected = _not_set(name, environ, "a value")
-            if missing is None:
-                raise ValueError(expected)
-            missing.append(expected)
-        return text or "-"
-
-    return read
-
-
-def _not_set(name: str, environ: Mapping[str, str], what: str) -> str:
-    shown = name if _USUAL_NAME.fullmatch(name) else "that is named here"
-    return f"expected {what} in the variable {shown}, which is {'empty' if name in environ else 'not set'}"
-
-
-def _found(ref: str, secret: Secret) -> KeyRef:
-    return KeyRef(ref, hashlib.sha256(secret.reveal().encode("ascii")).digest(), secret)
-
-
-def _from_environment(name: str, environ: Mapping[str, str]) -> Secret:
-    shown = name if _USUAL_NAME.fullmatch(name) else "that is named here"
-    text = environ.get(name, "")
-    if not text:
-        raise ValueError(_not_set(name, environ, "a key"))
-    try:
-        return parse.secret(text)
-    except ValueError as exc:
-        raise ValueError(f"in the variable {shown}, {exc}") from None
-
-
-def _from_file(path: str) -> Secret:
-    shown = quoted(path) if _USUAL_FILE.fullmatch(path) else "that is named here"
-    try:
-        content = read_key_file(path)
-        if len(content) > _LONGEST_KEY_BYTES:
-            raise ValueError(f"it is over {_LONGEST_KEY_BYTES} bytes")
-    except (OSError, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else exc
-        raise ValueError(f"expected a key in the file {shown}, which can't be read ({why})") from None
-    text = content.decode("latin-1").strip(" \t\r\n")
-    if not text:
-        raise ValueError(f"expected a key in the file {shown}, which is empty")
-    try:
-        return parse.secret(text)
-    except ValueError as exc:
-        raise ValueError(f"in the file {shown}, {exc}") from None
-
-
 def _refs(upstream: Tree) -> Iterator[str]:
     for entry in upstream.fields or ():
         if entry.key in ("key", "keys"):
             for item in entry.value.items or (entry.value,):
                 yield from (part.strip() for part in (item.text or "").split(","))
+        elif entry.key in _WITH_VALUES:
+            yield from (inner.value.text or "" for inner in entry.value.fields or ())
         elif entry.key in _TLS_FIELDS:
             yield f"{_FILE}{entry.value.text or ''}"
 

@@ -234,6 +234,12 @@ class Section:
             else:
                 yield entry.key, entry.value.text, entry.where
 
+    def texts(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield name and text of each field inside a field that may have any, as far as they are right."""
+        tree = self._given[name].value if name in self._given else None
+        for entry in (tree.fields or ()) if tree is not None else ():
+            yield entry.key, entry.value.text or ""
+
     def _fields_of(self, name: str, example: str) -> Tree | None:
         if name not in self._given:
             return None

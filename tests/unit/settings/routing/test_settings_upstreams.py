@@ -18,7 +18,8 @@ from velox.policy.routes.entries import KeyRef, ProbeEntry, Target, Timeouts, Up
 from velox.protocol.heads.fields import HANDSHAKE, HOP_BY_HOP
 from velox.settings import Settings, SettingsError, load
 from velox.settings.routing.header_rules import NEVER_SET
-from velox.settings.routing.upstreams import files_of
+from velox.settings.routing.upstreams import files_of, files_of_bad
+from velox.settings.show import upstream_lines
 from velox.settings.yaml.nodes import tree_of
 from velox.types import Secret
 
@@ -250,7 +251,21 @@ BAD = {
         "headers: expected a value in the variable EMPTY_KEY, which is empty"
     ],
     f"{{{A}, headers: {{x-a: env:very-secret}}}}": ["headers: expected env:NAME with the name of a variable"],
-    f"{{{A}, headers: {{x-a: file:/very-secret}}}}": ["headers: expected a text; in `headers` of an upstream also"],
+    f"{{{A}, headers: {{x-a: file:/absent}}}}": [
+        "headers: expected a value in the file '/absent', which can't be read"
+    ],
+    f"{{{A}, headers: {{x-a: 'file:'}}}}": ["headers: expected a value in the file that is named here, which can't be"],
+    f"{{{A}, keys: [env:OPENAI_API_KEY], headers: {{Authorization: env:OPENAI_API_KEY}}}}": [
+        "headers: expected no authorization beside `keys`, which stand in it"
+    ],
+    f"{{{A}, query: {{a b: very-secret}}}}": ["query: expected the name of a parameter"],
+    f"{{{A}, query: {{a: b, A: c}}}}": ["query: expected each name once"],
+    f"{{{A}, query: {{a: env:NOT_SET}}}}": ["query: expected a value in the variable NOT_SET, which is not set"],
+    f"{{{A}, query: a=b}}": ["query: expected fields"],
+    f"{{{A}, auth: basic}}": ["auth: expected `keys` with it"],
+    f"{{{A}, keys: [env:OPENAI_API_KEY], auth: basic}}": ["auth: expected USER:PASSWORD in each of `keys`"],
+    f"{{{A}, keys: [env:OPENAI_API_KEY], auth: authorization}}": ["auth is 'authorization': expected bearer, basic"],
+    f"{{{A}, keys: [env:OPENAI_API_KEY], auth: host}}": ["auth is 'host': expected bearer, basic"],
     f"{{{A}, keys: {KEY}}}": ["keys: expected env:NAME or file:PATH, and never a key itself"],
     f"{{{A}, keys: [env:{KEY}]}}": ["keys: expected env:NAME or file:PATH, and never a key itself"],
     f"{{{A}, keys: ['env:']}}": ["keys: expected env:NAME or file:PATH"],
@@ -479,6 +494,18 @@ def test_header_of_a_variable_is_what_it_holds(tmp_path: Path) -> None:
     routes = "\nroutes: [{name: r, to: a, request_headers: {set: {x-tenant: env:TENANT}}}]"
     (told,) = problems(tmp_path, content + routes, TENANT="acme")
     assert "in `headers` of an upstream also env:NAME" in told
+
+
+def test_values_of_files_are_read_and_watched(tmp_path: Path) -> None:
+    """A credential in a header of its own stands there by reference, and a reload takes another one."""
+    (tmp_path / "token").write_text("Basic dTpw\n")
+    content = "upstreams: [{{name: a, origin: http://h, headers: {{authorization: file:{0}}}, query: {{k: file:{0}}}}}]"
+    (entry,) = of_file(tmp_path, content.format(tmp_path / "token")).upstreams
+    assert entry.headers == ((b"authorization", b"Basic dTpw"),) and entry.query == (("k", "Basic dTpw"),)
+    assert files_of([entry]) == {str(tmp_path / "token")} and "dTpw" not in repr(entry)
+    assert files_of_bad(str(tmp_path / "velox.yaml")) == {str(tmp_path / "token")}
+    (line, more, *_) = upstream_lines(of_file(tmp_path, content.format(tmp_path / "token")))
+    assert "sets authorization; asks with k" in more and "dTpw" not in line + more
 
 
 @pytest.mark.parametrize("end", ["/v1/chat/completions", "/completions", "/v1/messages", "/responses"])
