@@ -17,6 +17,7 @@ from tests.e2e.harness import KEY, VeloxProcess, until
 from tests.e2e.priced import COST_NANO, Priced, ask, ask_in_vain
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import covers
+from tests.fake_smtp import FakeSmtp
 from velox.cli import main
 
 
@@ -181,6 +182,18 @@ def test_metrics_tell_what_is_left_of_budgets_that_were_asked_for(priced: Priced
 def priced_left(velox: VeloxProcess) -> list[tuple[str, float]]:
     found = velox.metrics().items()
     return [(name.split('scope="')[1].split('"')[0], n) for name, n in found if name.startswith("velox_budget_left")]
+
+
+def test_threshold_is_told_by_mail(priced: Priced) -> None:
+    """The ledger's process sends it, and only that loads what mail needs."""
+    budget = {"per": "gateway", "usd": "0.01", "window": "month", "soft": [20]}
+    with FakeSmtp() as server:
+        url = f"smtp://127.0.0.1:{server.port}/?to=ops@example.com"
+        with priced.running([budget], alert_webhook=url) as velox:
+            assert [ask(velox) for _ in range(3)] == [200] * 3
+            until(lambda: velox.metrics().get('velox_alert_webhooks_total{result="sent"}') == 1, "it was sent")
+    (taken,) = server.taken
+    assert taken.to == ("ops@example.com",) and b"has reached 20 %" in taken.content
 
 
 @covers("VELOX_ALERT_WEBHOOK", "VELOX_ALERT_SECRET")

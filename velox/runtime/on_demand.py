@@ -21,6 +21,7 @@ from velox.protocol.http2.engines import engine_factory
 from velox.providers.provider import Keyless
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings
+from velox.settings.mail_url import is_mail_url
 
 __all__ = ["has_adapter", "has_proxy", "importing", "signs_in"]
 
@@ -107,5 +108,7 @@ def _modules(settings: Settings) -> Iterable[str]:
         yield from _LEDGER
         if settings.ledger_database is None:
             yield from _FILES
-        if settings.alert_webhook is not None:
+        if settings.alert_webhook is not None and is_mail_url(settings.alert_webhook.reveal()):
+            yield "velox.runtime.ledger.mail"
+        elif settings.alert_webhook is not None:
             yield from (*_HTTPX, "velox.runtime.ledger.alert_formats", "velox.runtime.ledger.webhook")

@@ -450,7 +450,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # None: alerts are logged and counted only
     alert_webhook: Secret | None = setting(
         "",
-        "URL that is told, by POST, when a [budget](docs/budgets.md#alerts) reaches a threshold (`soft`)",
+        "URL that is told, by POST, when a [budget](docs/budgets.md#alerts) reaches a threshold (`soft`); or who is"
+        " [mailed](docs/budgets.md#mail): `smtps://USER:PASSWORD@HOST/?to=ADDRESS`",
         parse.webhook_url,
     )
     # None: they are not signed

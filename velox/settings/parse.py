@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from velox.ledger.postgres_url import driver_url
 from velox.policy.routes.entries import Delay, HashOn
 from velox.policy.spellings import KEY_NAME, MODEL_PATTERN, OWNER, TAG, Spelling
+from velox.settings.mail_url import is_mail_url, mail_target
 from velox.types import Address, Origin, Secret, SocketOwner
 
 __all__ = [
@@ -456,7 +457,10 @@ def unquoted(text: str) -> None:
 
 
 def webhook_url(text: str) -> Secret:
-    """Parse the URL of a webhook. It may contain a credential, so no message shows any part of it."""
+    """Parse the URL of a webhook, or of a mail server. It may contain a credential: no message shows a part of it."""
+    if is_mail_url(text):
+        mail_target(text)
+        return Secret(text)
     expected = "expected https://host[:port]/path, or http://, without a user, password or fragment"
     try:
         parts = urlsplit(text)

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from velox.policy.budgets.alerts import AlertBook, Level, Told
 from velox.settings import Settings
+from velox.settings.mail_url import is_mail_url, mail_target
 from velox.shm.budget_table import AlertCount, BudgetMemory
 
 __all__ = ["AlertWatch"]
@@ -85,6 +86,10 @@ class AlertWatch:
         if settings.alert_webhook is None:
             return cls(memory, folder, logger)
         # Here, not above: few gateways have one (on_demand.py).
+        if is_mail_url(settings.alert_webhook.reveal()):
+            from velox.runtime.ledger.mail import Mail
+
+            return cls(memory, folder, logger, Mail(mail_target(settings.alert_webhook.reveal())).send)
         from velox.runtime.ledger.alert_formats import written
         from velox.runtime.ledger.webhook import Webhook
 
