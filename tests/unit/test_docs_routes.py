@@ -56,13 +56,26 @@ def printed(folder: Path, text: str) -> list[list[str]]:
 
 def test_upstreams_are_accepted_and_printed_as_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Word by word; only the width of the columns follows the page."""
-    (example,) = blocks(UPSTREAMS, "yaml")
+    example, _ = blocks(UPSTREAMS, "yaml")
 
     assert main(["check"], placed(tmp_path, example)) == 0
 
     out = capsys.readouterr().out
     lines = printed(tmp_path, out[out.index("upstream: ") : out.index("route: ")])
     assert lines == printed(tmp_path, blocks(UPSTREAMS, "text")[0])
+
+
+def test_credentials_of_every_form_are_accepted_as_shown(tmp_path: Path) -> None:
+    """Basic, a header of the upstream's own, the query, a header from a file."""
+    _, example = blocks(UPSTREAMS, "yaml")
+    (tmp_path / "proxy").write_text("p")
+    environ = placed(tmp_path, example.replace("/run/secrets/proxy", str(tmp_path / "proxy")))
+    environ |= {"LLM_LOGIN": "user:password-of-it", "TEAM_KEY": "k1", "FUNCTION_KEY": "k2"}
+
+    basic, function = load(environ, cores=2).upstreams
+
+    assert (basic.auth, function.auth) == ("basic", "x-api-key")
+    assert function.query == (("code", "k2"),) and function.headers == ((b"proxy-token", b"p"),)
 
 
 def test_complete_example_is_accepted_and_means_what_its_comments_say(tmp_path: Path) -> None:
