@@ -77,7 +77,7 @@ class TurnBudget:
             if turn_s != self._turn_s:
                 self._turn_s = turn_s
                 return True
-        return self.has_time() and not self._line
+        return not self._line and self.has_time()  # in a crowd, most are in line: none of them reads the clock
 
     def spend(self, seconds: float) -> None:
         """Take time from this turn for what is about to be done outside of it."""

@@ -22,7 +22,7 @@ from velox.net.application import ChunkWriter, ClientExchange, Successor
 from velox.net.client.backlog import discard_unread, is_sending
 from velox.net.client.body_budget import FIRST_BYTES, FREE_REPLY_BYTES, BodyBudget, BudgetWaiter
 from velox.net.client.connection import ClientConnection
-from velox.net.client.ingress_state import FIRST_REQUEST_S, LINGER_S, IngressState
+from velox.net.client.ingress_state import ABORT_S, CLOSE_S, FIRST_REQUEST_S, LINGER_S, IngressState
 from velox.net.client.refusals import (
     body_too_late,
     body_too_slow,
@@ -457,7 +457,9 @@ class ClientHttp1Connection(Http1Replies):
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
         # read what is on its way. A thousand that leave at once have a turn each, like those that come.
-        if self.ingress.turns.has_room():
+        turns = self.ingress.turns
+        if turns.has_room():
+            turns.spend(CLOSE_S if self._exchange is None else ABORT_S)
             if self._exchange is not None:
                 self.abort()
             return False
@@ -470,6 +472,7 @@ class ClientHttp1Connection(Http1Replies):
 
         A request of it that had no turn yet is not begun; it is recorded as one that its client gave up.
         """
+        self.ingress.turns.spend(CLOSE_S if self._exchange is None else ABORT_S)
         if self._exchange is not None:
             self.abort()
             return

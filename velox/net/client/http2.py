@@ -30,7 +30,7 @@ from velox.net.application import ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.body_budget import FIRST_BYTES
 from velox.net.client.connection import ClientConnection
-from velox.net.client.ingress_state import LINGER_S, IngressState
+from velox.net.client.ingress_state import ABORT_S, CLOSE_S, LINGER_S, IngressState
 from velox.net.client.refusals import body_too_late, body_too_slow, foreign_host, no_room, no_room_in_time
 from velox.net.client.reply_buffer_budget import ReplyBufferBudget, held_bytes
 from velox.policy.pace import Pace
@@ -670,7 +670,9 @@ class ClientHttp2Connection(ClientConnection):
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left, as over HTTP/1.1 (R-CANCEL-1); streams have an
         # end of their own for a request that is whole.
-        if self.ingress.turns.has_room():
+        turns = self.ingress.turns
+        if turns.has_room():
+            turns.spend(ABORT_S if self._streams else CLOSE_S)
             if self._streams:
                 self.abort()
             return False
@@ -682,6 +684,7 @@ class ClientHttp2Connection(ClientConnection):
 
     def _end_left(self) -> None:
         """End the connection of a client that has left, in its turn."""
+        self.ingress.turns.spend(ABORT_S if self._streams else CLOSE_S)
         if self._streams:
             self.abort()
         elif self._transport is not None:

@@ -18,13 +18,25 @@ from velox.policy.pace import PaceRules
 from velox.protocol.http1.request import HeadReader, Http1Limits
 from velox.protocol.http2.head_reader import Http2HeadReader
 
-__all__ = ["FIRST_REQUEST_S", "LINGER_S", "IngressState", "PausedConnection", "WatchedConnection"]
+__all__ = [
+    "ABORT_S",
+    "CLOSE_S",
+    "FIRST_REQUEST_S",
+    "LINGER_S",
+    "IngressState",
+    "PausedConnection",
+    "WatchedConnection",
+]
 
 # After our end of a connection the client's is waited for: what it still sends would otherwise be answered by a reset,
 # which could overtake what was sent last (RFC 9112 §9.6).
 LINGER_S: Final = 2.0
 # A drain waits this long for the first request, or the handshake, of a connection that came just before it.
 FIRST_REQUEST_S: Final = 0.5
+# What the end of a connection takes of the turn after that in which it was asked for: the loop closes the socket then.
+# With a request that it has begun, this one is given up, too.
+CLOSE_S: Final = 0.000_02
+ABORT_S: Final = 0.000_1
 
 
 class WatchedConnection(Protocol):

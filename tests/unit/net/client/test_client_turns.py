@@ -19,6 +19,7 @@ from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.http2 import ClientHttp2Connection
 from velox.net.client.ingress import Ingress
+from velox.net.client.ingress_state import CLOSE_S
 from velox.net.client.tls import TlsConnection, TlsIngress
 from velox.net.client.tls_context import server_context
 from velox.net.turn_budget import TURN_S, TurnBudget
@@ -182,3 +183,22 @@ def test_small_reads_of_many_http2_clients_take_several_turns(engine: Name) -> N
     grown = stand.turns(lambda: sum(wire.is_closed for _, wire, _ in peers))
     assert max(grown) <= MOST_A_TURN + 2
     assert all(wire.is_closed for (_, wire, _), stay in zip(peers, stays, strict=True) if stay)
+
+
+def test_what_the_loop_does_to_close_http2_connections_counts() -> None:
+    """As of HTTP/1.1: it closes their sockets in the turn after."""
+    stand = Stand()
+    peers = []
+    for _ in range(N_AT_ONCE):
+        connection, wire = ClientHttp2Connection(stand.ingress, stand.http2), Wire()
+        wire.protocol = connection
+        connection.connection_made(cast(asyncio.BaseTransport, wire))
+        peers.append((connection, wire))
+    stand.turns(lambda: 0)
+    stand.loop.now_s += 1.0
+    stays = [connection.eof_received() for connection, _ in peers]
+
+    most = round(TURN_S / CLOSE_S) + 2
+    assert stays.count(False) <= most < N_AT_ONCE
+    assert max(stand.turns(lambda: sum(wire.is_closed for _, wire in peers))) <= most
+    assert all(wire.is_closed for (_, wire), stay in zip(peers, stays, strict=True) if stay)
