@@ -10,6 +10,7 @@ spent on getting memory. Between two slices other threads have their turn (gatew
     json_slices()               the same of JSON, if what is changed are escapes, also two that are one character
     json_cut()                  where such a slice ends
     utf8_fault()                whether a text is UTF-8
+    is_ascii()                  whether it is ASCII
     as_base64(), from_base64()
 
 Knows: memory, UTF-8, escapes of JSON, base64. Does not know: what is done to a slice.
@@ -30,6 +31,7 @@ __all__ = [
     "copied",
     "drained",
     "from_base64",
+    "is_ascii",
     "json_cut",
     "json_slices",
     "text_slices",
@@ -98,9 +100,16 @@ def utf8_slices(data: bytes | bytearray, slice_bytes: int = SLICE_BYTES) -> Iter
     yield data[at:] if at else data
 
 
+def is_ascii(data: bytes | bytearray, slice_bytes: int = SLICE_BYTES) -> bool:
+    """Say whether all of it is ASCII."""
+    if len(data) <= slice_bytes:
+        return data.isascii()
+    return all(data[at : at + slice_bytes].isascii() for at in range(0, len(data), slice_bytes))
+
+
 def utf8_fault(data: bytes | bytearray, slice_bytes: int = SLICE_BYTES) -> int | None:
     """Return at which byte a text is not UTF-8; None: it is."""
-    if data.isascii():
+    if is_ascii(data, slice_bytes):
         return None
     at = 0
     for piece in utf8_slices(data, slice_bytes):

@@ -42,7 +42,7 @@ from velox.dialects.canonical.model import (
 from velox.dialects.chat import wire
 from velox.dialects.chat.reasoning import THOUGHT, id_without_thought, read_blocks, read_details
 from velox.dialects.facts.openai_values import TIERS
-from velox.dialects.json_text.decoding import checked_text, decoded_request, is_given
+from velox.dialects.json_text.decoding import checked_text, decode, decoded_request, is_given
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, decoded, is_blank, raw_text
 from velox.dialects.media.data_urls import read_url
@@ -121,7 +121,7 @@ class ChatRequestReader:
 
     def _request(self, text: bytes) -> Request:
         try:
-            given: wire.RequestBody = _REQUEST.decode(text)
+            given: wire.RequestBody = decode(_REQUEST, text)
         except msgspec.ValidationError as exc:
             if not str(exc).startswith(_UNKNOWN):
                 _refuse_responses(text)

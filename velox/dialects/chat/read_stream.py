@@ -48,7 +48,7 @@ from velox.dialects.chat.words import (
     signed,
     stop_of,
 )
-from velox.dialects.json_text.decoding import decoded_reply, is_given, reply_text
+from velox.dialects.json_text.decoding import decode, decoded_reply, is_given, reply_text
 from velox.dialects.json_text.surrogates import masked, unmasked
 from velox.dialects.json_text.text import EMPTY, decoded, quoted, raw_text
 from velox.dialects.openai_errors import api_error
@@ -159,7 +159,7 @@ class ChatStreamReader:
             self._fail(api_error(text), found)
             return
         try:
-            chunk = _CHUNK.decode(text)
+            chunk = decode(_CHUNK, text)
         except (msgspec.DecodeError, RecursionError):
             half = masked(text)
             if half is None:

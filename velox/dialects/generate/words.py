@@ -48,6 +48,7 @@ from velox.dialects.generate.wire import (
     UsageMetadata,
     is_absent,
 )
+from velox.dialects.json_text.decoding import decode
 from velox.dialects.json_text.surrogates import masked, unmasked, without_halves
 from velox.dialects.json_text.text import quoted, raw_text
 
@@ -141,13 +142,13 @@ def read_reply(body: bytes) -> GenerateReply:
     try:
         if not body.isascii():
             body.decode()  # texts stay as they are: nobody else looks
-        return _REPLY.decode(body)
+        return decode(_REPLY, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         half = masked(body)
         if half is None:
             raise _no_reply() from exc
     try:
-        return unmasked(_REPLY.decode(half))
+        return unmasked(decode(_REPLY, half))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise _no_reply() from exc
 

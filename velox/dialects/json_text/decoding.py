@@ -10,14 +10,16 @@ from typing import Final, TypeVar
 import msgspec
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
+from velox.dialects.json_text.large import decode_large
 from velox.protocol.reply_body import BOM
-from velox.protocol.slices import concatenated, copied, utf8_fault, utf8_slices
+from velox.protocol.slices import SLICE_BYTES, concatenated, copied, is_ascii, utf8_fault, utf8_slices
 from velox.protocol.usage.tokens import Bill, bill_of
 
 __all__ = [
     "BOM",
     "bill_in",
     "checked_text",
+    "decode",
     "decoded_reply",
     "decoded_request",
     "is_given",
@@ -35,7 +37,7 @@ def checked_text(body: bytes | bytearray) -> bytes:
 
     Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values.
     """
-    if not body.isascii():
+    if not is_ascii(body):
         fault = utf8_fault(body)
         if fault is not None:
             raise BadRequestError(f"the body is not UTF-8: byte {fault} is wrong")
@@ -44,10 +46,15 @@ def checked_text(body: bytes | bytearray) -> bytes:
     return copied(body)
 
 
+def decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
+    """Do as decoder.decode() does; of a large text no call has all of it. Raises as that."""
+    return decoder.decode(data) if len(data) <= SLICE_BYTES else decode_large(decoder, data)
+
+
 def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, path: str = "") -> _T:
     """Decode a request, or a raw field of it. path: of the field, "" for the whole body. Raises BadRequestError."""
     try:
-        return decoder.decode(body)
+        return decode(decoder, body)
     except msgspec.ValidationError as exc:
         message, _, place = str(exc).partition(_PLACE)
         param = path + place.removesuffix("`").replace("[...]", "")
@@ -61,14 +68,14 @@ def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw
 def decoded_reply(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
     """Decode an upstream's reply, or an event or a raw field of it. Raises BrokenReplyError."""
     try:
-        return decoder.decode(data)
+        return decode(decoder, data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BrokenReplyError(f"the upstream's reply can't be read: {exc}") from None
 
 
 def reply_text(data: bytes) -> bytes:
     """Return a reply, or an event of it, as UTF-8: a server that cuts a character shows a mark in its place."""
-    if data.isascii() or utf8_fault(data) is None:
+    if utf8_fault(data) is None:
         return data
     return concatenated(piece.decode("utf-8", "replace").encode() for piece in utf8_slices(data))
 

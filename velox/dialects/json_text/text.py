@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from velox.dialects.canonical.model import JsonText
-from velox.protocol.slices import SLICE_BYTES, concatenated, copied
+from velox.protocol.slices import SLICE_BYTES, concatenated, copied, json_slices, text_slices
 
 __all__ = ["EMPTY", "NEWLINES", "decoded", "is_blank", "joined", "quoted", "raw_text"]
 
@@ -32,6 +32,8 @@ _LONGEST_BLANK: Final = 64 * 1024
 
 def quoted(text: str) -> JsonText:
     """Write a text as a JSON string. A lone surrogate is escaped, as JSON allows it and UTF-8 does not."""
+    if len(text) > SLICE_BYTES:
+        return concatenated([b'"', *(quoted(piece)[1:-1] for piece in text_slices(text)), b'"'])
     try:
         return _ENCODED(text)
     except (TypeError, UnicodeEncodeError):
@@ -40,6 +42,8 @@ def quoted(text: str) -> JsonText:
 
 def decoded(text: JsonText) -> str:
     """Read a JSON string. Lone surrogates stay what they are. Raises ValueError if it is none."""
+    if len(text) - 2 > SLICE_BYTES and text[0] == text[-1] == _QUOTE:
+        return "".join([decoded(b'"%b"' % piece) for piece in json_slices(text[1:-1])])
     try:
         found: object = orjson.loads(text)
     except ValueError:

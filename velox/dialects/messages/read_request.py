@@ -37,7 +37,7 @@ from velox.dialects.canonical.model import (
     WebSearch,
 )
 from velox.dialects.canonical.signatures import is_redacted, untagged
-from velox.dialects.json_text.decoding import checked_text, decoded_request
+from velox.dialects.json_text.decoding import checked_text, decode, decoded_request
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, decoded, is_blank, joined, quoted
 from velox.dialects.media.file_types import pictured, typed
@@ -148,7 +148,7 @@ def _check_rare(found: RequestIn, dropped: DroppedFields) -> None:
 
 def _decoded(body: bytes, dropped: DroppedFields) -> RequestIn:
     try:
-        return STRICT_REQUEST.decode(body)
+        return decode(STRICT_REQUEST, body)
     except (msgspec.DecodeError, RecursionError):
         pass  # also where only a field is not known
     found = decoded_request(REQUEST, body)

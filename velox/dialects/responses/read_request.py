@@ -40,7 +40,7 @@ from velox.dialects.canonical.model import (
 )
 from velox.dialects.canonical.signatures import is_redacted, untagged
 from velox.dialects.facts.openai_values import TIERS
-from velox.dialects.json_text.decoding import checked_text, decoded_request, is_given
+from velox.dialects.json_text.decoding import checked_text, decode, decoded_request, is_given
 from velox.dialects.json_text.surrogates import keeping_surrogates
 from velox.dialects.json_text.text import EMPTY, decoded, joined, quoted, raw_text
 from velox.dialects.media.data_urls import read_url
@@ -152,7 +152,7 @@ class ResponsesRequestReader:
 
     def _request(self, text: bytes) -> tuple[Request, wire.RequestBody]:
         try:
-            given: wire.RequestBody = _REQUEST.decode(text)
+            given: wire.RequestBody = decode(_REQUEST, text)
         except msgspec.ValidationError as exc:
             if not str(exc).startswith(_UNKNOWN):
                 decoded_request(_REQUEST, text)

@@ -36,7 +36,7 @@ from velox.dialects.canonical.model import (
     Used,
     Work,
 )
-from velox.dialects.json_text.decoding import decoded_reply, is_given, reply_text
+from velox.dialects.json_text.decoding import decode, decoded_reply, is_given, reply_text
 from velox.dialects.json_text.surrogates import masked, unmasked
 from velox.dialects.json_text.text import EMPTY, NEWLINES, raw_text
 from velox.dialects.openai_errors import api_error
@@ -118,7 +118,7 @@ class ResponsesStreamReader:
             return
         text = reply_text(text)
         try:
-            event = _EVENT.decode(text)
+            event = decode(_EVENT, text)
         except (msgspec.DecodeError, RecursionError):
             half = masked(text)
             if half is None:

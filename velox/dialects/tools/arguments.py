@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.canonical.model import JsonText, JsonValue
+from velox.dialects.json_text.decoding import decode
 from velox.dialects.json_text.surrogates import masked
 from velox.dialects.json_text.text import EMPTY, decoded, quoted
 
@@ -54,7 +55,7 @@ def written_arguments(arguments: JsonValue) -> JsonText:
 def _is_object(value: bytes) -> bool:
     """Tell whether JSON that begins as an object is one."""
     try:
-        _ANY.decode(value)
+        decode(_ANY, value)
     except (msgspec.DecodeError, RecursionError):
         half = masked(value)
         return half is not None and _is_object(half)

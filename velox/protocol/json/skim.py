@@ -19,12 +19,12 @@ from typing import Final, TypeAlias
 
 from velox.protocol.slices import json_cut
 
-__all__ = ["Check", "Skimmed", "check_slices", "skim"]
+__all__ = ["LONG_BYTES", "Check", "Skimmed", "check_slices", "skim"]
 
 # About 0.05 ms of work between two yields.
 _SLICE_BYTES: Final = 64 * 1024
 # No value that Velox acts on is longer: a model's name has 256 characters, each at most 12 bytes long (\uXXXX\uXXXX).
-_LONG_BYTES: Final = 3072
+LONG_BYTES: Final = 3072
 # Looking at a string costs as much as parsing 1,000 bytes: where they are shorter than this on average, stop looking.
 _WORTHWHILE_BYTES: Final = 1024
 _LOOKS: Final = 128  # between two looks at the average, and two yields
@@ -47,7 +47,7 @@ class Skimmed:
         return offset + (self.cuts[index - 1][1] if index else 0)
 
 
-def skim(body: bytes | bytearray, check: Check, long_bytes: int = _LONG_BYTES) -> Generator[None, None, Skimmed]:
+def skim(body: bytes | bytearray, check: Check, long_bytes: int = LONG_BYTES) -> Generator[None, None, Skimmed]:
     """Shrink `body`, which is not changed; yields between slices of the work. Raises what `check` raises.
 
     long_bytes: strings that are longer are left out.
@@ -101,8 +101,21 @@ def _string_end(body: bytes | bytearray, content: int) -> Generator[None, None, 
         n_quotes += 1
         if n_quotes % _LOOKS == 0:
             if at - content < n_quotes * _WORTHWHILE_BYTES:
-                return -1  # a text full of quotes
+                return (yield from _end_of_quotes(body, content))
             yield
+    return -1
+
+
+def _end_of_quotes(body: bytes | bytearray, content: int) -> Generator[None, None, int]:
+    """Return where a string has its closing quote that is full of escaped ones; -1: nowhere."""
+    at = content
+    while at < len(body):
+        end = len(body) if len(body) - at <= _SLICE_BYTES else json_cut(body, at, at + _SLICE_BYTES)
+        plain = body[at:end].replace(rb"\\", b"  ").replace(rb"\"", b"  ")
+        if (found := plain.find(b'"')) >= 0:
+            return at + found
+        at = end
+        yield
     return -1
 
 
