@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from velox.memo import Memo
 from velox.policy.patterns import is_exact, matches
 from velox.prices.price import Band, Price
-from velox.prices.table import PLAIN_TIERS, Dated, Table, is_made
+from velox.prices.table import NEVER, PLAIN_TIERS, Dated, Table, is_made
 
 __all__ = ["Override", "PriceBook", "Seller"]
 
@@ -75,6 +75,10 @@ class PriceBook:
 
         tier: as the reply tells it, "" for none. now_s: seconds since 1970.
         """
+        return self.find_until(seller, asked, answered, tier, now_s)[0]
+
+    def find_until(self, seller: Seller, asked: str, answered: str, tier: str, now_s: int) -> tuple[Price | None, int]:
+        """Return what find() does, and the second before which it would return the same from now_s on."""
         key = (seller, asked, answered, tier)
         prices = self._known.get(key)
         if prices is None:
@@ -83,10 +87,12 @@ class PriceBook:
                 prices = self._prices(seller, asked, answered, tier)
                 if len(asked) <= _LONGEST_NAME and len(answered) <= _LONGEST_NAME:
                     self._known.put(key, prices)
+        until_s = NEVER
         for dated in prices:
+            until_s = min(until_s, dated.changes_at(now_s))
             if dated.is_active(now_s):
-                return dated.price
-        return None
+                return dated.price, until_s
+        return None, until_s
 
     def _prices(self, seller: Seller, asked: str, answered: str, tier: str) -> tuple[Dated, ...]:
         names = tuple(dict.fromkeys(name for name in (answered, asked) if name))

@@ -16,10 +16,11 @@ import orjson
 
 from velox.prices.price import Band, Price, compiled, free
 
-__all__ = ["PLAIN_TIERS", "Dated", "Table", "is_made", "shipped_table"]
+__all__ = ["NEVER", "PLAIN_TIERS", "Dated", "Table", "is_made", "shipped_table"]
 
 _LONGEST_NAME: Final = 256
 _DAY_S: Final = 86_400
+NEVER: Final = (1 << 63) - 1  # seconds
 # What Google's clients may write before a name.
 _GOOGLE_PATH: Final = re.compile(r"^(?:publishers/google/)?(?:models|google)/")
 _COMPACT_DATE: Final = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)")
@@ -82,6 +83,16 @@ class Dated(NamedTuple):
         start, end = self.daily
         second = now_s % _DAY_S
         return start <= second < end if start <= end else second >= start or second < end
+
+    def changes_at(self, now_s: int) -> int:
+        """Return the first second after now_s at which is_active() may say something else; NEVER: none."""
+        times = [self.begins_s] if now_s < self.begins_s else []
+        if self.ends_s is not None and now_s < self.ends_s:
+            times.append(self.ends_s)
+        for edge in self.daily or ():
+            at = now_s // _DAY_S * _DAY_S + edge
+            times.append(at if at > now_s else at + _DAY_S)
+        return min(times, default=NEVER)
 
 
 class Table:

@@ -16,7 +16,7 @@ from velox.policy.routes.entries import UpstreamEntry
 from velox.policy.routes.model_rule import told_family
 from velox.prices.book import PriceBook, Seller
 from velox.prices.price import Band, Price
-from velox.prices.table import Table, shipped_table
+from velox.prices.table import NEVER, Table, shipped_table
 from velox.protocol.steps import finished
 from velox.protocol.usage.tokens import token_usage, told_units
 from velox.settings import Settings
@@ -86,27 +86,30 @@ def making_call_prices(settings: Settings) -> Generator[None, None, FindPrice]:
         sellers[entry.name] = seller_of(entry, book.table)
         yield
     rules = {entry.name: entry.model_facts for entry in settings.upstreams if entry.model_facts}
-    # Of each kind of call, with the second that it holds for: a busy gateway asks for few kinds many times in each.
-    known: Memo[tuple[str, str, str, str], tuple[int, Price | None]] = Memo(_KEPT_PRICES)
+    # Of each kind of call, with the seconds from and before which it holds: a price seldom ends.
+    known: Memo[tuple[str, str, str, str], tuple[int, int, Price | None]] = Memo(_KEPT_PRICES)
 
     def find(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
         kind = (upstream, asked, answered, tier)
         last = known.get(kind)
-        if last is not None and last[0] == now_s:
-            return last[1]
-        price = look_up(upstream, asked, answered, tier, now_s)
+        if last is not None and last[0] <= now_s < last[1]:
+            return last[2]
+        price, until_s = look_up(upstream, asked, answered, tier, now_s)
         if len(asked) <= _LONGEST_KEPT:
-            known.put(kind, (now_s, price))
+            known.put(kind, (now_s, until_s, price))
         return price
 
-    def look_up(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
+    def look_up(upstream: str, asked: str, answered: str, tier: str, now_s: int) -> tuple[Price | None, int]:
         seller = sellers.get(upstream)
         if seller is None:
-            return None
-        price = _found(book, seller, asked, answered, tier, now_s)
+            return None, NEVER
+        price, until_s = _found(book, seller, asked, answered, tier, now_s)
         own = rules.get(upstream) if price is None else None
         family = told_family(seller.provider, asked, own) if own is not None else ""
-        return _found(book, seller, family, answered, tier, now_s) if family else price
+        if not family:
+            return price, until_s
+        of_family, family_until_s = _found(book, seller, family, answered, tier, now_s)
+        return of_family, min(until_s, family_until_s)
 
     return find
 
@@ -166,10 +169,12 @@ def answer_prices(
     return price
 
 
-def _found(book: PriceBook, seller: Seller, asked: str, answered: str, tier: str, now_s: int) -> Price | None:
+def _found(
+    book: PriceBook, seller: Seller, asked: str, answered: str, tier: str, now_s: int
+) -> tuple[Price | None, int]:
     if seller.provider in _BY_REGION and asked:
         asked, answered = answered, asked
-    return book.find(seller, asked, answered, tier, now_s)
+    return book.find_until(seller, asked, answered, tier, now_s)
 
 
 def price_answers(

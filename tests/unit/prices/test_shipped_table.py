@@ -11,7 +11,7 @@ import pytest
 
 from velox.prices.book import PriceBook, Seller
 from velox.prices.overrides import read_overrides
-from velox.prices.table import Table, shipped_table
+from velox.prices.table import NEVER, Table, shipped_table
 from velox.protocol.usage.tokens import Bill, TokenUsage
 from velox.providers.rows import PROVIDERS
 
@@ -134,6 +134,25 @@ def test_a_price_by_the_time_of_day_changes_with_it(book: PriceBook) -> None:
     assert by_day is not None
     assert by_night is not None
     assert by_day.bands[0].input == 2 * by_night.bands[0].input == 270_000
+
+
+@pytest.mark.parametrize("hour", range(0, 24, 5))
+def test_a_price_is_told_with_the_second_before_which_it_holds(book: PriceBook, hour: int) -> None:
+    now_s = NOW - NOW % 86_400 + hour * 3_600 + 1_234
+    seller = Seller("up", "deepseek")
+
+    price, until_s = book.find_until(seller, "deepseek-chat", "", "", now_s)
+
+    assert now_s < until_s <= now_s + 86_400
+    assert all(book.find(seller, "deepseek-chat", "", "", now_s + s) is price for s in range(0, until_s - now_s, 600))
+    assert book.find(seller, "deepseek-chat", "", "", until_s - 1) is price
+    assert book.find(seller, "deepseek-chat", "", "", until_s) is not price
+
+
+def test_a_price_that_nothing_follows_holds_for_ever(book: PriceBook) -> None:
+    price, until_s = book.find_until(Seller("up", "openai"), "gpt-4o", "", "", NOW)
+    assert price is not None
+    assert until_s == NEVER
 
 
 def test_each_provider_of_the_rows_is_in_the_table_or_is_an_own_server(table: Table) -> None:
