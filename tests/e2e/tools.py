@@ -178,13 +178,17 @@ def wait_warm(velox: VeloxProcess) -> None:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Stop a process for the block; what reaches a worker meanwhile is there at once afterwards."""
+    """Stop a process for the block; what reaches a worker meanwhile is there at once afterwards.
+
+    A supervisor may have killed it by then, as one that is stuck.
+    """
     os.kill(pid, signal.SIGSTOP)
     until(lambda: "T" in _state(pid), "the process is stopped")
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager
