@@ -1,7 +1,8 @@
-"""The `velox` command: serve, init, check, health, top, budgets, prices, reload, upgrade, usage, key and others.
+"""The `velox` command: serve, start, stop, status, logs, init, check, top, budgets, reload, upgrade, key and others.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
-Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
+Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings. `velox status` has those of
+the LSB.
 
 What a command does is imported by its function: all processes of a gateway are forked from the one that `serve` runs
 in, and what the other commands need would stay in their memory (tests/e2e/test_gateway_imports.py).
@@ -29,7 +30,6 @@ __all__ = ["main"]
 
 # Those that need no settings.
 _KEY_ACTIONS: Final = ("new", "hash")
-_MOST_PORT: Final = 65535
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -79,18 +79,26 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         return _init(arguments)
     if arguments.command == "import" and arguments.kind != "litellm-db":
         return _import(arguments, variables)
-    handed = ""
+    handed = starter_text = ""
     if arguments.command == "serve":
-        from velox.runtime.processes import handover, process
+        from velox.runtime.processes import handover, process, starter
 
         process.begin()
         process.keep_modules()
         # No setting, and what this process starts must not take it for its own. One that does not know it refuses it.
-        handed = os.environ.pop(handover.VARIABLE, "") if variables is os.environ else ""
+        if variables is os.environ:
+            handed = os.environ.pop(handover.VARIABLE, "")
+            starter_text = os.environ.pop(starter.VARIABLE, "")
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
     if arguments.command == "serve":
         options = {"VELOX_LISTEN": arguments.listen, "HOST": arguments.host, "PORT": arguments.port}
+        options |= {"VELOX_PID_FILE": arguments.pid_file, "VELOX_LOG_FILE": arguments.log_file}
         overrides |= {name: str(value) for name, value in options.items() if value is not None}
+    if arguments.command in ("start", "stop", "restart", "status", "logs"):
+        from velox.runtime.daemon.run import run_daemon_command
+
+        say, tell = partial(print, flush=True), partial(print, f"velox {arguments.command}:", file=sys.stderr)
+        return run_daemon_command(arguments, variables, overrides, say, tell)
     if arguments.command in ("reload", "upgrade"):
         return _ask_supervisor(arguments, variables, overrides)
     if arguments.command == "health":
@@ -134,7 +142,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     from velox.runtime.reload import ConfigSource
 
     again = partial(_load_again, variables, overrides, sim=arguments.sim)
-    return supervisor.serve(settings, ConfigSource(again, began_ns), _simulate if arguments.sim else None, handed)
+    simulate = _simulate if arguments.sim else None
+    return supervisor.serve(settings, ConfigSource(again, began_ns), simulate, handed, starter_text)
 
 
 def _load_again(environ: Mapping[str, str], overrides: Mapping[str, str], *, sim: bool) -> Settings:
@@ -510,10 +519,13 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"velox {DESCRIPTION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
-    serve.add_argument("--sim", action="store_true", help="use the built-in simulator as upstream")
-    serve.add_argument("--port", type=_port, metavar="N", help="port for clients; overrides that of VELOX_LISTEN")
-    serve.add_argument("--host", metavar="IP", help="address for clients: 0.0.0.0 for all of this machine's")
-    serve.add_argument("--listen", metavar="ADDRESSES", help="addresses for clients; overrides VELOX_LISTEN")
+    start = commands.add_parser("start", help="run the gateway as a daemon, once it is ready", allow_abbrev=False)
+    stop = commands.add_parser("stop", help="have the daemon drain, and wait for its end", allow_abbrev=False)
+    restart = commands.add_parser(
+        "restart", help="start the daemon, or upgrade the one that runs: nothing is refused", allow_abbrev=False
+    )
+    status = commands.add_parser("status", help="print how the running gateway is", allow_abbrev=False)
+    logs = commands.add_parser("logs", help="print the end of the daemon's logs", allow_abbrev=False)
     check = commands.add_parser(
         "check", help="validate the settings; print those that were set, and what follows", allow_abbrev=False
     )
@@ -547,11 +559,16 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     prices.add_argument("--answered", metavar="MODEL", default="", help="the model that a reply tells")
     prices.add_argument("--at", metavar="TIME", help="of a call at this time: a day, or a time of RFC 3339 (now)")
     prices.add_argument("--json", action="store_true", help="for programs")
-    for command in (reload, upgrade, top, budgets):
+    if not words.isdisjoint(("serve", "start", "stop", "restart", "status", "logs")):
+        from velox.runtime.daemon.arguments import add_daemon_arguments, add_serve_arguments
+
+        add_serve_arguments(serve)
+        add_daemon_arguments(start, stop, restart, status, logs)
+    for command in (reload, upgrade, top, budgets, stop, restart, status):
         command.add_argument(
             "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
         )
-    for command in (serve, check, reload, upgrade, health, top, budgets, prices):
+    for command in (serve, start, stop, restart, status, logs, check, reload, upgrade, health, top, budgets, prices):
         command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     check.add_argument("--all", action="store_true", help="print every setting, not only those that were set")
     check.add_argument("--json", action="store_true", help="all of it, for programs")
@@ -581,13 +598,6 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
 
         add_arguments(sim)
     return parser
-
-
-def _port(text: str) -> int:
-    """Return a port. argparse shows the error."""
-    if text.isascii() and text.isdecimal() and int(text) <= _MOST_PORT:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to {_MOST_PORT}; addresses go to --listen")
 
 
 def _add_accounts(commands: argparse._SubParsersAction[_CommandParser], words: frozenset[str]) -> None:

@@ -66,6 +66,8 @@ INSTALL = "tests/e2e/test_packages.py::test_commands_of_the_page_install_the_ser
 # No cluster is here: what the commands install is rendered and checked.
 CHART = "tests/e2e/test_chart.py::test_what_the_chart_makes_is_kubernetes"
 RELEASE = "tests/e2e/test_release.py::test_release_is_whole_and_can_be_checked_as_shown"
+DAEMON = "tests/e2e/test_daemon.py::test_daemon_is_started_upgraded_and_stopped"
+FOLLOWED = "tests/e2e/test_daemon.py::test_logs_are_rotated_and_followed"
 RUN_WHEEL = "tests/e2e/test_packages.py::test_wheel_is_run_without_being_installed"
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
 POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
@@ -93,6 +95,8 @@ RUN_BY = {
     "make image": f"{DEPLOY}::test_stage_that_is_not_needed_is_left_out",
     "make release": RELEASE,
     **dict.fromkeys(commands(ROOT / "docs/releasing.md"), RELEASE),
+    **{f".venv/bin/velox {words} --config velox.yaml": DAEMON for words in ("start", "status", "restart", "stop")},
+    ".venv/bin/velox logs -f --errors --config velox.yaml": FOLLOWED,
     "make dist": ".ci/run: make wheel compiled dist",
     "uvx --from dist/velox_gateway-0.1.0-py3-none-any.whl velox serve --sim": RUN_WHEEL,
     "pipx run --spec dist/velox_gateway-0.1.0-py3-none-any.whl velox serve --sim": RUN_WHEEL,

@@ -69,8 +69,8 @@ class AdminApp:
     reload, upgrade: ask for one; None: nobody can be asked. api: what is
     served at its paths; None: nothing is. token: what is asked for, where it is. viewer_token: one that may only read.
     tls: the context for the next handshake; None: there is no TLS. host_names: names, lower-case, that a Host header
-    may have besides IP addresses and localhost. address: where the gateway listens for clients. playground: asks it;
-    None: nobody does. now_s: a clock that never goes back.
+    may have besides IP addresses and localhost. listening: where the gateway listens for clients. pid: of the gateway.
+    playground: asks it; None: nobody does. now_s: a clock that never goes back.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class AdminApp:
         host_names: frozenset[str] = frozenset(),
         tls: Callable[[], ssl.SSLContext] | None = None,
         api: Api | None = None,
-        address: str = "",
+        listening: Sequence[str] = (),
+        pid: int = 0,
         playground: Playground | None = None,
         running: RunningPages | None = None,
         now_s: Callable[[], float] = time.monotonic,
@@ -102,7 +103,8 @@ class AdminApp:
         self._reload = reload
         self._upgrade = upgrade
         self._api = api
-        self._address: Final = address
+        self._listening: Final = tuple(listening)
+        self._pid: Final = pid
         self._playground: Final = playground
         self._running: Final = running
         self._files: Final = PageFiles(OPEN_FILES)
@@ -175,7 +177,9 @@ class AdminApp:
         fields = {
             "version": __version__,
             "build": BUILD,
-            "address": self._address,
+            "address": next(iter(self._listening), ""),
+            "listening": self._listening,
+            "pid": self._pid,
             "profiles": self._profiles is not None,
             "playground": self._playground is not None,
             "problems": await self._all_problems(),

@@ -325,7 +325,8 @@ def admin(
         host_names=settings.admin_hosts,
         tls=None if certificate is None else lambda: certificate.context,
         api=_api(settings, budgets, workers.ask),
-        address=listeners.url.partition(",")[0],
+        listening=listeners.url.split(","),
+        pid=status.supervisor_pid,
         playground=_playground(listeners.url.partition(",")[0], settings.tls_cert_file),
     )
     admin_server.run(sock, app, beat, lambda: status.is_handed_over)

@@ -51,12 +51,14 @@ from velox.runtime.on_demand import importing
 from velox.runtime.processes.activation import Activation, ActivationError
 from velox.runtime.processes.anchor import Anchor, adopt_orphans, end_with_parent
 from velox.runtime.processes.child_table import Child, ChildTable, Ended
-from velox.runtime.processes.crashes import CrashReports, own_stderr
+from velox.runtime.processes.crashes import CrashReports, follow_log, own_log, own_stderr
 from velox.runtime.processes.handover import HandoverError, State
 from velox.runtime.processes.listeners import BindError, Listeners
 from velox.runtime.processes.memories import Memories
 from velox.runtime.processes.notify import Notifier
+from velox.runtime.processes.pid_file import PidFileError, PidMark
 from velox.runtime.processes.predecessor import Predecessor
+from velox.runtime.processes.starter import Starter
 from velox.runtime.processes.titles import TitledForks
 from velox.runtime.processes.watchdog import Watchdog
 from velox.runtime.reload import ConfigSource, Reload
@@ -152,12 +154,17 @@ _LEAVE_LAST_S: Final = 3.0
 
 
 def serve(
-    settings: Settings, source: ConfigSource, simulate: Callable[[socket.socket], None] | None, handed: str = ""
+    settings: Settings,
+    source: ConfigSource,
+    simulate: Callable[[socket.socket], None] | None,
+    handed: str = "",
+    starter: str = "",
 ) -> int:
     """Run the gateway until a signal stops it; return the exit code.
 
     source: where the settings can be read again. simulate: be the simulator on a socket, in place of the first
     upstream; None: there is none. handed: what the version before has put into the environment (handover.VARIABLE).
+    starter: what `velox start` has put there (starter.VARIABLE).
     """
     try:
         predecessor = Predecessor.take(handed)  # first: the log is where the version before has it
@@ -165,14 +172,17 @@ def serve(
     except (HandoverError, ActivationError) as exc:
         operations_logger(own_stderr()).error("%s", exc)
         return 1
-    stream = own_stderr()
+    stream = _log(settings)
     take_over(stream)
     raise_open_files()  # first: on a machine of many cores the listeners alone are hundreds
     try:
         # What is bound when the start fails is let go: a unix socket would leave its file behind.
         with contextlib.ExitStack() as bound:
-            return Supervisor(settings, source, stream, bound, simulate, predecessor, activation).run()
-    except (BindError, CertificateError, RingError, SharedMemoryError) as exc:
+            mark = PidMark(settings.pid_file, is_first=predecessor is None)
+            bound.callback(mark.release)
+            supervisor = Supervisor(settings, source, stream, bound, simulate, predecessor, activation, mark)
+            return supervisor.run(Starter.of(starter))
+    except (BindError, CertificateError, PidFileError, RingError, SharedMemoryError) as exc:
         why = str(exc)
     except OSError as exc:
         if exc.errno not in (errno.EMFILE, errno.ENFILE):
@@ -184,11 +194,25 @@ def serve(
     return 1
 
 
+def _log(settings: Settings) -> LogStream:
+    """Return the log of a gateway: standard error where its file can't be opened."""
+    if settings.log_file is None:
+        return own_stderr()
+    try:
+        return own_log(settings.log_file)
+    except OSError as exc:
+        stream = own_stderr()
+        fields = {"file": settings.log_file, "error": exc.strerror}
+        operations_logger(stream).error("%(file)s can't be opened: %(error)s; log on standard error", fields)
+        return stream
+
+
 class Supervisor:
     """The parent of all other processes of a gateway.
 
     bound: closes what is listened on, whatever ends the gateway. simulate: as for serve(). predecessor: the version
-    before, whose gateway this one takes over; None: it begins a gateway. activation: sockets of systemd.
+    before, whose gateway this one takes over; None: it begins a gateway. activation: sockets of systemd. mark: its pid
+    file.
     """
 
     def __init__(
@@ -200,8 +224,12 @@ class Supervisor:
         simulate: Callable[[socket.socket], None] | None,
         predecessor: Predecessor | None = None,
         activation: Activation | None = None,
+        mark: PidMark | None = None,
     ) -> None:
         logger = operations_logger(stream)
+        self._stream: Final = stream
+        self._mark: Final = PidMark(None, is_first=True) if mark is None else mark
+        self._starter = Starter(-1)
         self._predecessor: Final = predecessor
         self._memories: Final = Memories() if predecessor is None else predecessor.memories
         self._settings: Final = settings
@@ -305,8 +333,12 @@ class Supervisor:
         self._drain_until_s = 0.0
         self._announced = False
 
-    def run(self) -> int:
-        """Start all processes, watch them, and return when the gateway was stopped and all are gone."""
+    def run(self, starter: Starter) -> int:
+        """Start all processes, watch them, and return when the gateway was stopped and all are gone.
+
+        starter: who waits until it is ready.
+        """
+        self._starter = starter
         self._gateway.supervisor_pid = os.getpid()
         self._gateway.started_ns = time.monotonic_ns()
         self._take_signals()
@@ -381,11 +413,13 @@ class Supervisor:
         self._n_rotations += 1
         if self._upgrade.is_done and self._anchor is not None and self._anchor.is_first:
             self._anchor.pass_on(number)
+            follow_log(self._stream)  # it may only wait by now
 
     def _pass_on_rotations(self) -> None:
         """Let the workers open their log files anew, if that was asked for. One that starts now opens them anyway."""
         if self._n_rotations:
             self._n_rotations = 0
+            follow_log(self._stream)
             for slot in self._slots:
                 for process in slot.processes:
                     if process.pid:
@@ -402,6 +436,8 @@ class Supervisor:
         self._children.reap(now_s)
         self._pass_on_rotations()
         self._share_stops()
+        if self._is_in_charge and self._anchor is None:
+            self._mark.take()
         if self._predecessor is not None:
             self._look_back(self._predecessor, now_s)
         self._keys.look(now_s)
@@ -757,6 +793,7 @@ class Supervisor:
             self._anchor.pid = taken.pid
         else:
             self._notifier.tell(MAINPID=taken.pid)
+            self._mark.let_go()
         self._reload.stop()
         self._gateway.is_handed_over = True
         self._drain_until_s = now_s + self._settings.upgrade_drain_timeout_s + _LEAVE_GRACE_S
@@ -855,6 +892,7 @@ class Supervisor:
                 {"variable": entry.where, "models": names, "origin": entry.origins[0]},
             )
         self._notifier.tell(READY=1, MAINPID=os.getpid())
+        self._starter.tell(self._listeners.url)
         for line in advice(self._settings, sim=self._sim_origin is not None):
             self._logger.warning("%s", line)
         if self._settings.auth == "none":

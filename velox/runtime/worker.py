@@ -273,10 +273,15 @@ def _access_rules(settings: Settings) -> AccessRules:
     return AccessRules(settings.access_log, slow_ns, share_of_all)
 
 
+def _access_log_path(settings: Settings) -> str | None:
+    """Return the access log's file; None: it goes to standard output."""
+    return settings.access_log_file or settings.log_file
+
+
 def _line_form(settings: Settings) -> LineForm:
     """Return how lines of the access log are written."""
     form = settings.access_log_format
-    if form == "json" or (form == "auto" and (settings.access_log_file is not None or not os.isatty(_STDOUT))):
+    if form == "json" or (form == "auto" and (_access_log_path(settings) is not None or not os.isatty(_STDOUT))):
         return json_line
     from velox.observe.access_text import text_line  # few gateways have a terminal
 
@@ -415,7 +420,7 @@ class Worker:
 
     def _open_log(self) -> int:
         """Return the descriptor of the access log: standard output where its file can't be opened."""
-        path = self._settings.access_log_file
+        path = _access_log_path(self._settings)
         if path is not None:
             try:
                 return open_log(path)
@@ -426,7 +431,7 @@ class Worker:
 
     def _rotate_log(self) -> None:
         """Open the access log's file anew: another name was given to the one that is open."""
-        path = self._settings.access_log_file
+        path = _access_log_path(self._settings)
         if path is None:
             return
         try:

@@ -28,7 +28,7 @@ from velox.settings.yaml.file import read_file
 from velox.settings.yaml.tree import Entry, Tree
 from velox.types import Address, Secret
 
-__all__ = ["AdminPlace", "admin_place", "load"]
+__all__ = ["AdminPlace", "admin_place", "given_texts", "load"]
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 # Kubernetes gives every pod these for each Service of its namespace that is called velox, or velox-something.
@@ -52,7 +52,13 @@ _WITHOUT: Final = MappingProxyType(
         "OPENAI_API_KEY": "none, so the upstream gets what clients send as theirs",
     }
 )
-_OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_LISTEN": "--listen", "VELOX_ADMIN_LISTEN": "--admin"}
+_OPTIONS: Final = {
+    "VELOX_CONFIG": "--config",
+    "VELOX_LISTEN": "--listen",
+    "VELOX_ADMIN_LISTEN": "--admin",
+    "VELOX_LOG_FILE": "--log-file",
+    "VELOX_PID_FILE": "--pid-file",
+}
 _CORS: Final = "cors"
 _PLACES: Final = ("port", "host", "bind", "address", "server")
 # What is expected instead of fields that people write by mistake.
@@ -158,6 +164,14 @@ def admin_place(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Adm
     return AdminPlace(
         values.get("admin_listen"), values.get("admin_token"), values.get("admin_tls_cert_file"), problems
     )
+
+
+def given_texts(environ: Mapping[str, str], overrides: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return variables that are set, each as text, by the precedence of load(). Works as admin_place() does."""
+    path = overrides.get("VELOX_CONFIG") or environ.get("VELOX_CONFIG")
+    fields = {entry.key: entry.value.text for entry in read_file(path, NESTED).entries} if path else {}
+    found = {name: overrides.get(name) or environ.get(name) or fields.get(_BY_NAME[name].key) for name in names}
+    return {name: text for name, text in found.items() if text}
 
 
 def _flattened(entries: Iterable[Entry]) -> Iterator[Entry]:

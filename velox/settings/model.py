@@ -635,6 +635,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     access_log_format: Literal["auto", "json", "text"] = setting(
         "auto", "lines of the access log: `json`, `text` for a person; `auto`: `text` on a terminal"
     )
+    # None: standard error
+    log_file: str | None = setting(
+        "",
+        "file of the [operations log](docs/logs.md#operations-log), and of the access log where that has none of its"
+        " own, which may be [rotated](docs/logs.md#rotation); standard error without it. `velox start` has a"
+        " [default](docs/deploy.md#as-a-daemon)",
+    )
+    # None: there is none
+    pid_file: str | None = setting(
+        "",
+        "file with the process id of the gateway, which it holds a lock of; a second gateway with the same file does"
+        " not start. `velox start` has a [default](docs/deploy.md#as-a-daemon)",
+    )
     config_file: str | None = setting(
         "",
         "YAML file with any of these, named in lower case without `VELOX_`, and with [upstreams](docs/upstreams.md)"

@@ -16,7 +16,7 @@ from velox.admin.call import ASKS, ELSEWHERE, AdminCaller, AdminCallError
 from velox.ledger.report import lines
 from velox.types import Address, Secret
 
-__all__ = ["Told", "call_budgets"]
+__all__ = ["NoBudgetsError", "Told", "all_budgets", "call_budgets"]
 
 _TIMEOUT_S: Final = 10.0
 _PAGE: Final = 1000
@@ -34,7 +34,7 @@ class Told(NamedTuple):
     lines: list[str]
 
 
-class _NoBudgetsError(Exception):
+class NoBudgetsError(Exception):
     """The gateway answers that it has none."""
 
 
@@ -44,10 +44,10 @@ def call_budgets(
     """Ask for all budgets, and say what is left. cert: as the listener shows; None: no TLS. asked: scope and name."""
     try:
         with contextlib.closing(AdminCaller(address, token, cert, _TIMEOUT_S)) as caller:
-            found = _all(caller, address, asked)
+            found = all_budgets(caller, address, asked)
     except AdminCallError as exc:
         return Told(2, [str(exc)])
-    except _NoBudgetsError as exc:
+    except NoBudgetsError as exc:
         return Told(1, [str(exc)])
     if as_json:
         return Told(0, [json.dumps(found, indent=2)])
@@ -56,7 +56,8 @@ def call_budgets(
     return Told(0, list(lines(map(_row, found), "table")))
 
 
-def _all(caller: AdminCaller, address: Address, asked: Mapping[str, str]) -> list[dict[str, Any]]:
+def all_budgets(caller: AdminCaller, address: Address, asked: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return all budgets, as the API has them. asked: scope and name. Raises AdminCallError, NoBudgetsError."""
     found: list[dict[str, Any]] = []
     cursor: str | None = ""
     while cursor is not None:
@@ -67,7 +68,7 @@ def _all(caller: AdminCaller, address: Address, asked: Mapping[str, str]) -> lis
         try:
             page = json.loads(body)
             if status != 200:
-                raise _NoBudgetsError(f"the gateway at {address} says: {page['error']['message']}")
+                raise NoBudgetsError(f"the gateway at {address} says: {page['error']['message']}")
             found += page["data"]
             cursor = page["cursor"]
         except (ValueError, TypeError, LookupError):

@@ -20,10 +20,11 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from velox.observe.log_file import LogFile
 from velox.observe.log_output import LogStream, own_descriptor
 from velox.runtime.processes.process import spawn
 
-__all__ = ["CrashReports", "crash_report", "own_stderr"]
+__all__ = ["CrashReports", "crash_report", "follow_log", "own_log", "own_stderr"]
 
 _STDERR: Final = 2
 _PIPE_BYTES: Final = 64 * 1024
@@ -46,6 +47,21 @@ def own_stderr() -> LogStream:
     stream = LogStream(own_descriptor(_STDERR))
     sys.stderr = stream
     return stream
+
+
+def own_log(path: str) -> LogStream:
+    """Return the log's file, which is standard error, too, from now on. Raises OSError. In place of own_stderr()."""
+    stream = LogFile(path)
+    os.dup2(stream.fileno(), _STDERR)
+    sys.stderr = stream
+    return stream
+
+
+def follow_log(stream: LogStream) -> None:
+    """Let go of a log's file that was renamed. For the supervisor: the standard error of its children is a pipe."""
+    if isinstance(stream, LogFile):
+        stream.follow()
+        os.dup2(stream.fileno(), _STDERR)
 
 
 class CrashReports:

@@ -126,9 +126,10 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from _upstream_files(values)
     yield from certificate_problems(values)
     yield from _without_unix_socket(values, given)
-    log_file = values.get("access_log_file")
-    if log_file is not None and (expected := log_file_problem(log_file)):
-        yield Problem("VELOX_ACCESS_LOG_FILE", quoted(log_file), expected)
+    for field in ("access_log_file", "log_file"):
+        log_file = values.get(field)
+        if log_file is not None and (expected := log_file_problem(log_file)):
+            yield Problem(f"VELOX_{field.upper()}", quoted(log_file), expected)
     for name, rate in _RATE_OF.items():
         if name in given and rate not in given:
             yield given[name].problem(f"expected {rate} with it: a burst is how much of a rate may come at once")
