@@ -134,7 +134,7 @@ def test_command_waits_and_prints_what_has_changed(
             "  upstream a: removed",
             "  route all: added",
             "  route *: removed",
-            "needs a restart: queue_depth",
+            "needs a restart, or `velox upgrade`, which refuses nothing: queue_depth",
         ]
         assert asked(velox) == {"b"}
         assert len(velox.worker_pids()) == 2

@@ -91,7 +91,9 @@ def _outcome(answer: dict[str, Any]) -> ReloadOutcome:
     if answer["waits_for"]:
         lines.append(f"not yet in use by {', '.join(answer['waits_for'])}")
     if answer["needs_restart"]:
-        lines.append(f"needs a restart: {', '.join(answer['needs_restart'])}")
+        lines.append(
+            f"needs a restart, or `velox upgrade`, which refuses nothing: {', '.join(answer['needs_restart'])}"
+        )
     return ReloadOutcome(0, tuple(lines))
 
 

@@ -120,7 +120,7 @@ def test_changes_are_told_when_all_workers_have_followed(gateway: Gateway) -> No
             "configuration 2 is in use:",
             "  upstream b: added",
             "  route r: changed",
-            "needs a restart: workers, pin_cpus",
+            "needs a restart, or `velox upgrade`, which refuses nothing: workers, pin_cpus",
         ),
     )
 
