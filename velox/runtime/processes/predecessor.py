@@ -71,7 +71,11 @@ class Predecessor:
             raise HandoverError(f"{VARIABLE} is {given!r}: it is set by `velox upgrade`, and by nobody else") from exc
         sock.set_inheritable(False)
         channel = HandoverSocket(sock)
-        return cls(channel, _state(channel, timeout_s))
+        try:
+            return cls(channel, _state(channel, timeout_s))
+        except HandoverError as exc:
+            channel.send(Message(Kind.FAILED, {"why": str(exc)}))  # who asked for the upgrade sees no log
+            raise
 
     # -- what was handed over ---------------------------------------------------------------------
 
