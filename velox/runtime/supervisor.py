@@ -308,6 +308,8 @@ class Supervisor:
         for address in () if activation is None else activation.unused:
             logger.warning("systemd listens on %(address)s, which no setting names", {"address": address})
         self._memories.settle()
+        if predecessor is not None:
+            predecessor.settle()
         self._notifier: Final = Notifier.of(os.environ)
         self._ping_at_s = 0.0
         anchor = -1 if predecessor is None else predecessor.state.anchor

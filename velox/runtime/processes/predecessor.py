@@ -103,15 +103,11 @@ class Predecessor:
         """Return blocks of a slot, those first that nobody writes."""
         return sorted(blocks, key=lambda block: block in self.busy)
 
-    # -- what is said -------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Let go of what was handed over and not taken, which stays the other one's.
 
-    def ready(self, version: str, lost: Sequence[str], *, has_leases: bool) -> None:
-        """Say that all workers serve. What was handed over and not taken stays the other one's.
-
-        lost: memories whose contents this version can't go on with. has_leases: it speaks with Redis itself.
+        Before the first fork: a child that had such a socket would keep its port bound, where nobody accepts any more.
         """
-        fields = {"version": version, "lost": list(lost), "leases": has_leases}
-        self._sock.send(Message(Kind.READY, {**fields, "listeners": self._taken, "locks": self._taken_locks}))
         for found in self._sockets.values():
             for sock in found:
                 sock.close()
@@ -119,6 +115,16 @@ class Predecessor:
             os.close(lock)
         self._sockets.clear()
         self._locks.clear()
+
+    # -- what is said -------------------------------------------------------------------------------
+
+    def ready(self, version: str, lost: Sequence[str], *, has_leases: bool) -> None:
+        """Say that all workers serve.
+
+        lost: memories whose contents this version can't go on with. has_leases: it speaks with Redis itself.
+        """
+        fields = {"version": version, "lost": list(lost), "leases": has_leases}
+        self._sock.send(Message(Kind.READY, {**fields, "listeners": self._taken, "locks": self._taken_locks}))
 
     def failed(self, why: str) -> None:
         """Say why this gateway can't begin."""
