@@ -23,7 +23,7 @@ BROKEN := tests/canary tests/floods tests/h2spec tests/interop tests/storm tests
 CLIENTS := tests/clients
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check check-bench test test-core test-guarded test-more test-broken test-all test-clients soak-short compiled wheel dist release image release-tools helm-tools manifests engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check check-bench test test-core test-guarded test-more test-broken test-all test-clients soak soak-short compiled wheel dist release image release-tools helm-tools manifests engine-tools schema-tools litellm-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it (of a real upstream with KEY=yes), keep it running (on a terminal)
 	@VELOX_DEMO_PAYS=$(KEY) $(BIN)/python deploy/demo.py
@@ -92,7 +92,10 @@ test-clients: $(INSTALLED) $(INSTALLED_CLIENTS)  ## Claude Code, Codex, Gemini C
 	@$(@D)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes --only-binary :all: -r $<
 	@touch $@
 
-soak-short: $(INSTALLED)  ## Five minutes of all lanes with faults, kills and reloads, or as ARGS says (--minutes 20): what stays, what is lost
+soak: ARGS = --minutes 60
+soak: soak-short  ## The same for an hour, or as ARGS says (--minutes 240 --rate 100)
+
+soak-short: $(INSTALLED)  ## Five minutes of all lanes with faults, kills, reloads, upgrades and other keys, or as ARGS says (--minutes 20): what is lost
 	@tests/install-tools.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m tests.soak $(ARGS)
 

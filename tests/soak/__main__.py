@@ -30,6 +30,10 @@ def main() -> int:
         kill_each_s=min(60.0, seconds / 3),
         reload_each_s=min(20.0, seconds / 4),
         freeze_each_s=min(45.0, seconds / 3),
+        key_each_s=min(30.0, seconds / 4),
+        # Each version has to live for longer than the warm-up, or nothing is known of its memory.
+        upgrade_each_s=600.0,
+        upgrade_first_s=min(300.0, seconds / 5),
     )
     done = soak(rules, lambda line: print(line, flush=True))
     found = problems(done)

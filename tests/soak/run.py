@@ -1,4 +1,4 @@
-"""One soak: a gateway with all that it has, clients at a fixed rate, faults, kills, reloads; what came of it.
+"""One soak: a gateway with all that it has, clients at a fixed rate, faults, kills, reloads, upgrades; what came of it.
 
     warm-up     first all lanes at rest, then the whole of it for two fifths of the time, two minutes at most
     the soak    memory of each process is measured each second
@@ -23,12 +23,12 @@ from typing import Final
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.redis_server import RedisServer, redis_server
-from tests.e2e.test_ledger import ledger_pid
+from tests.e2e.test_ledger import open_files
 from tests.soak.clients import Clients
 from tests.soak.ground import start_provider
 from tests.soak.lanes import SECRETS, configuration
 from tests.soak.launcher import tasks, telling, trim
-from tests.soak.trouble import KEY, Trouble, written
+from tests.soak.trouble import KEY, Serving, Trouble, written
 from tests.soak.watch import Samples, held
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Question
@@ -48,6 +48,8 @@ _UPSTREAM: Final = "velox_upstream_connections"
 _ENV: Final = {
     **SECRETS,
     "VELOX_WORKERS": str(_WORKERS),
+    "VELOX_MANAGED_KEYS": "on",
+    "VELOX_UPGRADE_TIMEOUT": "120s",
     "VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT": "2s",
     "VELOX_UPSTREAM_IDLE_TIMEOUT": "1s",
     "VELOX_RETRY_MAX_WAIT": "0.2s",
@@ -67,6 +69,9 @@ class Rules:
     kill_each_s: float = 60.0
     reload_each_s: float = 20.0
     freeze_each_s: float = 45.0
+    key_each_s: float = 30.0
+    upgrade_each_s: float = 600.0
+    upgrade_first_s: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,7 @@ class _Run:
         self._folder: Final = folder
         self._done: Final = done
         self._tell: Final = tell
+        self._serving: Final = Serving(velox)
         self._names: dict[int, str] = {}
 
     async def whole(self) -> None:
@@ -164,6 +170,9 @@ class _Run:
             kill_each_s=rules.kill_each_s,
             reload_each_s=rules.reload_each_s,
             freeze_each_s=rules.freeze_each_s,
+            key_each_s=rules.key_each_s,
+            upgrade_each_s=rules.upgrade_each_s,
+            upgrade_first_s=rules.upgrade_first_s,
         )
         watching = asyncio.create_task(self._watch(began_s))
         try:
@@ -199,11 +208,11 @@ class _Run:
 
     def _processes(self) -> dict[int, str]:
         """Return what each process is, by its pid."""
-        found = {self._velox.pid: "supervisor"}
-        workers = self._velox.worker_pids()
-        ledger = ledger_pid(self._velox)
-        for pid in self._velox.child_pids():
-            found[pid] = "worker" if pid in workers else "ledger" if pid == ledger else "other"
+        found = {self._serving.pid(): "supervisor"}
+        workers = self._serving.workers()
+        for pid in self._serving.children():
+            is_ledger = any("ledger.db" in name for name in open_files(pid))
+            found[pid] = "worker" if pid in workers else "ledger" if is_ledger else "other"
         return found
 
     def _back(self, n_fds: int) -> Quiet:
@@ -221,7 +230,7 @@ class _Run:
             velox.wait_metric(name, lambda n: n == 0, _SETTLE_S)
             slots[name] = velox.metric(name)
         velox.wait_metric("velox_ledger_waiting_records", lambda n: n == 0, _SETTLE_S)
-        workers = velox.worker_pids()
+        workers = self._serving.workers()
         names: dict[str, int] = {}
         for pid in workers:
             for task, n in tasks(pid, self._folder).items():

@@ -18,13 +18,14 @@ HOUR_S = 3600
 
 
 def test_short_soak_finds_nothing() -> None:
-    """X16: all lanes, faults, clients that leave, kills, reloads."""
+    """X16: all lanes, faults, clients that leave, kills, reloads, an upgrade."""
     command = [sys.executable, "-m", "tests.soak", "--minutes", "0.5", "--rate", "30"]
 
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "\n0 problems\n" in done.stdout and "| worker |" in done.stdout
+    assert "\n0 problems\n" in done.stdout and "| MiB at the begin |" in done.stdout
+    assert "times upgrade" in done.stdout and "reload with other keys" in done.stdout
     assert "failed by the gateway: 0, 0 in a million" in done.stdout
 
 

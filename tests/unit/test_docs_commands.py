@@ -124,6 +124,8 @@ RUN_BY = {
     ".venv/bin/python -m tests.failover": "tests/e2e/test_failover_bench.py::test_command_prints_its_table",
     ".venv/bin/python -m tests.storm": "tests/storm/test_storm.py::test_command_prints_its_tables",
     "make soak-short": ".ci/run: make -C .compiled soak-short",
+    # The same program as soak-short, for an hour.
+    "make soak": "tests/soak/test_command.py::test_short_soak_finds_nothing",
     ".venv/bin/python -m tests.soak.translated": (
         "tests/soak/test_command.py::test_translated_requests_leave_memory_flat"
     ),
