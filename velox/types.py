@@ -37,6 +37,7 @@ __all__ = [
     "Scope",
     "Secret",
     "SocketOwner",
+    "Timing",
 ]
 
 
@@ -182,6 +183,14 @@ class Budget:
         return found
 
 
+class Timing(enum.IntEnum):
+    """What a reply tells of the time that it took: nothing, a head's field, and at the end of a stream a comment."""
+
+    NOTHING = 0
+    HEAD = 1
+    STREAM = 2
+
+
 class KeyTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What holds for the requests of a key, whoever reads keys and whoever accepts them.
 
@@ -191,6 +200,7 @@ class KeyTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     endpoints: what it may ask for: groups of endpoints, and patterns of paths; none: the default.
     team, user: their ids; "" for none. team_rates, user_rates: what all keys of the team, or of the user, have
     together. tags: what spend is also counted by. budgets: of this key; team_budgets, user_budgets: of all of theirs.
+    timing: its replies may tell what took how long.
 
     Keys that have the same terms may share the value. As JSON it is a part of the files of managed keys
     (accounts/key_lines.py): a field may be added, with a default.
@@ -208,6 +218,7 @@ class KeyTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     budgets: tuple[Budget, ...] = ()
     team_budgets: tuple[Budget, ...] = ()
     user_budgets: tuple[Budget, ...] = ()
+    timing: bool = True
 
 
 NO_TERMS: Final = KeyTerms()

@@ -15,7 +15,7 @@ from velox.gateway.cpu_work import is_large
 from velox.gateway.limits.calls import Spending
 from velox.gateway.reply.headers import NO_ATTEMPTS, AttemptFields
 from velox.gateway.reply.reply import Reply
-from velox.heads import RequestHead
+from velox.heads import Headers, RequestHead
 from velox.net.application import Client
 from velox.observe.metrics import CallKind
 from velox.types import BodyFields
@@ -93,3 +93,7 @@ class RequestContext:
     def attempt_fields(self) -> AttemptFields:
         """Return the fields of a reply that tell of the attempts so far."""
         return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
+
+    def error_fields(self) -> Headers:
+        """Return the fields of an error of Velox's own that tell of the request."""
+        return self.attempt_fields().headers

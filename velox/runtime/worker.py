@@ -26,6 +26,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access.access import Access
 from velox.gateway.access.endpoints import Routes
 from velox.gateway.access.places import SharedObjects
+from velox.gateway.access.plan import TimingRule
 from velox.gateway.answers.answers import Answers
 from velox.gateway.auth import Authenticator
 from velox.gateway.cluster.models import Describe, ModelsPage
@@ -102,6 +103,7 @@ from velox.shm.segment import Segment
 from velox.shm.series_table import SeriesBlock, SeriesTable
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
+from velox.types import Timing
 
 if TYPE_CHECKING:  # loads a dialect or a library, which most gateways don't need
     from velox.gateway.answers.kept_answers import KeptAnswers
@@ -160,6 +162,7 @@ def gateway_parts(
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
         answers=answers,
         models=_models(settings, recorder, logger, loop),
+        timing=_TIMING_RULES[settings.server_timing],
         reply_fields=ReplyFields(_public(settings)),
     )
 
@@ -308,6 +311,11 @@ def _tunnels(
     )
 
 
+_TIMING_RULES: Final = {
+    "asked": TimingRule(),
+    "all": TimingRule(least=Timing.HEAD),
+    "off": TimingRule(most=Timing.NOTHING),
+}
 # R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
 _TICK_S: Final = 0.25

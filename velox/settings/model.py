@@ -301,6 +301,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "the client's `OpenAI-Organization`, `OpenAI-Project` and, to Google, `x-goog-user-project` if its key is"
         " replaced: `drop` or `pass`",
     )
+    server_timing: Literal["asked", "all", "off"] = setting(
+        "asked",
+        "replies that tell [what took how long](docs/timing.md): `asked` for by `x-velox-timing`, `all`, or `off`",
+    )
     unknown_objects: Literal["pass", "refuse"] = setting(
         "pass",
         "files, responses, batches and other [objects](docs/keys.md#objects) whose owner is not known: `pass` to who"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from velox.gateway.access.access import Access, Guard
 from velox.gateway.access.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_of, reads_body, reads_form
@@ -19,9 +19,9 @@ from velox.policy.limits.estimate import Estimator
 from velox.policy.retries.deadline import ClientTerms, client_terms
 from velox.protocol.content_coding import coding_of
 from velox.protocol.heads.target import SERVER
-from velox.types import Answers, ApiKind, BodyFields, Caller, Dialect, Endpoint, Priority
+from velox.types import Answers, ApiKind, BodyFields, Caller, Dialect, Endpoint, Priority, Timing
 
-__all__ = ["RequestPlan", "plan_of", "runs_model"]
+__all__ = ["ANY_TIMING", "RequestPlan", "TimingRule", "plan_of", "runs_model"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 62
@@ -35,6 +35,20 @@ _JSON_ANSWERS: Final = frozenset({Endpoint.COMPLETIONS, Endpoint.IMAGES, Endpoin
 # A model thinks before the text of these. Other APIs have items between which it may think again.
 _COMPLETIONS: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
+
+
+class TimingRule(NamedTuple):
+    """What replies tell of the time that they took, whatever is asked for: at least, at most."""
+
+    least: Timing = Timing.NOTHING
+    most: Timing = Timing.STREAM
+
+    def of(self, asked: Timing, caller: Caller) -> Timing:
+        """Return what the replies of a caller tell that asks for something."""
+        return min(max(asked, self.least), self.most) if caller.terms.timing else Timing.NOTHING
+
+
+ANY_TIMING: Final = TimingRule()
 
 
 # Not a tuple: its attributes are read some 20 times for each request. Not frozen: that would triple the cost of one.
@@ -55,7 +69,8 @@ class RequestPlan:
     is_recorded: a model may work for it: its calls are records of the ledger. family: of its path, for them. passed: of
     an upload, to where it goes on; None: of no upload that has begun. reads_addresses: its reply may hold addresses of
     the upstream's, also in JSON. has_addresses: it may hold any, or its body may. is_coded: its body came compressed.
-    is_probe: it only asks whether somebody is there.
+    is_probe: it only asks whether somebody is there. timing: what its reply tells of the time that it took. is_unusual:
+    it is coded, a probe, or its time is told.
     """
 
     caller: Caller
@@ -85,6 +100,8 @@ class RequestPlan:
     fills: bool = False
     names_lines: bool = False
     is_probe: bool = False
+    timing: Timing = Timing.NOTHING
+    is_unusual: bool = False
 
 
 def plan_of(
@@ -97,10 +114,11 @@ def plan_of(
     asks_for_keys: bool,
     passes: AddressPass | None = None,
     is_probe: bool = False,
+    timing: TimingRule = ANY_TIMING,
 ) -> RequestPlan:
     """Read a head. Raises VeloxError: BAD_REQUEST as client_terms() does, FORBIDDEN as Access.guard() does.
 
-    asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself.
+    asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself. timing: of the gateway.
     """
     path = endpoints.facts(head.path)
     terms = client_terms(head.headers)
@@ -116,6 +134,7 @@ def plan_of(
     passed = passes.opened(head.target) if passes is not None and NO_PASS in head.query else None
     tells, reads_texts = access.addresses(head)
     reads_texts = reads_texts and head.method != b"HEAD"
+    is_coded, tells_time = head.has_body and coding_of(head) != b"", timing.of(terms.timing, caller)
     return RequestPlan(
         caller,
         path.route,
@@ -139,11 +158,13 @@ def plan_of(
         passed,
         reads_texts,
         passed is not None or tells or dialect is Dialect.GOOGLE,
-        head.has_body and coding_of(head) != b"",
+        is_coded,
         is_form,
         row is not None and row.fills,
         is_post and path.names_lines,
         is_probe,
+        tells_time,
+        is_coded or is_probe or tells_time > Timing.NOTHING,
     )
 
 

@@ -23,6 +23,7 @@ from velox.gateway.reply.respond import crash, error_reply
 from velox.gateway.request.exchange import Exchange, ExchangeOwner
 from velox.gateway.request.mirror import Mirrors
 from velox.gateway.request.parts import Parts
+from velox.gateway.request.timed_exchange import TimedExchange
 from velox.gateway.websocket.sockets import ResponsesSockets
 from velox.gateway.websocket.tunnel import TunnelExchange
 from velox.heads import Headers, HeadShape, RequestHead
@@ -161,6 +162,7 @@ class Gateway(ExchangeOwner):
                 asks_for_keys=parts.auth.asks,
                 passes=parts.auth.passes,
                 is_probe=self._probes.answers(head),
+                timing=parts.timing,
             )
             if shape.is_shared:
                 self._keep(key, plan)
@@ -220,16 +222,19 @@ class Gateway(ExchangeOwner):
             return self._sockets.open(client, head)
         latest = self._latest
         plan = latest[1] if latest is not None and latest[0] is head else self.plan(head, caller)
-        if plan.is_coded and body:
-            return self._coded.open(client, head, body, caller)
-        if plan.is_probe:
-            status, headers, answer = answer_to(head, draining=self.draining)
-            client.answer(status, headers, answer, with_body=head.method != b"HEAD", close=False)
-            return None
         # Each class by its name, which compiled code calls directly.
-        exchange = (
-            TunnelExchange(self, client, head, body, plan) if offers else Exchange(self, client, head, body, plan)
-        )
+        if plan.is_unusual:
+            if plan.is_coded and body:
+                return self._coded.open(client, head, body, caller)
+            if plan.is_probe:
+                status, headers, answer = answer_to(head, draining=self.draining)
+                client.answer(status, headers, answer, with_body=head.method != b"HEAD", close=False)
+                return None
+            exchange = self._unusual(client, head, body, plan)
+        else:
+            exchange = (
+                TunnelExchange(self, client, head, body, plan) if offers else Exchange(self, client, head, body, plan)
+            )
         if body and plan.forbids_body:
             exchange.refuse(has_content())  # a length that was announced is refused by the head
             return None
@@ -266,6 +271,16 @@ class Gateway(ExchangeOwner):
         if not self._drain_queued:
             self._drain_soon()
         return exchange
+
+    def _unusual(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, plan: RequestPlan
+    ) -> Exchange:
+        """Return the exchange of a plan that is unusual."""
+        if head.shape.offer is not None:
+            return TunnelExchange(self, client, head, body, plan)
+        if plan.timing:
+            return TimedExchange(self, client, head, body, plan)
+        return Exchange(self, client, head, body, plan)
 
     def _not_queued(self, verdict: Verdict[Exchange]) -> VeloxError:
         """Say why a request could not be queued."""
@@ -328,7 +343,7 @@ class Gateway(ExchangeOwner):
             exchange.id,
             may_have_begun=exchange.may_have_begun,
             rates=exchange.rates,
-            told=exchange.attempt_fields().headers,
+            told=exchange.error_fields(),
         )
 
     def refuse_new(self, refuse: bool) -> None:

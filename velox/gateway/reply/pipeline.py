@@ -10,7 +10,8 @@
     KEPT_ANSWER   an answer is kept as its client gets it; a large one in a thread, before the client gets the end
     ROOM          gives back the memory of what an earlier answer has added to the request
     COST          tells the cost of what METERING has counted
-    HEADERS       the operator's rules have the last word
+    HEADERS       the operator's rules have the last word of what an upstream has said
+    TIMING        what took how long, when all else is done
 
 What comes next has its place here, too: a cache takes a reply between KEPT_ANSWER and ROOM, hooks read and change one
 after it, a trace notes what has gone by at the end.
@@ -40,3 +41,4 @@ class Place(enum.IntEnum):
     ROOM = enum.auto()
     COST = enum.auto()
     HEADERS = enum.auto()
+    TIMING = enum.auto()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from velox.gateway.access.access import Access
 from velox.gateway.access.endpoints import Routes
+from velox.gateway.access.plan import ANY_TIMING, TimingRule
 from velox.gateway.answers.answers import Answers
 from velox.gateway.auth import Authenticator
 from velox.gateway.cluster.models import ModelsPage
@@ -63,4 +64,5 @@ class Parts:
     leases: LeaseWait | None = None  # none: limits are this gateway's alone
     calls: CallLog | None = None  # none: calls of upstreams are not recorded
     answers: Answers | None = None  # none: no answers are kept
+    timing: TimingRule = ANY_TIMING
     models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -3,9 +3,9 @@
 Knows: the headers, and what of them is believed. Does not know: a clock, what happens at the deadline, or which class
 of the queue a key may ask for.
 
-`x-request-timeout-ms`, `x-velox-priority` and `x-velox-cost` are Velox's own: a value that can't be read is refused,
-because the client counts on it. The SDKs (openai-python, openai-node and their kin) send their time-out and which try
-this is without being asked; what can't be read there is passed over.
+`x-request-timeout-ms`, `x-velox-priority`, `x-velox-cost` and `x-velox-timing` are Velox's own: a value that can't be
+read is refused, because the client counts on it. The SDKs (openai-python, openai-node and their kin) send their
+time-out and which try this is without being asked; what can't be read there is passed over.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers
-from velox.types import Priority
+from velox.types import Priority, Timing
 
 __all__ = ["ClientTerms", "client_terms"]
 
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
 PRIORITY_HEADER: Final = b"x-velox-priority"
 COST_HEADER: Final = b"x-velox-cost"
+TIMING_HEADER: Final = b"x-velox-timing"
 MAX_TIMEOUT_MS: Final = 86_400_000  # a day, as for the settings
 _SDK_TIMEOUTS: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")  # seconds; Python's SDK, Node's
 _SDK_RETRY_COUNT: Final = b"x-stainless-retry-count"
-_READ: Final = frozenset({TIMEOUT_HEADER, PRIORITY_HEADER, COST_HEADER, _SDK_RETRY_COUNT, *_SDK_TIMEOUTS})
+_READ: Final = frozenset(
+    {TIMEOUT_HEADER, PRIORITY_HEADER, COST_HEADER, TIMING_HEADER, _SDK_RETRY_COUNT, *_SDK_TIMEOUTS}
+)
 _MS: Final = re.compile(rb"[0-9]{1,9}")
 _SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -37,16 +40,18 @@ class ClientTerms:
     """timeout_s: how long the client waits for the reply's first byte; infinite if it does not say.
 
     retries_itself: this request is a retry of the client's SDK already. priority: the class that it asks for, if any.
-    wants_cost: its answer is to tell what it cost.
+    wants_cost: its answer is to tell what it cost. timing: what it is to tell of the time that it took.
     """
 
     timeout_s: float = math.inf
     retries_itself: bool = False
     priority: Priority | None = None
     wants_cost: bool = False
+    timing: Timing = Timing.NOTHING
 
 
 _NONE: Final = ClientTerms()
+_TIMINGS: Final = {b"0": Timing.NOTHING, b"1": Timing.HEAD, b"stream": Timing.STREAM}
 _PRIORITIES: Final = {priority.name.lower().encode(): priority for priority in Priority}
 
 
@@ -55,6 +60,7 @@ def client_terms(headers: Headers) -> ClientTerms:
     own_s = sdk_s = math.inf
     retries_itself = wants_cost = False
     priority: Priority | None = None
+    timing = Timing.NOTHING
     for name, value in [field for field in headers if field[0] in _READ]:
         if name == TIMEOUT_HEADER:
             own_s = _own_s(value)
@@ -68,10 +74,12 @@ def client_terms(headers: Headers) -> ClientTerms:
             priority = _priority(value, priority)
         elif name == COST_HEADER:
             wants_cost = _switch(value)
+        elif name == TIMING_HEADER:
+            timing = _timing(value)
     timeout_s = own_s if own_s < math.inf else sdk_s
-    if not (retries_itself or wants_cost) and priority is None and timeout_s == math.inf:
+    if not (retries_itself or wants_cost or timing) and priority is None and timeout_s == math.inf:
         return _NONE
-    return ClientTerms(timeout_s, retries_itself, priority, wants_cost)
+    return ClientTerms(timeout_s, retries_itself, priority, wants_cost, timing)
 
 
 def _own_s(value: bytes) -> float:
@@ -87,6 +95,14 @@ def _switch(value: bytes) -> bool:
         name = COST_HEADER.decode()
         raise VeloxError(Reason.BAD_REQUEST, f"header {name} must be true or false", param=name)
     return value.lower() == b"true"
+
+
+def _timing(value: bytes) -> Timing:
+    found = _TIMINGS.get(value.lower())
+    if found is None:
+        name = TIMING_HEADER.decode()
+        raise VeloxError(Reason.BAD_REQUEST, f"header {name} must be 1, stream or 0", param=name)
+    return found
 
 
 def _priority(value: bytes, known: Priority | None) -> Priority:

@@ -67,7 +67,7 @@ _MOST_PROBLEMS: Final = 100
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
 _FIELDS: Final = (
-    *("key", "name", "models", "endpoints", "priority", "team", "user", "tags", "expires", "budgets"),
+    *("key", "name", "models", "endpoints", "priority", "team", "user", "tags", "expires", "budgets", "timing"),
     *RATE_FIELDS,
 )
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
@@ -312,6 +312,7 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
             user=_said(given, "user", parse.owner, problems) or "",
             tags=tags,
             budgets=_budgets(given["budgets"], problems) if "budgets" in given else (),
+            timing=_said(given, "timing", parse.switch, problems) is not False,
         ),
         expires_s=_said(given, "expires", parse.moment, problems),
         where=item.where,

@@ -18,6 +18,7 @@ from velox.gateway.reply.error_body import ErrorRedaction
 from velox.gateway.reply.filters import ReplyFilter, placed
 from velox.gateway.reply.headers import HeaderRuleFilter
 from velox.gateway.reply.pipeline import Place
+from velox.gateway.reply.timing import TimingFilter
 from velox.gateway.translation.translated_reply import TranslatedReply
 
 KINDS: list[type[ReplyFilter]] = [
@@ -32,6 +33,7 @@ KINDS: list[type[ReplyFilter]] = [
     Room,
     CostFilter,
     HeaderRuleFilter,
+    TimingFilter,
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from velox.errors import Reason, VeloxError
 from velox.heads import Headers
 from velox.policy.retries.deadline import MAX_TIMEOUT_MS, client_terms
+from velox.types import Timing
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,18 @@ def test_client_timeout_that_is_none_is_refused(value: bytes) -> None:
 def test_sdk_says_that_it_retries_itself(value: bytes, itself: bool) -> None:
     """`x-stainless-retry-count`: 0 is its first try."""
     assert client_terms([(b"x-stainless-retry-count", value)]).retries_itself is itself
+
+
+@pytest.mark.parametrize(
+    ("value", "timing"),
+    [(b"0", Timing.NOTHING), (b"1", Timing.HEAD), (b"stream", Timing.STREAM), (b"Stream", Timing.STREAM)],
+)
+def test_client_asks_what_took_how_long(value: bytes, timing: Timing) -> None:
+    assert client_terms([(b"x-velox-timing", value)]).timing is timing
+
+
+@pytest.mark.parametrize("value", [b"", b"2", b"true", b"\xff", b"1, 1"])
+def test_timing_that_is_none_is_refused(value: bytes) -> None:
+    with pytest.raises(VeloxError) as caught:
+        client_terms([(b"x-velox-timing", value)])
+    assert (caught.value.reason, caught.value.param) == (Reason.BAD_REQUEST, "x-velox-timing")
