@@ -14,24 +14,46 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.test_cors import CHROMIUM
+from tests.e2e.upstreams import start_sim
 
 TOKEN: Final = "an-admin-token-of-a-test"
 NODE: Final = Path(__file__).parent / "node"
 _IS_HERE: Final = CHROMIUM is not None and (NODE / "node_modules/playwright-core").is_dir()
 _MOST_BYTES: Final = 120_000
+_CONFIG: Final = """
+upstreams:
+  - {{name: default, origin: "{usual}"}}
+  - {{name: slow, origin: "{slow}"}}
+routes:
+  - {{name: slow, match: {{models: [gpt-4o-mini]}}, to: [slow]}}
+  - {{name: rest, to: [default]}}
+"""
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the browser saw, in one run."""
     folder = tmp_path_factory.mktemp("page")
+    config = folder / "velox.yaml"
     env = {
+        "VELOX_CONFIG": str(config),
+        "VELOX_RATE_LIMIT_RPM": "0",
         "VELOX_LEDGER": str(folder / "ledger"),
         "VELOX_MANAGED_KEYS": "on",
         "VELOX_ADMIN_TOKEN": TOKEN,
         "VELOX_WORKERS": "1",  # so that a change holds for the next request
     }
-    with VeloxProcess(env, ("serve", "--sim")) as velox:
+    # An answer of the slow one takes two minutes: it is there as long as anybody looks.
+    usually = ("--ttft", "50ms", "--token-rate", "100", "--tokens", "64")
+    with start_sim(*usually) as usual, start_sim("--token-rate", "0.5", "--tokens", "64") as slow:
+        config.write_text(_CONFIG.format(usual=usual.url, slow=slow.url))
+        found: dict[str, Any] = look(folder, env)
+    return found
+
+
+def look(folder: Path, env: dict[str, str]) -> dict[str, Any]:
+    """Return what a browser sees of a gateway."""
+    with VeloxProcess(env) as velox:
         node, chromium = shutil.which("node"), CHROMIUM
         assert node is not None and chromium is not None
         command = [node, "admin_page.mjs", chromium, velox.admin_url, velox.base_url, TOKEN, str(folder)]
