@@ -82,6 +82,7 @@ class Recorder:
         proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         self._series: Final = series
+        self._known_rows: Final = series.known
         self._proxies: Final = proxies
         self.metrics: Final = metrics
         self._log: Final = log
@@ -214,26 +215,24 @@ class Recorder:
 
     def ended(self, exchange: RequestContext, reason: Reason | None, status: int, now_ns: int) -> None:
         """Note the end of an exchange; called once for each."""
-        plan, started_ns, reply = exchange.plan, exchange.started_ns, exchange.reply
-        endpoint, total_ns, spent = plan.endpoint, now_ns - started_ns, exchange.spent
+        endpoint, started_ns, reply = exchange.plan.endpoint, exchange.started_ns, exchange.reply
+        total_ns, spent = now_ns - started_ns, exchange.spent
         row: CallRow | None = None
         if exchange.n_attempts:
-            is_stream = reply is not None and reply.is_sse
-            row = self._series.row(endpoint, exchange.call_kind(), plan.caller, is_stream=is_stream)
+            is_stream, kind = reply is not None and reply.is_sse, exchange.call_kind()
+            row = self._known_rows[endpoint + endpoint + is_stream](kind)
+            if row is None:
+                row = self._series.row(endpoint, kind, exchange.plan.caller, is_stream=is_stream)
             if spent is not None:
                 _count_spending(row, spent)
         if reason is None and status >= 400:
             reason = Reason.UPSTREAM_STATUS
         if reply is not None and reply.first_byte_ns:
             first_ns = reply.first_byte_ns - started_ns
-            if row is None:
-                self.metrics.record_reply(endpoint, status, reason, total_ns, first_ns, reply.relay_ns)
-            else:
-                self.metrics.count_reply(endpoint, status, reason, reply.relay_ns)
-                row.replied(total_ns, first_ns)
-                if spent is not None and reply.is_sse and reason is None:
-                    row.streamed(total_ns - first_ns, spent.output or 0)
+            self.metrics.record_reply(row, endpoint, status, reason, total_ns, first_ns, reply.relay_ns)
             if reply.is_sse:
+                if spent is not None and row is not None and reason is None:
+                    row.streamed(total_ns - first_ns, spent.output or 0)
                 end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
                 self.metrics.count_stream_end(end)
                 for _ in range(reply.n_stream_errors):

@@ -46,18 +46,7 @@ _N_DECISIONS: Final = len(outcomes.Decision)
 # Plain integers: an attribute of another module's dataclass costs more than the count itself.
 _CELL: Final = CELL_BYTES
 _N_API_KINDS: Final = len(ApiKind)
-# In bytes: from one series of a histogram to the next, and from the begin of one to its sum.
-_DURATION_BYTES: Final = _CELL * series.DURATION.stride
-_DURATION_SUM: Final = _DURATION_BYTES - _CELL
-_DURATION_BOUNDS_NS: Final = series.DURATION.bounds_ns
-_TTFT_BYTES: Final = _CELL * series.TTFT.stride
-_TTFT_SUM: Final = _TTFT_BYTES - _CELL
-_TTFT_BOUNDS_NS: Final = series.TTFT.bounds_ns
-_OVERHEAD_BYTES: Final = _CELL * series.OVERHEAD.stride
-_OVERHEAD_SUM: Final = _OVERHEAD_BYTES - _CELL
 _OVERHEAD_BOUNDS_NS: Final = series.OVERHEAD.bounds_ns
-_QUEUE_WAIT_BYTES: Final = _CELL * series.QUEUE_WAIT.stride
-_QUEUE_WAIT_SUM: Final = _QUEUE_WAIT_BYTES - _CELL
 _QUEUE_WAIT_BOUNDS_NS: Final = series.QUEUE_WAIT.bounds_ns
 _TOKENS: Final = _CELL * series.TOKENS.first
 _ESTIMATED: Final = _TOKENS + _CELL * int(outcomes.TokenCount.ESTIMATED)
@@ -80,6 +69,12 @@ _CALL_FIRST_SUM: Final = _CELL * (call_series.OUTPUT_TOKEN - 1)
 
 # A name of this module's own: compiled code looks up what is imported each time it is called.
 _bucket: Final = bisect_left
+
+
+def _places(slab_at: int, histogram: Family, index: int) -> tuple[int, ...]:
+    """Return where the buckets of one series lie, +Inf's last, and behind them its sum."""
+    first = slab_at + _CELL * (histogram.first + index * histogram.stride)
+    return tuple(range(first, first + _CELL * histogram.stride, _CELL))
 
 
 class Times:
@@ -118,8 +113,7 @@ class WorkerMetrics:
     """
 
     __slots__ = (
-        *("_add", "_cells", "_duration", "_limit_time", "_parse", "_queue_wait", "_relay", "_requests"),
-        *("_slab", "_ttft"),
+        *("_add", "_cells", "_limit_time", "_parse", "_queue_wait", "_relay", "_requests", "_slab"),
         *("attempt_answered", "duration", "lease_round_trip", "loop_lag", "overhead", "queue_wait", "ttft"),
     )
 
@@ -130,12 +124,11 @@ class WorkerMetrics:
         # Where they begin, in bytes of the memory.
         self._slab: Final = at
         self._requests: Final = at + _CELL * series.REQUESTS.first
-        self._duration: Final = at + _CELL * series.DURATION.first
-        self._ttft: Final = at + _CELL * series.TTFT.first
-        self._queue_wait: Final = at + _CELL * series.QUEUE_WAIT.first
-        self._parse: Final = at + _CELL * series.OVERHEAD.first + outcomes.Phase.PARSE * _OVERHEAD_BYTES
-        self._limit_time: Final = at + _CELL * series.OVERHEAD.first + outcomes.Phase.LIMIT * _OVERHEAD_BYTES
-        self._relay: Final = at + _CELL * series.OVERHEAD.first + outcomes.Phase.RELAY * _OVERHEAD_BYTES
+        # Of what each request counts, the place of every bucket, and of the sum behind them.
+        self._queue_wait: Final = tuple(_places(at, series.QUEUE_WAIT, priority) for priority in Priority)
+        self._parse: Final = _places(at, series.OVERHEAD, outcomes.Phase.PARSE)
+        self._limit_time: Final = _places(at, series.OVERHEAD, outcomes.Phase.LIMIT)
+        self._relay: Final = _places(at, series.OVERHEAD, outcomes.Phase.RELAY)
         answered_at = at + _CELL * (series.ATTEMPTS.first + outcomes.AttemptOutcome.OK)
         self.attempt_answered: Final[Callable[[], object]] = partial(self._add, answered_at, 1)
         self.duration: Final = tuple(Times(memory, at, series.DURATION, route) for route in Endpoint)
@@ -159,48 +152,54 @@ class WorkerMetrics:
         self._add(self._requests + _CELL * (route * _N_ENDS + hundreds * _N_REASONS + index), 1)
 
     def record_reply(
-        self, endpoint: Endpoint, status: int, reason: Reason | None, total_ns: int, first_ns: int, relay_ns: int
+        self,
+        row: CallRow | None,
+        endpoint: Endpoint,
+        status: int,
+        reason: Reason | None,
+        total_ns: int,
+        first_ns: int,
+        relay_ns: int,
     ) -> None:
         """Count one request that ended with a reply, as count_request() does, and record its times.
 
-        total_ns: from its first byte in to its last byte out. first_ns: to the reply's first byte. relay_ns: what Velox
-        took for that byte. One call, because each request makes it.
+        row: its series; None: it was sent to no upstream. total_ns: from its first byte in to its last byte out.
+        first_ns: to the reply's first byte. relay_ns: what Velox took for that byte. One call, because each request
+        makes it.
         """
-        self.count_reply(endpoint, status, reason, relay_ns)
-        add = self._add
-        at = self._duration + endpoint * _DURATION_BYTES
-        add(at + _CELL * _bucket(_DURATION_BOUNDS_NS, total_ns), 1)
-        add(at + _DURATION_SUM, total_ns)
-        at = self._ttft + endpoint * _TTFT_BYTES
-        add(at + _CELL * _bucket(_TTFT_BOUNDS_NS, first_ns), 1)
-        add(at + _TTFT_SUM, first_ns)
-
-    def count_reply(self, endpoint: Endpoint, status: int, reason: Reason | None, relay_ns: int) -> None:
-        """Count one request that ended with a reply, whose times are recorded elsewhere (call_series.py)."""
         add = self._add
         if status == 200 and reason is None:  # most of them
             add(self._requests + endpoint * _ENDS_BYTES, 1)
         else:
             self.count_request(endpoint, status, reason)
-        at = self._relay
-        add(at + _CELL * _bucket(_OVERHEAD_BOUNDS_NS, relay_ns), 1)
-        add(at + _OVERHEAD_SUM, relay_ns)
+        places = self._relay
+        add(places[_bucket(_OVERHEAD_BOUNDS_NS, relay_ns)], 1)
+        add(places[-1], relay_ns)
+        if row is None:
+            self.duration[endpoint].observe(total_ns)
+            self.ttft[endpoint].observe(first_ns)
+            return
+        add_to_row, at = row.add, row.at
+        add_to_row(at + _CELL * _bucket(_CALL_DURATION_NS, total_ns), 1)
+        add_to_row(at + _CALL_DURATION_SUM, total_ns)
+        add_to_row(at + _CALL_FIRST + _CELL * _bucket(_CALL_FIRST_NS, first_ns), 1)
+        add_to_row(at + _CALL_FIRST_SUM, first_ns)
 
     def record_admission(self, priority: Priority, queued_ns: int, parse_ns: int, limit_ns: int) -> None:
         """Record what the steps of one request took that has passed the gate: in the queue, its body, its limits."""
         add = self._add
-        at = self._queue_wait + priority * _QUEUE_WAIT_BYTES
+        places = self._queue_wait[priority]
         if queued_ns:
-            add(at + _CELL * _bucket(_QUEUE_WAIT_BOUNDS_NS, queued_ns), 1)
-            add(at + _QUEUE_WAIT_SUM, queued_ns)
+            add(places[_bucket(_QUEUE_WAIT_BOUNDS_NS, queued_ns)], 1)
+            add(places[-1], queued_ns)
         else:  # most of them found it empty
-            add(at, 1)
-        at = self._parse
-        add(at + _CELL * _bucket(_OVERHEAD_BOUNDS_NS, parse_ns), 1)
-        add(at + _OVERHEAD_SUM, parse_ns)
-        at = self._limit_time
-        add(at + _CELL * _bucket(_OVERHEAD_BOUNDS_NS, limit_ns), 1)
-        add(at + _OVERHEAD_SUM, limit_ns)
+            add(places[0], 1)
+        places = self._parse
+        add(places[_bucket(_OVERHEAD_BOUNDS_NS, parse_ns)], 1)
+        add(places[-1], parse_ns)
+        places = self._limit_time
+        add(places[_bucket(_OVERHEAD_BOUNDS_NS, limit_ns)], 1)
+        add(places[-1], limit_ns)
 
     def count_attempt(self, outcome: outcomes.AttemptOutcome) -> None:
         """Count one attempt at the upstream."""
@@ -340,26 +339,18 @@ class WorkerMetrics:
 
 
 class CallRow:
-    """One series. add, at: of its row in shared memory."""
+    """One series. add, at: of its row in shared memory. WorkerMetrics.record_reply() adds what each reply has."""
 
-    __slots__ = ("_add", "_at")
+    __slots__ = ("add", "at")
 
     def __init__(self, add: Callable[[int, int], object], at: int) -> None:
-        self._add: Final = add
-        self._at: Final = at
-
-    def replied(self, total_ns: int, first_ns: int) -> None:
-        """Record a request with a reply. total_ns: from its end to the reply's. first_ns: to its first bytes."""
-        add, at = self._add, self._at
-        add(at + _CELL * _bucket(_CALL_DURATION_NS, total_ns), 1)
-        add(at + _CALL_DURATION_SUM, total_ns)
-        add(at + _CALL_FIRST + _CELL * _bucket(_CALL_FIRST_NS, first_ns), 1)
-        add(at + _CALL_FIRST_SUM, first_ns)
+        self.add: Final = add
+        self.at: Final = at
 
     def failed(self, total_ns: int) -> None:
         """Record a request that got nothing from its upstream."""
-        self._add(self._at + _CELL * _bucket(_CALL_DURATION_NS, total_ns), 1)
-        self._add(self._at + _CALL_DURATION_SUM, total_ns)
+        self.add(self.at + _CELL * _bucket(_CALL_DURATION_NS, total_ns), 1)
+        self.add(self.at + _CALL_DURATION_SUM, total_ns)
 
     def streamed(self, ns: int, n_tokens: int) -> None:
         """Record how long each token of a stream took. ns: from its first bytes to its end."""
@@ -373,23 +364,23 @@ class CallRow:
             self._observe(call_series.INPUT_TOKENS, genai.TOKEN_BOUNDS, given)
         if made is not None:
             self._observe(call_series.OUTPUT_TOKENS, genai.TOKEN_BOUNDS, made)
-        at = self._at + _CELL * call_series.KIND_TOKENS
+        at = self.at + _CELL * call_series.KIND_TOKENS
         for n in tokens:
             if n:
-                self._add(at, n)
+                self.add(at, n)
             at += _CELL
 
     def cost(self, nano: int | None) -> None:
         """Count what it cost, in nano-dollars; None: its price is not known."""
         if nano is None:
-            self._add(self._at + _CELL * call_series.UNPRICED, 1)
+            self.add(self.at + _CELL * call_series.UNPRICED, 1)
         else:
-            self._add(self._at + _CELL * call_series.COST_NANO, nano)
+            self.add(self.at + _CELL * call_series.COST_NANO, nano)
 
     def _observe(self, first: int, bounds: tuple[int, ...], value: int) -> None:
-        at = self._at + _CELL * first
-        self._add(at + _CELL * _bucket(bounds, value), 1)
-        self._add(at + _CELL * (len(bounds) + 1), value)
+        at = self.at + _CELL * first
+        self.add(at + _CELL * _bucket(bounds, value), 1)
+        self.add(at + _CELL * (len(bounds) + 1), value)
 
 
 class CallSeries:
@@ -399,9 +390,15 @@ class CallSeries:
     model is named as the configuration or the price table has it, else it is `other`; so is one beyond the bound.
 
     most_models: that get a name of their own, over all workers. by_team, by_key: labels that tell of the caller.
+
+    known: by endpoint, that of plain replies before that of streams: returns the series of a kind without a Python
+    frame; None for one that row() is to look for, as it does for all where labels tell of the caller.
     """
 
-    __slots__ = ("_block", "_by_key", "_by_team", "_kinds", "_models", "_most_models", "_name", "_rest_at", "_seen")
+    __slots__ = (
+        *("_block", "_by_key", "_by_team", "_kinds", "_models", "_most_models", "_name", "_rest_at", "_seen"),
+        "known",
+    )
 
     def __init__(
         self,
@@ -418,6 +415,7 @@ class CallSeries:
         self._by_team: Final = by_team
         self._by_key: Final = by_key
         self._kinds: Final[list[Memo[tuple[str, ...], CallRow]]] = [Memo(_MOST_KINDS) for _ in range(2 * len(Endpoint))]
+        self.known: Final = tuple(kinds.get for kinds in self._kinds)
         self._models: Final[set[str]] = set()
         self._seen: Final = [0] * block.table.blocks
         rest_at = block.row((call_series.OTHER,) * _N_LABELS)  # of all that find no room: made while there is some
@@ -435,7 +433,7 @@ class CallSeries:
 
     def row(self, endpoint: Endpoint, kind: CallKind, caller: Caller, *, is_stream: bool) -> CallRow:
         """Return the series of a request."""
-        kinds = self._kinds[endpoint + endpoint + is_stream]
+        kinds = self._kinds[2 * endpoint + is_stream]
         key: tuple[str, ...] = kind
         if self._by_team or self._by_key:
             key = (*kind, caller.terms.team if self._by_team else "", caller.name if self._by_key else "")

@@ -9,7 +9,7 @@ import pytest
 from velox.admin.metrics_page import render
 from velox.observe import genai, series
 from velox.observe.call_series import OTHER, ROW_CELLS, series_table
-from velox.observe.metrics import CallSeries, WorkerMetrics
+from velox.observe.metrics import CallRow, CallSeries, WorkerMetrics
 from velox.shm.segment import Segment
 from velox.shm.series_table import SeriesTable
 from velox.types import ANYONE, Caller, Endpoint, KeyTerms
@@ -30,6 +30,10 @@ class Page:
         self.table: SeriesTable = series_table(2)
         self.workers = [CallSeries(self.table.block(n), named, most_models, **labels) for n in range(2)]
 
+    def record_reply(self, row: CallRow, total_ns: int, first_ns: int) -> None:
+        """Record a good reply in a series."""
+        WorkerMetrics(self.segment.metrics(0)).record_reply(row, Endpoint.CHAT, 200, None, total_ns, first_ns, 0)
+
     def shown(self, name: str) -> dict[str, float]:
         """Return the samples of a name, by their labels in the order of the page."""
         page = render(self.segment, calls=self.table).decode()
@@ -48,8 +52,8 @@ def test_streams_and_plain_replies_of_each_model_have_series_of_their_own() -> N
     """In both workers, and beside what was sent to no upstream."""
     page = Page()
     for worker in page.workers:
-        worker.row(Endpoint.CHAT, ("r", "one", "m"), ANYONE, is_stream=True).replied(3 * S, 2 * S)
-        worker.row(Endpoint.CHAT, ("r", "one", "m"), ANYONE, is_stream=False).replied(5 * S, 5 * S)
+        page.record_reply(worker.row(Endpoint.CHAT, ("r", "one", "m"), ANYONE, is_stream=True), 3 * S, 2 * S)
+        page.record_reply(worker.row(Endpoint.CHAT, ("r", "one", "m"), ANYONE, is_stream=False), 5 * S, 5 * S)
         worker.row(Endpoint.CHAT, ("r", "two", "m2"), ANYONE, is_stream=False).failed(1)
     WorkerMetrics(page.segment.metrics(1)).duration[Endpoint.CHAT].observe(S)
 
@@ -63,7 +67,7 @@ def test_streams_and_plain_replies_of_each_model_have_series_of_their_own() -> N
 def test_buckets_are_those_of_the_conventions_and_go_on_to_half_an_hour(ns: int) -> None:
     """Each bound belongs to its bucket."""
     page = Page()
-    page.workers[0].row(Endpoint.CHAT, ("r", "one", "m"), ANYONE, is_stream=False).replied(ns, ns)
+    page.record_reply(page.workers[0].row(Endpoint.CHAT, ("r", "one", "m"), ANYONE, is_stream=False), ns, ns)
 
     shown = page.shown(f"{genai.DURATION}_bucket")
     counts = {float(re.findall(r'le="(.*?)"', labels)[0]): n for labels, n in shown.items()}

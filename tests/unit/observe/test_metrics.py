@@ -487,7 +487,7 @@ def test_one_call_records_what_single_ones_would(ns: int, status: int, reason: R
     metrics = WorkerMetrics(at_once.metrics(1))
     for endpoint, priority in ((Endpoint.CHAT, Priority.HIGH), (Endpoint.MODELS, Priority.LOW)):
         metrics.record_admission(priority, ns, 2 * ns, 3 * ns)
-        metrics.record_reply(endpoint, status, reason, 7 * ns, 5 * ns, ns)
+        metrics.record_reply(None, endpoint, status, reason, 7 * ns, 5 * ns, ns)
         metrics.attempt_answered()
 
     metrics = WorkerMetrics(singly.metrics(1))

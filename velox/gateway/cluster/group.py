@@ -403,21 +403,23 @@ class Attempt(AnsweringAttempt):
     begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
     broke(), gave_up(). send() does all of that; after Refused, pass_on(), give_up() or abandon() does the rest.
 
-    on_first_byte: called when it has brought the first bytes of a good reply; None for most. probe_timeout_s: of a
-    probe: one without an answer by then counts as failed. is_sent: as far as it is known; it may have failed as it was.
-    may_have_worked: it ended without an answer, and nothing says that the upstream did not take it. translation,
-    usage_so_far: as in Prepared. copied: the head of the request that a mirror's is a copy of; it is not sent here.
+    group: what it was chosen from. on_first_byte: called when it has brought the first bytes of a good reply; None for
+    most. probe_timeout_s: of a probe: one without an answer by then counts as failed. is_sent: as far as it is known;
+    it may have failed as it was. may_have_worked: it ended without an answer, and nothing says that the upstream did
+    not take it. translation, usage_so_far: as in Prepared. copied: the head of the request that a mirror's is a copy
+    of; it is not sent here.
     """
 
     __slots__ = (
-        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
+        *("_answers", "_began_s", "_has_first", "_has_head", "_head_s", "_headers", "_host", "_is_of_client"),
         *("_key_told", "_n_unsent", "_progress_s", "_renamed", "_sent_s", "_stream"),
-        *("copied", "forwarder", "is_sent", "key", "keys", "member", "n", "on_first_byte", "probe_timeout_s", "proof"),
+        *("copied", "forwarder", "group", "is_sent", "key", "keys", "member", "n", "on_first_byte", "probe_timeout_s"),
+        "proof",
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
         member = group.members[n]
-        self._group: Final = group
+        self.group: Final = group
         self.n: Final = n  # among the members of its group
         self.key: Final = key
         self.keys: Final = member.health.keys  # what is known of them
@@ -456,14 +458,9 @@ class Attempt(AnsweringAttempt):
         """When it began, on the loop's clock."""
         return self._began_s
 
-    @property
-    def group(self) -> Group:
-        """What it was chosen from."""
-        return self._group
-
     def asked(self, named: str | None) -> str | None:
         """Return the model that it asks for. named: by the client; None: it named none, and neither does its route."""
-        wanted = self._group.models[self.n]
+        wanted = self.group.models[self.n]
         return named if wanted is None else asked_model(wanted, named)
 
     def reasons(self, named: str | None) -> bool:
@@ -481,7 +478,7 @@ class Attempt(AnsweringAttempt):
 
         Raises VeloxError where it could not be sent for a reason that is not the upstream's.
         """
-        loop, group, member, is_tunnel = host.loop, self._group, self.member, host.is_tunnel
+        loop, group, member, is_tunnel = host.loop, self.group, self.member, host.is_tunnel
         told = host.attempt_began(self)
         if self._began_s < 0.0:
             self.begin(loop.time())
@@ -602,7 +599,7 @@ class Attempt(AnsweringAttempt):
         self._stream = None
         if self.is_sent:
             reply.detach()
-        if self._group.is_limited:
+        if self.group.is_limited:
             self.member.concurrency.ended(self._began_s, now_s, replied=self._has_first, is_tunnel=host.is_tunnel)
         else:
             self.member.concurrency.n_begun -= 1
@@ -646,7 +643,7 @@ class Attempt(AnsweringAttempt):
     @property
     def names_account(self) -> bool:
         """True for one with an account that the client names: an error may be about that, and not our key."""
-        head, rules = self._request_head, self._group.request_rules
+        head, rules = self._request_head, self.group.request_rules
         return head is not None and self.translation is None and self.forwarder.names_account(head, rules)
 
     @property
@@ -675,7 +672,7 @@ class Attempt(AnsweringAttempt):
         assert host is not None, "a reply comes while its attempt runs"
         waited_s = now_s - self._sent_s
         self._has_first = True
-        group, member = self._group, self.member
+        group, member = self.group, self.member
         if is_stream:
             member.health.begins_well(now_s)  # any other's end is near, and says so
         if group.learns:
@@ -769,7 +766,7 @@ class Attempt(AnsweringAttempt):
 
         to_be_read: Velox reads the reply, which must not be compressed then. target: in place of the client's.
         """
-        group = self._group
+        group = self.group
         if body and fields.model is not None and group.models[self.n] is not None and not fields.is_model_in_path:
             model = self.asked(fields.model)
             if model is not None and model != fields.model:
@@ -796,7 +793,7 @@ class Attempt(AnsweringAttempt):
         """Return the request for a WebSocket. named: the model that its query names; None: it names none."""
         model = self.asked(named)
         is_other = model is not None and model != named
-        return self.forwarder.build_upgrade(head, model if is_other else None, self._group.request_rules)
+        return self.forwarder.build_upgrade(head, model if is_other else None, self.group.request_rules)
 
     # -- what its member learns from it -------------------------------------------------------------
 
@@ -805,7 +802,7 @@ class Attempt(AnsweringAttempt):
         if self._began_s >= 0.0:
             return
         self._began_s = now_s
-        group, member = self._group, self.member
+        group, member = self.group, self.member
         member.health.begin(now_s)
         if group.learns:
             group.balancer.began(self.n, now_s)
@@ -830,12 +827,12 @@ class Attempt(AnsweringAttempt):
             self.member.health.begins_well(now_s)
             # All that a tunnel tells of latency; how long it lasts is the client's affair.
             self._has_first = True
-            self._group.balancer.answered(self.n, now_s - self._began_s, now_s)
+            self.group.balancer.answered(self.n, now_s - self._began_s, now_s)
 
     def has_first(self, waited_s: float, now_s: float) -> None:
         """The first bytes of a good reply's body are there. waited_s: since it was sent."""
         self._has_first = True
-        group, member = self._group, self.member
+        group, member = self.group, self.member
         member.health.begins_well(now_s)
         if group.learns:
             group.balancer.answered(self.n, waited_s, now_s)
@@ -846,7 +843,7 @@ class Attempt(AnsweringAttempt):
         if self.keys is not None:
             self._tell_key(status, now_s)
         if status < 400:
-            group, member = self._group, self.member
+            group, member = self.group, self.member
             member.health.succeeded(self._began_s, now_s, answered=self._answers)
             if group.learns and not self._has_first:
                 self._tell_balancer(_WELL, now_s)
@@ -910,7 +907,7 @@ class Attempt(AnsweringAttempt):
             self.keys.gave_up(self.key, self._began_s)
 
     def _ended(self, verdict: Verdict, now_s: float, rest_s: float | None = None) -> None:
-        group, member = self._group, self.member
+        group, member = self.group, self.member
         answered = self._answers
         if verdict is _WELL:
             member.health.ended(verdict, self._began_s, now_s, answered=answered)
@@ -927,7 +924,7 @@ class Attempt(AnsweringAttempt):
 
     def _tell_balancer(self, verdict: Verdict, now_s: float) -> None:
         """It ended before the first bytes of a good reply."""
-        balancer, waited_s = self._group.balancer, now_s - self._began_s
+        balancer, waited_s = self.group.balancer, now_s - self._began_s
         if verdict in (Verdict.FAULT, Verdict.CUT, Verdict.SILENT):
             balancer.failed(self.n, waited_s, now_s)
         elif self._answers and verdict is Verdict.WELL:

@@ -26,7 +26,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
@@ -54,6 +54,8 @@ _KEPT_ROUTES: Final = 4096
 _KEPT_LEVELS: Final = 256
 _KEPT_PATH_BYTES: Final = 256  # of what a client may choose freely; API paths are short
 _NONE: Final[frozenset[int]] = frozenset()
+# What the routes look at of a request: its model, or also its path and its caller's name.
+_Asked: TypeAlias = str | tuple[str | None, bytes, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,8 @@ class Routing:
     """
 
     __slots__ = (
-        *("_alike", "_build", "_is_limited", "_parts", "_levels", "_table", "_resolved", "has_always_room"),
-        "has_places",
+        *("_alike", "_build", "_is_by_model", "_is_limited", "_parts", "_levels", "_table", "_resolved"),
+        *("has_always_room", "has_places"),
         *("lines", "members", "n_open", "retired"),
     )
 
@@ -148,7 +150,8 @@ class Routing:
         self._table: Final = table
         self._build: Final = build
         self._parts: Final[dict[str, RouteParts]] = {}
-        self._resolved: Final[Memo[tuple[str | None, bytes, str], ResolvedRoute]] = Memo(_KEPT_ROUTES)
+        self._resolved: Final[Memo[_Asked, ResolvedRoute]] = Memo(_KEPT_ROUTES)
+        self._is_by_model: Final = not (table.header_names or table.asks_path or table.asks_key)
         self._levels: Final[Memo[tuple[str, str | None], ResolvedRoute]] = Memo(_KEPT_ROUTES)
         self._alike: Final[Memo[tuple[str, tuple[PriorityLevel, ...]], ResolvedRoute]] = Memo(_KEPT_LEVELS)
         self._is_limited: Final = any(member.concurrency.limit for member in members)
@@ -169,19 +172,24 @@ class Routing:
 
     def resolve(self, head: RequestHead, model: str | None, caller: Caller) -> ResolvedRoute:
         """Return the route of requests of this kind. Raises VeloxError if there is none."""
-        table, path = self._table, head.shape.path
-        asked = None
-        if not table.header_names:
-            asked = (model, path if table.asks_path else b"", caller.name if table.asks_key else "")
-        route = None if asked is None else self._resolved.known.get(asked) or self._resolved.find(asked)
+        # Most tables look at the model alone. An empty name stands for none: no model has it.
+        asked = (model or "") if self._is_by_model else self._asked(head, model, caller)
+        route = None if asked is None else self._resolved.get(asked) or self._resolved.find(asked)
         if route is None:
             route = self._resolve(head, model, caller)
-            if asked is not None and len(path) <= _KEPT_PATH_BYTES:
+            if asked is not None:
                 self._resolved.put(asked, route)
         if not route.levels:
             message = "no upstream here serves this model; GET /v1/models lists those that are served"
             raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
         return route
+
+    def _asked(self, head: RequestHead, model: str | None, caller: Caller) -> _Asked | None:
+        """Return what the routes look at of a request; None: it is nothing to keep a route by."""
+        table, path = self._table, head.shape.path
+        if table.header_names or len(path) > _KEPT_PATH_BYTES:
+            return None
+        return model, path if table.asks_path else b"", caller.name if table.asks_key else ""
 
     def model_of_unnamed(self, head: RequestHead, caller: Caller) -> str | None:
         """Return the model that the route of a request which names none has for it; None: it has none."""

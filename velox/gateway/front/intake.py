@@ -50,6 +50,14 @@ _LOOKS_PER_TURN: Final = 32
 class Gateway(ExchangeOwner):
     """All exchanges of one worker; the application behind its connections."""
 
+    # Over 30 attributes, CPython finds each in a dictionary where a class has no slots (SHARED_KEYS_MAX_SIZE); each
+    # request asks for some forty.
+    __slots__ = (
+        *("_active", "_coded", "_drain_queued", "_late_timer", "_latest", "_looks", "_max_inflight", "_n_asleep"),
+        *("_n_passed", "_plans", "_probes", "_refuses", "_shapes", "_share_ns", "_sockets", "_swept_s"),
+        *("_timed_below_s", "_turn_ns", "_turn_s"),
+    )
+
     def __init__(
         self,
         parts: Parts,
@@ -389,7 +397,6 @@ class Gateway(ExchangeOwner):
             self._active.add(exchange)
             exchange.admit_large()
             return True
-        read_ns = now_ns
         try:
             exchange.read()
             read_ns = time.monotonic_ns()

@@ -571,12 +571,13 @@ class Reply:
         has_body = self._has_body = self._request.shape.method != b"HEAD" and status not in NO_BODY_STATUSES
         if passed.has_address and listener is not None and not self._expected.rewrites:
             filters = placed(filters, self._fields.address_filter(self._request, listener.addresses))
-        watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
-        if watch is not None:
-            self._until_close = shape.until_close
-        first = self._first = FirstEventWatch() if watch is not None and self._needs_first else None
-        if watch is not None and data:
-            watch.feed(data)
+        watch, first = None, None
+        if passed.is_sse and passed.is_plain and has_body:
+            watch, self._until_close = sse.EventWatch(), shape.until_close
+            first = FirstEventWatch() if self._needs_first else None
+            if data:
+                watch.feed(data)
+        self._watch, self._first = watch, first
         if self._needs_first and data and (first is None or first.feed(data)):
             self._has_first = True
         answers = self._expected.answers

@@ -69,7 +69,7 @@ from velox.observe.metrics import CallKind
 from velox.outcomes import Drained, Phase
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.queue.fair_queue import FairQueue
-from velox.policy.routes.entries import NO_RULES
+from velox.policy.routes.entries import NO_RULES, asked_model
 from velox.policy.routes.sessions import lifetime_s
 from velox.policy.routes.split import MirrorGate
 from velox.protocol.forms import adding_form_model, read_form
@@ -104,6 +104,11 @@ class ExchangeOwner(abc.ABC):
 
     A base class and no protocol: compiled code reads its attributes directly.
     """
+
+    __slots__ = (
+        *("draining", "loop", "mirrors", "n_drains", "n_hedges", "own_steps", "parts", "queue", "routing", "steps"),
+        *("thread", "turns"),
+    )
 
     parts: Parts
     queue: FairQueue[Exchange]
@@ -198,7 +203,6 @@ class Exchange(AttemptHost):
         self.fields = _NOT_READ
         self._is_unnamed = False  # its model is that of its route
         self._steps = gateway.own_steps if plan.may_be_ours else gateway.steps
-        self._n_passed = 0  # of these
         self._google_fields: BodyFields | None = None  # of a large body, with the length that it names of its answer
         self.phase = "queue"
         self.reply: Reply | None = None
@@ -367,10 +371,10 @@ class Exchange(AttemptHost):
 
         Raises VeloxError: then it is refused, which gives all back.
         """
-        steps, answer = self._steps, None
-        n_passed, n = 0, len(steps)
-        while n_passed < n:
-            answer = steps[n_passed](self, now_ns)
+        answer: StepAnswer = None
+        n_passed = 0  # of them
+        for step in self._steps:
+            answer = step(self, now_ns)
             if answer is not None:
                 break
             n_passed += 1
@@ -380,6 +384,7 @@ class Exchange(AttemptHost):
 
     def admit_large(self) -> None:
         """Go on as a task, which reads the body in slices and takes all steps."""
+        self._n_passed = 0
         self._task = asyncio.Task(self._run(None, is_read=False), loop=self.loop, name="exchange")
 
     async def _go_on(self, answer: StepAnswer) -> bool:
@@ -1125,9 +1130,10 @@ class Exchange(AttemptHost):
 
     def call_kind(self) -> CallKind:
         """See RequestContext."""
-        route, answering = self._route, self._answering
+        route, answering, model = self._route, self._answering, self.fields.model
         assert route is not None and answering is not None, "asked of those that were sent"
-        return route.parts.entry.name, self.upstream, answering.asked(self.fields.model) or ""
+        wanted = answering.group.models[answering.n]
+        return route.parts.entry.name, self.upstream, (model if wanted is None else asked_model(wanted, model)) or ""
 
     def _spending(self, usage: Usage | None) -> Spending | None:
         """Return what it took: as its calls are recorded, else as its reply tells, where that is read."""

@@ -236,10 +236,15 @@ def test_what_clients_name_takes_no_memory_without_end() -> None:
         assert len(levels) == 1
 
         n_before = _n_kept(routing)
-        plan(routing, "m", path=b"/v1/" + b"x" * 8000)
-        assert _n_kept(routing) == n_before
-        plan(routing, "m", path=b"/v1/" + b"x" * 100)
-        assert _n_kept(routing) == n_before + 1
+        for n in (100, 8000):
+            plan(routing, "m", path=b"/v1/" + b"x" * n)
+            assert _n_kept(routing) == n_before + 1, "they look at no path"
+
+        by_path = tables([member("a")], route("p", "a", match=Match(paths=("/v1/xx*",))), route("s", "a"))
+        plan(by_path, "m", path=b"/v1/" + b"x" * 8000)
+        assert _n_kept(by_path) == 0
+        plan(by_path, "m", path=b"/v1/" + b"x" * 100)
+        assert _n_kept(by_path) == 1
 
     run(main)
 
