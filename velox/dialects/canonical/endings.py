@@ -18,7 +18,7 @@ from velox.dialects.canonical.model import Stop, StopReason
 __all__ = ["settled"]
 
 # Ends that say nothing against a call. The others are cut or withheld: their calls are not to be run.
-_PLAIN_ENDS: Final = frozenset({StopReason.END, StopReason.STOP_STRING, StopReason.PAUSE})
+_PLAIN_ENDS: Final = (StopReason.END, StopReason.STOP_STRING, StopReason.PAUSE)
 
 
 def settled(stop: Stop, *, has_calls: bool) -> Stop:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from velox.protocol.usage.tokens import Bill
 from velox.types import AnswerKeeper
@@ -114,7 +115,13 @@ class Signature(msgspec.Struct, frozen=True, gc=False):
     item_id: str | None = None
 
 
-class MediaKind(enum.Enum):
+class IdentityEnum(enum.Enum):
+    """What is one of few. Equal only to itself, it is found in tables by its address: Enum hashes a name in Python."""
+
+    __hash__ = object.__hash__
+
+
+class MediaKind(IdentityEnum):
     """How a picture, a sound or a document is given. ID: a file at one provider, which no other one has."""
 
     DATA = "data"
@@ -248,7 +255,7 @@ Block: TypeAlias = Text | Image | Audio | Document | ToolUse | ToolResult | Thin
 AnswerBlock: TypeAlias = Block | Search
 
 
-class Role(enum.Enum):
+class Role(IdentityEnum):
     """Who says a message. Tool results are the user's. OpenAI's `developer` is a newer name for SYSTEM."""
 
     SYSTEM = "system"
@@ -298,7 +305,7 @@ class WebSearch(msgspec.Struct, frozen=True, gc=False):
     lost: str = "tools.hosted"
 
 
-class Choice(enum.Enum):
+class Choice(IdentityEnum):
     """Which tools the model may or must call."""
 
     AUTO = "auto"
@@ -376,7 +383,7 @@ class Request(msgspec.Struct, gc=False):
 # -- answers ----------------------------------------------------------------------------------------
 
 
-class StopReason(enum.Enum):
+class StopReason(IdentityEnum):
     """Why the model stopped. PAUSE: it may be asked to go on. CONTEXT: its context is full, a kind of LENGTH."""
 
     END = "end"
@@ -437,7 +444,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     def over(self, before: Usage) -> Usage:
         """Return these, and those of `before` where these say nothing: the last that was said counts, per field."""
-        # Field by field: it is called for each event of a stream that repeats its counts.
+        # Without the usual loop: it is called for each event of a stream that repeats its counts.
+        if self.input is not None and self.output is not None and astuple(before)[2:] == _NO_MORE:
+            return self  # nothing else was said before
         return Usage(
             before.input if self.input is None else self.input,
             before.output if self.output is None else self.output,
@@ -452,6 +461,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             before.web_searches if self.web_searches is None else self.web_searches,
             self.has_others or before.has_others,
         )
+
+
+# The fields of a usage behind its input and output, where they say nothing.
+_NO_MORE: Final = astuple(Usage())[2:]
 
 
 class Answer(msgspec.Struct, gc=False):
@@ -472,7 +485,7 @@ class Answer(msgspec.Struct, gc=False):
 # -- streams ----------------------------------------------------------------------------------------
 
 
-class Kind(enum.Enum):
+class Kind(IdentityEnum):
     """What kind of block a stream opens."""
 
     TEXT = "text"
@@ -574,7 +587,7 @@ class End(msgspec.Struct, gc=False):
     """The stream is whole, which only the dialect's own end says. Nothing follows. Without it a stream was cut."""
 
 
-class ErrorKind(enum.Enum):
+class ErrorKind(IdentityEnum):
     """What an error is about, with the HTTP status that it usually has."""
 
     INVALID = 400

@@ -87,11 +87,25 @@ class ChatClient:
 
     def answer(self, answer: Answer) -> bytes:
         """See ClientSide."""
-        blocks = answer.blocks
-        texts = [block.text for block in blocks if isinstance(block, Text)]
-        calls = [block for block in blocks if isinstance(block, ToolUse)]
-        refusals = [block.text for block in blocks if isinstance(block, Refusal)]
-        stop = answer.stop
+        blocks, stop = answer.blocks, answer.stop
+        texts: list[JsonText] = []
+        calls: list[ToolUse] = []
+        refusals: list[JsonText] = []
+        has_thoughts = has_more = False  # or signatures; or what stands beside the text
+        for block in blocks:
+            if isinstance(block, Text):
+                texts.append(block.text)
+                has_thoughts = has_thoughts or block.signature is not None
+                has_more = has_more or bool(block.cited)
+            elif isinstance(block, ToolUse):
+                calls.append(block)
+                has_thoughts = has_thoughts or block.signature is not None
+            elif isinstance(block, Refusal):
+                refusals.append(block.text)
+            elif isinstance(block, Thinking):
+                has_thoughts = True
+            else:
+                has_more = True
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             refusals.append(stop.explanation)
         content = b"null" if calls and not any(text != EMPTY for text in texts) else joined(texts, b"")
@@ -102,8 +116,8 @@ class ChatClient:
             content,
             b',"refusal":',
             joined(refusals, b"") if refusals else b"null",
-            *(self._beside_text(blocks) if any(map(_has_more, blocks)) else ()),
-            *self._reasoning(blocks),
+            *(self._beside_text(blocks) if has_more else ()),
+            *(self._reasoning(blocks) if has_thoughts else ()),
             *self._calls(calls),
             b"}",
         ]
@@ -184,10 +198,6 @@ class ChatClient:
                 form = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}'
                 written.append(form % (call_id, name, written_arguments(call.arguments)))
         return [b',"tool_calls":[', b",".join(written), b"]"]
-
-
-def _has_more(block: AnswerBlock) -> bool:
-    return bool(block.cited) if type(block) is Text else isinstance(block, Search | Image)
 
 
 def _images(blocks: Sequence[AnswerBlock]) -> list[bytes]:

@@ -264,7 +264,7 @@ class _MessageWriter:
         self._names: Final = names
         self._mark_name: Final = dict(facts.renamed).get("prompt_cache_breakpoint") if facts.cache_marks else None
         self.ids: Final[dict[str, str]] = {}
-        self._unanswered: Final = OpenCalls[str]()  # ids of calls that the client gave none
+        self._unanswered: Final[OpenCalls[str]] = OpenCalls()  # ids of calls that the client gave none
         self._n_without_id = 0
 
     def write(self, messages: Sequence[Message], note: JsonText | None) -> bytes:

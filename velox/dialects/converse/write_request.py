@@ -141,7 +141,7 @@ class ConverseRequestWriter:
         self._used: dict[str, None] = {}  # names of tools in the history, as written
         self._calls: Final = UniqueIds()
         # Calls of the last turn that have no result yet: id as written, and name; by the client's ids, made to fit.
-        self._open: Final = OpenCalls[tuple[str, str]]()
+        self._open: Final[OpenCalls[tuple[str, str]]] = OpenCalls()
         self._n_marks = 0
         self._max_tokens: Final = taken_max_tokens(request.max_tokens, facts, dropped)
 

@@ -83,9 +83,10 @@ class GenerateModel:
         candidate = first(reply)
         parts = (candidate.content.parts if candidate is not None and candidate.content is not None else None) or ()
         blocks = _blocks(parts)
-        names = [name for part in parts if picture(part) is None and (name := lost(part)) is not None]
+        names = [name for part in parts if (name := lost(part)) is not None and picture(part) is None]
+        search = None
         if candidate is not None and has_sources(candidate):
-            names += _add_sources(candidate, blocks)
+            search = _add_sources(candidate, blocks, names)
         has_tools = any(isinstance(block, ToolUse) for block in blocks)
         found = stop(candidate, has_tools) if candidate is not None else blocked(reply.prompt_feedback)
         if isinstance(found, ApiError):
@@ -93,7 +94,7 @@ class GenerateModel:
         if found is None:
             raise ReplyError(ApiError(ErrorKind.API, _BAD_GATEWAY, "the upstream's answer does not say why it ended"))
         metadata = reply.usage_metadata or _NO_USAGE
-        used, search = whole_usage(metadata), next((each for each in blocks if isinstance(each, Search)), None)
+        used = whole_usage(metadata)
         if search is not None:
             n_searches = google_searches(search.queries, reply.model_version or "")
             used = msgspec.structs.replace(used, web_searches=n_searches)
@@ -116,8 +117,11 @@ class GenerateModel:
         return api_error(status, body)
 
 
-def _add_sources(candidate: Candidate, blocks: list[AnswerBlock]) -> list[str]:
-    """Add what an answer rests on to its texts, and the search before them; return what is lost of it."""
+def _add_sources(candidate: Candidate, blocks: list[AnswerBlock], names: list[str]) -> Search | None:
+    """Add what an answer rests on to its texts, and the search before them, which is returned.
+
+    names: of what is lost; what is lost of this is added.
+    """
     grounding = Grounding()
     grounding.add(candidate)
     texts = [block for block in blocks if isinstance(block, Text)]
@@ -127,7 +131,9 @@ def _add_sources(candidate: Candidate, blocks: list[AnswerBlock]) -> list[str]:
     if search is not None:
         at = next((n for n, block in enumerate(blocks) if isinstance(block, Text)), len(blocks))
         blocks.insert(at, search)
-    return ["answer.citations"] if grounding.is_partial else []
+    if grounding.is_partial:
+        names.append("answer.citations")
+    return search
 
 
 def _blocks(parts: Sequence[ReplyPart]) -> list[AnswerBlock]:

@@ -137,7 +137,7 @@ class GenerateRequestReader:
         self._dropped: Final = dropped
         self._hosted: HostedTools | None = None
         self._n_calls = 0
-        self._open: Final = OpenCalls[str]()  # ids of calls without a response
+        self._open: Final[OpenCalls[str]] = OpenCalls()  # ids of calls without a response
         self._has_made_pictures = False  # a content of the model's has some
         self._grown: Text | ThinkingBlock | None = None  # a block whose text comes in pieces
         self._pieces: list[JsonText] = []

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Final
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
@@ -140,33 +140,32 @@ class GenerateRequestWriter:
 
     # -- contents ----------------------------------------------------------------------------------
 
-    def _contents(self, messages: list[Message]) -> Iterator[bytes]:
+    def _contents(self, messages: list[Message]) -> list[bytes]:
         """Write the turns. The first is the user's, as Gemini wants it."""
+        written = []
         if not messages or messages[0].role is _ASSISTANT:
-            yield _content(b"user", [_SPACE])
+            written.append(_content(b"user", [_SPACE]))
         if messages and messages[-1].role is _ASSISTANT and not self._facts.prefill:
             raise BadRequestError("this model can't continue an assistant's message; end with a user's", "messages")
-        turns: list[tuple[bool, list[Block], JsonText | None]] = []
-        merged: list[Block] | None = None  # the blocks of the last turn, where it is of several messages
-        for message in messages:
-            is_model = message.role is _ASSISTANT
-            if turns and turns[-1][0] is is_model:
-                if merged is None:
-                    merged = [*turns[-1][1]]
-                    turns[-1] = (is_model, merged, None)
-                merged += message.blocks
-            else:
-                merged = None
-                turns.append((is_model, message.blocks, message.plain))
+        merged: list[Block] | None = None  # the blocks of a turn of several messages, so far
+        for message, following in zip_longest(messages, messages[1:]):
+            is_model, blocks, plain = message.role is _ASSISTANT, message.blocks, message.plain
             if message.name is not None:
                 self._dropped.drop("name", "messages")
-        for is_model, blocks, plain in turns:
+            if merged is not None:
+                merged += blocks
+                blocks, plain = merged, None
+            if following is not None and (following.role is _ASSISTANT) is is_model:
+                merged = [*blocks] if merged is None else merged
+                continue
+            merged = None
             if plain is not None and not self._step:
-                yield (_MODEL_TEXT if is_model else _USER_TEXT) % plain
+                written.append((_MODEL_TEXT if is_model else _USER_TEXT) % plain)
             elif is_model:
-                yield _content(b"model", self._model_parts(blocks) or [_SPACE])
+                written.append(_content(b"model", self._model_parts(blocks) or [_SPACE]))
             else:
-                yield from self._user_contents(blocks)
+                written += self._user_contents(blocks)
+        return written
 
     def _user_contents(self, blocks: list[Block]) -> Iterator[bytes]:
         """Write a turn of the user: first the results, alone; then all else."""

@@ -167,7 +167,7 @@ def _pair(turns: list[MessagesTurn]) -> None:
 def _answer(calls: list[ToolUse], given: dict[str, str], results: list[ToolResult]) -> None:
     if len(calls) == 1 and len(results) == 1 and calls[0].id == results[0].id:
         return
-    waiting = OpenCalls[ToolUse]()
+    waiting: OpenCalls[ToolUse] = OpenCalls()
     for call in calls:
         waiting.add(given.get(call.id, call.id), call.name, call)
     for result in results:

@@ -81,9 +81,10 @@ class MessagesClient:
     def answer(self, answer: Answer) -> bytes:
         """Write a plain answer."""
         blocks: list[bytes] = []
+        has_refused = False
         for n, block in enumerate(answer.blocks):
             self._write(n, block, blocks)
-        has_refused = any(type(block) is Refusal for block in answer.blocks)
+            has_refused = has_refused or type(block) is Refusal
         answer_id = answer.id if answer.id.startswith("msg_") else f"msg_{self._call.id}"
         usage = written_usage(answer.usage)
         tier = served_tier(answer.tier)
@@ -145,6 +146,8 @@ def _without_late_signatures(blocks: list[bytes]) -> list[bytes]:
     n = len(blocks)
     while n and blocks[n - 1].startswith(_SIGNATURES_ONLY):
         n -= 1
+    if n == len(blocks):
+        return blocks
     return blocks[:n] if n and blocks[n - 1].startswith(_SAID) else blocks
 
 

@@ -293,7 +293,7 @@ class _ItemWriter:
         self._names: Final = names
         self._ids: Final = ids
         self._has_marks: Final = facts.cache_marks and _MARK in dict(facts.renamed)
-        self._unanswered: Final = OpenCalls[str]()  # ids of calls that the client gave none
+        self._unanswered: Final[OpenCalls[str]] = OpenCalls()  # ids of calls that the client gave none
         self._n_without_id = 0
 
     def write(self, messages: Sequence[Message]) -> tuple[JsonText | None, bytes]:

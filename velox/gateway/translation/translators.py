@@ -170,7 +170,18 @@ class GenerationTranslator:
     def _shown(self, answer: Answer) -> Answer:
         """Return an answer as the client knows its tools; note what it tells."""
         written, self._stream = self._written, None
-        if not self._client.takes_pictures and any(isinstance(block, Image) for block in answer.blocks):
+        calls = None
+        has_pictures = False
+        for block in answer.blocks:
+            if isinstance(block, ToolUse):
+                calls = calls or _Calls(written)
+                block.id, block.name = calls.shown(block.id, block.name)
+                keys = written.keys.get(block.name)
+                if keys is not None:
+                    block.arguments = with_keys(block.arguments, keys)
+            elif isinstance(block, Image):
+                has_pictures = True
+        if has_pictures and not self._client.takes_pictures:
             answer.lost = tuple(dict.fromkeys((*answer.lost, _PICTURE)))
             answer.blocks = [block for block in answer.blocks if not isinstance(block, Image)]
         for field in answer.lost:
@@ -180,13 +191,6 @@ class GenerationTranslator:
         self._usage, self._answered = answer.usage, answer.model
         if answer.lost and not any(map(_says, answer.blocks)):
             _check_media(answer.lost, answer.stop)
-        calls = _Calls(written)
-        for block in answer.blocks:
-            if isinstance(block, ToolUse):
-                block.id, block.name = calls.shown(block.id, block.name)
-                keys = written.keys.get(block.name)
-                if keys is not None:
-                    block.arguments = with_keys(block.arguments, keys)
         return answer
 
 
@@ -306,7 +310,9 @@ class _GenerationStream:
         written = []
         for event in events:
             if type(event) is Delta:
-                written.append(self._writer.write(event))
+                text = self._writer.write(event)
+                if text:
+                    written.append(text)
                 continue
             if type(event) is Used:  # Gemini's servers count in each event
                 self.usage = event.usage.over(self.usage)
@@ -331,14 +337,16 @@ class _GenerationStream:
                 continue
             elif isinstance(event, Work):
                 continue
-            written.append(self._writer.write(event))
+            text = self._writer.write(event)
+            if text:
+                written.append(text)
             if isinstance(event, Failed):
                 self.failed = event.error
                 break
             if isinstance(event, End):
                 self.is_whole = True
                 break
-        return concatenated(written)
+        return written[0] if len(written) == 1 else concatenated(written)
 
     def _with_own_keys(self, events: list[Event], open_calls: dict[int, ArgumentKeys]) -> list[Event]:
         """Return events with the client's names of properties in the arguments of calls."""
