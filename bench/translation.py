@@ -35,7 +35,7 @@ from velox.gateway.translation.translators import GenerationTranslator
 from velox.runtime.upstreams.dialects import dialect_table
 from velox.types import ApiKind
 
-__all__ = ["chat_request", "main", "tables"]
+__all__ = ["chat_request", "event_work", "main", "request_body", "request_work", "tables", "translator_of"]
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks" / "translation.md"
 _REQUESTS_A_ROUND: Final = 200
@@ -49,6 +49,11 @@ _NAMES: Final = {
     ApiKind.CONVERSE: "Converse",
 }
 _WORDS: Final = (b"Hello there", b"a", b"light wind", b"from the west", b"and", b"sunshine", b"tomorrow", b"in Paris")
+_SEARCH: Final = {
+    ApiKind.RESPONSES: "web_search",
+    ApiKind.MESSAGES: "web_search_20250305",
+    ApiKind.GENERATE: "googleSearch",
+}
 _REQUEST_PAIRS: Final = (
     (ApiKind.CHAT, ApiKind.MESSAGES),
     (ApiKind.CHAT, ApiKind.GENERATE),
@@ -67,12 +72,12 @@ _EVENT_PAIRS: Final = (
 
 def chat_request(model: str, *, stream: bool) -> bytes:
     """Return the request in Chat Completions, for this model."""
-    request = orjson.loads(_request(ApiKind.CHAT))
+    request = orjson.loads(request_body(ApiKind.CHAT))
     return orjson.dumps({**request, "model": model, "stream": stream})
 
 
-def _request(api: ApiKind) -> bytes:
-    """Return a request of about 3.5 KB: a system prompt, five turns, three tools."""
+def request_body(api: ApiKind) -> bytes:
+    """Return a request of 3.5 KB, of Messages or Chat Completions: a system prompt, five turns, three tools."""
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string", "description": "The city"}, "unit": {"enum": ["c", "f"]}},
@@ -133,17 +138,22 @@ def _events(api: ApiKind, *, is_padded: bool = False) -> tuple[bytes, list[bytes
     return begin, [chunk % (b'"content":" %b"' % word, pad) for word, pad in zip(_WORDS, padding, strict=True)]
 
 
-def _translator(client: ApiKind, model: ApiKind, *, stream: bool = False) -> GenerationTranslator:
+def _facts(model: ApiKind) -> ModelFacts:
+    """Return what is known of a model: that it searches the web, if any of its API does."""
+    return ModelFacts(web_search=_SEARCH.get(model, ""))
+
+
+def translator_of(client: ApiKind, model: ApiKind, *, stream: bool = False) -> GenerationTranslator:
     dropped, made = DroppedFields(), dialect_table()
     call = ClientCall("0a1b2c", 1_790_000_000, "m", stream)
     return GenerationTranslator(
-        made.clients[client](call, dropped), made.models[model](ModelFacts(), dropped, "x"), dropped
+        made.clients[client](call, dropped), made.models[model](_facts(model), dropped, "x"), dropped
     )
 
 
-def _translated(client: ApiKind, model: ApiKind) -> Callable[[], object]:
+def request_work(client: ApiKind, model: ApiKind, body: bytes) -> Callable[[], object]:
     """Return one request's way, with all that is made for it."""
-    body, made, facts = _request(client), dialect_table(), ModelFacts()
+    made, facts = dialect_table(), _facts(model)
 
     def cross() -> object:
         dropped = DroppedFields()
@@ -154,10 +164,10 @@ def _translated(client: ApiKind, model: ApiKind) -> Callable[[], object]:
     return cross
 
 
-def _streaming(client: ApiKind, model: ApiKind, *, is_padded: bool = False) -> Callable[[], object]:
+def event_work(client: ApiKind, model: ApiKind, *, is_padded: bool = False) -> Callable[[], object]:
     """Return the way of one event, the next one each time."""
     begin, events = _events(model, is_padded=is_padded)
-    translator = _translator(client, model, stream=True)
+    translator = translator_of(client, model, stream=True)
     translator.request(_ask(client), "m")
     stream = translator.stream()
     stream.feed(begin, False)
@@ -192,7 +202,7 @@ def _stream_bytes(client: ApiKind, model: ApiKind) -> float:
     tracemalloc.start()
     held = []
     for _ in range(_STREAMS):
-        translator = _translator(client, model, stream=True)
+        translator = translator_of(client, model, stream=True)
         translator.request(_ask(client), "m")
         stream = translator.stream()
         for part in (begin, *events[:3]):
@@ -217,11 +227,11 @@ def _shown(values: list[float]) -> str:
 
 def tables(n_rounds: int) -> str:
     """Return what was measured."""
-    requests = {f"{_NAMES[c]} to {_NAMES[m]}": _translated(c, m) for c, m in _REQUEST_PAIRS}
-    chat = _request(ApiKind.CHAT)
+    requests = {f"{_NAMES[c]} to {_NAMES[m]}": request_work(c, m, request_body(c)) for c, m in _REQUEST_PAIRS}
+    chat = request_body(ApiKind.CHAT)
     requests["the same bytes through orjson"] = _decoding(chat)
-    events = {f"{_NAMES[m]} to {_NAMES[c]}": _streaming(c, m) for c, m in _EVENT_PAIRS}
-    events[f"{_NAMES[ApiKind.CHAT]} of OpenAI, padded, to {_NAMES[ApiKind.MESSAGES]}"] = _streaming(
+    events = {f"{_NAMES[m]} to {_NAMES[c]}": event_work(c, m) for c, m in _EVENT_PAIRS}
+    events[f"{_NAMES[ApiKind.CHAT]} of OpenAI, padded, to {_NAMES[ApiKind.MESSAGES]}"] = event_work(
         ApiKind.MESSAGES, ApiKind.CHAT, is_padded=True
     )
     data = _events(ApiKind.CHAT)[1][0][6:]

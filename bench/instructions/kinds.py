@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from bench.all_on import STEPS, Step
 
-__all__ = ["ALL_ON", "CALIBRATION", "KINDS", "RECORDED", "Kind", "chosen"]
+__all__ = ["ALL_ON", "CALIBRATION", "KINDS", "RECORDED", "TRANSLATED", "Kind", "Translated", "chosen"]
+
+
+# A client's request for a model; a model's whole answer for a client; the next event of its stream. Each as most are
+# (a call of a tool, a text), or with what only some have.
+Translated: TypeAlias = Literal[
+    "request", "request with a picture", "request with a search", "answer", "answer with citations", "event"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,8 @@ class Kind:
     and so is each reply. A chunk's heads are equal, so that what a new head costs is not counted as its. chunks: of a
     streamed reply, which is the unit; 0: a chunk is the unit, if it is a stream. keeps: what is on besides: a ledger,
     budgets in it (of the gateway and of each key), managed keys instead of those of the settings. all_on: a step of
-    bench/all_on.py, up to which all is on instead; "": none.
+    bench/all_on.py, up to which all is on instead; "": none. translation: what is put from which API into which
+    (translations.py), without a gateway; "": nothing.
     """
 
     name: str
@@ -34,13 +42,33 @@ class Kind:
     chunks: int = 0
     keeps: Literal["", "ledger", "budgets", "managed keys"] = ""
     all_on: Literal["", Step] = ""
+    translation: Literal["", Translated] = ""
+    from_to: tuple[str, str] = ("", "")
 
     @property
     def counts_chunks(self) -> bool:
         return self.stream and not self.chunks
 
 
+def _translated(what: Translated, *pairs: tuple[str, str]) -> tuple[Kind, ...]:
+    return tuple(
+        Kind(f"translated {what}, {source} to {target}", "", "", False, 80, translation=what, from_to=(source, target))
+        for source, target in pairs
+    )
+
+
 CALIBRATION: Final = Kind("calibration", "", "", stream=False, units=40)
+_CHAT_TO: Final = tuple(("Chat", target) for target in ("Messages", "Gemini", "Converse", "Responses"))
+_MESSAGES_TO: Final = (("Messages", "Chat"), ("Messages", "Gemini"))
+_BACK: Final = (("Messages", "Chat"), ("Gemini", "Chat"), ("Chat", "Messages"), ("Chat", "Responses"))
+TRANSLATED: Final = (
+    *_translated("request", *_CHAT_TO, *_MESSAGES_TO),
+    *_translated("request with a picture", *_CHAT_TO, *_MESSAGES_TO),
+    *_translated("request with a search", *_CHAT_TO[:2], _CHAT_TO[3], _MESSAGES_TO[1]),
+    *_translated("answer", *_BACK, ("Gemini", "Messages")),
+    *_translated("answer with citations", *_BACK[:2], ("Gemini", "Messages")),
+    *_translated("event", *_BACK, ("Chat", "Gemini")),
+)
 KINDS: Final = (
     Kind("JSON request, HTTP/1.1 up", "http1", "http1", stream=False, units=160),
     Kind("JSON request, HTTP/2 up", "http1", "http2", stream=False, units=160),
@@ -54,6 +82,7 @@ KINDS: Final = (
     Kind("JSON request with equal heads, HTTP/1.1 up", "http1", "http1", False, 240, "equal"),
     Kind("JSON request with equal heads, HTTP/2 up", "http1", "http2", False, 240, "equal"),
     Kind("JSON request with equal heads, HTTP/2 in, HTTP/2 up", "http2", "http2", False, 240, "equal"),
+    *TRANSLATED,
     CALIBRATION,
 )
 # What records cost, side by side (bench/ledger.py). They are counted only by their whole names.
@@ -68,15 +97,17 @@ ALL_ON: Final = tuple(Kind(f"all on: {step}", "http1", "http1", stream=False, un
 
 
 def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
-    """Return the kinds of that name, or of KINDS with one of the words in their name; all of KINDS without words.
+    """Return the kinds of that name, or of KINDS and TRANSLATED with a word in theirs; all of KINDS without words.
 
     They come in one order, however they were asked for: the calibration is the last.
     """
-    every = (*(kind for kind in KINDS if kind is not CALIBRATION), *RECORDED, *ALL_ON, CALIBRATION)
+    by_word = (*(kind for kind in KINDS if kind is not CALIBRATION), *(TRANSLATED if words else ()))
+    every = (*by_word, *RECORDED, *ALL_ON, CALIBRATION)
     names = {kind.name for kind in every}
     parts = [word for word in words if word not in names]
     return tuple(
         kind
         for kind in every
-        if kind.name in words or (kind in KINDS and (not words or any(part in kind.name for part in parts)))
+        if kind.name in words
+        or (kind in (*by_word, CALIBRATION) and (not words or any(part in kind.name for part in parts)))
     )

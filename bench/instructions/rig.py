@@ -299,6 +299,12 @@ class Run:
 
 def runs(kind: Kind, rig: Rig | None = None) -> tuple[Run, Run, Run]:
     """Return what warms up, and two runs of which the second one has `kind.units` more of what is counted."""
+    if kind.translation:
+        # Here, as what is loaded moves the other counts: CPython keeps the methods of all types in one small table.
+        from bench.instructions.translations import work_of
+
+        work = work_of(kind)
+        return _repeated(work, 16), _repeated(work, kind.units), _repeated(work, 2 * kind.units)
     if not kind.client:
         return _calibration(20), _calibration(kind.units), _calibration(2 * kind.units)
     rig = rig or Rig(kind)
@@ -314,6 +320,14 @@ def runs(kind: Kind, rig: Rig | None = None) -> tuple[Run, Run, Run]:
 
 def _calibration(n: int) -> Run:
     return Run(lambda: None, partial(calibrate, n))
+
+
+def _repeated(work: Callable[[], object], n: int) -> Run:
+    def again() -> None:
+        for _ in range(n):
+            work()
+
+    return Run(lambda: None, again)
 
 
 def timed(kind: Kind, repeats: int = 12) -> float:

@@ -12,7 +12,7 @@ from bench.instructions.__main__ import compare
 from bench.instructions.calibration import calibrate
 from bench.instructions.count import CountError, count, rig_command
 from bench.instructions.kept import ELSEWHERE, TOLERANCE, Figures, judge, load, nearest, with_figures, write
-from bench.instructions.kinds import ALL_ON, CALIBRATION, KINDS, Kind, chosen
+from bench.instructions.kinds import ALL_ON, CALIBRATION, KINDS, TRANSLATED, chosen
 from bench.instructions.page import PAGE, kept_table, steps_table
 from docs.tables import fill
 from velox.build import BUILD
@@ -101,10 +101,14 @@ def test_calibration_is_what_was_counted() -> None:
     assert calibrate(3) == 3 * 172
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_rig_each_kind_is_answered(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [*((kind.name,) for kind in KINDS), tuple(kind.name for kind in TRANSLATED)],
+    ids=lambda names: names[0],
+)
+def test_rig_each_kind_is_answered(names: tuple[str, ...]) -> None:
     """What is counted is answered requests: a refusal would be cheap, and ends the rig with an error."""
-    command = [*rig_command(ROOT), kind.name]
+    command = [*rig_command(ROOT), *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -121,6 +125,7 @@ def test_chosen_name_of_a_kind_is_that_kind_only() -> None:
     assert [kind.name for kind in chosen([JSON])] == [JSON]
     assert len(chosen(["equal heads"])) == 3
     assert chosen([]) == KINDS
+    assert chosen(["translated"]) == TRANSLATED
 
 
 def test_chosen_what_records_cost_is_counted_beside_others() -> None:
