@@ -31,6 +31,7 @@ from mypyc.build import mypycify
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+from bench.instructions.kinds import ALL_ON, KINDS
 from deploy.sources import ROOT, copy_sources, source_date
 
 __all__ = ["main"]
@@ -280,9 +281,11 @@ def _run_setup(extensions: Sequence[Extension], *command: str) -> None:
 def _train(build: Path) -> None:
     """Run requests of each kind that bench.instructions counts through what is compiled, for gcc to see its usual way.
 
+    Among them are some with everything on: what records calls and counts budgets would be taken for seldom used.
     The counts are written beside the object files when the process ends, where the next compilation looks for them.
     """
     command = [sys.executable, "-m", "bench.instructions", "--tree", str(build), "--time"]
+    command += [kind.name for kind in (*KINDS, ALL_ON[-1])]
     # Nothing of the caller's, as for a count: the same sources get the same profile.
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False)  # noqa: S603
