@@ -22,8 +22,8 @@ _IS_HERE: Final = CHROMIUM is not None and (NODE / "node_modules/playwright-core
 _MOST_BYTES: Final = 120_000
 _CONFIG: Final = """
 upstreams:
-  - {{name: default, origin: "{usual}"}}
-  - {{name: slow, origin: "{slow}"}}
+  - {{name: default, provider: openai, key: env:MODEL_KEY, origin: "{usual}"}}
+  - {{name: slow, provider: openai, key: env:MODEL_KEY, origin: "{slow}"}}
 routes:
   - {{name: slow, match: {{models: [gpt-4o-mini]}}, to: [slow]}}
   - {{name: rest, to: [default]}}
@@ -37,6 +37,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     config = folder / "velox.yaml"
     env = {
         "VELOX_CONFIG": str(config),
+        "MODEL_KEY": "sk-model-0123456789",
         "VELOX_RATE_LIMIT_RPM": "0",
         "VELOX_LEDGER": str(folder / "ledger"),
         "VELOX_MANAGED_KEYS": "on",
