@@ -74,7 +74,7 @@ STEPS: Final = (
         "Exchange.admit(), gateway/front/admission.py",
         (
             "429 rate_limited, with the exact time to wait",
-            "503 limits_unavailable",
+            "503 limits_unavailable; cache: 504 not_cached",
             "404 unknown_model, unknown_route",
             "budgets: 429 insufficient_quota,",
             "403 unpriced_model, 503 ledger_full",

@@ -13,6 +13,7 @@ from velox.errors import Reason
 __all__ = [
     "SHED_REASONS",
     "AttemptOutcome",
+    "CacheResult",
     "ConnectionEnd",
     "Decision",
     "DnsResult",
@@ -171,6 +172,14 @@ class Hedged(enum.IntEnum):
     LOST = 1  # the first try's did, or the client left
     FAILED = 2
     DENIED = 3  # it was due, and there was no budget for it, or nobody to try
+
+
+class CacheResult(enum.IntEnum):
+    """What the cache had for a request of a route that has one."""
+
+    HIT = 0  # an answer that is kept
+    MISS = 1
+    BYPASS = 2  # it was not asked: the request is none for it, or its client said so
 
 
 class Drained(enum.IntEnum):

@@ -179,6 +179,7 @@ class Rig:
             series=series_table(segment.blocks),
             objects=ObjectMemory(1024, 1, segment.blocks),
             answers=AnswerMemory(1 << 20, 64, 1, segment.blocks),
+            cache=AnswerMemory(1 << 20, 64, 1, segment.blocks),
             leases=None,
             keys=keys,
             configuration=ConfigSnapshot(),

@@ -25,6 +25,7 @@ from velox.observe.oplog import crash_text
 from velox.outcomes import (
     SHED_REASONS,
     AttemptOutcome,
+    CacheResult,
     Drained,
     Hedged,
     Mirrored,
@@ -159,6 +160,10 @@ class Recorder:
     def drained(self, outcome: Drained) -> None:
         """Note what came of a stream that was to be read on for its usage."""
         self.metrics.count_drain(outcome)
+
+    def cached(self, result: CacheResult) -> None:
+        """Note what the cache said of a request."""
+        self.metrics.count_cache(result)
 
     def mirrored(self, outcome: Mirrored) -> None:
         """Note what came of a copy of a request."""
@@ -330,6 +335,7 @@ def _record(
         attempts=exchange.n_attempts,
         upstream=exchange.upstream or None,
         tried=", ".join(exchange.tried) or None,
+        cache=None if exchange.cached is None else exchange.cached.name.lower(),
         close_code=None if reply is None else reply.close_code,
         key_id=(caller.account or caller.id.hex()) or None,
         address=client.address or None,

@@ -106,7 +106,8 @@ class Flag(enum.IntFlag):
     DRAINED: its client left, and it was read on until its usage was told.
     BILLED: its cost is what the upstream says that it takes. REGIONAL: it was kept within a region, which may cost
     more. OTHERS: another model worked for the answer, too, whose tokens are not known. HAS_REST: units of it are in the
-    record before; of a call that was read: that record was damaged, and they are not known.
+    record before; of a call that was read: that record was damaged, and they are not known. CACHED: no upstream was
+    asked: an answer that was kept was given again.
     """
 
     STREAM = 1
@@ -121,6 +122,7 @@ class Flag(enum.IntFlag):
     REGIONAL = 512
     OTHERS = 1024
     HAS_REST = 2048
+    CACHED = 4096
 
 
 class Tokens(NamedTuple):

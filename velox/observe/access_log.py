@@ -34,10 +34,11 @@ _SHORT_TEXT: Final = 40
 class AccessRecord:
     """What is logged of one exchange. Times in milliseconds; caller is the start of the key's digest.
 
-    upstream: of the last attempt. tried: those before it, and how each ended. key_id: of a managed key its id, of
-    others the digest's begin. address: from which the client's connection came, forwarded_for: the client's as a
-    trusted proxy says it. sent_status: that the client got, where its reply had begun before it failed; None: it got
-    none. tokens and cost: None where nobody counts them. estimated: not all of these were told by the upstream.
+    upstream: of the last attempt. tried: those before it, and how each ended. cache: what that said of the request;
+    None: its route has none. key_id: of a managed key its id, of others the digest's begin. address: from which the
+    client's connection came, forwarded_for: the client's as a trusted proxy says it. sent_status: that the client got,
+    where its reply had begun before it failed; None: it got none. tokens and cost: None where nobody counts them.
+    estimated: not all of these were told by the upstream.
     """
 
     time: str
@@ -65,6 +66,7 @@ class AccessRecord:
     close_code: int | None = None
     upstream: str | None = None
     tried: str | None = None
+    cache: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None

@@ -288,6 +288,16 @@ class WorkerMetrics:
         """Count one stream that was to be read on for its usage."""
         self._add(self._slab + _CELL * (series.USAGE_DRAINS.first + outcome), 1)
 
+    def count_cache(self, result: outcomes.CacheResult) -> None:
+        """Count what the cache said of one request."""
+        self._add(self._slab + _CELL * (series.CACHE_RESULTS.first + result), 1)
+
+    def count_kept(self, n_bytes: int, n_evicted: int) -> None:
+        """Count one answer that the cache keeps, and the bytes of others that gave way for it."""
+        self._add(self._slab + _CELL * series.CACHE_STORED.first, 1)
+        self._add(self._slab + _CELL * series.CACHE_STORED_BYTES.first, n_bytes)
+        self._add(self._slab + _CELL * series.CACHE_EVICTED_BYTES.first, n_evicted)
+
     def count_mirror(self, outcome: outcomes.Mirrored) -> None:
         """Count one copy of a request, when it is over or was dropped."""
         self._add(self._slab + _CELL * (series.MIRRORED.first + outcome), 1)

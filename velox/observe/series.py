@@ -186,6 +186,16 @@ USAGE_DRAINS: Final = _layout.counter(
 MIRRORED: Final = _layout.counter(
     "velox_mirrored_requests", "Mirrored requests, by outcome.", _label("outcome", outcomes.Mirrored)
 )
+CACHE_RESULTS: Final = _layout.counter(
+    "velox_cache_requests",
+    "Requests of routes with a cache, by what it had for them.",
+    _label("result", outcomes.CacheResult),
+)
+CACHE_STORED: Final = _layout.counter("velox_cache_stored", "Answers that the cache has kept.")
+CACHE_STORED_BYTES: Final = _layout.counter("velox_cache_stored_bytes", "Bytes of these.")
+CACHE_EVICTED_BYTES: Final = _layout.counter(
+    "velox_cache_evicted_bytes", "Bytes of kept answers that gave way to newer ones."
+)
 CANARY: Final = _layout.counter("velox_canary_requests", "Requests sent to a canary.")
 TRANSLATIONS: Final = _layout.counter(
     "velox_translations",

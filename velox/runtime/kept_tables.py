@@ -1,4 +1,4 @@
-"""The tables in shared memory that an upgrade goes on with: limits, budgets, kept answers.
+"""The tables in shared memory that an upgrade goes on with: limits, budgets, kept answers, those of the cache.
 
 Where the version before had the same one, it is the same memory. Where only the number of workers is another, what was
 counted so far is copied: from then on each version counts for itself, until the one before has ended.
@@ -20,11 +20,12 @@ from velox.shm.answer_ring import ANSWER_LAYOUT, AnswerMemory
 from velox.shm.budget_table import BUDGET_LAYOUT, BudgetMemory
 from velox.shm.quota_table import QUOTA_LAYOUT, QuotaMemory, TableSize
 
-__all__ = ["answer_table", "budget_table", "quota_table"]
+__all__ = ["answer_table", "budget_table", "cache_table", "quota_table"]
 
 _QUOTAS: Final = "velox-quotas"
 _BUDGETS: Final = "velox-budgets"
 _ANSWERS: Final = "velox-answers"
+_CACHE: Final = "velox-cache"
 _CHANGES: Final = "velox-answer-changes"
 
 
@@ -68,6 +69,17 @@ def answer_table(settings: Settings, blocks: int, memories: Memories) -> AnswerM
     place = memories.place(_ANSWERS, ANSWER_LAYOUT, shape)
     changes = memories.descriptor(_CHANGES)
     return AnswerMemory(*shape, make=place.make, key=place.key, changes=changes)
+
+
+def cache_table(settings: Settings, blocks: int, memories: Memories) -> AnswerMemory | None:
+    """Return what the response cache keeps answers in; None: there is no room for any."""
+    if not settings.cache_bytes:
+        return None
+    shape = settings.cache_bytes, settings.cache_answers, settings.workers, blocks
+    place = memories.place(_CACHE, ANSWER_LAYOUT, shape)
+    # Nothing in it is changed, so no descriptor for locks is needed: that of the other answers does.
+    changes = memories.descriptor(_CHANGES)
+    return AnswerMemory(*shape, make=place.make, key=place.key, changes=changes, name=_CACHE)
 
 
 def _way(settings: Settings) -> int:

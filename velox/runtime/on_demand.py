@@ -97,6 +97,8 @@ def importing(settings: Settings) -> Iterator[None]:
 def _modules(settings: Settings) -> Iterable[str]:
     if any(map(has_adapter, settings.upstreams)):
         yield from _ADAPTERS
+    if any(route.cache is not None for route in settings.routes):
+        yield "velox.gateway.cache.response_cache"
     if any(has_proxy(entry, settings) for entry in settings.upstreams):
         yield "velox.runtime.upstreams.proxied"
     if any(map(signs_in, settings.upstreams)):

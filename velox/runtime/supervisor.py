@@ -43,7 +43,7 @@ from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch
 from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
-from velox.runtime.kept_tables import answer_table, budget_table, quota_table
+from velox.runtime.kept_tables import answer_table, budget_table, cache_table, quota_table
 from velox.runtime.keys.credentials import Certificates, KeyWatch
 from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges
 from velox.runtime.ledger.key_backfill import has_keys, open_keys
@@ -238,6 +238,7 @@ class Supervisor:
         stream.on_dropped = WorkerMetrics(self._segment.other_metrics()).count_log_dropped  # in all processes
         blocks = self._segment.blocks
         self._answers: Final = answer_table(settings, blocks, self._memories)
+        self._cache: Final = cache_table(settings, blocks, self._memories)
         self._quotas: Final = quota_table(settings, blocks, self._memories)
         self._sweeper: Final = QuotaSweeper(self._quotas)
         self._buckets: Final = BucketWatch(self._quotas, settings, logger)
@@ -642,6 +643,7 @@ class Supervisor:
             series=self._series,
             objects=self._objects,
             answers=self._answers,
+            cache=self._cache,
             leases=None if self._leases is None else self._leases.pipes,
             records=None if self._ledger is None else self._ledger.folder[process.block],
             budgets=self._budgets,

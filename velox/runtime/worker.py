@@ -107,6 +107,7 @@ from velox.types import Timing
 
 if TYPE_CHECKING:  # loads a dialect or a library, which most gateways don't need
     from velox.gateway.answers.kept_answers import KeptAnswers
+    from velox.gateway.cache.response_cache import ResponseCache
     from velox.runtime.shared.answers import AnswerSharing
     from velox.runtime.shared.objects import ObjectSharing
     from velox.runtime.shared.postgres_pool import PostgresPool
@@ -129,6 +130,7 @@ def gateway_parts(
     objects: ObjectTable | None = None,
     share: Callable[[], SharedObjects] | None = None,
     answers: Answers | None = None,
+    cache: Callable[[], ResponseCache] | None = None,
     records: RecordRing | None = None,
     budgets: BudgetTable | None = None,
     series: CallSeries | None = None,
@@ -161,6 +163,7 @@ def gateway_parts(
         leases=leases,
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
         answers=answers,
+        cache=cache,
         models=_models(settings, recorder, logger, loop),
         timing=_TIMING_RULES[settings.server_timing],
         reply_fields=ReplyFields(_public(settings)),
@@ -354,6 +357,7 @@ class WorkerContext:
     series: SeriesTable
     objects: ObjectMemory
     answers: AnswerMemory | None
+    cache: AnswerMemory | None
     leases: LeasePipes | None
     records: RecordRing | None
     budgets: BudgetMemory | None
@@ -504,6 +508,7 @@ class Worker:
             objects=self._make_objects(),
             share=self._shared_objects if shares_objects(self._settings) else None,
             answers=self._make_answers(),
+            cache=self._cache_maker(),
             records=context.records,
             budgets=budgets,
             series=self._series,
@@ -560,6 +565,27 @@ class Worker:
             return KeptAnswers(ring, settings.kept_for_s, settings.max_body_bytes, self._shared)
 
         return Answers(make, lambda: asks_others or ring.is_used)
+
+    def _cache_maker(self) -> Callable[[], ResponseCache] | None:
+        """Return what makes the response cache when a route first asks it; None: there is no room for one."""
+        memory, settings = self._context.cache, self._settings
+        if memory is None:
+            return None
+        made: list[ResponseCache] = []
+
+        def make() -> ResponseCache:
+            if not made:
+                from velox.gateway.cache.response_cache import CacheBounds, ResponseCache
+
+                ring = AnswerRing(memory, self._context.block)
+                of_partition = settings.cache_bytes * settings.cache_share_percent // 100 // settings.workers
+                bounds = CacheBounds(settings.cache_answer_bytes, of_partition)
+                tell = self._metrics.count_kept
+                auth = self._context.keys.auth
+                made.append(ResponseCache(ring, bounds, self._budget, tell, time.monotonic, asks_for_keys=auth.asks))
+            return made[0]
+
+        return make
 
     def _shared_answers(self) -> AnswerSharing | None:
         """Return where other gateways have the same answers; None: nowhere."""

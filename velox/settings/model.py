@@ -335,6 +335,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.size(0, 1 << 40),
         name="VELOX_KEPT_DATABASE_BYTES",
     )
+    cache_bytes: int = setting(
+        "64MiB",
+        "answers that routes with a [`cache`](docs/cache.md) keep, in memory that all workers share; the newest take"
+        " the place of the oldest; 0: there is no room for any",
+        parse.size(0, 64 << 30),
+        name="VELOX_CACHE_BYTES",
+    )
+    cache_answers: int = setting(
+        "16384", "the same: how many have room, in 256 bytes each once used", parse.integer(64, 16_777_216)
+    )
+    cache_answer_bytes: int = setting(
+        "256KiB",
+        "the same: the longest answer that is kept",
+        parse.size(1024, 16 << 20),
+        name="VELOX_CACHE_ANSWER_BYTES",
+    )
+    cache_share_percent: int = setting(
+        "25",
+        "the same: how much of it the answers of one `scope`, such as a key, may take while they live, in percent",
+        parse.integer(1, 100),
+    )
     # None: calls are not recorded
     ledger: str | None = setting(
         "", "folder for [records](docs/ledger.md) of what calls of upstreams took; nothing is recorded without it"

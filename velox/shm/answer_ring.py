@@ -38,7 +38,7 @@ ANSWER_LAYOUT: Final = 1
 
 _HEAD_CELLS: Final = 8  # the first is the ring's head: bytes that were ever taken
 _ROW: Final = 8  # cells
-_TAG, _OWNER, _POSITION, _LENGTH, _CHECK, _WRITTEN_NS, _GONE = range(7)
+_TAG, _OWNER, _POSITION, _LENGTH, _CHECK, _WRITTEN_NS, _GONE, _LABEL = range(8)
 _WAYS: Final = 8  # rows of a set
 _ROWS_EACH: Final = 4  # of a text: it has some ids beside its own
 _SLICE_BYTES: Final = 256 * 1024
@@ -73,6 +73,8 @@ class AnswerMemory:
     size: bytes of the ring. entries: texts whose rows the processes of all worker slots have room for together.
     writers: those slots. blocks: of all of them, spares included. Untouched pages take no memory.
 
+    name: of the memory, where the kernel lists it.
+
     make, key, changes: of a ring that the version before has used (runtime/processes/memories.py); none: of a new one.
     """
 
@@ -88,6 +90,7 @@ class AnswerMemory:
         make: Callable[[str, int], mmap.mmap] = shared_memory,
         key: bytes = b"",
         changes: int = -1,
+        name: str = "velox-answers",
     ) -> None:
         self.size: Final = size - size % CELL_BYTES
         self.blocks: Final = blocks
@@ -96,7 +99,7 @@ class AnswerMemory:
         n_cells = _HEAD_CELLS + self.sets * _WAYS * _ROW * blocks
         # Which processes lock places of.
         self.changes: Final = changes if changes >= 0 else os.memfd_create("velox-answer-changes", os.MFD_CLOEXEC)
-        self.mapped: Final = make("velox-answers", n_cells * CELL_BYTES + self.size)
+        self.mapped: Final = make(name, n_cells * CELL_BYTES + self.size)
         memory = memoryview(self.mapped)
         self.cells: Final[memoryview[int]] = memory[: n_cells * CELL_BYTES].cast("Q")
         self.ring: Final = memory[n_cells * CELL_BYTES :]
@@ -130,8 +133,21 @@ class AnswerRing:
         """The longest text that is kept."""
         return self._memory.size // _MOST_PART
 
-    def put(self, owner: str, ids: Iterable[str], text: bytes | bytearray) -> bool:
-        """Keep a text under ids; False: it is too long. Who has it under one of them already keeps it in vain."""
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes were ever taken; what is over the ring's size has taken the place of others."""
+        return self._memory.cells[0]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the ring."""
+        return self._memory.size
+
+    def put(self, owner: str, ids: Iterable[str], text: bytes | bytearray, label: str = "") -> bool:
+        """Keep a text under ids; False: it is too long. Who has it under one of them already keeps it in vain.
+
+        label: what forget_where() finds it by, beside its owner.
+        """
         n_bytes = len(text)
         if not n_bytes or n_bytes > self.most_bytes:
             return False
@@ -143,9 +159,10 @@ class AnswerRing:
             piece = text[n : n + _SLICE_BYTES]
             memory.ring[at + n : at + n + len(piece)] = piece
         check, owner_number, now_ns = zlib.crc32(text), self._number(owner), time.monotonic_ns()
+        label_number = self._number(label) if label else 0
         with self._lock:  # large answers are translated in a thread of the worker
             for each in ids:
-                self._write(self._number(each), (owner_number, position, n_bytes, check, now_ns))
+                self._write(self._number(each), (owner_number, position, n_bytes, check, now_ns), label_number)
         return True
 
     def swap(self, owner: str, object_id: str, found: Found, text: bytes) -> bool:
@@ -218,6 +235,22 @@ class AnswerRing:
             # Of the id and not of the row, which its process may have given to another one meanwhile.
             cells[at + _GONE] = tag
 
+    def forget_where(self, owner: str = "", label: str = "", least_age_s: float = 0.0) -> int:
+        """Let nobody find any more what all of these are true of; return how many ids that were. "": of any."""
+        memory, cells = self._memory, self._memory.cells
+        owner_number, label_number = self._number(owner) if owner else 0, self._number(label) if label else 0
+        latest_ns, oldest = time.monotonic_ns() - round(least_age_s * 1e9), cells[0] - memory.size
+        n_found = 0
+        fence()
+        for at in range(_HEAD_CELLS, _HEAD_CELLS + memory.sets * _WAYS * _ROW * memory.blocks, _ROW):
+            tag, row_owner, position, _, _, written_ns, gone, row_label = cells[at : at + _ROW]
+            if not tag or gone == tag or position < oldest or written_ns > latest_ns:
+                continue
+            if (not owner or row_owner == owner_number) and (not label or row_label == label_number):
+                cells[at + _GONE] = tag  # as in forget()
+                n_found += 1
+        return n_found
+
     # -- inside -------------------------------------------------------------------------------------
 
     def _number(self, text: str) -> int:
@@ -252,7 +285,7 @@ class AnswerRing:
         cells = self._memory.cells
         return max(self._rows_of(owner, tag), key=lambda at: cells[at + _POSITION], default=None)
 
-    def _write(self, tag: int, row: tuple[int, int, int, int, int]) -> None:
+    def _write(self, tag: int, row: tuple[int, int, int, int, int], label: int) -> None:
         """Note where a text stands: in the row of the id, an empty one, or the one whose text is the oldest."""
         cells = self._memory.cells
         rows = self._rows(tag, self._block)
@@ -265,5 +298,6 @@ class AnswerRing:
         for n, value in enumerate(row, _OWNER):
             cells[at + n] = value
         cells[at + _GONE] = 0
+        cells[at + _LABEL] = label
         fence()
         cells[at] = tag

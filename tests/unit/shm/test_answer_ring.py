@@ -241,3 +241,27 @@ def test_process_that_is_stopped_in_a_change_holds_nobody_up(number: signal.Sign
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     assert text_of(other, "x") == b"second"
+
+
+def test_texts_are_forgotten_by_owner_label_and_age() -> None:
+    """All that the given ones are true of, whichever process wrote them; the others stay."""
+    one, other = rings(size=1 << 16)
+
+    def keep() -> None:
+        one.put("a", ("1",), b"x", "red")
+        other.put("a", ("2",), b"x", "blue")
+        one.put("b", ("3",), b"x", "red")
+
+    def left() -> list[str]:
+        return [n for owner, n in (("a", "1"), ("a", "2"), ("b", "3")) if text_of(other, n, owner)]
+
+    keep()
+    assert (one.forget_where(owner="a"), left()) == (2, ["3"])
+    keep()
+    assert (other.forget_where(label="red"), left()) == (2, ["2"])
+    keep()
+    assert (one.forget_where("a", "red"), left()) == (1, ["2", "3"])
+    keep()
+    assert (one.forget_where(least_age_s=60.0), len(left())) == (0, 3)
+    assert (one.forget_where(), left()) == (3, [])
+    assert one.forget_where() == 0, "they are gone already"

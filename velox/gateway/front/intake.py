@@ -95,8 +95,7 @@ class Gateway(ExchangeOwner):
         self._n_asleep = 0
         self.n_hedges = 0  # second attempts beside a first one
         self.n_drains = 0
-        self.steps = admission(parts)
-        self.own_steps = admission(parts, may_be_ours=True)
+        self._take_steps(routing)
         self._late_timer: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
         self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
@@ -115,6 +114,11 @@ class Gateway(ExchangeOwner):
             on_room=self.found_capacity,
             on_bug=tell.crashed,
         )
+
+    def _take_steps(self, routing: Routing) -> None:
+        """Have requests take the steps that a configuration asks for."""
+        self.steps = admission(self.parts, has_cache=routing.table.has_cache)
+        self.own_steps = admission(self.parts, may_be_ours=True, has_cache=routing.table.has_cache)
 
     def __repr__(self) -> str:
         return f"<Gateway active={len(self._active)} queued={len(self.queue)} {self.routing!r}>"
@@ -199,6 +203,7 @@ class Gateway(ExchangeOwner):
     def route_by(self, routing: Routing) -> None:
         """Send what comes from now on by another configuration."""
         self.routing = routing
+        self._take_steps(routing)
         probes = Probes(routing.table.routes)
         if probes != self._probes:
             self._probes = probes

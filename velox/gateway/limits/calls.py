@@ -60,6 +60,8 @@ _LOST_FLAGS: Final = int(Flag.LOST | Flag.ESTIMATED)
 _BILLED: Final = int(Flag.BILLED)
 _REGIONAL: Final = int(Flag.REGIONAL)
 _OTHERS: Final = int(Flag.OTHERS)
+_CACHED: Final = int(Flag.CACHED)
+_NO_TOKENS: Final = (0, 0, None, None, None, None)
 _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
 
@@ -186,6 +188,30 @@ class CallLog:
             dialect=dialect,
             path=path,
             asked=asked,
+        )
+
+    def record_again(
+        self, request_id: bytes, caller: Caller, endpoint: Endpoint, route: str, fields: BodyFields, path: str
+    ) -> None:
+        """Record an answer that was given again: no upstream was asked, it took no tokens and cost nothing.
+
+        Raises VeloxError as check() does.
+        """
+        self.check()
+        number, asked = int(request_id.rpartition(b"-")[2], 16), fields.model or ""
+        names = self.names(caller, route, "", asked, "", path)
+        wall_ns = self._wall_ns()
+        call = self._writer.begin(number, 1, endpoint, fields.stream, wall_ns // 1000, names, (0, 0), 0)
+        self._writer.end(
+            call,
+            status=200,
+            reason=_OK,
+            flags=_CACHED,
+            first_byte_us=0,
+            duration_us=0,
+            tokens=_NO_TOKENS,
+            cost_nano=0,
+            prices="",
         )
 
     def names(self, caller: Caller, route: str, upstream: str, asked: str, model: str, path: str) -> CallNames:

@@ -8,13 +8,14 @@
     USAGE_EVENT   the event with the usage, that the gateway has asked for, goes no further once it is counted
     OWNERSHIP     new objects are noted as the caller's, and others' are left out of lists, as the client would see them
     KEPT_ANSWER   an answer is kept as its client gets it; a large one in a thread, before the client gets the end
+    CACHE         an answer is kept for equal requests, as any client of its dialect gets it
     ROOM          gives back the memory of what an earlier answer has added to the request
     COST          tells the cost of what METERING has counted
     HEADERS       the operator's rules have the last word of what an upstream has said
     TIMING        what took how long, when all else is done
 
-What comes next has its place here, too: a cache takes a reply between KEPT_ANSWER and ROOM, hooks read and change one
-after it, a trace notes what has gone by at the end.
+What comes next has its place here, too: hooks read and change a reply after ROOM, a trace notes what has gone by at
+the end.
 
 Knows: the order, in which filters.placed() has them. Does not know: what a filter does, or which a reply has: some are
 of the request (exchange.py), some of the reply's head (reply.py).
@@ -38,6 +39,7 @@ class Place(enum.IntEnum):
     USAGE_EVENT = enum.auto()
     OWNERSHIP = enum.auto()
     KEPT_ANSWER = enum.auto()
+    CACHE = enum.auto()
     ROOM = enum.auto()
     COST = enum.auto()
     HEADERS = enum.auto()

@@ -26,7 +26,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from velox.errors import Reason, VeloxError, untraced
 from velox.gateway.access.access import Guard
@@ -66,7 +66,7 @@ from velox.net.client.refusals import no_room
 from velox.net.turn_budget import TurnBudget
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.metrics import CallKind
-from velox.outcomes import Drained, Phase
+from velox.outcomes import CacheResult, Drained, Phase
 from velox.policy.limits.estimate import NO_TOKENS, Estimate
 from velox.policy.queue.fair_queue import FairQueue
 from velox.policy.routes.entries import NO_RULES, asked_model
@@ -80,6 +80,9 @@ from velox.protocol.json.edit import adding_model
 from velox.protocol.steps import finished
 from velox.protocol.usage.tokens import TokenUsage
 from velox.types import AnswerKeeper, ApiKind, BodyFields, Caller, Dialect, Endpoint, FormFields
+
+if TYPE_CHECKING:  # few gateways have a cache
+    from velox.gateway.cache.response_cache import Found
 
 __all__ = ["Exchange", "ExchangeOwner", "Step", "StepAnswer"]
 
@@ -226,6 +229,7 @@ class Exchange(AttemptHost):
         self._reservation: Reservation = NOT_RESERVED
         self._meter: Meter | None = None  # where its tokens are counted
         self.spent = None
+        self.cached = None
         self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: tuple[ReplyFilter, ...] = ()  # of the reply, at their places (pipeline.py)
         self._addresses: AddressFilter | None = None  # where a reply may hold addresses of the upstream's
@@ -436,6 +440,48 @@ class Exchange(AttemptHost):
         if route.only is None and route.parts.entry.balance == "session":
             self._keep_session(route)
         return None
+
+    def ask_cache(self, _now_ns: int) -> StepAnswer:
+        """Answer what an equal request has been answered before, where its route has a cache. Raises VeloxError."""
+        route, make = self._route, self.gateway.parts.cache
+        assert route is not None and make is not None, "a step of gateways that have a cache, behind the route"
+        rule = route.parts.entry.cache
+        if rule is None or self._is_unfolded:
+            return None
+        looked = make().ask(self.head, self.plan, self.body, route.parts, rule, self._is_first_choice)
+        self.cached = looked.result
+        self.recorder.cached(looked.result)
+        if looked.found is not None:
+            return partial(self._answer_again, looked.found)
+        if looked.is_refused:
+            message = "no answer of an equal request is kept, and the request's Cache-Control field takes no other one"
+            raise VeloxError(Reason.NOT_CACHED, message)
+        if looked.passes is not None:
+            self._pass_through((looked.passes,))
+        return None
+
+    def _is_first_choice(self) -> bool:
+        """Say whether its reply is of one that its route leads to first: a fallback's or a canary's is another one."""
+        route, answering = self._route, self._answering
+        return route is not None and answering is not None and answering.group is route.parts.groups[0]
+
+    async def _answer_again(self, found: Found) -> bool:
+        """Give the client an answer that is kept."""
+        if self._reservation.wait_ns:
+            await self._wait_for_turn(self._reservation.wait_ns)
+        route, calls, plan = self._route, self.gateway.parts.calls, self.plan
+        assert route is not None, "it has the cache"
+        if calls is not None and plan.is_recorded:
+            calls.record_again(self.id, plan.caller, plan.endpoint, route.parts.entry.name, self.fields, plan.family)
+        entry = found.entry
+        own: Headers = [(b"x-velox-cache", b"hit; age=%d" % int(found.age_s))]
+        if plan.terms.wants_cost:
+            own.append((b"x-velox-cost", b"0.000000000"))
+        reply = self.reply = self._make_reply()
+        reply.begin(None, self.attempt_fields().beside(own))
+        self.was_sent = True  # its place in the limits is used
+        reply.on_reply(ReplyHead.of(200, [(b"content-type", entry.content_type)], len(entry.body)), entry.body, True)
+        return True
 
     def hold_budgets(self, _now_ns: int) -> StepAnswer:
         """Have its calls recorded, and hold what they may cost. Raises VeloxError."""
@@ -1150,6 +1196,8 @@ class Exchange(AttemptHost):
 
     def _pays(self) -> bool:
         """Say whether its tokens are the client's to pay."""
+        if self.cached is CacheResult.HIT:
+            return False
         if self.reply is not None and self.reply.started:
             return True
         # Nothing was answered: only if the client left, or waits no longer (on_deadline()).

@@ -5,7 +5,9 @@ Knows: the names of the parts. Does not know: how any of them is made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from velox.gateway.access.access import Access
 from velox.gateway.access.endpoints import Routes
@@ -23,6 +25,9 @@ from velox.gateway.request.tunnels import Tunnels
 from velox.policy.limits.estimate import Estimator
 from velox.policy.retries.retry import RetryBudget, RetryRules
 from velox.protocol.json.body import BodyReader
+
+if TYPE_CHECKING:  # few gateways have one
+    from velox.gateway.cache.response_cache import ResponseCache
 
 __all__ = ["GatewayLimits", "Parts"]
 
@@ -65,4 +70,5 @@ class Parts:
     calls: CallLog | None = None  # none: calls of upstreams are not recorded
     answers: Answers | None = None  # none: no answers are kept
     timing: TimingRule = ANY_TIMING
+    cache: Callable[[], ResponseCache] | None = None  # makes it when it is first asked; none: there is no room for it
     models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from velox.heads import Header
 from velox.outcomes import Refusal
+from velox.policy.cache.rules import CacheRule
 from velox.policy.patterns import matches
 from velox.policy.routes.model_rule import ModelRule
 from velox.policy.routes.proxies import Proxy
@@ -286,6 +287,7 @@ class RouteEntry:
 
     model: of every target that names none itself; the targets have it already. hash_on: with balance hash only.
     where: "" for the one that there is without a list. strict: a field that a translation would drop is a refusal.
+    cache: None: no answer is kept.
     """
 
     name: str
@@ -302,6 +304,7 @@ class RouteEntry:
     response_headers: HeaderRules = NO_RULES
     where: str = field(default="", compare=False)
     strict: bool = False
+    cache: CacheRule | None = None
 
     @property
     def targets(self) -> tuple[Target, ...]:

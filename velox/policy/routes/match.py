@@ -71,7 +71,17 @@ class Explanation:
 class RouteTable:
     """The routes of one gateway. index: of all of them, where it was made already."""
 
-    __slots__ = ("_index", "_routes", "_wanted", "asks_key", "asks_path", "header_names", "only", "renames")
+    __slots__ = (
+        "_index",
+        "_routes",
+        "_wanted",
+        "asks_key",
+        "asks_path",
+        "has_cache",
+        "header_names",
+        "only",
+        "renames",
+    )
 
     def __init__(self, routes: Sequence[RouteEntry], index: RouteIndex | None = None) -> None:
         self._routes: Final = tuple(routes)
@@ -86,6 +96,7 @@ class RouteTable:
         has_tags = any(route.match.tags for route in routes)
         # Whether the model of a request may be called otherwise where it goes.
         self.renames: Final = any(target.naming is not None for route in routes for target in route.to)
+        self.has_cache: Final = any(route.cache is not None for route in routes)
         # Whether a choice depends on the path, and on the caller's name.
         self.asks_path: Final = self.only is None and any(route.match.paths for route in routes)
         self.asks_key: Final = self.only is None and any(route.match.keys for route in routes)

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final, get_args
 
 from velox.outcomes import Refusal
+from velox.policy.cache.rules import CacheRule, CacheScope
 from velox.policy.routes.entries import (
     ANYTHING,
     FAILURE,
@@ -42,7 +43,7 @@ __all__ = ["FIELDS", "implicit_route", "parse_routes"]
 _MOST_TARGETS: Final = 64
 FIELDS: Final = (
     *("name", "match", "to", "balance", "hash_on", "model", "fallback", "hedge", "mirror", "canary"),
-    *("request_headers", "response_headers", "strict"),
+    *("request_headers", "response_headers", "strict", "cache"),
 )
 _LIST: Final = ListForm(
     *("routes", "a route", FIELDS, 10_000, "{name: chat, match: {models: [gpt-4o*]}, to: [openai]}", "`name: chat`"),
@@ -64,6 +65,7 @@ _OF_TARGETS: Final = MappingProxyType(
 )
 # What a fallback is for beside failures, where it does not say so: another model may have room for a longer prompt.
 _OF_ANOTHER_MODEL: Final = frozenset({Refusal.CONTEXT_LENGTH})
+_LONGEST_TTL_S: Final = 31 * 86_400.0
 _TAG_HEADER: Final = "x-velox-tag"
 
 
@@ -108,6 +110,7 @@ def _route(section: Section) -> RouteEntry:
         header_rules(section, "response_headers"),
         section.where,
         section.one("strict", parse.switch, False),
+        _cache(section),
     )
 
 
@@ -206,6 +209,16 @@ def _share(section: Section, name: str, model: str | None) -> tuple[Target, floa
     own = inner.one("model", parse.model_name, None, shown=False)
     share = inner.one("percent", parse.percent(0.0, 100.0), 0.0)
     return (Target(to, own or model, inner.where_is("to")), share) if to else None
+
+
+def _cache(section: Section) -> CacheRule | None:
+    inner = section.section("cache", ("ttl", "scope", "sampled"), "ttl: 10m, scope: key")
+    if inner is None:
+        return None
+    inner.needs(ttl="10m")
+    ttl_s = inner.one("ttl", parse.duration(1.0, _LONGEST_TTL_S), 1.0)
+    scope = CacheScope(inner.one("scope", parse.one_of(*CacheScope), CacheScope.KEY))
+    return CacheRule(ttl_s, scope, inner.one("sampled", parse.switch, False))
 
 
 def _hedge(section: Section) -> Hedge | None:

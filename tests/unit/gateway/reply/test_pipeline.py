@@ -10,6 +10,7 @@ import pytest
 from velox.gateway.access.ownership import Recording, WholeReply
 from velox.gateway.answers.answers import Room
 from velox.gateway.answers.kept_answers import ReadAnswer
+from velox.gateway.cache.response_cache import Keeping
 from velox.gateway.limits.cost_filter import CostFilter
 from velox.gateway.limits.metering import Meter, UsageFilter
 from velox.gateway.reply.addresses import AddressFilter
@@ -30,6 +31,7 @@ KINDS: list[type[ReplyFilter]] = [
     UsageFilter,
     Recording,
     ReadAnswer,
+    Keeping,
     Room,
     CostFilter,
     HeaderRuleFilter,

@@ -11,6 +11,7 @@ import pytest
 
 from velox.cli import main
 from velox.outcomes import Refusal
+from velox.policy.cache.rules import CacheRule, CacheScope
 from velox.policy.routes.entries import (
     Canary,
     Delay,
@@ -116,6 +117,33 @@ def test_list_becomes_routes(tmp_path: Path) -> None:
     assert settings.routes == (chat, alias, RouteEntry("rest", Match(), (Target("azure"),)))
     assert [route.where.rpartition(":")[2] for route in settings.routes] == ["10", "26", "33"]
     assert [target.where.rpartition(":")[2] for target in settings.routes[0].to] == ["17", "17"]
+
+
+def test_route_says_how_its_answers_are_kept(tmp_path: Path) -> None:
+    """Only how long has to be said."""
+    content = """upstreams: [{name: openai, origin: "http://a"}]
+routes:
+  - {name: a, match: {models: [a]}, to: openai, cache: {ttl: 10m}}
+  - {name: b, match: {models: [b]}, to: openai, cache: {ttl: 90s, scope: team, sampled: true}}
+  - {name: c, to: openai}
+"""
+    found = [route.cache for route in of_file(tmp_path, content).routes]
+    assert found == [CacheRule(600.0), CacheRule(90.0, CacheScope.TEAM, sampled=True), None]
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("{}", "expected `ttl`"),
+        ("{ttl: 0s}", "cache.ttl is '0s': expected a duration from 1s"),
+        ("{ttl: 1m, scope: user}", "cache.scope is 'user': expected key, team or all"),
+        ("{ttl: 1m, vary: x}", "there is no such field"),
+        ("10m", "expected"),
+    ],
+)
+def test_cache_that_is_not_understood_is_refused(tmp_path: Path, field: str, told: str) -> None:
+    content = f"upstreams: [{{name: openai, origin: 'http://a'}}]\nroutes: [{{name: a, to: openai, cache: {field}}}]"
+    assert any(told in each for each in problems(tmp_path, content)), problems(tmp_path, content)
 
 
 def test_routes_may_lead_to_the_upstream_of_the_variables(tmp_path: Path) -> None:

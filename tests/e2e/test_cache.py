@@ -1,0 +1,258 @@
+"""Answers that are given again: which request gets which, over all workers, and what is told and recorded of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.raw_http import RawReply
+from tests.e2e.recording import JSON, Call, RecordingUpstream
+from tests.e2e.routed import routed
+from tests.e2e.tools import covers
+from velox.ledger.record import Flag
+
+KEYS: Final = {"a": "sk-key-of-a-0001", "b": "sk-key-of-b-0002", "c": "sk-key-of-c-0003"}
+PATH: Final = "/v1/chat/completions"
+SSE: Final = [("content-type", "text/event-stream")]
+
+
+def asked(text: str = "Hello.", **fields: object) -> bytes:
+    """A request for the likeliest answer."""
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+    return json.dumps(body).encode()
+
+
+def chat(n: int, finish: str = "stop") -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": f"answer {n}"}, "finish_reason": finish}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    return json.dumps(
+        {"id": f"chatcmpl-{n}", "object": "chat.completion", "choices": [choice], "usage": usage}
+    ).encode()
+
+
+def events(n: int) -> list[bytes]:
+    deltas = [{"role": "assistant", "content": ""}, {"content": f"answer {n}"}, {}]
+    found = []
+    for delta in deltas:
+        choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}
+        chunk = {"id": f"chatcmpl-{n}", "object": "chat.completion.chunk", "choices": [choice]}
+        found.append(b"data: %b\n\n" % json.dumps(chunk).encode())
+    return [*found, b"data: [DONE]\n\n"]
+
+
+class Model:
+    """Answers each call with its number. finish: how answers end. cuts: streams have no end.
+
+    status: of answers. more: behind each that is no stream.
+    """
+
+    def __init__(self) -> None:
+        self.finish = "stop"
+        self.cuts = False
+        self.status = 200
+        self.more = ""
+
+    async def __call__(self, call: Call) -> None:
+        n = len(call.upstream.calls)
+        if self.status != 200:
+            await call.reply(self.status, JSON, b'{"error": {"message": "no"}}')
+        elif not json.loads(call.body).get("stream"):
+            await call.reply(200, JSON, chat(n, self.finish) + self.more.encode())
+        else:
+            await call.head(200, SSE)
+            for event in events(n):
+                if self.cuts and event.endswith(b"[DONE]\n\n"):
+                    call.cut()
+                    return
+                await call.data(event)
+            await call.end()
+
+
+@pytest.fixture
+def model() -> Model:
+    """What the upstream does."""
+    return Model()
+
+
+@pytest.fixture
+def upstream(model: Model) -> Iterator[RecordingUpstream]:
+    """Counts what gets there."""
+    with RecordingUpstream(script=model) as running:
+        yield running
+
+
+def config(upstream: RecordingUpstream, **rule: object) -> dict[str, object]:
+    teams = {"a": "red", "b": "red", "c": "blue"}
+    return {
+        "upstreams": [{"name": "up", "origin": upstream.upstream.url}],
+        "routes": [{"name": "all", "to": "up", "cache": {"ttl": "10m", **rule}}],
+        "api_keys": [{"name": name, "key": key, "team": teams[name]} for name, key in KEYS.items()],
+    }
+
+
+def ask(velox: VeloxProcess, body: bytes | None = None, key: str = "a", **headers: str) -> RawReply:
+    more = {name.replace("_", "-"): value for name, value in headers.items()}
+    return velox.request(
+        "POST", PATH, asked() if body is None else body, {"authorization": f"Bearer {KEYS[key]}", **more}
+    )
+
+
+def told(reply: RawReply) -> str:
+    assert reply.status == 200, reply.body
+    return (reply.header("x-velox-cache") or "").partition(";")[0]
+
+
+def test_equal_request_gets_the_answer_again_from_any_worker(upstream: RecordingUpstream) -> None:
+    """Byte for byte, at no upstream; in another spelling of the same body, too."""
+    with routed(config(upstream), workers="2", access_log="all") as velox:
+        first = ask(velox)
+        assert told(first) == "stored"
+        for _ in range(8):  # of both workers
+            again = ask(velox, b" " + asked(user="somebody"))
+            assert (told(again), again.body) == ("hit", first.body)
+            assert again.header("content-type") == first.header("content-type")
+            assert (again.header("x-velox-cache") or "").startswith("hit; age=")
+            assert again.header("x-velox-upstream") is None
+        assert len(upstream.calls) == 1
+
+        assert told(ask(velox, asked("Other."))) == "stored"
+        assert told(ask(velox, anthropic_beta="x")) == "stored"
+        assert len(upstream.calls) == 3
+        found = velox.metrics()
+        assert found['velox_cache_requests_total{result="hit"}'] == 8
+        assert found['velox_cache_requests_total{result="miss"}'] == 3
+        assert found["velox_cache_stored_total"] == 3
+        line = velox.wait_access(lambda line: line["cache"] == "hit")
+        assert (line["attempts"], line["upstream"]) == (0, None)
+
+
+def test_stream_is_given_again_as_it_came(upstream: RecordingUpstream, model: Model) -> None:
+    """Event by event. Its head goes before its end, so it says that nothing was found. A cut one is not kept."""
+    with routed(config(upstream)) as velox:
+        model.cuts = True
+        body = asked(stream=True)
+        with pytest.raises(ConnectionError):
+            ask(velox, body)
+        model.cuts = False
+        first = ask(velox, body)
+        assert told(first) == "miss"
+        assert first.body == b"".join(events(2))
+        again = ask(velox, body)
+        assert (told(again), again.body) == ("hit", first.body)
+        assert (again.header("content-type") or "").startswith("text/event-stream")
+        assert told(ask(velox)) == "stored", "it is no stream: another request"
+        chunks = list(
+            velox.openai(api_key=KEYS["a"]).chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "Hello."}], temperature=0, stream=True
+            )
+        )
+        assert [chunk.choices[0].delta.content for chunk in chunks] == ["", "answer 2", None]
+        assert len(upstream.calls) == 3
+
+
+@pytest.mark.parametrize(("scope", "n_calls"), [("key", 3), ("team", 2), ("all", 1)])
+def test_scope_is_whose_answers_are_shared(upstream: RecordingUpstream, scope: str, n_calls: int) -> None:
+    with routed(config(upstream, scope=scope)) as velox:
+        for key in KEYS:
+            ask(velox, key=key)
+        for key in KEYS:
+            assert told(ask(velox, key=key)) == "hit"
+        assert len(upstream.calls) == n_calls
+
+
+def test_what_is_never_kept(upstream: RecordingUpstream, model: Model) -> None:
+    with routed(config(upstream)) as velox:
+        model.finish = "content_filter"
+        assert [told(ask(velox, asked("filtered"))) for _ in range(2)] == ["miss", "miss"]
+        model.finish = "stop"
+        model.status = 400
+        assert [ask(velox, asked("refused")).status for _ in range(2)] == [400, 400]
+        model.status = 200
+        for fields in ({"temperature": 0.7}, {"store": True}, {"tools": [{"type": "web_search"}]}):
+            assert [told(ask(velox, asked(**fields))) for _ in range(2)] == ["bypass", "bypass"]
+        long = asked("x" * 70_000)
+        assert [told(ask(velox, long)) for _ in range(2)] == ["bypass", "bypass"]
+        assert len(upstream.calls) == 12
+
+
+def test_what_a_client_asks_of_the_cache(upstream: RecordingUpstream) -> None:
+    """RFC 9111 §5.2.1: no-store, no-cache, max-age, only-if-cached."""
+    with routed(config(upstream)) as velox:
+        refused = ask(velox, cache_control="only-if-cached")
+        assert (refused.status, refused.header("x-velox-reason")) == (504, "not_cached")
+        assert not upstream.calls
+        assert told(ask(velox, cache_control="no-store")) == "bypass"
+        assert told(ask(velox)) == "stored", "nothing was kept"
+        assert told(ask(velox, cache_control="only-if-cached")) == "hit"
+        assert told(ask(velox, cache_control="max-age=600")) == "hit"
+        assert told(ask(velox, cache_control="no-store")) == "bypass"
+        newer = ask(velox, cache_control="no-cache")
+        assert told(newer) == "stored"
+        assert ask(velox).body == newer.body, "it took the place of the one before"
+        assert told(ask(velox, cache_control="max-age=0")) == "stored"
+
+
+def test_answer_costs_nothing_and_counts_as_a_request(upstream: RecordingUpstream, tmp_path: Path) -> None:
+    """Of limits on tokens it takes none. In the ledger it is a call of no upstream."""
+    given = config(upstream)
+    given["limits"] = [{"per": "key", "rpm": 4, "tpm": 100_000}]
+    with routed(given, ledger=str(tmp_path / "ledger"), rate_limit_max_wait="0s") as velox:
+        assert told(ask(velox)) == "stored"
+        hits = [ask(velox, x_velox_cost="true") for _ in range(3)]
+        assert [told(hit) for hit in hits] == ["hit"] * 3
+        assert hits[-1].header("x-velox-cost") == "0.000000000"
+        left = [int(hit.header("x-ratelimit-remaining-tokens") or "0") for hit in hits]
+        assert min(left[1:]) >= left[0] - 10, "what each took in advance came back whole"
+        assert ask(velox).status == 429
+        until(lambda: velox.metric("velox_ledger_records_total") >= 4, "all calls are recorded")
+        calls = velox.admin("/api/v1/calls").json()["data"]
+        assert isinstance(calls, list)
+        assert sorted((call["upstream"], call["flags"]) for call in calls)[:3] == [("", "cached")] * 3
+    assert Flag.CACHED == 4096
+
+
+def test_route_without_a_cache_says_nothing_of_one(upstream: RecordingUpstream) -> None:
+    given = config(upstream)
+    given["routes"] = [{"name": "all", "to": "up"}]
+    with routed(given) as velox:
+        assert [ask(velox, cache_control="only-if-cached").header("x-velox-cache") for _ in range(2)] == [None, None]
+        assert len(upstream.calls) == 2
+
+
+def kept(velox: VeloxProcess, n: int) -> int:
+    """Ask so many questions, then for what is kept of them; return how many are."""
+    for each in range(n):
+        assert ask(velox, asked(f"question {each}")).status == 200
+    again = [ask(velox, asked(f"question {each}"), cache_control="only-if-cached") for each in range(n)]
+    return sum(reply.status == 200 for reply in again)
+
+
+@covers("VELOX_CACHE_BYTES", "VELOX_CACHE_ANSWERS", "VELOX_CACHE_SHARE")
+@pytest.mark.parametrize(
+    ("settings", "least", "most"),
+    [
+        ({}, 100, 100),
+        ({"cache_bytes": "8KiB", "cache_share": "100"}, 5, 30),  # an answer takes some 300 bytes
+        ({"cache_bytes": "8KiB", "cache_share": "25"}, 3, 8),  # what came first is kept
+        ({"cache_answers": "64", "cache_share": "100"}, 60, 100),
+    ],
+)
+def test_cache_has_bounds(upstream: RecordingUpstream, settings: dict[str, str], least: int, most: int) -> None:
+    with routed(config(upstream), **settings) as velox:
+        assert least <= kept(velox, 100) <= most
+
+
+@covers("VELOX_CACHE_BYTES", "VELOX_CACHE_ANSWER_BYTES")
+def test_without_memory_or_with_a_longer_answer_nothing_is_kept(upstream: RecordingUpstream, model: Model) -> None:
+    with routed(config(upstream), cache_bytes="0") as velox:
+        assert [ask(velox).header("x-velox-cache") for _ in range(2)] == [None, None]
+    model.more = " " * 2000
+    with routed(config(upstream), cache_answer_bytes="1KiB") as velox:
+        assert [told(ask(velox)) for _ in range(2)] == ["miss", "miss"]
+    with routed(config(upstream)) as velox:
+        assert [told(ask(velox)) for _ in range(2)] == ["stored", "hit"]

@@ -1,0 +1,1 @@
+"""Answers of upstreams that are given again: the response cache."""

@@ -1,0 +1,324 @@
+"""The response cache of one worker: what an equal request was answered with before, in memory that all workers share.
+
+    ask()    whether the cache is for a request, and what it has for it
+    Keeping  the filter that keeps the answer of a request that found nothing
+
+Knows: what makes two requests equal beside their bodies: who asks, where it goes, which fields of its head may matter.
+Does not know: how bodies are compared (policy/cache), where bytes lie (shm/answer_ring.py), or who writes the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final, NamedTuple
+
+from velox.gateway.access.plan import RequestPlan
+from velox.gateway.cluster.routing import RouteParts
+from velox.gateway.reply.filters import ReplyFilter
+from velox.gateway.reply.pipeline import Place
+from velox.heads import ReplyHead, RequestHead
+from velox.net.client.body_budget import FREE_REPLY_BYTES, BodyBudget
+from velox.outcomes import CacheResult
+from velox.policy.cache.canonical import NotCanonicalError, read_canonical
+from velox.policy.cache.control import USUAL, CacheControl, cache_control
+from velox.policy.cache.endings import is_good_answer, is_good_stream
+from velox.policy.cache.entry import Entry, entry_bytes, read_entry
+from velox.policy.cache.requests import (
+    LONGEST_BODY,
+    Uncached,
+    body_text,
+    cache_key,
+    may_cache_api,
+    telling_headers,
+    why_uncached,
+)
+from velox.policy.cache.rules import CacheRule, partition_of
+from velox.policy.cache.shares import PartitionShares
+from velox.shm.answer_ring import AnswerRing
+from velox.types import ApiKind
+
+__all__ = ["FIELD", "CacheBounds", "Found", "Keeping", "Looked", "ResponseCache"]
+
+FIELD: Final = b"x-velox-cache"
+_CONTROL: Final = b"cache-control"
+_TYPE: Final = b"content-type"
+_JSON: Final = b"application/json"
+_STORED: Final = b"stored"
+_OK: Final = 200
+_ERRORS_FROM: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBounds:
+    """answer_bytes: of one answer. partition_bytes: that one partition keeps by one worker while its answers live."""
+
+    answer_bytes: int
+    partition_bytes: int
+
+
+class Found(NamedTuple):
+    """An answer that is kept. age_s: since it came."""
+
+    entry: Entry
+    age_s: float
+
+
+class Looked(NamedTuple):
+    """What the cache says of a request.
+
+    found: its answer; None: an upstream has to be asked. passes: what the reply passes then. is_refused: its client
+    wants no other answer than one that is kept, and there is none.
+    """
+
+    result: CacheResult
+    found: Found | None = None
+    passes: ReplyFilter | None = None
+    is_refused: bool = False
+
+
+class ResponseCache:
+    """asks_for_keys: clients present keys of this gateway; else their credentials go up, and are a part of a request.
+
+    bodies: the room for what is held of answers. on_kept: called with the bytes of an answer that is kept, and how many
+    bytes of others gave way for it. now_s: of a clock that only goes on.
+    """
+
+    def __init__(
+        self,
+        ring: AnswerRing,
+        bounds: CacheBounds,
+        bodies: BodyBudget,
+        on_kept: Callable[[int, int], None],
+        now_s: Callable[[], float],
+        *,
+        asks_for_keys: bool,
+    ) -> None:
+        self._ring: Final = ring
+        self._bounds: Final = bounds
+        self._bodies: Final = bodies
+        self._on_kept: Final = on_kept
+        self._now_s: Final = now_s
+        self._asks_for_keys: Final = asks_for_keys
+        self._shares: Final = PartitionShares(bounds.partition_bytes)
+        self._accounts: Final[dict[str, tuple[RouteParts, bytes]]] = {}  # by route; of a reload's before, replaced
+
+    def __repr__(self) -> str:
+        return f"<ResponseCache {self._ring!r}>"
+
+    def ask(
+        self,
+        head: RequestHead,
+        plan: RequestPlan,
+        body: bytes | bytearray | None,
+        route: RouteParts,
+        rule: CacheRule,
+        may_keep: Callable[[], bool],
+    ) -> Looked:
+        """Look for the answer of a request. may_keep: says at the end of its reply whether that may be kept."""
+        headers = head.headers
+        values = [value for name, value in headers if name == _CONTROL]
+        control = cache_control(values) if values else USUAL
+        api = plan.client_api
+        if control.no_store or head.method != b"POST" or not plan.reads_body or not may_cache_api(api, plan.endpoint):
+            return _bypassed(control)
+        text = _telling_text(api, body or b"", sampled=rule.sampled)
+        if text is None:
+            return _bypassed(control)
+        partition = partition_of(rule.scope, plan.caller)
+        parts = [partition.encode(), self._account(route), head.target]
+        parts += telling_headers(headers, with_credentials=not self._asks_for_keys)
+        key = cache_key([*parts, b"", text])
+        if not control.no_cache:
+            found = self._find(partition, key, min(rule.ttl_s, control.max_age_s))
+            if found is not None:
+                return Looked(CacheResult.HIT, found)
+        keep = partial(self._keep, partition, key, route.entry.name, rule.ttl_s, api, may_keep)
+        result = CacheResult.BYPASS if control.no_cache else CacheResult.MISS
+        keeping = Keeping(keep, self._bodies, self._bounds.answer_bytes, result)
+        return Looked(result, passes=keeping, is_refused=control.only_if_cached)
+
+    def _find(self, partition: str, key: bytes, most_age_s: float) -> Found | None:
+        kept = self._ring.get(partition, key.hex(), most_age_s)
+        entry = None if kept is None else read_entry(key, kept.text)
+        return None if entry is None or kept is None else Found(entry, kept.age_s)
+
+    def _keep(
+        self,
+        partition: str,
+        key: bytes,
+        route: str,
+        ttl_s: float,
+        api: ApiKind | None,
+        may_keep: Callable[[], bool],
+        entry: Entry,
+        *,
+        is_stream: bool,
+    ) -> bool:
+        """Keep an answer, if it is one to be given again, and there is room for its partition."""
+        is_good = is_good_stream(api, entry.body) if is_stream else is_good_answer(api, entry.body)
+        if not is_good or not may_keep():
+            return False
+        data, ring = entry_bytes(key, entry), self._ring
+        if len(data) > ring.most_bytes or not self._shares.take(partition, len(data), ttl_s, self._now_s()):
+            return False
+        before = ring.written_bytes
+        if not ring.put(partition, (key.hex(),), data, route):
+            return False
+        after = before + len(data)
+        self._on_kept(len(data), max(0, after - ring.size) - max(0, before - ring.size))
+        return True
+
+    def _account(self, route: RouteParts) -> bytes:
+        """Return what stands for where a request of a route goes first: upstreams, their keys, what they are asked."""
+        known = self._accounts.get(route.entry.name)
+        if known is None or known[0] is not route:
+            known = self._accounts[route.entry.name] = route, _account_of(route)
+        return known[1]
+
+
+class Keeping(ReplyFilter):
+    """Reads an answer on its way, and keeps it when it is whole. A short one that is no stream says so in its head.
+
+    keep: keeps an answer; says whether it did.
+    """
+
+    __slots__ = (
+        *(
+            "_bodies",
+            "_head",
+            "_is_given_up",
+            "_is_sse",
+            "_keep",
+            "_most_bytes",
+            "_n_held",
+            "_n_taken",
+            "_pieces",
+            "_told",
+        ),
+        "_type",
+    )
+    place: ClassVar[int] = Place.CACHE
+
+    def __init__(self, keep: Callable[..., bool], bodies: BodyBudget, most_bytes: int, result: CacheResult) -> None:
+        super().__init__()
+        self._keep: Final = keep
+        self._bodies: Final = bodies
+        self._most_bytes: Final = most_bytes
+        self._told: Final = _told(result)
+        self._type = b""
+        self._is_sse = False
+        self._is_given_up = False  # it is too long
+        self._head: ReplyHead | None = None  # while it is held
+        self._pieces: list[bytes] = []
+        self._n_held = 0
+        self._n_taken = 0  # of the room
+
+    def __repr__(self) -> str:
+        return f"<Keeping {self._n_held} bytes>"
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Hold the head of an answer that is no stream."""
+        self._drop()
+        self._head, self.released, self._is_sse, self._is_given_up = None, None, is_sse, False
+        if head.status >= _ERRORS_FROM:
+            self.reads_body = False
+            return head
+        self._type = next((value for name, value in head.headers if name == _TYPE), b"")
+        is_answer = head.status == _OK and is_plain and (is_sse or self._type.lower().startswith(_JSON))
+        self.reads_body = is_answer and (head.content_length or 0) <= self._most_bytes
+        if self.reads_body and not is_sse:
+            self._head = head
+            return None
+        return _telling(head, self._told)
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Return what goes on: nothing while an answer is held."""
+        head = self._head
+        if self._is_given_up or (head is None and not self._is_sse):
+            return data
+        self._pieces.append(data)
+        self._n_held += len(data)
+        if head is None:
+            if not self._has_room():
+                self._is_given_up = True
+                self._drop()
+            elif end:
+                self._end(is_stream=True)
+            return data
+        if not end and self._has_room():
+            return b""
+        body = b"".join(self._pieces)
+        is_kept = end and self._end(is_stream=False)
+        self.released, self._head = _telling(head, _STORED if is_kept else self._told), None
+        self._drop()
+        return body
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._drop()
+
+    def _end(self, *, is_stream: bool) -> bool:
+        body = b"".join(self._pieces)
+        return len(body) <= self._most_bytes and self._keep(Entry(self._type, body), is_stream=is_stream)
+
+    def _has_room(self) -> bool:
+        more = self._n_held - FREE_REPLY_BYTES - self._n_taken
+        if self._n_held > self._most_bytes or (more > 0 and not self._bodies.take_for_reply(more)):
+            return False
+        self._n_taken += max(0, more)
+        return True
+
+    def _drop(self) -> None:
+        """Hold nothing more."""
+        self._pieces, self._n_held = [], 0
+        n_bytes, self._n_taken = self._n_taken, 0
+        if n_bytes:
+            self._bodies.give_of_reply(n_bytes)
+
+
+class _Telling(ReplyFilter):
+    """Says in the head of a reply that the cache was not asked."""
+
+    __slots__ = ()
+    place: ClassVar[int] = Place.CACHE
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
+        self.reads_body = False
+        return head if head.status >= _ERRORS_FROM else _telling(head, _told(CacheResult.BYPASS))
+
+
+def _bypassed(control: CacheControl) -> Looked:
+    return Looked(CacheResult.BYPASS, passes=_Telling(), is_refused=control.only_if_cached)
+
+
+def _told(result: CacheResult) -> bytes:
+    return result.name.lower().encode()
+
+
+def _telling(head: ReplyHead, told: bytes) -> ReplyHead:
+    return ReplyHead.of(head.status, [*head.headers, (FIELD, told)], head.content_length)
+
+
+def _telling_text(api: ApiKind | None, body: bytes | bytearray, *, sampled: bool) -> bytes | None:
+    """Return what of a body tells requests apart; None: none is kept for it."""
+    if len(body) > LONGEST_BODY:
+        return None
+    try:
+        found = read_canonical(body)
+        why: Uncached | None = why_uncached(api, found, sampled=sampled)
+        return None if why is not None else body_text(api, found)
+    except NotCanonicalError:
+        return None
+
+
+def _account_of(route: RouteParts) -> bytes:
+    group = route.groups[0]
+    told: list[str] = [route.entry.name, repr(route.entry.request_headers)]
+    for member, model in zip(group.members, group.models, strict=True):
+        entry = member.entry
+        keys = [key.digest.hex() for key in entry.keys]
+        told.append(repr((entry.name, member.address, model, keys, entry.provider, entry.parameters, entry.apis)))
+        told.append(repr(entry.headers))
+    return cache_key([each.encode("utf-8", "surrogatepass") for each in told])
