@@ -17,10 +17,10 @@ FILES: dict[str, tuple[str | bytes, list[str]]] = {
         ["velox.yaml:1: clients: expected `api_keys`, a list such as `- {name: web-shop, key: sha256:HEX}`"],
     ),
     "server": (
-        "server:\n  port: 8080\nhosts_of: {a: {b: c}}\n",
+        "server:\n  port: 8080\nzones: {a: {b: c}}\n",
         [
             "velox.yaml:1: server: expected `listen`, such as `listen: 127.0.0.1:8080`",
-            "velox.yaml:3: hosts_of: there is no such field",
+            "velox.yaml:3: zones: there is no such field",
         ],
     ),
     "lists where fields belong": (
