@@ -49,6 +49,7 @@ __all__ = ["ChatModel"]
 
 _COMPLETION: Final = msgspec.json.Decoder(wire.Completion)
 _FILTERED: Final = "content_filter"
+_NO_CHOICE: Final = wire.Choice()
 _NO_MESSAGE: Final = wire.ReplyMessage()
 
 
@@ -74,16 +75,16 @@ class ChatModel:
         given = decoded_reply(_COMPLETION, body)
         if is_given(given.error):
             raise ReplyError(api_error(given.error))
-        choice = next((each for each in given.choices or () if not each.index), None)
-        if choice is not None and is_given(choice.error):
+        choice = next((each for each in given.choices or () if not each.index), _NO_CHOICE)
+        if is_given(choice.error):
             raise ReplyError(api_error(choice.error))
-        message = None if choice is None else choice.message
-        if choice is not None and message is None and choice.finish_reason == _FILTERED:
+        message = choice.message
+        if message is None:
+            if choice.finish_reason != _FILTERED:
+                raise BrokenReplyError("the upstream's answer has no message")
             message = _NO_MESSAGE  # Azure's, where its filter took all of it
-        if choice is None or message is None:
-            raise BrokenReplyError("the upstream's answer has no message")
         blocks = self._blocks(message)
-        has_calls = any(isinstance(block, ToolUse) for block in blocks)
+        has_calls = ToolUse in map(type, blocks)
         stop = stop_of(choice.finish_reason or "stop", choice.stop_reason, has_calls=has_calls)
         if isinstance(stop, ApiError):
             raise ReplyError(stop)
@@ -102,13 +103,13 @@ class ChatModel:
         blocks: list[AnswerBlock] = []
         if message.reasoning_details:
             blocks += read_reasoning(message.reasoning_details, self._provider)
-        else:
+        elif message.reasoning_content or message.reasoning or thought != EMPTY:
             for reasoning in (raw_text(message.reasoning_content), raw_text(message.reasoning), thought):
                 if reasoning is not None and reasoning != EMPTY:
                     blocks.append(Thinking(reasoning))
                     break
         if text != EMPTY:
-            blocks.append(Text(text, cited=citations_of(message.annotations)))
+            blocks.append(Text(text, cited=citations_of(message.annotations) if message.annotations else ()))
         refusal = raw_text(message.refusal)
         if refusal is not None and refusal != EMPTY:
             blocks.append(Refusal(refusal))

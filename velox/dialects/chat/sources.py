@@ -18,9 +18,10 @@ from msgspec import Raw
 from velox.dialects.canonical.model import Citation, Source, Span
 from velox.dialects.json_text.text import quoted
 
-__all__ = ["annotation", "citations_of", "n_annotations"]
+__all__ = ["NOTHING", "annotation", "citations_of", "n_annotations"]
 
-_NOTHING: Final = (b"", b"null", b"[]", b"{}")
+# What says that a field is not there.
+NOTHING: Final = (Raw(), Raw(b"null"), Raw(b"[]"), Raw(b"{}"))
 
 
 class _Page(msgspec.Struct, gc=False):
@@ -75,7 +76,7 @@ def annotation(citation: Citation, span: Span | None, index: int | None = None) 
 
 
 def _list(raw: Raw) -> list[Raw]:
-    if bytes(raw) in _NOTHING:
+    if raw in NOTHING:
         return []
     try:
         return _LIST.decode(raw)

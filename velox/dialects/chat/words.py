@@ -30,7 +30,7 @@ from velox.dialects.canonical.model import (
     Usage,
 )
 from velox.dialects.chat import wire
-from velox.dialects.chat.sources import citations_of, n_annotations
+from velox.dialects.chat.sources import NOTHING, citations_of, n_annotations
 from velox.dialects.json_text.decoding import bill_in, is_given
 from velox.dialects.json_text.text import EMPTY, joined, quoted, raw_text
 from velox.protocol.usage.tokens import beside_prompt
@@ -45,8 +45,7 @@ _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _NO_USAGE: Final = Usage()
 _NO_INPUTS: Final = wire.PromptDetails()
 _NO_OUTPUTS: Final = wire.CompletionDetails()
-_LIST: Final = ord("[")
-_NOTHING: Final = (b"", b"null", b"[]", b"{}")
+_NO_SECONDS: Final = (wire.ABSENT, Raw(b"null"), Raw(b"0"))
 # Parts of a content that are none of a text, by what they are (Lost).
 _LOST_PARTS: Final = {
     "image": "answer.image",
@@ -98,22 +97,18 @@ def read_usage(raw: Raw, tier: str | None = None) -> Usage:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _NO_USAGE
     prompt, completion, total = given.prompt_tokens, given.completion_tokens, given.total_tokens
-    details = given.completion_tokens_details
-    reasoning = None if details is None else details.reasoning_tokens
-    cached, written = given.prompt_cache_hit_tokens, None
-    if given.prompt_tokens_details is not None:
-        cached = given.prompt_tokens_details.cached_tokens
-        written = given.prompt_tokens_details.cache_write_tokens
+    inputs, outputs = given.prompt_tokens_details or _NO_INPUTS, given.completion_tokens_details or _NO_OUTPUTS
+    reasoning, cached = outputs.reasoning_tokens, inputs.cached_tokens
     for other in (given.prompt_cache_hit_tokens, given.num_cached_tokens, given.cached_tokens):
-        cached = other if cached is None else cached
-    modalities = _modalities(given)
+        if cached is None:
+            cached = other
+    modalities = _modalities(inputs, outputs)
     if prompt is not None and completion is not None and total is not None:
-        has_seconds = bytes(given.prompt_audio_seconds) not in (b"", b"null", b"0")
-        inside = given.prompt_tokens_details
+        has_seconds = given.prompt_audio_seconds not in _NO_SECONDS
         beside = beside_prompt(
             prompt,
-            cached=0 if inside is None else inside.cached_tokens or 0,
-            sound=0 if inside is None else inside.audio_tokens or 0,
+            cached=inputs.cached_tokens or 0,
+            sound=inputs.audio_tokens or 0,
             more=max(0, total - prompt - completion),
             reasoning=reasoning or 0,
             has_seconds=has_seconds,
@@ -124,11 +119,11 @@ def read_usage(raw: Raw, tier: str | None = None) -> Usage:
         if total > prompt + completion:
             reasoning = reasoning or total - prompt - completion
             completion = total - prompt
+    written = inputs.cache_write_tokens
     return Usage(prompt, completion, cached, written, None, reasoning, modalities, tier, bill_in(raw))
 
 
-def _modalities(given: wire.ChatUsage) -> Modalities | None:
-    inputs, outputs = given.prompt_tokens_details or _NO_INPUTS, given.completion_tokens_details or _NO_OUTPUTS
+def _modalities(inputs: wire.PromptDetails, outputs: wire.CompletionDetails) -> Modalities | None:
     if not (inputs.audio_tokens or inputs.image_tokens or outputs.audio_tokens or outputs.image_tokens):
         return None
     return Modalities(inputs.audio_tokens, None, outputs.audio_tokens, inputs.image_tokens, outputs.image_tokens)
@@ -136,11 +131,11 @@ def _modalities(given: wire.ChatUsage) -> Modalities | None:
 
 def stop_of(word: str, stop_reason: str | int | None, *, has_calls: bool) -> Stop | ApiError:
     """Return what a finish reason says. has_calls: a tool is called (canonical/endings.py)."""
-    kind = _FAILURES.get(word)
-    if kind is not None:
-        return ApiError(kind, kind.value, f"the model failed: its finish reason is {word}")
     reason = _STOPS.get(word)
     if reason is None:
+        kind = _FAILURES.get(word)
+        if kind is not None:
+            return ApiError(kind, kind.value, f"the model failed: its finish reason is {word}")
         stop = Stop(StopReason.END, unknown=word[:64])
     elif reason is StopReason.END and isinstance(stop_reason, str):
         stop = Stop(StopReason.STOP_STRING, sequence=stop_reason)
@@ -175,12 +170,11 @@ def read_content(raw: Raw) -> tuple[JsonText, JsonText]:
 
 def lost(message: wire.ReplyMessage | wire.Delta) -> list[str]:
     """Return what of a message or a delta the canonical model has no place for (Lost)."""
-    content = b"" + message.content
-    has_parts = bool(content) and content[0] == _LIST
-    if not (has_parts or message.audio or message.images or message.annotations):
+    has_parts = (b"" + message.content).startswith(b"[")
+    if not (has_parts or message.audio or message.images or message.annotations not in NOTHING):
         return []  # nearly all of them
     fields = (("audio", message.audio), ("image", message.images))
-    found = [f"answer.{name}" for name, raw in fields if bytes(raw) not in _NOTHING]
+    found = [f"answer.{name}" for name, raw in fields if raw not in NOTHING]
     if message.annotations and n_annotations(message.annotations) > len(citations_of(message.annotations)):
         found.append("answer.citations")
     if has_parts:

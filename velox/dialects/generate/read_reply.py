@@ -41,7 +41,6 @@ from velox.dialects.generate.words import (
     read_reply,
     status_error,
     stop,
-    tier,
     whole_usage,
 )
 from velox.dialects.generate.write_request import GenerateRequestWriter
@@ -87,7 +86,7 @@ class GenerateModel:
         search = None
         if candidate is not None and has_sources(candidate):
             search = _add_sources(candidate, blocks, names)
-        has_tools = any(isinstance(block, ToolUse) for block in blocks)
+        has_tools = ToolUse in map(type, blocks)
         found = stop(candidate, has_tools) if candidate is not None else blocked(reply.prompt_feedback)
         if isinstance(found, ApiError):
             raise ReplyError(found)
@@ -104,7 +103,7 @@ class GenerateModel:
             blocks,
             found,
             used,
-            tier(metadata),
+            used.tier,
             tuple(dict.fromkeys(names)),
         )
 

@@ -252,7 +252,7 @@ def _modalities(metadata: UsageMetadata) -> Modalities | None:
 def _counts(details: Raw) -> dict[str, int]:
     """Return the tokens by modality; none: it is all text, as in most events of a stream, or can't be read."""
     text = bytes(details)
-    if b'"AUDIO"' not in text and b'"IMAGE"' not in text:
+    if not text or (b'"AUDIO"' not in text and b'"IMAGE"' not in text):
         return {}
     try:
         return {each.modality: each.token_count for each in _DETAILS.decode(text)}

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_NULL: Final = b"null"
+_NULL: Final = msgspec.Raw(b"null")
 _PLACE: Final = " - at `$"
 
 
@@ -82,8 +82,7 @@ def reply_text(data: bytes) -> bytes:
 
 def is_given(raw: msgspec.Raw) -> bool:
     """Tell whether a raw field is there, and not null."""
-    n_bytes = len(raw)
-    return n_bytes > len(_NULL) or (n_bytes > 0 and bytes(raw) != _NULL)
+    return bool(raw) and raw != _NULL
 
 
 def bill_in(usage: msgspec.Raw) -> Bill | None:

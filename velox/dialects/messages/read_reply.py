@@ -100,7 +100,8 @@ class MessagesModel:
             else:
                 blocks.append(block)
                 has_calls = has_calls or type(block) is ToolUse
-        blocks += [Search((query,)) for query in queries.values() if query]  # whose results are not there yet
+        if queries:  # whose results are not there yet
+            blocks += [Search((query,)) for query in queries.values() if query]
         stop = settled(stop_of(found.stop_reason, found.stop_sequence, found.stop_details), has_calls=has_calls)
         usage, tier = Usage(), None
         if found.usage is not None:

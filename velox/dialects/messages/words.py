@@ -113,7 +113,7 @@ def usage_of(usage: UsageOut) -> Usage:
     whole = usage.input_tokens
     if whole is not None:
         whole += (read or 0) + (written or 0)
-    created, details = usage.cache_creation, usage.output_tokens_details
+    created, details, tools = usage.cache_creation, usage.output_tokens_details, usage.server_tool_use
     return Usage(
         whole,
         usage.output_tokens,
@@ -123,7 +123,7 @@ def usage_of(usage: UsageOut) -> Usage:
         details.thinking_tokens if details is not None else None,
         tier=usage.service_tier,
         is_regional=usage.inference_geo in REGIONAL,
-        web_searches=count_of(object_in(usage.server_tool_use), "web_search_requests"),
+        web_searches=count_of(object_in(tools), "web_search_requests") if tools else None,
     )
 
 

@@ -81,10 +81,8 @@ class MessagesClient:
     def answer(self, answer: Answer) -> bytes:
         """Write a plain answer."""
         blocks: list[bytes] = []
-        has_refused = False
         for n, block in enumerate(answer.blocks):
             self._write(n, block, blocks)
-            has_refused = has_refused or type(block) is Refusal
         answer_id = answer.id if answer.id.startswith("msg_") else f"msg_{self._call.id}"
         usage = written_usage(answer.usage)
         tier = served_tier(answer.tier)
@@ -94,7 +92,7 @@ class MessagesClient:
             quoted(answer_id),
             quoted(answer.model or self._model),
             b",".join(_without_late_signatures(blocks)),
-            stop_fields(answer.stop, has_refused=has_refused),
+            stop_fields(answer.stop, has_refused=Refusal in map(type, answer.blocks)),
             usage,
         )
 
@@ -143,11 +141,11 @@ class MessagesClient:
 
 def _without_late_signatures(blocks: list[bytes]) -> list[bytes]:
     """Return the blocks without those at the end that are a signature only: see write_stream.py."""
-    n = len(blocks)
+    if not blocks or not blocks[-1].startswith(_SIGNATURES_ONLY):
+        return blocks
+    n = len(blocks) - 1
     while n and blocks[n - 1].startswith(_SIGNATURES_ONLY):
         n -= 1
-    if n == len(blocks):
-        return blocks
     return blocks[:n] if n and blocks[n - 1].startswith(_SAID) else blocks
 
 

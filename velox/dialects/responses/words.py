@@ -9,7 +9,7 @@ Knows: words and fields. Does not know: the order of events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -46,6 +46,7 @@ from velox.dialects.responses.sources import SEARCH_CALL, citations_of, n_annota
 from velox.dialects.responses.tools import ToolKind, ToolOrigin
 from velox.dialects.tools.arguments import custom_arguments, custom_input, read_arguments, written_arguments
 from velox.protocol.usage.tokens import TokenUsage, openai_searches, with_tools
+from velox.types import AnswerKeeper
 
 __all__ = [
     "COMPLETED",
@@ -238,6 +239,7 @@ _PATCH_FIELDS: Final = {
 _ASKED: Final = msgspec.json.Decoder(wire.AskedTools)
 IN_PROGRESS: Final = b"in_progress"
 COMPLETED: Final = b"completed"
+_NOT_KEPT: Final = b'"previous_response_id":null,"store":false,"metadata":{}'
 PICTURE_PREFIX: Final = "ig_"  # of the id of an item
 _NULL: Final = b"null"
 _INCOMPLETE: Final = {
@@ -277,7 +279,7 @@ def call_prefix(origin: ToolOrigin) -> str:
 # -- items ----------------------------------------------------------------------------------------------
 
 
-def text_part(text: JsonText, annotations: Sequence[bytes] = ()) -> bytes:
+def text_part(text: JsonText, annotations: Iterable[bytes] = ()) -> bytes:
     """Write a part of a message."""
     return b'{"type":"output_text","annotations":[%b],"logprobs":[],"text":%b}' % (b",".join(annotations), text)
 
@@ -383,18 +385,11 @@ class ResponseObject:
         self.id: Final = answer_id(theirs, call)
         form = b'{"id":%b,"object":"response","created_at":%d,"model":%b,"background":false,'
         self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given, body)
-        tier = _NULL if given.service_tier is None else quoted(given.service_tier)
-        keeper = call.keeper
-        previous = None if keeper is None else keeper.previous
-        self._keeper: Final = None if given.store is False else keeper
+        self._keeper: Final = None if given.store is False else call.keeper
         self._body: Final = body
-        conversation = None if keeper is None else keeper.conversation
-        self._tail: Final = b',%b"previous_response_id":%b,"store":%b,"metadata":%b,"service_tier":%b}' % (
-            b"" if conversation is None else b'"conversation":{"id":%b},' % quoted(conversation),
-            _NULL if previous is None or conversation is not None else quoted(previous),
-            b"false" if self._keeper is None else b"true",
-            bytes(given.metadata) if self._keeper is not None and is_given(given.metadata) else b"{}",
-            tier,
+        self._tail: Final = b',%b,"service_tier":%b}' % (
+            _NOT_KEPT if call.keeper is None else _kept(call.keeper, given),
+            _NULL if given.service_tier is None else quoted(given.service_tier),
         )
 
     def __repr__(self) -> str:
@@ -406,10 +401,9 @@ class ResponseObject:
 
     def stopped(self, stop: Stop, output: bytes, usage: Usage) -> bytes:
         """Write the whole answer, and have it kept. output: its items."""
-        status, details = b"completed", _INCOMPLETE.get(stop.reason)
-        if details is not None:
-            status = b"incomplete"
-        written = self._written(status, output, usage_json(usage), details or _NULL, _NULL)
+        details = _INCOMPLETE.get(stop.reason, _NULL)
+        status = COMPLETED if details is _NULL else b"incomplete"
+        written = self._written(status, output, usage_json(usage), details, _NULL)
         if self._keeper is not None:
             self._keeper.keep(self._body, written)
         return written
@@ -421,6 +415,17 @@ class ResponseObject:
     def _written(self, status: bytes, output: bytes, usage: bytes, details: bytes, error: bytes) -> bytes:
         form = b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"usage":%b%b'
         return form % (self._head, status, error, details, output, usage, self._tail)
+
+
+def _kept(keeper: AnswerKeeper, given: wire.RequestBody) -> bytes:
+    """Write what is kept of an answer, and what it continues."""
+    is_kept, previous, conversation = given.store is not False, keeper.previous, keeper.conversation
+    return b'%b"previous_response_id":%b,"store":%b,"metadata":%b' % (
+        b"" if conversation is None else b'"conversation":{"id":%b},' % quoted(conversation),
+        _NULL if previous is None or conversation is not None else quoted(previous),
+        _flag(is_kept),
+        bytes(given.metadata) if is_kept and is_given(given.metadata) else b"{}",
+    )
 
 
 def _asked(given: wire.RequestBody, body: bytes) -> bytes:

@@ -5,7 +5,6 @@ Knows: the answer's JSON. Does not know: HTTP, upstreams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
@@ -95,21 +94,27 @@ class ResponsesClient:
 
     def answer(self, answer: Answer) -> bytes:
         """See ClientSide."""
+        reader, stop = self.reader, answer.stop
         items: list[bytes] = []
-        blocks = self._items_of(answer, items)
-        for n, (block, spans) in enumerate(zip(blocks, spans_of(blocks), strict=True), 1):
-            status = ended_status(answer.stop) if n == len(answer.blocks) else COMPLETED
+        blocks = self._summarized(answer, items) if reader.compacts else answer.blocks
+        spans: list[list[Span]] = []
+        for n, block in enumerate(blocks, 1):
+            status = ended_status(stop) if n == len(blocks) else COMPLETED
             match block:
-                case Text() if block.text != EMPTY or block.signature is None:
-                    items.append(
-                        message_item(self._id("msg_", items), status, text_part(block.text, _annotations(block, spans)))
-                    )
+                case Text():
+                    if block.cited and not spans:
+                        spans = spans_of(blocks)
+                    if block.text != EMPTY or block.signature is None:
+                        part = text_part(block.text, map(annotation, block.cited, spans[n - 1]) if block.cited else ())
+                        items.append(message_item(self._id("msg_", items), status, part))
+                    if block.signature is not None:
+                        self._own_item(items, block.signature, None)
                 case Refusal():
                     items.append(message_item(self._id("msg_", items), status, refusal_part(block.text)))
                 case Search():
                     item_id = f"{SEARCH_PREFIX}{self.call.id}{len(items)}"
                     items.append(
-                        search_item(item_id, block, COMPLETED, has_sources=SOURCES in (self.reader.given.include or ()))
+                        search_item(item_id, block, COMPLETED, has_sources=SOURCES in (reader.given.include or ()))
                     )
                 case Thinking():
                     self._think(items, block.text, block.signature, is_redacted=block.is_redacted)
@@ -119,19 +124,13 @@ class ResponsesClient:
                     items.append(picture_item(self._id(PICTURE_PREFIX, items), block))
                 case _:
                     pass
-            if isinstance(block, Text) and block.signature is not None:
-                self._own_item(items, block.signature, None)
-        stop = answer.stop
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             items.append(message_item(self._id("msg_", items), COMPLETED, refusal_part(stop.explanation)))
-        reader = self.reader
         response_object = ResponseObject(answer.id, answer.model or self._model, self.call, reader.given, reader.body)
         return response_object.stopped(stop, b",".join(items), answer.usage)
 
-    def _items_of(self, answer: Answer, items: list[bytes]) -> list[AnswerBlock]:
-        """Return the blocks that become items of their own; of a summary none do."""
-        if not self.reader.compacts:
-            return answer.blocks
+    def _summarized(self, answer: Answer, items: list[bytes]) -> list[AnswerBlock]:
+        """Write a summary, no block of which becomes an item of its own."""
         items.append(b'{"id":%b,%b' % (self._id(PREFIX, items), compaction_item(summary_of(answer.blocks))))
         return []
 
@@ -158,7 +157,3 @@ class ResponsesClient:
         items.append(call_item(item_id, quoted(call_id), origin, block.arguments, status))
         if block.signature is not None:
             self._own_item(items, block.signature, call_id)
-
-
-def _annotations(text: Text, spans: Sequence[Span]) -> list[bytes]:
-    return [annotation(citation, span) for citation, span in zip(text.cited, spans, strict=True)]

@@ -169,19 +169,11 @@ class GenerationTranslator:
 
     def _shown(self, answer: Answer) -> Answer:
         """Return an answer as the client knows its tools; note what it tells."""
-        written, self._stream = self._written, None
-        calls = None
-        has_pictures = False
-        for block in answer.blocks:
-            if isinstance(block, ToolUse):
-                calls = calls or _Calls(written)
-                block.id, block.name = calls.shown(block.id, block.name)
-                keys = written.keys.get(block.name)
-                if keys is not None:
-                    block.arguments = with_keys(block.arguments, keys)
-            elif isinstance(block, Image):
-                has_pictures = True
-        if has_pictures and not self._client.takes_pictures:
+        self._stream = None
+        kinds = set(map(type, answer.blocks))
+        if ToolUse in kinds:
+            self._show_calls(answer.blocks)
+        if Image in kinds and not self._client.takes_pictures:
             answer.lost = tuple(dict.fromkeys((*answer.lost, _PICTURE)))
             answer.blocks = [block for block in answer.blocks if not isinstance(block, Image)]
         for field in answer.lost:
@@ -192,6 +184,15 @@ class GenerationTranslator:
         if answer.lost and not any(map(_says, answer.blocks)):
             _check_media(answer.lost, answer.stop)
         return answer
+
+    def _show_calls(self, blocks: Sequence[AnswerBlock]) -> None:
+        written, calls = self._written, _Calls(self._written)
+        for block in blocks:
+            if isinstance(block, ToolUse):
+                block.id, block.name = calls.shown(block.id, block.name)
+                keys = written.keys.get(block.name)
+                if keys is not None:
+                    block.arguments = with_keys(block.arguments, keys)
 
 
 def _says(block: AnswerBlock) -> bool:
