@@ -61,6 +61,9 @@ class FakeClient(Http1Replies):
 
     will_close = True
     is_http_1_0 = False
+    protocol = "HTTP/1.1"
+    state = "answering"
+    n_streams = 1
 
     def __init__(self) -> None:
         self._transport, self._chunked, self.ends_at_close = None, False, False  # it is no connection of an ingress

@@ -27,6 +27,9 @@ class FakeClient(Http1Replies):
     is_http_1_0 = False
     is_write_paused = False
     will_close = True
+    protocol = "HTTP/1.1"
+    state = "answering"
+    n_streams = 1
     address = "192.0.2.7"
 
     def __init__(self) -> None:
