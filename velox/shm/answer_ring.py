@@ -34,7 +34,7 @@ from velox.shm.segment import CELL_BYTES, shared_memory
 __all__ = ["ANSWER_LAYOUT", "AnswerMemory", "AnswerRing", "Found", "ring_bytes"]
 
 # Another number whenever memory of before would be read wrongly: an upgrade then begins with a new ring.
-ANSWER_LAYOUT: Final = 1
+ANSWER_LAYOUT: Final = 2
 
 _HEAD_CELLS: Final = 8  # the first is the ring's head: bytes that were ever taken
 _ROW: Final = 8  # cells

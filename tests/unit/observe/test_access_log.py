@@ -184,7 +184,7 @@ def test_lines_stay_whole_when_a_pipe_fills_up(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     dropped = Dropped()
     log = AccessLog(writer, AccessRules("all"), dropped)
-    n = 2000
+    n = 1500
     for number in range(n):
         log.write(record(id=f"vx-{number}"))
     log.flush()

@@ -19,6 +19,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.outcomes import (
     SHED_REASONS,
     AttemptOutcome,
+    CacheResult,
     ConnectionEnd,
     Decision,
     DnsResult,
@@ -114,6 +115,9 @@ def count_everything(metrics: WorkerMetrics) -> None:
     for mirrored in Mirrored:
         metrics.count_mirror(mirrored)
     metrics.count_canary()
+    for said in CacheResult:
+        metrics.count_cache(said)
+    metrics.count_kept(1, 1)
     for client in ApiKind:
         for upstream in ApiKind:
             metrics.count_translation(client, upstream, 1)
