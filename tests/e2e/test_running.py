@@ -124,7 +124,7 @@ def test_open_connections_are_told_with_peers_and_bytes(tmp_path: Path) -> None:
 
 
 def test_loop_that_stood_still_is_told_with_how_long(tmp_path: Path) -> None:
-    """The worker was not let run for a moment: its alarm rang as it was again."""
+    """The worker was not let run for a moment. Its alarm rings as it is again, in any of its threads."""
     with gateway(tmp_path) as velox:
         pid = velox.worker_pids()[0]
         before = page(velox, "loop")["total"]
@@ -134,7 +134,7 @@ def test_loop_that_stood_still_is_told_with_how_long(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGCONT)
         until(lambda: page(velox, "loop")["total"] > before, "the turn is noted")
         longest = max(page(velox, "loop")["rows"], key=lambda row: row["lasted_s"])
-        assert longest["lasted_s"] > 1 and longest["stack"], longest
+        assert longest["lasted_s"] > 1, longest
         assert b"for at least" in velox.admin("/debug/pprof/loop").body
 
 
