@@ -133,7 +133,7 @@ def test_admin_table_of_bad_requests() -> None:
         (400, "GET", "/debug/pprof/profile?seconds=99999", WITH_TOKEN),
         (400, "GET", "/debug/pprof/profile?seconds=1&seconds=1", WITH_TOKEN),
         (400, "GET", "/debug/pprof/../", WITH_TOKEN),
-        (404, "GET", "/debug/pprof/heap", WITH_TOKEN),
+        (404, "GET", "/debug/pprof/threads", WITH_TOKEN),
         (404, "GET", "/debug/pprof/cmdline", WITH_TOKEN),
     ]
     with simulated(admin_listen="0.0.0.0:0", admin_token=TOKEN) as velox:

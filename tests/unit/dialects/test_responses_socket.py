@@ -162,7 +162,7 @@ def test_large_message_is_walked_through_once() -> None:
         if event == "c_call" and isinstance(decoder, msgspec.json.Decoder) and decoder.type not in small:
             walks.append(decoder.type)
 
-    small = (str, str | None, bool | None)  # of one field
+    small = (str, str | None, bool | None, msgspec.Raw)  # of one field, or of a slice of a long string
     message = _message(input="a" * (1 << 20), stream_id="lane", metadata={"a": [1]})
     before = sys.getprofile()
     sys.setprofile(seen)

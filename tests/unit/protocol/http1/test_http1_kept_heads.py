@@ -219,6 +219,7 @@ ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie"
 ONLY_PASS |= {b"content-location", b"operation-location", b"azure-asyncoperation", b"json-seq"}
 ONLY_PASS |= {b"x-goog-upload-url", b"x-goog-upload-control-url", b"x-goog-upload-command"}
 ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"no-cache"}
+ONLY_PASS |= {b"server-timing", b"first-byte"}  # a reply's, and one of its metrics
 # Of pages of elsewhere (cors.py looks in each request's own head), of coded bodies, of parts of forms; no names.
 ONLY_PASS |= {b"access-control-" + name for name in (b"allow-headers", b"allow-origin", b"allow-private-network")}
 ONLY_PASS |= {b"access-control-expose-headers", b"access-control-max-age", b"access-control-request-headers"}
