@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.raw_http import RawReply
 from tests.e2e.recording import JSON, Call, RecordingUpstream
 from tests.e2e.routed import routed
+from tests.e2e.test_reload import reload
 from tests.e2e.tools import covers
 from velox.ledger.record import Flag
 
@@ -163,6 +165,23 @@ def test_scope_is_whose_answers_are_shared(upstream: RecordingUpstream, scope: s
         for key in KEYS:
             assert told(ask(velox, key=key)) == "hit"
         assert len(upstream.calls) == n_calls
+
+
+def test_other_query_of_an_upstream_is_another_account(upstream: RecordingUpstream, tmp_path: Path) -> None:
+    """A tenant may stand there: after a reload that changes it, no answer of the one before is given."""
+    file = tmp_path / "velox.yaml"
+
+    def write(tenant: str) -> None:
+        origin = {"name": "up", "origin": upstream.upstream.url, "query": {"tenant": tenant}}
+        file.write_text(yaml.safe_dump({**config(upstream), "upstreams": [origin]}))
+
+    write("red")
+    with VeloxProcess({"VELOX_CONFIG": str(file), "VELOX_WORKERS": "1", "VELOX_RATE_LIMIT_RPM": "0"}) as velox:
+        assert [told(ask(velox)) for _ in range(2)] == ["stored", "hit"]
+        write("blue")
+        done = reload(velox)
+        assert done.returncode == 0, done.stderr
+        assert [told(ask(velox)) for _ in range(2)] == ["stored", "hit"]
 
 
 def test_what_is_never_kept(upstream: RecordingUpstream, model: Model) -> None:

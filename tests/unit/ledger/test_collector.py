@@ -268,13 +268,18 @@ def test_calls_by_time_and_by_key_are_found_by_an_index(tmp_path: Path, is_old: 
     assert all("started_us" in plan for plan in plans)
 
 
+def _body_of_names(*, prices: int) -> bytes:
+    """Return the record of a call all of whose names have number 1. prices: the number of theirs."""
+    return call_body(
+        process=1, number=2, attempt=1, endpoint=1, status=200, flags=0, started_us=3, first_byte_us=None,
+        duration_us=4, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=prices,
+    )  # fmt: skip
+
+
 def test_record_of_an_earlier_version_has_no_owners() -> None:
     """It waits in a ring when Velox is replaced by a newer one: zeros stand there."""
     names = NameParts({1: "text"})
-    body = call_body(
-        process=1, number=2, attempt=1, endpoint=1, status=200, flags=0, started_us=3, first_byte_us=None,
-        duration_us=4, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=1,
-    )  # fmt: skip
+    body = _body_of_names(prices=1)
     call = read_body(body, names)
     assert isinstance(call, Call)
     assert (call.team, call.user, call.tags, call.prices) == ("", "", (), "text")
@@ -284,10 +289,7 @@ def test_record_of_an_earlier_version_has_no_owners() -> None:
 def test_number_that_has_another_text_by_now_is_read_as_that() -> None:
     """Readers keep the newest text of a number, also for calls whose numbers were read before."""
     names = NameParts()
-    body = call_body(
-        process=1, number=2, attempt=1, endpoint=1, status=200, flags=0, started_us=3, first_byte_us=None,
-        duration_us=4, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=0,
-    )  # fmt: skip
+    body = _body_of_names(prices=0)
     models = []
     for text in ("", "old", "old", "new"):
         if text:
@@ -303,10 +305,7 @@ def test_number_that_has_another_text_by_now_is_read_as_that() -> None:
 def test_new_name_makes_a_reader_forget_nothing() -> None:
     """Stores know a kind by the object that it is: made anew for each name, the old ones would stay in memory."""
     names = NameParts({1: "text"})
-    body = call_body(
-        process=1, number=2, attempt=1, endpoint=1, status=200, flags=0, started_us=3, first_byte_us=None,
-        duration_us=4, names=number_bytes(1, 1, 1, 1, 1), reason=1, tokens=Tokens(1, 2), cost_nano=5, prices=0,
-    )  # fmt: skip
+    body = _body_of_names(prices=0)
     kinds = []
     for number in (2, 3):
         row = read_row(0, body, names, None)

@@ -11,17 +11,17 @@ from typing import Any, Final
 from velox.admin.reload_call import ReloadOutcome, ask_supervisor
 from velox.types import Address, Secret
 
-__all__ = ["call_upgrade"]
+__all__ = ["UPGRADE_TIMEOUT_S", "call_upgrade"]
 
 # The gateway answers when VELOX_UPGRADE_TIMEOUT is over, which this command may not know.
-_TIMEOUT_S: Final = 3700.0
+UPGRADE_TIMEOUT_S: Final = 3700.0
 # 409: there is one already.
 _LATER: Final = frozenset({409, 429, 503, 504})
 
 
 def call_upgrade(address: Address, token: Secret | None, cert: str | None = None) -> ReloadOutcome:
     """Ask, wait, and say what came of it. cert: file with the certificate that the listener shows; None: no TLS."""
-    return ask_supervisor(address, token, cert, "/upgrade", _TIMEOUT_S, _outcome, later=_LATER)
+    return ask_supervisor(address, token, cert, "/upgrade", UPGRADE_TIMEOUT_S, _outcome, later=_LATER)
 
 
 def _outcome(answer: dict[str, Any]) -> ReloadOutcome:

@@ -320,5 +320,5 @@ def _account_of(route: RouteParts) -> bytes:
         entry = member.entry
         keys = [key.digest.hex() for key in entry.keys]
         told.append(repr((entry.name, member.address, model, keys, entry.provider, entry.parameters, entry.apis)))
-        told.append(repr(entry.headers))
+        told.append(repr((entry.headers, entry.query)))
     return cache_key([each.encode("utf-8", "surrogatepass") for each in told])

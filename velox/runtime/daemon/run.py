@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from velox.admin.call import AdminCaller, AdminCallError
-from velox.admin.upgrades.call import call_upgrade
+from velox.admin.upgrades.call import UPGRADE_TIMEOUT_S, call_upgrade
 from velox.runtime.commands.figures import parse_figures
 from velox.runtime.daemon.logs import LogReader, Wanted, follow, last_lines, missing, shown
 from velox.runtime.daemon.places import Places, places_of
@@ -30,8 +30,6 @@ from velox.settings.loading import AdminPlace, admin_place
 __all__ = ["run_daemon_command"]
 
 _ASK_S: Final = 2.0
-# VELOX_UPGRADE_TIMEOUT may be as long as this.
-_UPGRADE_S: Final = 3700.0
 _OF_SERVE: Final = ("port", "host", "listen")
 
 Say: TypeAlias = Callable[[str], None]
@@ -104,7 +102,7 @@ def _restart(
         return 2
     if place.address is None or place.problems:
         try:
-            return upgrade_by_signal(places.pid_file, places.log_file, _UPGRADE_S, say, tell)
+            return upgrade_by_signal(places.pid_file, places.log_file, UPGRADE_TIMEOUT_S, say, tell)
         except (PidFileError, OSError) as exc:
             tell(str(exc))
             return 1
