@@ -9,7 +9,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -28,6 +32,11 @@ from tests.vendors.vendor import as_request
 # Deprecated, and still in the SDK.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ACCOUNTS = ("one", "two")
+NODE = Path(__file__).parent / "node"
+of_node = pytest.mark.skipif(
+    shutil.which("node") is None or not (NODE / "node_modules/openai").is_dir(),
+    reason="no Node with its SDKs: tests/install-tools.sh",
+)
 LINES = b"".join(
     json.dumps(
         {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-4.1"}}
@@ -214,3 +223,29 @@ def test_batch_of_messages(claude: anthropic.Anthropic) -> None:
     assert states == ["in_progress", "in_progress", "ended"]
     assert [each.custom_id for each in results] == ["a", "b"]
     assert all(each.result.type == "succeeded" and each.result.message.stop_reason for each in results)
+
+
+def helpers_of_node(name: str, address: str, key: str) -> Any:
+    """Run the helpers of an SDK for Node: see files.mjs."""
+    words = ["node", str(NODE / "files.mjs"), name, address, key]
+    env = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@of_node
+def test_helpers_of_openai_for_node(sdk: openai.OpenAI) -> None:
+    """Files that are waited for, a vector store that takes some, and runs of an assistant."""
+    found = helpers_of_node("openai", str(sdk.base_url).removesuffix("/v1/"), sdk.api_key)
+
+    assert found == {"content": "a", "states": ["processed", "completed", "completed", "completed"]}
+
+
+@of_node
+def test_helpers_of_anthropic_for_node(claude: anthropic.Anthropic) -> None:
+    """A file that a message names, and a batch whose results are read from the address that it tells."""
+    assert claude.api_key is not None
+    found = helpers_of_node("anthropic", str(claude.base_url), claude.api_key)
+
+    assert found == {"content": "a", "stop": "end_turn", "results": ["a", "b"], "gone": 404}
