@@ -37,6 +37,8 @@ def checked_text(body: bytes | bytearray) -> bytes:
 
     Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values.
     """
+    if len(body) <= SLICE_BYTES and body.isascii():
+        return bytes(body)
     if not is_ascii(body):
         fault = utf8_fault(body)
         if fault is not None:
@@ -54,7 +56,7 @@ def decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
 def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, path: str = "") -> _T:
     """Decode a request, or a raw field of it. path: of the field, "" for the whole body. Raises BadRequestError."""
     try:
-        return decode(decoder, body)
+        return decoder.decode(body) if len(body) <= SLICE_BYTES else decode_large(decoder, body)
     except msgspec.ValidationError as exc:
         message, _, place = str(exc).partition(_PLACE)
         param = path + place.removesuffix("`").replace("[...]", "")
@@ -68,14 +70,14 @@ def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw
 def decoded_reply(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
     """Decode an upstream's reply, or an event or a raw field of it. Raises BrokenReplyError."""
     try:
-        return decode(decoder, data)
+        return decoder.decode(data) if len(data) <= SLICE_BYTES else decode_large(decoder, data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BrokenReplyError(f"the upstream's reply can't be read: {exc}") from None
 
 
 def reply_text(data: bytes) -> bytes:
     """Return a reply, or an event of it, as UTF-8: a server that cuts a character shows a mark in its place."""
-    if utf8_fault(data) is None:
+    if (len(data) <= SLICE_BYTES and data.isascii()) or utf8_fault(data) is None:
         return data
     return concatenated(piece.decode("utf-8", "replace").encode() for piece in utf8_slices(data))
 

@@ -28,6 +28,7 @@ _BLANK_LETTERS: Final = b' "\\nrtfu029aAdD'
 _BLANKS: Final = " \n\r\t\f\u00a0"
 _LOOKED_AT: Final = 64
 _LONGEST_BLANK: Final = 64 * 1024
+_LONG: Final = SLICE_BYTES + len(EMPTY)
 
 
 def quoted(text: str) -> JsonText:
@@ -42,7 +43,7 @@ def quoted(text: str) -> JsonText:
 
 def decoded(text: JsonText) -> str:
     """Read a JSON string. Lone surrogates stay what they are. Raises ValueError if it is none."""
-    if len(text) - 2 > SLICE_BYTES and text[:1] == text[-1:] == _QUOTE:
+    if len(text) > _LONG and text[:1] == text[-1:] == _QUOTE:
         return "".join([decoded(b'"%b"' % piece) for piece in json_slices(text[1:-1])])
     try:
         found: object = orjson.loads(text)

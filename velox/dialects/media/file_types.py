@@ -88,6 +88,8 @@ EXTENSIONS: Final = MappingProxyType(
         ),
     }
 )
+# What nearly all pictures are.
+_PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 # How files begin. Of those that are archives more must be looked at.
 _SIGNATURES: Final = (
     (b"%PDF", PDF),
@@ -134,9 +136,11 @@ def typed(source: Media, name: str | None = None) -> Media:
 
 def pictured(source: Media, detail: str | None = None, cache: CacheMark | None = None) -> Image | Document:
     """Return what stands in the place of a picture: one, or a file where its type says so. type: by its bytes, too."""
+    if source.type in _PICTURES or source.kind is not MediaKind.DATA:
+        return Image(source, detail, cache)
     source = typed(source)
     kind = _bare(source.type)
-    if source.kind is not MediaKind.DATA or kind is None or kind.startswith("image/"):
+    if kind is None or kind.startswith("image/"):
         return Image(source, detail, cache)
     return Document(source, cache=cache)
 

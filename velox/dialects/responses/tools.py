@@ -106,6 +106,8 @@ class ClientTools:
 
     def origin(self, function: str) -> ToolOrigin:
         """Return what a function stands for that the model calls."""
+        if not self._origins:
+            return ToolOrigin(ToolKind.FUNCTION, function)
         origin = self._origins.get(function)
         if origin is None and function not in self._plain and (only := self._named.get(function)) is not None:
             origin = self._origins.get(only)  # models leave the namespace off

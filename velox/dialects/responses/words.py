@@ -242,6 +242,8 @@ COMPLETED: Final = b"completed"
 _NOT_KEPT: Final = b'"previous_response_id":null,"store":false,"metadata":{}'
 PICTURE_PREFIX: Final = "ig_"  # of the id of an item
 _NULL: Final = b"null"
+_TAIL: Final = b',%b,"service_tier":%b}'
+_USUAL_TAIL: Final = _TAIL % (_NOT_KEPT, _NULL)
 _INCOMPLETE: Final = {
     StopReason.LENGTH: b'{"reason":"max_output_tokens"}',
     StopReason.CONTEXT: b'{"reason":"max_output_tokens"}',
@@ -385,12 +387,10 @@ class ResponseObject:
         self.id: Final = answer_id(theirs, call)
         form = b'{"id":%b,"object":"response","created_at":%d,"model":%b,"background":false,'
         self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given, body)
-        self._keeper: Final = None if given.store is False else call.keeper
+        keeper, tier = call.keeper, given.service_tier
+        self._keeper: Final = None if given.store is False else keeper
         self._body: Final = body
-        self._tail: Final = b',%b,"service_tier":%b}' % (
-            _NOT_KEPT if call.keeper is None else _kept(call.keeper, given),
-            _NULL if given.service_tier is None else quoted(given.service_tier),
-        )
+        self._tail: Final = _USUAL_TAIL if keeper is None and tier is None else _tail(keeper, given)
 
     def __repr__(self) -> str:
         return f"<ResponseObject {self.id}>"
@@ -415,6 +415,12 @@ class ResponseObject:
     def _written(self, status: bytes, output: bytes, usage: bytes, details: bytes, error: bytes) -> bytes:
         form = b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"usage":%b%b'
         return form % (self._head, status, error, details, output, usage, self._tail)
+
+
+def _tail(keeper: AnswerKeeper | None, given: wire.RequestBody) -> bytes:
+    """Write how the answer ends: what is kept of it, and its tier."""
+    kept = _NOT_KEPT if keeper is None else _kept(keeper, given)
+    return _TAIL % (kept, _NULL if given.service_tier is None else quoted(given.service_tier))
 
 
 def _kept(keeper: AnswerKeeper, given: wire.RequestBody) -> bytes:

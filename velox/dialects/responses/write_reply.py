@@ -135,8 +135,8 @@ class ResponsesClient:
         return []
 
     def _id(self, prefix: str, items: list[bytes]) -> bytes:
-        """Return the id of the next item, as JSON."""
-        return quoted(f"{prefix}{self.call.id}{len(items)}")
+        """Return the id of the next item, as JSON: no letter of ours is escaped there."""
+        return f'"{prefix}{self.call.id}{len(items)}"'.encode("ascii")
 
     def _think(self, items: list[bytes], text: bytes, signature: Signature | None, *, is_redacted: bool) -> None:
         item_id = f"rs_{self.call.id}{len(items)}"

@@ -57,7 +57,7 @@ class DeltaShape:
         tail = data[self._begin + len(text) :]
         if not (tail == self._tail if self._end is None else self._is_padded(tail, self._end)):
             return None
-        return Delta(self._n, text) if reply_text(text) is text else None
+        return Delta(self._n, text) if text.isascii() or reply_text(text) is text else None
 
     def _is_padded(self, tail: bytes, end: bytes) -> bool:
         """Tell whether only the padding is another one."""

@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 
 from velox.dialects.canonical.model import JsonText, JsonValue
-from velox.dialects.json_text.decoding import decode
+from velox.dialects.json_text.large import decode_large
 from velox.dialects.json_text.surrogates import masked
 from velox.dialects.json_text.text import EMPTY, decoded, quoted
+from velox.protocol.slices import SLICE_BYTES
 
 __all__ = ["CUSTOM_SCHEMA", "custom_arguments", "custom_input", "read_arguments", "written_arguments"]
 
@@ -55,7 +56,10 @@ def written_arguments(arguments: JsonValue) -> JsonText:
 def _is_object(value: bytes) -> bool:
     """Tell whether JSON that begins as an object is one."""
     try:
-        decode(_ANY, value)
+        if len(value) <= SLICE_BYTES:
+            _ANY.decode(value)
+        else:
+            decode_large(_ANY, value)
     except (msgspec.DecodeError, RecursionError):
         half = masked(value)
         return half is not None and _is_object(half)

@@ -170,29 +170,36 @@ class GenerationTranslator:
     def _shown(self, answer: Answer) -> Answer:
         """Return an answer as the client knows its tools; note what it tells."""
         self._stream = None
-        kinds = set(map(type, answer.blocks))
+        kinds: list[type] = list(map(type, answer.blocks))
         if ToolUse in kinds:
-            self._show_calls(answer.blocks)
+            self._show_calls(answer.blocks, kinds)
         if Image in kinds and not self._client.takes_pictures:
             answer.lost = tuple(dict.fromkeys((*answer.lost, _PICTURE)))
             answer.blocks = [block for block in answer.blocks if not isinstance(block, Image)]
-        for field in answer.lost:
-            self._dropped.lose(field)
         if answer.stop.unknown is not None:
             self._dropped.lose(_STOP)
         self._usage, self._answered = answer.usage, answer.model
-        if answer.lost and not any(map(_says, answer.blocks)):
-            _check_media(answer.lost, answer.stop)
+        if answer.lost:
+            for field in answer.lost:
+                self._dropped.lose(field)
+            if not any(map(_says, answer.blocks)):
+                _check_media(answer.lost, answer.stop)
         return answer
 
-    def _show_calls(self, blocks: Sequence[AnswerBlock]) -> None:
-        written, calls = self._written, _Calls(self._written)
+    def _show_calls(self, blocks: Sequence[AnswerBlock], kinds: Sequence[type]) -> None:
+        """Show the calls as _Calls does, and their arguments. kinds: of the blocks."""
+        written = self._written
+        keys = written.keys
+        if not (keys or written.ids or written.names) and kinds.count(ToolUse) == 1:
+            block = blocks[kinds.index(ToolUse)]
+            if isinstance(block, ToolUse) and block.name:
+                return  # nearly all answers: there is nothing to tell it from, and nothing to restore
+        calls = _Calls(written)
         for block in blocks:
             if isinstance(block, ToolUse):
-                block.id, block.name = calls.shown(block.id, block.name)
-                keys = written.keys.get(block.name)
-                if keys is not None:
-                    block.arguments = with_keys(block.arguments, keys)
+                calls.show(block)
+                if keys and block.name in keys:
+                    block.arguments = with_keys(block.arguments, keys[block.name])
 
 
 def _says(block: AnswerBlock) -> bool:
@@ -209,25 +216,28 @@ def _check_media(lost: Sequence[str], stop: Stop) -> None:
 class _Calls:
     """The ids and names of an answer's calls, as the client knows them: each id once, and no name empty."""
 
-    __slots__ = ("_ids", "_written")
+    __slots__ = ("_given", "_ids", "_names")
 
     def __init__(self, written: Written) -> None:
-        self._written: Final = written
-        self._ids: Final[set[str]] = set()
+        self._ids: Final = written.ids
+        self._names: Final = written.names
+        self._given: Final[set[str]] = set()
 
-    def shown(self, call_id: str, name: str) -> tuple[str, str]:
-        """Return the id, "" where the writer is to make one, and the name. Raises BrokenReplyError: it has no name.
+    def show(self, call: ToolUse | Open) -> None:
+        """Change the id, "" where the writer is to make one, and the name. Raises BrokenReplyError: it has no name.
 
         Some servers give two calls one id; the next request of the client would be refused (Anthropic, OpenAI).
         """
-        if not name:
+        if not call.name:
             raise BrokenReplyError("a call of the upstream's answer names no tool")
-        written = self._written
-        if call_id in self._ids:
-            call_id = ""
-        else:
-            self._ids.add(call_id)
-        return written.ids.get(call_id, call_id), written.names.get(name, name)
+        if call.id in self._given:
+            call.id = ""
+        elif call.id:
+            self._given.add(call.id)
+            if self._ids:
+                call.id = self._ids.get(call.id, call.id)
+        if self._names:
+            call.name = self._names.get(call.name, call.name)
 
 
 class _GenerationStream:
@@ -320,7 +330,7 @@ class _GenerationStream:
             elif isinstance(event, Open):
                 self._has_said = self._has_said or event.kind not in _THOUGHTS
                 if event.kind is Kind.TOOL:
-                    event.id, event.name = self._calls.shown(event.id, event.name)
+                    self._calls.show(event)
             elif isinstance(event, Start):
                 self.model = event.model
             elif isinstance(event, Finish):
