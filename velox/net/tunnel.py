@@ -26,6 +26,7 @@ from velox.errors import Reason, VeloxError
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.body_budget import BodyBudget
 from velox.net.message_room import MessageRoom
+from velox.net.tls_unread import unread
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.net.upstream.read_pace import ReadPace
 from velox.policy.pace import PaceRules
@@ -338,6 +339,9 @@ class TunnelEnd(asyncio.BufferedProtocol):
         return not (self._is_tls or self._ended or self._tunnel.goodbye)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        data = b"" if self._transport is None or not self._is_tls else unread(self._transport)
+        if data:
+            self._received(data)
         self._transport = None
         self.let_go()
         self._tunnel.ends(self)

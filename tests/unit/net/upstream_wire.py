@@ -160,8 +160,10 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return len(self.waiting)
 
-    def get_extra_info(self, name: str) -> TcpSocket:
-        """Return what TCP tells of the connection."""
+    def get_extra_info(self, name: str) -> TcpSocket | None:
+        """Return what TCP tells of the connection, which is not TLS."""
+        if name == "ssl_object":
+            return None
         assert name == "socket", name
         n_sent = len(self.sent)
         return TcpSocket(n_sent, n_sent if self.n_received is None else self.n_received)

@@ -623,8 +623,8 @@ class ClientHttp2Connection(ClientConnection):
         self._set_due(now_s + ingress.timeouts.header_s)
         if refusal is not None:
             # Nothing of it was processed, says GOAWAY: the client may go elsewhere at once.
-            self._may_linger = ingress.limiter.may_linger
             self._end()
+            self._may_linger = ingress.limiter.may_linger
         elif ingress.draining:
             self._leave()
         self.flush_soon()
@@ -711,7 +711,8 @@ class ClientHttp2Connection(ClientConnection):
 
     def resume_writing(self) -> None:
         self.is_write_paused = False
-        self._write_due_s = 0.0
+        if self._state is not _State.LINGER:  # then the client has still to take what the kernel holds
+            self._write_due_s = 0.0
         self.ingress.paused.discard(self)
         transport = self._transport
         if transport is not None and not transport.is_closing() and not self._is_in_line:
@@ -871,7 +872,7 @@ class ClientHttp2Connection(ClientConnection):
         self._state = _State.LEAVING
         self._due_s = 0.0
         self.engine.goaway()
-        self._may_linger = bool(self._streams)
+        self._may_linger = bool(self._streams) or self._is_behind()
         self._is_over = not self._streams
         self.flush_soon()
 
@@ -881,8 +882,13 @@ class ClientHttp2Connection(ClientConnection):
             self._state = _State.LEAVING
             self.engine.goaway()
         self._due_s = 0.0
+        self._may_linger = self._may_linger or self._is_behind()
         self._is_over = True
         self.flush_soon()
+
+    def _is_behind(self) -> bool:
+        """Say whether the client has not taken all of its replies yet: what it still sends may not reset them."""
+        return self._transport is not None and unsent_bytes(self._transport) > 0
 
     def _close(self) -> None:
         """Close, now that all is said: our side first, then the client's (see LINGER_S)."""

@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 
 from velox.errors import Reason
 from velox.heads import Headers
+from velox.net.tls_unread import unread
 from velox.net.upstream.delivery import n_unacknowledged
 from velox.net.upstream.interface import (
     SLICE_BYTES,
@@ -269,6 +270,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        if self._is_tls and self._transport is not None:
+            self._take_unread(self._transport)
         sink, decoder = self._sink, self._decoder
         self._sink = None
         if self._transport is not None:
@@ -341,6 +344,17 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._fail(exc)
             return
         self._deliver(sink, decoder, had_head=had_head)
+
+    def _take_unread(self, transport: asyncio.Transport) -> None:
+        """Take what came before the end of the connection, and waited for a sink that was paused."""
+        sink, decoder = self._sink, self._decoder
+        data = b"" if sink is None else unread(transport)
+        if sink is not None and data:
+            self._take_no_more(ConnectionEnd.CLOSED)  # no exchange begins on it
+            if decoder is None:
+                self._take_first(sink, data)
+            else:
+                self._take(sink, decoder, data)
 
     def _deliver(self, sink: ReplySink, decoder: ResponseDecoder, *, had_head: bool) -> None:
         """Give the sink what the decoder has read."""

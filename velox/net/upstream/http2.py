@@ -16,6 +16,7 @@ from typing import Final, cast
 
 from velox.errors import Reason
 from velox.heads import NO_BODY_STATUSES, Header, ReplyHead
+from velox.net.tls_unread import unread
 from velox.net.upstream.delivery import n_unacknowledged
 from velox.net.upstream.interface import (
     SLICE_BYTES,
@@ -311,6 +312,12 @@ class Http2Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        if self._streams and self._transport is not None:
+            # What came before the end, and waited for its turn: _closed() delivers it.
+            data = unread(self._transport)
+            if data:
+                self._take_no_more(ConnectionEnd.LOST)
+                self._engine.receive(data)
         self._closed(ConnectionEnd.LOST if self._streams else ConnectionEnd.CLOSED)
 
     def pause_writing(self) -> None:
