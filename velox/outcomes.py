@@ -25,6 +25,7 @@ __all__ = [
     "Refusal",
     "Retry",
     "RetryDenied",
+    "SpanEnd",
     "StreamEnd",
     "TlsFailure",
     "TokenCount",
@@ -98,6 +99,16 @@ class LeaseResult(enum.IntEnum):
     REFUSED = 1  # not all that requests were waiting for
     RETURNED = 2
     FAILED = 3  # the whole question: Redis could not be asked
+
+
+class SpanEnd(enum.IntEnum):
+    """What became of spans of traces."""
+
+    SENT = 0
+    NO_ROOM = 1  # between a worker and the exporter
+    UNSENT = 2  # no answer of the collector, or none that was worth anything, until they were given up
+    REFUSED = 3  # by the collector
+    UNREAD = 4  # what a worker has noted can't be read
 
 
 class TokenCount(enum.IntEnum):

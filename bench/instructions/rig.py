@@ -174,6 +174,7 @@ class Rig:
             segment=segment,
             quotas=QuotaMemory(table_size(settings), segment.blocks),
             records=records,
+            spans=None,
             budgets=budget_memory(settings, segment.blocks) if settings.budgets else None,
             upstreams=table,
             series=series_table(segment.blocks),

@@ -162,6 +162,9 @@ RUN_BY = {
         MOVING_SCRIPTS
     ),
     "VELOX_LEDGER=/var/lib/velox velox serve": LEDGER,
+    "OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318 OTEL_SERVICE_NAME=gateway velox serve": (
+        "tests/e2e/test_traces.py::test_stream_that_failed_over_has_a_span_for_each_attempt"
+    ),
     "VELOX_LEDGER=/var/lib/velox VELOX_LEDGER_RINGS=/dev/shm/velox velox serve": (
         "tests/e2e/test_frozen_disk.py::test_requests_are_served_while_the_disk_hangs"
     ),

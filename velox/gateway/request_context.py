@@ -7,7 +7,7 @@ at an upstream (group.py).
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.plan import RequestPlan
@@ -20,6 +20,9 @@ from velox.net.application import Client
 from velox.observe.metrics import CallKind
 from velox.outcomes import CacheResult
 from velox.types import BodyFields
+
+if TYPE_CHECKING:  # gateways that trace nothing have none
+    from velox.observe.traces.record import SpanIds
 
 __all__ = ["RequestContext"]
 
@@ -96,6 +99,10 @@ class RequestContext:
     def attempt_fields(self) -> AttemptFields:
         """Return the fields of a reply that tell of the attempts so far."""
         return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
+
+    def span_ids(self) -> SpanIds | None:
+        """Return its ids in its trace; None: it has noted none."""
+        return None
 
     def error_fields(self) -> Headers:
         """Return the fields of an error of Velox's own that tell of the request."""

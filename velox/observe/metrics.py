@@ -235,6 +235,10 @@ class WorkerMetrics:
         """Count log lines that were dropped."""
         self._add(self._slab + _CELL * series.LOG_DROPPED.first, n)
 
+    def count_spans(self, end: outcomes.SpanEnd, n: int) -> None:
+        """Count spans of traces, when it is known what became of them."""
+        self._add(self._slab + _CELL * (series.TRACE_SPANS.first + end), n)
+
     def count_retry(self, cause: outcomes.Retry) -> None:
         """Count one further attempt at a request."""
         self._add(self._slab + _CELL * (series.RETRIES.first + cause), 1)

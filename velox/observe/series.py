@@ -130,6 +130,9 @@ TOKENS: Final = _layout.counter(
 )
 WARM_FAILURES: Final = _layout.counter("velox_upstream_warm_failures", "Connection warm-ups that failed.")
 LOG_DROPPED: Final = _layout.counter("velox_log_dropped", "Log lines dropped.")
+TRACE_SPANS: Final = _layout.counter(
+    "velox_trace_spans", "Spans of traces, by what became of them.", _label("result", outcomes.SpanEnd)
+)
 RETRIES: Final = _layout.counter(
     "velox_retries", "Retries, by how the attempt before failed.", _label("cause", outcomes.Retry)
 )

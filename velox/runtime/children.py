@@ -32,6 +32,7 @@ from velox.admin.running.pages import Ask, RunningPages
 from velox.admin.upgrades.page import UpgradeAnswers, UpgradePage
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
+from velox.policy.routes.proxies import EnvironmentProxies
 from velox.profiling.workers import Workers
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases.lease_client import LeasePipes
@@ -43,20 +44,33 @@ from velox.runtime.processes.watchdog import ADMIN_STUCK_AFTER_S, LEASE_MANAGER_
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.settings.machine import has_own_cores
+from velox.settings.telemetry import TraceSettings
 from velox.shm.budget_table import BudgetMemory
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.series_table import SeriesTable
+from velox.shm.span_ring import span_rings
 from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
 from velox.types import Address
 
-__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "reader", "worker"]
+__all__ = [
+    "AdminProcess",
+    "ExporterProcess",
+    "LeaseProcess",
+    "LedgerProcess",
+    "SimulatorProcess",
+    "admin",
+    "reader",
+    "worker",
+]
 
 # A ledger's process that lived this long was fast enough at its start, and at what is done once an hour.
 _WELL_AFTER_S: Final = 7200.0
 _MOST_STUCK_AFTER_S: Final = 3600.0
+# Some thousands of requests on their way to the exporter of traces, of each worker; untouched pages take no memory.
+_SPAN_BYTES: Final = 2**20
 
 
 class AdminProcess(Child):
@@ -158,6 +172,59 @@ class LedgerProcess(Child):
         self._stuck_after_s = longer_s if self.aborted and not was_well else LEDGER_STUCK_AFTER_S
         self._status.ledger_pid = self._status.ledger_heartbeat_ns = 0
         self._status.ledger_restarts += 1
+        super().ended(ended, is_expected=is_expected)
+
+
+class ExporterProcess(Child):
+    """The process that exports traces. rings: one for each block, in which workers put what they note."""
+
+    def __init__(
+        self,
+        settings: TraceSettings,
+        proxies: EnvironmentProxies,
+        segment: Segment,
+        logger: logging.Logger,
+    ) -> None:
+        super().__init__("the exporter of traces", logger, is_needed_last=True)
+        self._settings: Final = settings
+        self._proxies: Final = proxies
+        self._status: Final = GatewayStatus(segment)
+        self._metrics: Final = WorkerMetrics(segment.other_metrics())
+        self.rings: Final = span_rings(segment.blocks, _SPAN_BYTES)
+
+    @classmethod
+    def of(cls, settings: Settings, segment: Segment, logger: logging.Logger) -> Self | None:
+        """Return that of a gateway; None: it traces nothing."""
+        return None if settings.traces is None else cls(settings.traces, settings.proxies, segment, logger)
+
+    def run(self, listeners: Listeners) -> int:
+        """Export."""
+        # One that comes while the modules are loaded must not end it before it has sent what waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        listeners.close_all()
+        # Here, not above: no other process needs it.
+        from velox.runtime.traces.exporter import run_exporter
+
+        return run_exporter(
+            self._settings, self._proxies, self.rings, self._metrics, self._beat, operations_logger(sys.stderr)
+        )
+
+    def _beat(self) -> None:
+        self._status.exporter_heartbeat_ns = time.monotonic_ns()
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """See Child."""
+        return self._status.exporter_heartbeat_ns
+
+    @property
+    def stuck_after_s(self) -> float:
+        """See Child."""
+        return LEASE_MANAGER_STUCK_AFTER_S if self.heartbeat_ns else math.inf
+
+    def ended(self, ended: Ended, *, is_expected: bool) -> None:
+        """See Child."""
+        self._status.exporter_heartbeat_ns = 0
         super().ended(ended, is_expected=is_expected)
 
 

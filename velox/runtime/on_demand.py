@@ -106,6 +106,8 @@ def _modules(settings: Settings) -> Iterable[str]:
     if shares_objects(settings):
         yield "velox.runtime.shared.objects"
         yield f"velox.runtime.shared.objects_{'postgres' if settings.redis_url is None else 'redis'}"
+    if settings.traces is not None:
+        yield from (*_HTTPX, "velox.gateway.request.traced_exchange", "velox.runtime.traces.exporter")
     if settings.ledger is not None:
         yield from _LEDGER
         if settings.ledger_database is None:

@@ -42,7 +42,7 @@ from velox.runtime import children
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch
 from velox.runtime.capacity import open_files_limit, raise_open_files, shortages
-from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
+from velox.runtime.children import AdminProcess, ExporterProcess, LeaseProcess, LedgerProcess, SimulatorProcess
 from velox.runtime.kept_tables import answer_table, budget_table, cache_table, quota_table
 from velox.runtime.keys.credentials import Certificates, KeyWatch
 from velox.runtime.ledger.budget_backfill import BudgetBackfill, KeyChanges
@@ -302,6 +302,7 @@ class Supervisor:
         handed = _no_lock if predecessor is None else predecessor.lock
         self._ledger: Final = LedgerProcess.of(settings, self._segment, self._budgets, logger, handed)
         folder = None if self._ledger is None else self._ledger.folder
+        self._exporter: Final = ExporterProcess.of(settings, self._segment, logger)
         self._objects: Final = object_memory(settings, blocks, folder, self._memories, logger)
         self._backfill: Final = BudgetBackfill.of(settings, self._budgets, folder, logger, self._start_budget_reader)
         self._sim: Final = None if simulate is None else SimulatorProcess(simulate, logger)
@@ -373,6 +374,8 @@ class Supervisor:
         if self._predecessor is None:
             self._start_admin()
             self._start_single()
+        if self._exporter is not None:  # each version has one of its own
+            self._children.keep(self._exporter, time.monotonic())
         for slot in self._slots:
             self._start_worker(slot, slot.serving)
         with selectors.DefaultSelector() as selector:
@@ -646,6 +649,7 @@ class Supervisor:
             cache=self._cache,
             leases=None if self._leases is None else self._leases.pipes,
             records=None if self._ledger is None else self._ledger.folder[process.block],
+            spans=None if self._exporter is None else self._exporter.rings[process.block],
             budgets=self._budgets,
             keys=self._keys,
             configuration=self._reload.snapshot,

@@ -31,7 +31,7 @@ from velox.gateway.answers.answers import Answers
 from velox.gateway.auth import Authenticator
 from velox.gateway.cluster.models import Describe, ModelsPage
 from velox.gateway.front.cors import CrossOrigin
-from velox.gateway.front.intake import Gateway
+from velox.gateway.front.intake import Gateway, MakeExchange
 from velox.gateway.limits.budgets import BudgetGate
 from velox.gateway.limits.calls import CallLog
 from velox.gateway.limits.lease_wait import LeaseWait
@@ -60,7 +60,7 @@ from velox.observe.handshake_log import HandshakeLog
 from velox.observe.log_output import open_log, own_descriptor
 from velox.observe.metrics import CallSeries, WorkerMetrics
 from velox.observe.oplog import operations_logger
-from velox.outcomes import KeyHolder
+from velox.outcomes import KeyHolder, SpanEnd
 from velox.policy.limits.estimate import Estimator
 from velox.policy.proxies import TrustedProxies
 from velox.policy.queue.fair_queue import FairQueue
@@ -101,6 +101,7 @@ from velox.shm.quotas import QuotaTable
 from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.series_table import SeriesBlock, SeriesTable
+from velox.shm.span_ring import SpanRing
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 from velox.types import Timing
@@ -108,6 +109,7 @@ from velox.types import Timing
 if TYPE_CHECKING:  # loads a dialect or a library, which most gateways don't need
     from velox.gateway.answers.kept_answers import KeptAnswers
     from velox.gateway.cache.response_cache import ResponseCache
+    from velox.gateway.tracing import Tracer
     from velox.runtime.shared.answers import AnswerSharing
     from velox.runtime.shared.objects import ObjectSharing
     from velox.runtime.shared.postgres_pool import PostgresPool
@@ -134,6 +136,7 @@ def gateway_parts(
     records: RecordRing | None = None,
     budgets: BudgetTable | None = None,
     series: CallSeries | None = None,
+    tracer: Tracer | None = None,
     log: AccessLog,
     logger: logging.Logger,
 ) -> Parts:
@@ -145,7 +148,13 @@ def gateway_parts(
     """
     if series is None:
         series = call_series_of(settings, series_table(1).block(0))
-    recorder = Recorder(metrics, log, logger, secrets.token_hex(4), series, TrustedProxies(settings.trusted_proxies))
+    prefix, trusted = secrets.token_hex(4), TrustedProxies(settings.trusted_proxies)
+    if tracer is None:
+        recorder = Recorder(metrics, log, logger, prefix, series, trusted)
+    else:
+        from velox.gateway.tracing import TracingRecorder  # few gateways trace
+
+        recorder = TracingRecorder(metrics, log, logger, prefix, series, trusted, tracer=tracer)
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
         auth=auth,
@@ -360,6 +369,7 @@ class WorkerContext:
     cache: AnswerMemory | None
     leases: LeasePipes | None
     records: RecordRing | None
+    spans: SpanRing | None
     budgets: BudgetMemory | None
     keys: KeyWatch
     configuration: ConfigSnapshot
@@ -411,6 +421,7 @@ class Worker:
         self._series: Final = call_series_of(settings, context.series.block(context.block))
         self._upstream_manager: Final = self._make_upstream_manager()
         self._health_checks: Final = health_checks_of(settings.workers, self._logger, loop)
+        self._tracer: Final = self._make_tracer()
         self._gateway: Final = self._make_gateway()
         self._keys: Final = KeyFollower(
             LogReader(context.keys.log, context.keys.log.end),
@@ -512,11 +523,32 @@ class Worker:
             records=context.records,
             budgets=budgets,
             series=self._series,
+            tracer=self._tracer,
             log=self._log,
             logger=self._logger,
         )
         queue, routing = queue_of(self._settings, context.slot), self._upstream_manager.routing
-        return Gateway(parts, queue, routing, self._loop, share_s=context.share_s)
+        return Gateway(parts, queue, routing, self._loop, share_s=context.share_s, traced=self._traced())
+
+    def _make_tracer(self) -> Tracer | None:
+        """Return what notes traces; None: nothing is traced."""
+        found, spans = self._settings.traces, self._context.spans
+        if found is None or spans is None:
+            return None
+        from velox.gateway.tracing import Tracer  # few gateways trace
+        from velox.observe.traces.sampling import Sampler, TailRules
+
+        tail = TailRules(self._settings.traces_errors, round(self._settings.traces_slow_s * 1e9))
+        dropped = partial(self._metrics.count_spans, SpanEnd.NO_ROOM)
+        return Tracer(Sampler(found.sampler, found.ratio), tail, spans.put, dropped)
+
+    def _traced(self) -> MakeExchange | None:
+        """Return what makes exchanges that are traced; None: none is."""
+        if self._tracer is None:
+            return None
+        from velox.gateway.request.traced_exchange import TracedExchange
+
+        return partial(TracedExchange, tracer=self._tracer)
 
     def _make_objects(self) -> ObjectTable:
         table = ObjectTable(self._context.objects, self._context.block)

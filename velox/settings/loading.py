@@ -23,6 +23,7 @@ from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing.proxies import environment_proxies
 from velox.settings.routing.routing import NESTED, add_routing
 from velox.settings.routing.sdk_variables import OwnPlaces, base_url, ca_bundle
+from velox.settings.telemetry import environment_traces
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.yaml.file import read_file
 from velox.settings.yaml.tree import Entry, Tree
@@ -131,6 +132,8 @@ def load(
     problems += reading.conflicts_with_upstreams()
     values["empty_variables"] = reading.empty_variables()
     values["proxies"], useless = environment_proxies(environ)
+    values["traces"], wrong = environment_traces(environ)
+    problems += wrong
     values["unused_variables"] += tuple(unused_variables(environ, values, reading.given, useless))
     if problems:
         raise SettingsError([reading.placed(problem) for problem in problems])

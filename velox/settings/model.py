@@ -18,6 +18,7 @@ from velox.settings import parse
 from velox.settings.callers.budgets import parse_budget_list, parse_budgets, parse_scopes
 from velox.settings.callers.keys import parse_entries, parse_items
 from velox.settings.callers.limits import parse_limits, parse_list
+from velox.settings.telemetry import TraceSettings
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, live_setting, setting, variables_of
 from velox.settings.yaml.tree import NO_END, FileEnd
 from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketOwner
@@ -620,6 +621,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     auth: Literal["keys", "none"] = setting("keys", "`none` lets every client in without a key, beyond loopback too")
 
     # -- Everything else --
+    traces_errors: bool = setting(
+        "off", "[traces](docs/traces.md) of requests that failed are exported, though the sampler would leave them out"
+    )
+    traces_slow_s: float = setting("0s", "so are those that took so long; 0: none", parse.OPTIONAL_TIMEOUT)
     metric_models: int = setting(
         "200",
         "models that have a name of their own in the [metrics](docs/metrics.md#models): of the configuration, or of the"
@@ -690,6 +695,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unused_variables: tuple[str, ...] = ()
     # What HTTPS_PROXY and the like say (routing/proxies.py).
     proxies: EnvironmentProxies = NO_PROXIES
+    # What OTEL_EXPORTER_OTLP_ENDPOINT and the like say (telemetry.py); None: nothing is traced.
+    traces: TraceSettings | None = None
     # Variables of providers that are set, and of no use (routing/found.py).
     unusable_variables: tuple[str, ...] = ()
     # Variables that are set to nothing, as they are called where they stand, each with the default that is used.

@@ -165,6 +165,8 @@ class GatewayStatus:
     ledger_restarts = _Cell(25, int)
     # True once the next version is the gateway: workers accept no more, and end what they have begun.
     is_handed_over = _Cell(26, bool)
+    # Of the exporter of traces: monotonic time of its last sign of life.
+    exporter_heartbeat_ns = _Cell(30, int)
     # How many upgrades the admin listener was asked for. Written by the admin process.
     upgrades_asked = _Cell(27, int)
     # True while the ledger's process can't store records. It writes this.

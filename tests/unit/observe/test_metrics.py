@@ -31,6 +31,7 @@ from velox.outcomes import (
     Phase,
     Retry,
     RetryDenied,
+    SpanEnd,
     StreamEnd,
     TlsFailure,
     Unit,
@@ -92,6 +93,8 @@ def count_everything(metrics: WorkerMetrics) -> None:
     metrics.loop_lag.observe(1)
     metrics.count_warm_failure()
     metrics.count_log_dropped(1)
+    for end_of_span in SpanEnd:
+        metrics.count_spans(end_of_span, 1)
     for retry in Retry:
         metrics.count_retry(retry)
     for denied in RetryDenied:

@@ -138,7 +138,7 @@ OF_NO_VARIABLE = (
         "unused_variables",
         "empty_variables",
     ),
-    *("own_prices", "prices_version", "proxies"),
+    *("own_prices", "prices_version", "proxies", "traces"),
 )
 
 

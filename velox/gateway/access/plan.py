@@ -70,7 +70,7 @@ class RequestPlan:
     an upload, to where it goes on; None: of no upload that has begun. reads_addresses: its reply may hold addresses of
     the upstream's, also in JSON. has_addresses: it may hold any, or its body may. is_coded: its body came compressed.
     is_probe: it only asks whether somebody is there. timing: what its reply tells of the time that it took. is_unusual:
-    it is coded, a probe, or its time is told.
+    it is coded, a probe, its time is told, or it is traced.
     """
 
     caller: Caller
@@ -115,10 +115,12 @@ def plan_of(
     passes: AddressPass | None = None,
     is_probe: bool = False,
     timing: TimingRule = ANY_TIMING,
+    is_traced: bool = False,
 ) -> RequestPlan:
     """Read a head. Raises VeloxError: BAD_REQUEST as client_terms() does, FORBIDDEN as Access.guard() does.
 
     asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself. timing: of the gateway.
+    is_traced: so are all requests of this gateway.
     """
     path = endpoints.facts(head.path)
     terms = client_terms(head.headers)
@@ -164,7 +166,7 @@ def plan_of(
         is_post and path.names_lines,
         is_probe,
         tells_time,
-        is_coded or is_probe or tells_time > Timing.NOTHING,
+        is_traced or is_coded or is_probe or tells_time > Timing.NOTHING,
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access.endpoints import dialect_of, has_content
@@ -35,7 +36,7 @@ from velox.policy.queue.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.heads.target import SERVER
 from velox.types import ANYONE, Caller, Dialect, Endpoint, KeyUpdate
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "MakeExchange"]
 
 _NS_PER_S: Final = 1_000_000_000
 _KEPT_PLANS: Final = 4096
@@ -47,6 +48,11 @@ _LONG_BYTES: Final = 64 * 1024
 _LOOKS_PER_TURN: Final = 32
 
 
+MakeExchange: TypeAlias = Callable[
+    [ExchangeOwner, Client, RequestHead, "bytes | bytearray | None", RequestPlan], Exchange
+]
+
+
 class Gateway(ExchangeOwner):
     """All exchanges of one worker; the application behind its connections."""
 
@@ -55,7 +61,7 @@ class Gateway(ExchangeOwner):
     __slots__ = (
         *("_active", "_coded", "_drain_queued", "_late_timer", "_latest", "_looks", "_max_inflight", "_n_asleep"),
         *("_n_passed", "_plans", "_probes", "_refuses", "_shapes", "_share_ns", "_sockets", "_swept_s"),
-        *("_timed_below_s", "_turn_ns", "_turn_s"),
+        *("_timed_below_s", "_traced", "_turn_ns", "_turn_s"),
     )
 
     def __init__(
@@ -66,12 +72,14 @@ class Gateway(ExchangeOwner):
         loop: asyncio.AbstractEventLoop,
         *,
         share_s: float = TURN_S,
+        traced: MakeExchange | None = None,
     ) -> None:
         """routing: may be replaced by another one at any time; what has begun keeps the one that it has.
 
-        share_s: of each turn of the loop, for work on bodies.
+        share_s: of each turn of the loop, for work on bodies. traced: makes an exchange that is; None: none is.
         """
         self.parts = parts
+        self._traced: Final[MakeExchange | None] = traced
         self.queue = queue
         self.routing = routing
         parts.access.keeps_places = routing.has_places
@@ -175,6 +183,7 @@ class Gateway(ExchangeOwner):
                 passes=parts.auth.passes,
                 is_probe=self._probes.answers(head),
                 timing=parts.timing,
+                is_traced=self._traced is not None,
             )
             if shape.is_shared:
                 self._keep(key, plan)
@@ -291,6 +300,8 @@ class Gateway(ExchangeOwner):
         """Return the exchange of a plan that is unusual."""
         if head.shape.offer is not None:
             return TunnelExchange(self, client, head, body, plan)
+        if self._traced is not None:
+            return self._traced(self, client, head, body, plan)
         if plan.timing:
             return TimedExchange(self, client, head, body, plan)
         return Exchange(self, client, head, body, plan)

@@ -107,6 +107,8 @@ class TimedExchange(Exchange):
         return attempt
 
     def _make_reply(self) -> Reply:
+        if not self.plan.timing:  # it is timed for another reason
+            return super()._make_reply()
         others = self._filters
         timing = TimingFilter(self._moments, to_end=self.plan.timing is Timing.STREAM)
         self._filters = placed(others, timing)
@@ -155,6 +157,8 @@ class TimedExchange(Exchange):
 
     def error_fields(self) -> Headers:
         """As an exchange does, and what took how long up to the error."""
+        if not self.plan.timing:
+            return super().error_fields()
         return [*super().error_fields(), self._moments.field(time.monotonic_ns(), is_reply=False)]
 
 

@@ -1,0 +1,166 @@
+"""Spans of requests reach a collector, and no collector costs a request anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.otlp_collector import Collector, attributes_of
+from tests.e2e.raw_http import RawReply
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import JSON, SSE, RecordingUpstream
+from tests.e2e.routed import named, routed
+from tests.e2e.watching import until
+from tests.e2e.websocket_upstreams import WebSocketUpstream, connect
+
+PARENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=1"}
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as running:
+        yield running
+
+
+def tracing(collector: Collector, **more: str) -> dict[str, str]:
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100", **more}
+
+
+def post(velox: VeloxProcess, headers: dict[str, str] | None = None, *, target: str = "", **more: object) -> RawReply:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, **more}
+    return velox.request("POST", f"/v1/chat/completions{target}", json.dumps(body).encode(), headers or {})
+
+
+async def busy(call: Call) -> None:
+    await call.reply(503, JSON, b"{}")
+
+
+def test_stream_that_failed_over_has_a_span_for_each_attempt(collector: Collector) -> None:
+    """Both below that of the exchange, which is below the client's; each upstream hears of its own."""
+    with RecordingUpstream() as failing, failing.playing(busy), named("two") as sims:
+        upstreams = [{"name": "one", "origin": failing.upstream.url}, sims["two"]]
+        routes = [{"name": "all", "to": ["one"], "fallback": ["two"]}]
+        with routed(
+            {"upstreams": upstreams, "routes": routes}, **tracing(collector, OTEL_SERVICE_NAME="gateway")
+        ) as velox:
+            reply = post(velox, PARENT, stream=True, stream_options={"include_usage": True})
+            assert reply.status == 200 and reply.body.endswith(b"data: [DONE]\n\n")
+            exchange, one, two = collector.wait(lambda spans: len(spans) == 3)
+        went_up = failing.calls[0].header("traceparent")
+
+    assert {span.trace_id.hex() for span in (exchange, one, two)} == {PARENT["traceparent"][3:35]}
+    assert exchange.parent_span_id.hex() == PARENT["traceparent"][36:52] and exchange.trace_state == "a=1"
+    assert {one.parent_span_id, two.parent_span_id} == {exchange.span_id}
+    assert (exchange.kind, one.kind, two.kind) == (2, 3, 3)
+    assert exchange.start_time_unix_nano <= one.start_time_unix_nano <= one.end_time_unix_nano
+    assert one.end_time_unix_nano <= two.start_time_unix_nano < two.end_time_unix_nano <= exchange.end_time_unix_nano
+    assert went_up == f"00-{one.trace_id.hex()}-{one.span_id.hex()}-01"
+    failed, answered, whole = attributes_of(one), attributes_of(two), attributes_of(exchange)
+    assert (failed["error.type"], failed["velox.upstream"], one.status.code) == ("503", "one", 2)
+    assert answered["gen_ai.operation.name"] == "chat" and answered["gen_ai.request.model"] == "m"
+    assert answered["gen_ai.usage.output_tokens"] == 3 and answered["http.request.resend_count"] == 1
+    assert (whole["velox.tried"], whole["http.response.status_code"], exchange.status.code) == ("one=503", 200, 0)
+    assert whole["velox.request.id"] == reply.header("x-velox-request-id")
+    (resource,) = {attributes_of(each.resource)["service.name"] for each in collector.requests[0][1].resource_spans}
+    assert resource == "gateway"
+
+
+def test_bad_parent_begins_a_new_trace(collector: Collector) -> None:
+    with named("one") as sims, routed({"upstreams": [sims["one"]]}, **tracing(collector)) as velox:
+        post(velox, {"traceparent": PARENT["traceparent"].upper(), "tracestate": "a=1"})
+        exchange = collector.wait(lambda spans: len(spans) == 2)[0]
+    assert exchange.trace_id.hex() != PARENT["traceparent"][3:35]
+    assert (exchange.parent_span_id, exchange.trace_state) == (b"", "")
+
+
+def test_content_is_in_no_span(collector: Collector) -> None:
+    """Neither a prompt nor an answer nor a query, of what ended well and of what failed; tokens are."""
+    with RecordingUpstream() as upstream:
+        file = {"upstreams": [{"name": "one", "origin": upstream.upstream.url}]}
+        with routed(file, **tracing(collector)) as velox:
+            said = {"messages": [{"role": "user", "content": "SECRET"}], "tools": [], "user": "SECRET"}
+            for script, status in ((speaking, 200), (failing, 422)):
+                with upstream.playing(script):
+                    for stream in (True, False):
+                        reply = post(velox, {"x-own": "SECRET"}, target="?q=SECRET", stream=stream, **said)
+                        assert reply.status == status and b"SECRET" in reply.body
+                    asked = json.loads(upstream.calls[0].body)
+                    assert asked["stream_options"] == {"include_usage": True}
+                    assert upstream.calls[0].header("accept-encoding") in (None, "identity")
+            spans = collector.wait(lambda spans: len(spans) == 8)
+    assert b"SECRET" not in b"".join(request.SerializeToString() for _, request in collector.requests)
+    used = [attributes_of(span).get("gen_ai.usage.output_tokens") for span in spans if span.kind == 3]
+    assert used == [7, 7, None, None]
+
+
+async def speaking(call: Call) -> None:
+    said, usage = {"content": "SECRET"}, {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+    if json.loads(call.body)["stream"]:
+        events = ({"choices": [{"index": 0, "delta": said}]}, {"choices": [], "usage": usage})
+        body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        await call.reply(200, SSE, body.encode())
+    else:
+        await call.reply(200, JSON, json.dumps({"choices": [{"message": said}], "usage": usage}).encode())
+
+
+async def failing(call: Call) -> None:
+    await call.reply(422, JSON, b'{"error": {"message": "SECRET"}}')
+
+
+def test_websocket_has_the_span_of_its_exchange(collector: Collector) -> None:
+    """None of an attempt; what the client says of its trace goes up as it came."""
+    with WebSocketUpstream() as upstream, VeloxProcess({**upstream.env(), **tracing(collector)}) as velox:
+        with connect(velox, headers=PARENT) as ws:
+            ws.send("SECRET")
+            assert ws.recv() == "SECRET"
+        went_up = upstream.wait_session().request.headers
+        (span,) = collector.wait(lambda spans: len(spans) > 0)  # those of one request come together
+    assert went_up["traceparent"] == PARENT["traceparent"] and went_up["tracestate"] == PARENT["tracestate"]
+    found = attributes_of(span)
+    assert span.parent_span_id.hex() == PARENT["traceparent"][36:52] and span.kind == 2
+    assert found["velox.websocket"] is True and "SECRET" not in str(span)
+
+
+def test_sampler_and_tail_decide_what_is_exported(collector: Collector) -> None:
+    """Nothing of what ended well; what failed, though the sampler does not want it."""
+    more = {"OTEL_TRACES_SAMPLER": "always_off", "VELOX_TRACES_ERRORS": "on"}
+    with named("one") as sims, routed({"upstreams": [sims["one"]]}, **tracing(collector, **more)) as velox:
+        assert post(velox).status == 200
+        assert post(velox, {"x-velox-timing": "never"}).status == 400
+        (span,) = collector.wait(lambda spans: len(spans) > 0)
+    assert attributes_of(span)["error.type"] == "bad_request"
+
+
+@pytest.mark.parametrize("status", [None, 500, 503, 400])
+def test_collector_that_takes_nothing_costs_no_request_anything(collector: Collector, status: int | None) -> None:
+    collector.status = status
+    with named("one") as sims, routed({"upstreams": [sims["one"]]}, **tracing(collector)) as velox:
+        assert [post(velox).status for _ in range(20)] == [200] * 20
+        until(lambda: collector.n_asked > 0, "a question for the collector")
+        assert post(velox).status == 200
+
+
+def test_exporter_that_is_killed_is_replaced(collector: Collector) -> None:
+    """What waits while the collector can't be asked is exported by the next one."""
+    collector.status = 503
+    with named("one") as sims, routed({"upstreams": [sims["one"]]}, **tracing(collector)) as velox:
+        post(velox)
+        until(lambda: collector.n_asked > 0, "a question for the collector")
+        for _ in range(5):
+            post(velox)
+        os.kill(exporter_of(velox), signal.SIGKILL)
+        collector.status = 200
+        assert len(collector.wait(lambda spans: len(spans) >= 10)) == 10
+
+
+def exporter_of(velox: VeloxProcess) -> int:
+    """Return the process id of the exporter."""
+    children = Path(f"/proc/{velox.pid}/task/{velox.pid}/children").read_text().split()
+    (pid,) = [int(pid) for pid in children if b"exporter" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return pid

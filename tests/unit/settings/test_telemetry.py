@@ -1,0 +1,66 @@
+"""OpenTelemetry's variables, as its SDKs read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from velox.settings.telemetry import environment_traces
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {**ENDPOINT, "OTEL_SDK_DISABLED": "True"},
+        {**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"},
+        {"OTEL_SERVICE_NAME": "x"},
+    ],
+)
+def test_nothing_is_traced_without_an_endpoint_or_where_it_is_off(environ: dict[str, str]) -> None:
+    assert environment_traces(environ) == (None, [])
+
+
+def test_variables_of_traces_stand_over_those_of_all_signals() -> None:
+    found, problems = environment_traces(
+        {
+            **ENDPOINT,
+            "OTEL_EXPORTER_OTLP_HEADERS": "a=1",
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "Authorization=Basic%20eA==, b=2",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "2500",
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "none",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.name=other,deployment.environment.name=a%2Cb",
+            "OTEL_SERVICE_NAME": "gateway",
+            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": "0.25",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9",
+        }
+    )
+    assert problems == [] and found is not None
+    assert (found.url, found.timeout_s, found.is_compressed) == ("http://collector:4318/v1/traces", 2.5, False)
+    assert found.headers == (("authorization", "Basic eA=="), ("b", "2"))
+    assert dict(found.resource) == {"service.name": "gateway", "deployment.environment.name": "a,b"}
+    assert (found.sampler, found.ratio, found.batch) == ("parentbased_traceidratio", 0.25, 9)
+
+
+def test_endpoint_of_traces_is_taken_as_it_is() -> None:
+    found, _ = environment_traces({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://x.example/api/otel?a=1"})
+    assert found is not None and found.url == "https://x.example/api/otel?a=1"
+    assert found.resource == (("service.name", "velox"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_shown"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", False),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", True),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "sk-secret", False),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", True),
+        ("OTEL_TRACES_SAMPLER", "sometimes", True),
+        ("OTEL_BSP_SCHEDULE_DELAY", "-1", True),
+    ],
+)
+def test_what_is_wrong_is_said_without_what_may_be_secret(name: str, value: str, is_shown: bool) -> None:
+    _, (problem,) = environment_traces({**ENDPOINT, name: value})
+    assert problem.name == name and (value in str(problem)) is is_shown

@@ -1,0 +1,178 @@
+"""What is noted of each request for its trace, beside what every gateway records of it.
+
+Knows: which request is traced, and what of it is noted. Does not know: spans (observe/traces), or who sends them.
+
+Plain where the recorder is compiled. It is made for gateways that trace; others have a Recorder, and none of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable
+from typing import Final
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.recorder import Recorder
+from velox.gateway.request_context import RequestContext
+from velox.heads import RequestHead
+from velox.observe.access_log import AccessLog
+from velox.observe.metrics import CallSeries, WorkerMetrics
+from velox.observe.traces.record import MOST_CHARS, SpanIds, TraceRecord, packed
+from velox.observe.traces.sampling import Sampler, TailRules
+from velox.policy.proxies import NO_PROXIES, TrustedProxies
+from velox.policy.routes.sessions import session_of
+from velox.protocol.trace_context import parent_of
+from velox.types import Endpoint
+
+__all__ = ["Tracer", "TracingRecorder"]
+
+_ID_BITS: Final = 64
+
+
+class Tracer:
+    """Makes ids and hands records on, in one worker. put: takes a record; False: there was no room for it.
+
+    on_dropped: called with how many were not taken.
+    """
+
+    def __init__(
+        self, sampler: Sampler, tail: TailRules, put: Callable[[bytes], bool], on_dropped: Callable[[int], None]
+    ) -> None:
+        self._sampler: Final = sampler
+        self._tail: Final = tail
+        self._put: Final = put
+        self._on_dropped: Final = on_dropped
+        self._random: Final = random.Random(os.urandom(32))
+
+    def __repr__(self) -> str:
+        return "<Tracer>"
+
+    def begin(self, head: RequestHead | None) -> SpanIds:
+        """Return the ids of a request."""
+        parent = None if head is None else parent_of(head.headers)
+        trace_id = parent.trace_id if parent is not None else self.span_id() + self.span_id()
+        return SpanIds(trace_id, self.span_id(), parent, is_sampled=self._sampler.wants(trace_id, parent))
+
+    def span_id(self) -> bytes:
+        """Return a new id, which is not all zeros."""
+        return (self._random.getrandbits(_ID_BITS) or 1).to_bytes(8, "big")
+
+    def wants(self, ids: SpanIds, *, failed: bool, took_ns: int) -> bool:
+        """Say whether a request is exported that has ended."""
+        return ids.is_sampled or self._tail.wants(failed=failed, took_ns=took_ns)
+
+    def end(self, record: TraceRecord) -> None:
+        """Hand a record on."""
+        if not self._put(packed(record)):
+            self._on_dropped(1 + len(record.attempts))
+
+
+class TracingRecorder(Recorder):
+    """Records as a Recorder does, and notes traces."""
+
+    def __init__(
+        self,
+        metrics: WorkerMetrics,
+        log: AccessLog,
+        logger: logging.Logger,
+        id_prefix: str,
+        series: CallSeries,
+        proxies: TrustedProxies = NO_PROXIES,
+        *,
+        tracer: Tracer,
+    ) -> None:
+        super().__init__(metrics, log, logger, id_prefix, series, proxies)
+        self.tracer: Final = tracer
+        self._trusted: Final = proxies
+
+    def refused(
+        self, request_id: bytes, head: RequestHead | None, route: Endpoint, error: VeloxError, address: str
+    ) -> None:
+        """As a Recorder does: a request that never became an exchange has a span, too."""
+        super().refused(request_id, head, route, error, address)
+        if head is None:
+            return
+        ids = self.tracer.begin(head)
+        if not self.tracer.wants(ids, failed=True, took_ns=0):
+            return
+        now_ns = ids.now()
+        self.tracer.end(
+            TraceRecord(
+                ids.trace_id,
+                ids.span_id,
+                b"" if ids.parent is None else ids.parent.span_id,
+                "" if ids.parent is None else ids.parent.state,
+                ids.is_sampled,
+                now_ns,
+                now_ns,
+                request_id.decode(),
+                head.method.decode("ascii", "replace")[:MOST_CHARS],
+                head.path.decode("ascii", "replace")[:MOST_CHARS],
+                route.name.lower(),
+                error.status,
+                error.reason.code,
+                address=self._trusted.client_of(address, head.headers) or address,
+            )
+        )
+
+    def ended(self, exchange: RequestContext, reason: Reason | None, status: int, now_ns: int) -> None:
+        """As a Recorder does."""
+        super().ended(exchange, reason, status, now_ns)
+        ids = exchange.span_ids() or self.tracer.begin(exchange.head)
+        total_ns = now_ns - exchange.started_ns
+        if not self.tracer.wants(ids, failed=reason is not None or status >= 400, took_ns=total_ns):
+            return
+        self.tracer.end(_record(exchange, ids, reason, status, now_ns, self._trusted))
+
+
+def _record(
+    exchange: RequestContext,
+    ids: SpanIds,
+    reason: Reason | None,
+    status: int,
+    now_ns: int,
+    trusted: TrustedProxies,
+) -> TraceRecord:
+    end_ns = ids.at(now_ns)
+    plan, reply, spent, caller = exchange.plan, exchange.reply, exchange.spent, exchange.plan.caller
+    head, first_ns = exchange.head, None
+    if reply is not None and reply.first_byte_ns:
+        first_ns = reply.first_byte_ns - exchange.started_ns
+    if ids.attempts:
+        last = ids.attempts[-1]
+        last.end_ns = last.end_ns or end_ns
+        if reply is not None and reply.started:
+            last.status = last.status or reply.status
+        if reason is not None and not last.error and not (last.status >= 400):
+            last.error = reason.code
+    address = exchange.client.address
+    return TraceRecord(
+        ids.trace_id,
+        ids.span_id,
+        b"" if ids.parent is None else ids.parent.span_id,
+        "" if ids.parent is None else ids.parent.state,
+        ids.is_sampled,
+        ids.at(exchange.started_ns),
+        end_ns,
+        exchange.id.decode(),
+        head.method.decode("ascii", "replace"),
+        head.path.decode("ascii", "replace")[:MOST_CHARS],
+        plan.endpoint.name.lower(),
+        reply.status if reply is not None and reply.started else status,
+        "" if reason is None else reason.code,
+        (exchange.fields.model or "")[:MOST_CHARS],
+        exchange.fields.stream,
+        exchange.is_tunnel,
+        exchange.call_kind()[0] if exchange.n_attempts else "",
+        caller.account or caller.id.hex(),
+        caller.name,
+        caller.terms.team,
+        (session_of(head, None if exchange.is_large else exchange.body) or "")[:MOST_CHARS],
+        trusted.client_of(address, head.headers) or address,
+        first_ns,
+        *((None,) * 6 if spent is None else (*spent[:5], spent.cost_nano)),
+        ", ".join(exchange.tried),
+        ids.attempts,
+    )

@@ -1,0 +1,1 @@
+"""Traces: what workers note of requests, and the spans that are made of it in another process."""
