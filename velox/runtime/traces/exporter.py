@@ -155,11 +155,12 @@ class Exporter:
 
     def _read(self, n: int, ring: SpanRing) -> None:
         # What has no room here waits in its ring, as long as there is room.
-        if self._n_waiting >= self._settings.queue:
+        room = self._settings.queue - self._n_waiting
+        if room <= 0:
             return
         if not self._waiting:
             self._since_s = self._clock()
-        for message, end in ring.read(self._positions[n], _RECORDS_OF_RING):
+        for message, end in ring.read(self._positions[n], min(room, _RECORDS_OF_RING)):
             record = unpacked(message)
             if record is None:
                 self._count(SpanEnd.UNREAD, 1)
