@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -99,6 +102,33 @@ def test_content_is_in_no_span(collector: Collector) -> None:
     assert used == [7, 7, None, None]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_content_of_a_route_is_exported_without_secrets(collector: Collector, stream: bool) -> None:
+    """Of that route alone, on the span of the attempt that answered; the client gets its reply as ever."""
+    with RecordingUpstream() as upstream, upstream.playing(speaking):
+        routes = [
+            {"name": "shown", "match": {"paths": ["/v1/chat/completions"]}, "to": ["one"]},
+            {"name": "other", "to": ["one"]},
+        ]
+        file = {"upstreams": [{"name": "one", "origin": upstream.upstream.url}], "routes": routes}
+        more = {"traces_content": "shown", "traces_redact": "SEC[A-Z]+"}
+        with routed(file, **tracing(collector), **more) as velox:
+            asked = [{"role": "user", "content": "write to jane@mail.example of SECRET"}]
+            reply = post(velox, stream=stream, messages=asked)
+            other = json.dumps({"model": "m", "prompt": "HIDDEN", "stream": stream}).encode()
+            assert velox.request("POST", "/v1/completions", other).status == 200
+            spans = collector.wait(lambda spans: len(spans) == 4)
+    assert b"SECRET" in reply.body and (not stream or reply.body.endswith(b"data: [DONE]\n\n"))
+    assert b"SECRET" not in b"".join(request.SerializeToString() for _, request in collector.requests)
+    assert b"HIDDEN" not in b"".join(request.SerializeToString() for _, request in collector.requests)
+    shown = {span.name: attributes_of(span) for span in spans}
+    text = {"type": "text", "content": "write to [redacted] of [redacted]"}
+    assert json.loads(str(shown["chat m"]["gen_ai.input.messages"])) == [{"role": "user", "parts": [text]}]
+    (answer,) = json.loads(str(shown["chat m"]["gen_ai.output.messages"]))
+    assert answer["parts"] == [{"type": "text", "content": "[redacted]"}]
+    assert [name for name, has in shown.items() if "gen_ai.input.messages" in has] == ["chat m"]
+
+
 async def speaking(call: Call) -> None:
     said, usage = {"content": "SECRET"}, {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
     if json.loads(call.body)["stream"]:
@@ -157,6 +187,49 @@ def test_exporter_that_is_killed_is_replaced(collector: Collector) -> None:
         os.kill(exporter_of(velox), signal.SIGKILL)
         collector.status = 200
         assert len(collector.wait(lambda spans: len(spans) >= 10)) == 10
+
+
+@pytest.mark.parametrize("lie", [b"\x0a\xff\xff", b"<html>" * 400_000, b"HTTP/9.9 what\r\n\r\n", b""])
+def test_collector_that_lies_costs_no_request_anything(lie: bytes) -> None:
+    """It takes spans, and answers with garbage, with too much, with what is no HTTP, or by hanging up."""
+    is_http = lie and not lie.startswith(b"HTTP")
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(lie) if is_http else b""
+    n_asked = 0
+
+    def answer(connection: socket.socket) -> None:
+        nonlocal n_asked
+        n_asked += 1
+        connection.recv(65536)
+        with contextlib.suppress(OSError):
+            connection.sendall(head + lie)
+
+    with lying(answer) as url, named("one") as sims:
+        more = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        with routed({"upstreams": [sims["one"]]}, **more) as velox:
+            assert [post(velox).status for _ in range(10)] == [200] * 10
+            until(lambda: n_asked > 1 or (is_http and n_asked > 0), "what the exporter does about it")
+            assert post(velox).status == 200
+
+
+@contextlib.contextmanager
+def lying(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve connections one behind the other."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def exporter_of(velox: VeloxProcess) -> int:

@@ -22,7 +22,7 @@ from velox.outcomes import CacheResult
 from velox.types import BodyFields
 
 if TYPE_CHECKING:  # gateways that trace nothing have none
-    from velox.observe.traces.record import SpanIds
+    from velox.observe.traces.record import ContentRecord, SpanIds
 
 __all__ = ["RequestContext"]
 
@@ -102,6 +102,10 @@ class RequestContext:
 
     def span_ids(self) -> SpanIds | None:
         """Return its ids in its trace; None: it has noted none."""
+        return None
+
+    def content(self) -> ContentRecord | None:
+        """Return what its trace tells of its content; None: nothing."""
         return None
 
     def error_fields(self) -> Headers:

@@ -11,7 +11,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.recorder import Recorder
@@ -26,9 +26,24 @@ from velox.policy.routes.sessions import session_of
 from velox.protocol.trace_context import parent_of
 from velox.types import Endpoint
 
-__all__ = ["Tracer", "TracingRecorder"]
+__all__ = ["ContentBounds", "Tracer", "TracingRecorder"]
 
 _ID_BITS: Final = 64
+
+
+class ContentBounds(NamedTuple):
+    """Whose content is exported, and how much of it is kept. routes: their names; "*": of all."""
+
+    routes: frozenset[str] = frozenset()
+    request_bytes: int = 0
+    reply_bytes: int = 0
+
+    def takes(self, route: str) -> bool:
+        """Say whether content of this route is exported."""
+        return route in self.routes or "*" in self.routes
+
+
+_NO_CONTENT: Final = ContentBounds()
 
 
 class Tracer:
@@ -38,8 +53,14 @@ class Tracer:
     """
 
     def __init__(
-        self, sampler: Sampler, tail: TailRules, put: Callable[[bytes], bool], on_dropped: Callable[[int], None]
+        self,
+        sampler: Sampler,
+        tail: TailRules,
+        put: Callable[[bytes], bool],
+        on_dropped: Callable[[int], None],
+        content: ContentBounds = _NO_CONTENT,
     ) -> None:
+        self.content: Final = content
         self._sampler: Final = sampler
         self._tail: Final = tail
         self._put: Final = put
@@ -175,4 +196,5 @@ def _record(
         *((None,) * 6 if spent is None else (*spent[:5], spent.cost_nano)),
         ", ".join(exchange.tried),
         ids.attempts,
+        exchange.content(),
     )

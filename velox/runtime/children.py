@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -32,7 +33,6 @@ from velox.admin.running.pages import Ask, RunningPages
 from velox.admin.upgrades.page import UpgradeAnswers, UpgradePage
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
-from velox.policy.routes.proxies import EnvironmentProxies
 from velox.profiling.workers import Workers
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases.lease_client import LeasePipes
@@ -71,6 +71,8 @@ _WELL_AFTER_S: Final = 7200.0
 _MOST_STUCK_AFTER_S: Final = 3600.0
 # Some thousands of requests on their way to the exporter of traces, of each worker; untouched pages take no memory.
 _SPAN_BYTES: Final = 2**20
+# With content, some hundreds.
+_CONTENT_BYTES: Final = 2**24
 
 
 class AdminProcess(Child):
@@ -180,22 +182,22 @@ class ExporterProcess(Child):
 
     def __init__(
         self,
-        settings: TraceSettings,
-        proxies: EnvironmentProxies,
+        traces: TraceSettings,
+        settings: Settings,
         segment: Segment,
         logger: logging.Logger,
     ) -> None:
         super().__init__("the exporter of traces", logger, is_needed_last=True)
+        self._traces: Final = traces
         self._settings: Final = settings
-        self._proxies: Final = proxies
         self._status: Final = GatewayStatus(segment)
         self._metrics: Final = WorkerMetrics(segment.other_metrics())
-        self.rings: Final = span_rings(segment.blocks, _SPAN_BYTES)
+        self.rings: Final = span_rings(segment.blocks, _CONTENT_BYTES if settings.traces_content else _SPAN_BYTES)
 
     @classmethod
     def of(cls, settings: Settings, segment: Segment, logger: logging.Logger) -> Self | None:
         """Return that of a gateway; None: it traces nothing."""
-        return None if settings.traces is None else cls(settings.traces, settings.proxies, segment, logger)
+        return None if settings.traces is None else cls(settings.traces, settings, segment, logger)
 
     def run(self, listeners: Listeners) -> int:
         """Export."""
@@ -203,11 +205,15 @@ class ExporterProcess(Child):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         listeners.close_all()
         # Here, not above: no other process needs it.
-        from velox.runtime.traces.exporter import run_exporter
+        from velox.observe.traces.redaction import Redaction
+        from velox.runtime.traces.exporter import Contents, run_exporter
 
-        return run_exporter(
-            self._settings, self._proxies, self.rings, self._metrics, self._beat, operations_logger(sys.stderr)
-        )
+        own = self._settings.traces_redact
+        redaction = Redaction(None if own is None else re.compile(own))
+        contents = Contents(self._settings.traces_content_bytes, redaction.of)
+        logger = operations_logger(sys.stderr)
+        proxies = self._settings.proxies
+        return run_exporter(self._traces, contents, proxies, self.rings, self._metrics, self._beat, logger)
 
     def _beat(self) -> None:
         self._status.exporter_heartbeat_ns = time.monotonic_ns()

@@ -331,6 +331,7 @@ _TIMING_RULES: Final = {
 # R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
 _TICK_S: Final = 0.25
+_CONTENT_FACTOR: Final = 16
 _STDOUT: Final = 1
 # How containers of Docker Desktop and of Podman reach the machine that they run on, its loopback too.
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
@@ -535,12 +536,15 @@ class Worker:
         found, spans = self._settings.traces, self._context.spans
         if found is None or spans is None:
             return None
-        from velox.gateway.tracing import Tracer  # few gateways trace
+        from velox.gateway.tracing import ContentBounds, Tracer  # few gateways trace
         from velox.observe.traces.sampling import Sampler, TailRules
 
         tail = TailRules(self._settings.traces_errors, round(self._settings.traces_slow_s * 1e9))
         dropped = partial(self._metrics.count_spans, SpanEnd.NO_ROOM)
-        return Tracer(Sampler(found.sampler, found.ratio), tail, spans.put, dropped)
+        # Of a stream a word takes many times its length.
+        most = _CONTENT_FACTOR * self._settings.traces_content_bytes
+        content = ContentBounds(frozenset(self._settings.traces_content), most, most)
+        return Tracer(Sampler(found.sampler, found.ratio), tail, spans.put, dropped, content)
 
     def _traced(self) -> MakeExchange | None:
         """Return what makes exchanges that are traced; None: none is."""

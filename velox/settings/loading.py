@@ -23,7 +23,7 @@ from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing.proxies import environment_proxies
 from velox.settings.routing.routing import NESTED, add_routing
 from velox.settings.routing.sdk_variables import OwnPlaces, base_url, ca_bundle
-from velox.settings.telemetry import environment_traces
+from velox.settings.telemetry import environment_traces, unknown_routes
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.yaml.file import read_file
 from velox.settings.yaml.tree import Entry, Tree
@@ -134,6 +134,7 @@ def load(
     values["proxies"], useless = environment_proxies(environ)
     values["traces"], wrong = environment_traces(environ)
     problems += wrong
+    problems += unknown_routes(values)
     values["unused_variables"] += tuple(unused_variables(environ, values, reading.given, useless))
     if problems:
         raise SettingsError([reading.placed(problem) for problem in problems])

@@ -625,6 +625,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "off", "[traces](docs/traces.md) of requests that failed are exported, though the sampler would leave them out"
     )
     traces_slow_s: float = setting("0s", "so are those that took so long; 0: none", parse.OPTIONAL_TIMEOUT)
+    traces_content: tuple[str, ...] = setting(
+        "",
+        "[routes](docs/routes.md), commas between them, whose requests and answers are in the traces"
+        " ([content](docs/traces.md#content)); `*`: all",
+        parse.route_names,
+    )
+    traces_content_bytes: int = setting(
+        "16KiB",
+        "of each of them, the characters that are exported at most",
+        parse.size(1024, 256 * 1024),
+        name="VELOX_TRACES_CONTENT_SIZE",
+    )
+    # None: nothing besides
+    traces_redact: str | None = setting(
+        "",
+        "regular expression of what is taken out of them, besides credentials, e-mail addresses and card numbers",
+        parse.pattern,
+    )
     metric_models: int = setting(
         "200",
         "models that have a name of their own in the [metrics](docs/metrics.md#models): of the configuration, or of the"

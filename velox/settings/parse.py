@@ -52,11 +52,13 @@ __all__ = [
     "origins",
     "owner",
     "path",
+    "pattern",
     "percent",
     "prefixes",
     "public_url",
     "redis_prefix",
     "redis_url",
+    "route_names",
     "secret",
     "size",
     "size_or_off",
@@ -428,6 +430,22 @@ def caller_labels(text: str) -> tuple[str, ...]:
     if not set(found) <= {"team", "key"}:
         raise ValueError("expected team, key, or both with a comma between them")
     return found
+
+
+def route_names(text: str) -> tuple[str, ...]:
+    """Parse names with commas between them."""
+    return tuple(dict.fromkeys(filter(None, (item.strip() for item in text.split(",")))))
+
+
+def pattern(text: str) -> str:
+    """Check a regular expression, which must not match an empty text."""
+    try:
+        found = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as exc:
+        raise ValueError(f"expected a regular expression: {exc}") from None
+    if found.search("") is not None:
+        raise ValueError("expected a regular expression that does not match an empty text")
+    return text
 
 
 def web_origins(text: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@
     OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER
     OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
     OTEL_BSP_SCHEDULE_DELAY, _MAX_QUEUE_SIZE, _MAX_EXPORT_BATCH_SIZE, _EXPORT_TIMEOUT
-    VELOX_TRACES_ERRORS, VELOX_TRACES_SLOW                            Velox's own (model.py): sampling by the end
+    VELOX_TRACES_ERRORS, _SLOW, _CONTENT, _CONTENT_SIZE, _REDACT      Velox's own (model.py)
 
 Knows: their names, forms and defaults (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/,
 .../protocol/exporter/). Does not know: how spans are made or sent. A header may be a credential: no message shows one.
@@ -17,13 +17,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 from urllib.parse import unquote, urlsplit
 
 from velox.observe.traces.sampling import SamplerName
 from velox.settings.problems import Problem, quoted
 
-__all__ = ["TraceSettings", "environment_traces"]
+__all__ = ["TraceSettings", "environment_traces", "unknown_routes"]
 
 T = TypeVar("T")
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
@@ -88,6 +88,15 @@ def environment_traces(environ: Mapping[str, str]) -> tuple[TraceSettings | None
         _resource(reading.read("OTEL_RESOURCE_ATTRIBUTES", _pairs, ()), reading.text("OTEL_SERVICE_NAME")),
     )
     return found, reading.problems
+
+
+def unknown_routes(values: Mapping[str, Any]) -> list[Problem]:
+    """Return what is wrong with the names of routes whose content is exported. values: of Velox's own, by field."""
+    known = [route.name for route in values.get("routes", ())]
+    lost = [name for name in values.get("traces_content", ()) if name != "*" and name not in known]
+    if not lost or not known:  # without any, something else is wrong
+        return []
+    return [Problem("VELOX_TRACES_CONTENT", quoted(", ".join(lost)), f"expected names of routes: {', '.join(known)}")]
 
 
 class _Reading:

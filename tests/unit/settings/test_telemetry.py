@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from velox.settings.loading import load
+from velox.settings.problems import SettingsError
 from velox.settings.telemetry import environment_traces
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
@@ -64,3 +66,18 @@ def test_endpoint_of_traces_is_taken_as_it_is() -> None:
 def test_what_is_wrong_is_said_without_what_may_be_secret(name: str, value: str, is_shown: bool) -> None:
     _, (problem,) = environment_traces({**ENDPOINT, name: value})
     assert problem.name == name and (value in str(problem)) is is_shown
+
+
+def test_content_is_of_routes_that_there_are() -> None:
+    """Or of all; none is named without it."""
+    assert load({}, memory_bytes=0, sim=True).traces_content == ()
+    found = load({"VELOX_TRACES_CONTENT": "*", "VELOX_TRACES_REDACT": r"\d+"}, memory_bytes=0, sim=True)
+    assert (found.traces_content, found.traces_redact, found.traces_content_bytes) == (("*",), r"\d+", 16384)
+    with pytest.raises(SettingsError, match=r"VELOX_TRACES_CONTENT.*chatt.*expected names of routes"):
+        load({"VELOX_TRACES_CONTENT": "chatt"}, memory_bytes=0, sim=True)
+
+
+@pytest.mark.parametrize("pattern", ["(", "x*", "(?P<a>b)|"])
+def test_pattern_that_is_wrong_is_refused(pattern: str) -> None:
+    with pytest.raises(SettingsError, match="VELOX_TRACES_REDACT"):
+        load({"VELOX_TRACES_REDACT": pattern}, memory_bytes=0, sim=True)

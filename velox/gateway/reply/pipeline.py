@@ -13,9 +13,9 @@
     COST          tells the cost of what METERING has counted
     HEADERS       the operator's rules have the last word of what an upstream has said
     TIMING        what took how long, when all else is done
+    TRACE         a trace's content is kept as the client gets it
 
-What comes next has its place here, too: hooks read and change a reply after ROOM, a trace notes what has gone by at
-the end.
+What comes next has its place here, too: hooks read and change a reply after ROOM.
 
 Knows: the order, in which filters.placed() has them. Does not know: what a filter does, or which a reply has: some are
 of the request (exchange.py), some of the reply's head (reply.py).
@@ -44,3 +44,4 @@ class Place(enum.IntEnum):
     COST = enum.auto()
     HEADERS = enum.auto()
     TIMING = enum.auto()
+    TRACE = enum.auto()

@@ -16,6 +16,7 @@ from velox.gateway.access.plan import RequestPlan
 from velox.gateway.cluster.group import Attempt, RetryDecision
 from velox.gateway.cluster.routing import ResolvedRoute
 from velox.gateway.limits.metering import metered
+from velox.gateway.reply.capture import ReplyCapture
 from velox.gateway.reply.headers import AttemptFields
 from velox.gateway.request.exchange import ExchangeOwner
 from velox.gateway.request.timed_exchange import TimedExchange
@@ -24,7 +25,7 @@ from velox.gateway.translation.prepared import AnsweredHere, Prepared
 from velox.heads import ExtraFields, RequestHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamRequest
-from velox.observe.traces.record import MOST_CHARS, AttemptRecord, SpanIds
+from velox.observe.traces.record import MOST_CHARS, AttemptRecord, ContentRecord, SpanIds
 from velox.policy.limits.estimate import NO_TOKENS
 from velox.protocol.trace_context import TRACEPARENT, TRACESTATE, traceparent
 
@@ -37,7 +38,7 @@ _NO_EXTRAS: Final = ExtraFields(frozenset(), b"")
 class TracedExchange(TimedExchange):
     """One request and its reply, with its spans."""
 
-    __slots__ = ("_came_as", "_cause", "_of_attempts", "_span_ids", "_tracer")
+    __slots__ = ("_asked", "_came_as", "_capture", "_cause", "_of_attempts", "_span_ids", "_tracer")
 
     def __init__(
         self,
@@ -54,12 +55,27 @@ class TracedExchange(TimedExchange):
         self._came_as = head
         self._of_attempts: list[tuple[Attempt, AttemptRecord]] = []
         self._cause = ""  # of the attempt that comes next
+        self._asked: bytes | None = None  # of the request, where content is exported
+        self._capture: ReplyCapture | None = None
 
     def span_ids(self) -> SpanIds:
         """See RequestContext."""
         return self._span_ids
 
+    def content(self) -> ContentRecord | None:
+        """See RequestContext."""
+        asked, capture = self._asked, self._capture
+        if asked is None or capture is None:
+            return None
+        is_cut = capture.is_cut or len(asked) == self._tracer.content.request_bytes
+        return ContentRecord(asked, capture.kept, capture.is_stream, is_cut)
+
     def _choose(self, route: ResolvedRoute) -> Attempt | None:
+        bounds = self._tracer.content
+        if self._capture is None and bounds.takes(route.parts.entry.name) and self.body is not None:
+            self._asked = bytes(self.body[: bounds.request_bytes])
+            self._capture = ReplyCapture(bounds.reply_bytes)
+            self._pass_through((self._capture,))
         is_metered = self._reservation.estimate is not NO_TOKENS or self._calls is not None
         if not is_metered and self._meter is None and self.plan.names_model and self._span_ids.is_sampled:
             self._meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint, self.plan.dialect)

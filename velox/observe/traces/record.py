@@ -2,7 +2,8 @@
 
 Knows: the fields. Does not know: which attributes they become (spans.py).
 
-Times are Unix time in nanoseconds. Nothing of a prompt or an answer is here, and no key: only its id and name.
+Times are Unix time in nanoseconds. Nothing of a prompt or an answer is here but where content is switched on, and no
+key: only its id and name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from velox.protocol.trace_context import TraceParent
 
-__all__ = ["MOST_CHARS", "AttemptRecord", "SpanIds", "TraceRecord", "packed", "unpacked"]
+__all__ = ["MOST_CHARS", "AttemptRecord", "ContentRecord", "SpanIds", "TraceRecord", "packed", "unpacked"]
 
 # Of what a client has written: a name of 100 KB fills no ring.
 MOST_CHARS: Final = 256
@@ -36,6 +37,15 @@ class AttemptRecord(msgspec.Struct, array_like=True):
     cause: str = ""
     status: int = 0
     error: str = ""
+
+
+class ContentRecord(msgspec.Struct, array_like=True):
+    """What was asked and answered, as it came, each up to a bound. is_stream: of events. is_cut: an end is missing."""
+
+    asked: bytes
+    answered: bytes
+    is_stream: bool = False
+    is_cut: bool = False
 
 
 class TraceRecord(msgspec.Struct, array_like=True):
@@ -77,6 +87,7 @@ class TraceRecord(msgspec.Struct, array_like=True):
     cost_nano: int | None = None
     tried: str = ""
     attempts: list[AttemptRecord] = []
+    content: ContentRecord | None = None
 
 
 class SpanIds:

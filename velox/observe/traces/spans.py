@@ -5,19 +5,21 @@ Knows: which attribute has what. Does not know: how spans are written (otlp.py) 
     the exchange    SERVER   `POST chat`, by the kind of endpoint: HTTP, and what Velox decided
     each attempt    CLIENT   `chat gpt-4o`: a call of a model (GenAI, as of 1.37, which today's backends read)
 
-Tokens stand on the attempt that answered, and nowhere else: backends sum them over a trace.
+Tokens stand on the attempt that answered, and nowhere else: backends sum them over a trace. So does content
+(content.py), where it is switched on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
 from velox.observe.traces.otlp import CLIENT, ERROR, SERVER, UNSET, AttributeValue, Span
 from velox.observe.traces.record import AttemptRecord, TraceRecord
 
-__all__ = ["spans_of"]
+__all__ = ["NO_CONTENT", "spans_of"]
 
 _OPERATIONS: Final = {
     "chat": "chat",
@@ -48,17 +50,21 @@ _PROVIDERS: Final = {
 _USUAL_PORTS: Final = {"http": 80, "https": 443}
 # The client has left, or reads nothing: no error of the server.
 _LEFT: Final = frozenset({"client_closed", "client_slow"})
+NO_CONTENT: Final[Mapping[str, AttributeValue]] = MappingProxyType({})
 _NANO: Final = 1_000_000_000
 _ERRORS_FROM: Final = 500  # of a server's span: what the client did wrong is no error of it
 _FAILED_FROM: Final = 400  # of a client's span
 
 
-def spans_of(record: TraceRecord) -> list[Span]:
-    """Return the spans of a request: that of the exchange first."""
+def spans_of(record: TraceRecord, content: Mapping[str, AttributeValue] = NO_CONTENT) -> list[Span]:
+    """Return the spans of a request: that of the exchange first. content: attributes of the last attempt's."""
     last = len(record.attempts) - 1
     return [
         _exchange(record),
-        *(_attempt(record, each, n, is_last=n == last) for n, each in enumerate(record.attempts)),
+        *(
+            _attempt(record, each, n, content if n == last else NO_CONTENT, is_last=n == last)
+            for n, each in enumerate(record.attempts)
+        ),
     ]
 
 
@@ -105,7 +111,9 @@ def _exchange(record: TraceRecord) -> Span:
     )
 
 
-def _attempt(record: TraceRecord, attempt: AttemptRecord, n: int, *, is_last: bool) -> Span:
+def _attempt(
+    record: TraceRecord, attempt: AttemptRecord, n: int, content: Mapping[str, AttributeValue], *, is_last: bool
+) -> Span:
     operation = _OPERATIONS.get(record.endpoint, record.endpoint)
     attributes: dict[str, AttributeValue] = {
         "gen_ai.operation.name": operation,
@@ -127,6 +135,7 @@ def _attempt(record: TraceRecord, attempt: AttemptRecord, n: int, *, is_last: bo
         _add(attributes, "gen_ai.usage.cache_read.input_tokens", record.cached_tokens)
         _add(attributes, "gen_ai.usage.cache_creation.input_tokens", record.cache_written_tokens)
         _add(attributes, "gen_ai.usage.reasoning.output_tokens", record.reasoning_tokens)
+    attributes.update(content)
     return Span(
         record.trace_id,
         attempt.span_id,

@@ -23,15 +23,16 @@ import random
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from velox.build import VERSION
 from velox.heads import Headers
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.traces.otlp import Span, rejected_spans, request_of
-from velox.observe.traces.record import unpacked
-from velox.observe.traces.spans import spans_of
+from velox.observe.traces.content import content_attributes
+from velox.observe.traces.otlp import AttributeValue, Span, rejected_spans, request_of
+from velox.observe.traces.record import TraceRecord, unpacked
+from velox.observe.traces.spans import NO_CONTENT, spans_of
 from velox.outcomes import SpanEnd
 from velox.policy.routes.proxies import EnvironmentProxies
 from velox.providers.renewal import FetchClient, FetchError, Question
@@ -39,10 +40,13 @@ from velox.runtime.http_client import HttpClient
 from velox.settings.telemetry import TraceSettings
 from velox.shm.span_ring import SpanRing
 
-__all__ = ["Exporter", "run_exporter"]
+__all__ = ["Contents", "Exporter", "run_exporter"]
 
 _TURN_S: Final = 0.1
 _RECORDS_OF_RING: Final = 512  # in a turn
+# Of records, which are larger than their spans: a collector takes 20 MiB at most, as it comes.
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+_QUEUE_BYTES: Final = 32 * 1024 * 1024
 _FIRST_PAUSE_S: Final = 0.5
 _MOST_PAUSE_S: Final = 10.0
 _AGAIN: Final = frozenset({429, 502, 503, 504})
@@ -53,6 +57,7 @@ _SCOPE: Final = ("velox", VERSION)
 
 def run_exporter(
     settings: TraceSettings,
+    contents: Contents,
     proxies: EnvironmentProxies,
     rings: Sequence[SpanRing],
     metrics: WorkerMetrics,
@@ -62,7 +67,7 @@ def run_exporter(
     """Export until SIGTERM, then what is left; return the exit code. beat: a sign of life."""
 
     async def run() -> None:
-        exporter = Exporter(settings, rings, HttpClient(proxies), metrics.count_spans, beat, logger)
+        exporter = Exporter(settings, contents, rings, HttpClient(proxies), metrics.count_spans, beat, logger)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, exporter.stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         await exporter.run()
@@ -72,11 +77,33 @@ def run_exporter(
 
 
 class _Waiting(NamedTuple):
-    """The spans of a request, and where its record ends in its ring."""
+    """The spans of a request, and where its record ends in its ring. n_bytes: of the record."""
 
     spans: Sequence[Span]
     ring: SpanRing
     end: int
+    n_bytes: int
+
+
+class Contents(NamedTuple):
+    """How content is exported. most: characters of a request, and of a reply. redact: what takes out of a text."""
+
+    most: int
+    redact: Callable[[str], str]
+
+    def of(self, record: TraceRecord) -> Mapping[str, AttributeValue]:
+        """Return the attributes of what a record has of it."""
+        found = record.content
+        if found is None:
+            return NO_CONTENT
+        return content_attributes(
+            found.asked,
+            found.answered,
+            is_stream=found.is_stream,
+            is_cut=found.is_cut,
+            most=self.most,
+            redact=self.redact,
+        )
 
 
 class Exporter:
@@ -85,6 +112,7 @@ class Exporter:
     def __init__(
         self,
         settings: TraceSettings,
+        contents: Contents,
         rings: Sequence[SpanRing],
         client: FetchClient,
         count: Callable[[SpanEnd, int], None],
@@ -93,6 +121,7 @@ class Exporter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings: Final = settings
+        self._contents: Final = contents
         self._rings: Final = rings
         self._client: Final = client
         self._count: Final = count
@@ -101,6 +130,7 @@ class Exporter:
         self._clock: Final = clock
         self._waiting: Final[deque[_Waiting]] = deque()
         self._n_waiting = 0  # spans
+        self._n_bytes = 0  # of their records
         self._positions: Final = [ring.freed for ring in rings]  # to which each was read
         self._since_s = 0.0  # when the oldest came that waits
         self._sending: asyncio.Task[None] | None = None
@@ -156,7 +186,7 @@ class Exporter:
     def _read(self, n: int, ring: SpanRing) -> None:
         # What has no room here waits in its ring, as long as there is room.
         room = self._settings.queue - self._n_waiting
-        if room <= 0:
+        if room <= 0 or self._n_bytes >= _QUEUE_BYTES:
             return
         if not self._waiting:
             self._since_s = self._clock()
@@ -164,17 +194,31 @@ class Exporter:
             record = unpacked(message)
             if record is None:
                 self._count(SpanEnd.UNREAD, 1)
-            spans = () if record is None else tuple(spans_of(record))
-            self._waiting.append(_Waiting(spans, ring, end))
+            spans = () if record is None else tuple(spans_of(record, self._content(record)))
+            self._waiting.append(_Waiting(spans, ring, end, len(message)))
             self._n_waiting += len(spans)
+            self._n_bytes += len(message)
             self._positions[n] = end
+
+    def _content(self, record: TraceRecord) -> Mapping[str, AttributeValue]:
+        try:
+            return self._contents.of(record)
+        except Exception as exc:  # a bug, or JSON as deep as no model wants it: a record must not end each exporter
+            self._logger.warning("content of a trace can't be read: %(error)s", {"error": type(exc).__name__})
+            return NO_CONTENT
 
     def _next_batch(self) -> list[Span]:
         """Return the next spans, those of one request together, and give their room back."""
         batch: list[Span] = []
-        while self._waiting and (not batch or len(batch) + len(self._waiting[0].spans) <= self._settings.batch):
-            spans, ring, end = self._waiting.popleft()
+        n_bytes = 0
+        while self._waiting:
+            spans, ring, end, n_more = self._waiting[0]
+            n_bytes += n_more
+            if batch and (len(batch) + len(spans) > self._settings.batch or n_bytes > _BATCH_BYTES):
+                break
+            self._waiting.popleft()
             batch += spans
+            self._n_bytes -= n_more
             ring.free(end)
         self._n_waiting -= len(batch)
         return batch

@@ -1,4 +1,4 @@
-"""When a batch is sent, how often it is tried again, and what is dropped: with a collector of the test's, and no time."""
+"""When a batch is sent, how often it is tried again, and what is dropped: on a loop where waiting takes no time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from tests.unit.virtual_time import run
-from velox.observe.traces.record import AttemptRecord, TraceRecord, packed
+from velox.observe.traces.record import AttemptRecord, ContentRecord, TraceRecord, packed
+from velox.observe.traces.redaction import Redaction
 from velox.outcomes import SpanEnd
 from velox.providers.renewal import FetchError, Question, Reply
-from velox.runtime.traces.exporter import Exporter
+from velox.runtime.traces.exporter import Contents, Exporter
 from velox.settings.telemetry import TraceSettings
 from velox.shm.span_ring import SpanRing, span_rings
 
@@ -75,15 +76,17 @@ class Bench:
         logger.addFilter(lambda record: self.logged.append(record.getMessage()) or False)
         found = TraceSettings("http://collector/v1/traces", **settings)  # type: ignore[arg-type]
         clock = lambda: asyncio.get_running_loop().time()  # noqa: E731 - the loop is not running yet
-        return Exporter(found, [self.ring], self.collector, self._count, lambda: None, logger, clock)
+        contents = Contents(1000, Redaction().of)
+        return Exporter(found, contents, [self.ring], self.collector, self._count, lambda: None, logger, clock)
 
     def _count(self, end: SpanEnd, n: int) -> None:
         self.became[end.name] += n
 
-    def put(self, name: str, n_attempts: int = 0) -> bool:
+    def put(self, name: str, n_attempts: int = 0, content: ContentRecord | None = None) -> bool:
         attempts = [AttemptRecord(b"%d-------" % n, "up", "openai", "", "m", 1, 2) for n in range(n_attempts)]
         ids = b"t" * 16, name.encode().ljust(8, b"-"), b"", "", True, 1, 2
-        return self.ring.put(packed(TraceRecord(*ids, name, "POST", "/", "chat", 200, attempts=attempts)))
+        record = TraceRecord(*ids, name, "POST", "/", "chat", 200, attempts=attempts, content=content)
+        return self.ring.put(packed(record))
 
     def went(self, seconds: float, during: Callable[[], None] = lambda: None) -> Counter[str]:
         """Run the exporter for so long, then end it; return what became of spans."""
@@ -128,7 +131,7 @@ def test_what_may_pass_is_tried_again(answer: Reply | FetchError) -> None:
     bench.put("a")
     assert bench.went(20.0) == {"SENT": 1}
     pauses = [after - before for (before, _), (after, _) in zip(collector.asked, collector.asked[1:], strict=False)]
-    assert [0.4, 0.8, 1.6] <= pauses and pauses <= [0.6, 1.2, 2.4]
+    assert pauses >= [0.4, 0.8, 1.6] and pauses <= [0.6, 1.2, 2.4]
     assert len({question.body for _, question in collector.asked}) == 1
     assert len(bench.logged) == 2
 
@@ -225,6 +228,27 @@ def test_garbage_in_a_ring_is_counted_and_passed_over() -> None:
     bench.put("a")
     assert bench.went(5.0) == {"UNREAD": 3, "SENT": 1}
     assert bench.ring.n_waiting == 0
+
+
+def test_content_is_on_the_last_attempt_and_makes_batches_smaller() -> None:
+    collector = FakeCollector(TAKEN)
+    bench = Bench(collector, size=1 << 24, delay_s=5.0)
+    large = b'{"messages": [{"role": "user", "content": "hello"}], "more": "%b"}' % (b"x" * 3_000_000)
+    for name in ("a", "b", "c"):
+        bench.put(name, n_attempts=2, content=ContentRecord(large, b'{"choices": [{"message": {"content": "yes"}}]}'))
+    assert bench.went(8.0) == {"SENT": 9}
+    assert [len(names) for names in collector.names] == [6, 3]
+    exchange, first, last = (str(span) for span in spans_in(collector.asked[1][1]))
+    assert "hello" in last and "yes" in last and "x" * 100 not in last
+    assert "hello" not in exchange + first
+
+
+def test_content_that_is_deeper_than_code_can_go_costs_its_own_trace_alone() -> None:
+    collector = FakeCollector(TAKEN)
+    bench = Bench(collector, delay_s=0.0)
+    deep = b'{"messages": %b}' % (b"[" * 900 + b"]" * 900)
+    bench.put("a", n_attempts=1, content=ContentRecord(deep, deep))
+    assert bench.went(5.0) == {"SENT": 2}
 
 
 def packed_of_another_version() -> bytes:
