@@ -56,6 +56,14 @@ _LINE: Final = (
     b'"body":{"model":"plain-x","messages":[{"role":"user","content":"%b"}]}}\n'
 )
 _TIMES: Final = 3  # each is sent: other programs may take the processor in the middle of one turn, seldom of all
+BLANKS: Final = {
+    "at the start": '_{"model":"MODEL","messages":[{"role":"user","content":"x"}]}',
+    "behind a name": '{"model"_:"MODEL","messages":[{"role":"user","content":"x"}]}',
+    "before a value": '{"model":_"MODEL","messages":[{"role":"user","content":"x"}]}',
+    "before options": '{"model":"MODEL","messages":[{"role":"user","content":"x"}],"stream":true,"stream_options"_:{}}',
+    "between items": '{"model":"MODEL","messages":[{"role":"user","content":"x"},_{"role":"user","content":"x"}]}',
+    "at the end": '{"model":"MODEL","messages":[{"role":"user","content":"x"}]}_',
+}
 Way = Callable[[VeloxProcess, int], str]
 
 
@@ -230,6 +238,11 @@ def fields(model: str) -> Way:
     return lambda velox, n: _send(velox, f'{{"model":"{model}",{field * (n * MIB // 6)}"messages":[]}}')
 
 
+def blanks(text: str, path: str = "/v1/chat/completions") -> Way:
+    """Send a request with as many blanks where a text has a place for them."""
+    return lambda velox, n: post(velox, path, text.replace("_", " \n" * (n * MIB // 2)).encode())
+
+
 def heads(velox: VeloxProcess, n: int) -> str:
     """Send a request with as many header fields as are taken."""
     more = {f"x-{k}": "v" for k in range(100 * n)}
@@ -400,6 +413,9 @@ def ways() -> Iterator[tuple[str, Way]]:
     for model in ("plain-x", "old-x", "claude-x"):
         yield f"request of numbers: {model}", numbers(model)
         yield f"request of fields: {model}", fields(model)
+        for place, text in BLANKS.items():
+            yield f"request with blanks {place}: {model}", blanks(text.replace("MODEL", model))
+    yield "batch with blanks", blanks('_{"requests":[]}', "/v1/messages/batches")
     yield "many header fields", heads
     for model in ("plain-x", "h2-plain-x", "claude-x", "h2-claude-x", "gemini-v-x", "h2-gemini-x"):
         yield f"request and reply over HTTP/2: {model}", over_http2(model)

@@ -58,6 +58,16 @@ SIGNED = [
     )
 ]
 OUTPUTS = [{"type": "function_call_output", "call_id": n, "output": "r"} for n in IDS[: N // 2]]
+SIGNED_TEXTS = [
+    each
+    for n in IDS[: N // 2]
+    for each in (
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "velox.google.AAAA"},
+        {"type": "function_call", "call_id": n, "name": "f", "arguments": "{}"},
+    )
+]
+REFERENCES = [{"type": "item_reference", "id": "msg_1"}] * N
+KEPT = {"type": "message", "id": "msg_1", "role": "assistant", "content": "a"}
 DOCUMENT = {"type": "document", "title": "a", "source": {"type": "text", "media_type": "text/plain", "data": "x"}}
 REQUESTS = [
     (
@@ -81,6 +91,8 @@ REQUESTS = [
     ("results from the last", ApiKind.CHAT, chat(IDS)),
     ("calls without ids", ApiKind.CHAT, chat([""] * N)),
     ("signed calls", ApiKind.RESPONSES, {"model": "m", "input": [HI, *SIGNED, *OUTPUTS]}),
+    ("signed texts", ApiKind.RESPONSES, {"model": "m", "input": [HI, KEPT, *SIGNED_TEXTS, *OUTPUTS]}),
+    ("references to one item", ApiKind.RESPONSES, {"model": "m", "input": [HI, *REFERENCES, KEPT]}),
     (
         "functions by their names",
         ApiKind.GENERATE,

@@ -49,6 +49,7 @@ from velox.dialects.media.data_urls import read_url
 from velox.dialects.media.file_types import pictured, typed
 from velox.dialects.tools.arguments import CUSTOM_SCHEMA, custom_arguments, read_arguments
 from velox.dialects.tools.hosted import HostedTools
+from velox.protocol.slices import let_go
 
 __all__ = ["ChatRequestReader"]
 
@@ -174,6 +175,7 @@ class ChatRequestReader:
             request.cache = _mark(given.cache_control)
         request.cache_key = given.prompt_cache_key
         request.verbosity = given.verbosity
+        let_go(given.messages)
         return request
 
     def _lenient(self, text: bytes) -> wire.RequestBody:

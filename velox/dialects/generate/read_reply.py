@@ -46,6 +46,7 @@ from velox.dialects.generate.words import (
 from velox.dialects.generate.write_request import GenerateRequestWriter
 from velox.dialects.json_text.text import EMPTY, decoded, joined, raw_text
 from velox.dialects.tools.tool_fit import fit_tools
+from velox.protocol.slices import let_go
 from velox.protocol.usage.tokens import google_searches
 
 __all__ = ["GenerateModel"]
@@ -86,6 +87,8 @@ class GenerateModel:
         search = None
         if candidate is not None and has_sources(candidate):
             search = _add_sources(candidate, blocks, names)
+        if isinstance(parts, list):
+            let_go(parts)
         has_tools = ToolUse in map(type, blocks)
         found = stop(candidate, has_tools) if candidate is not None else blocked(reply.prompt_feedback)
         if isinstance(found, ApiError):

@@ -63,6 +63,7 @@ from velox.dialects.json_text.text import EMPTY, joined, quoted, raw_text
 from velox.dialects.media.file_types import typed
 from velox.dialects.tools.hosted import HostedTools
 from velox.dialects.tools.open_calls import OpenCalls
+from velox.protocol.slices import let_go
 
 __all__ = ["GenerateRequestReader", "camel"]
 
@@ -179,7 +180,9 @@ class GenerateRequestReader:
         if is_absent(fields.get("contents", Raw())):
             raise BadRequestError("contents is missing", "contents")
         messages = request.messages
-        self._contents(decoded_request(_CONTENTS, fields["contents"], "contents") or [], messages)
+        contents = decoded_request(_CONTENTS, fields["contents"], "contents") or []
+        self._contents(contents, messages)
+        let_go(contents)
         request.messages = [message for message in messages if message.blocks]
         request.has_made_pictures = self._has_made_pictures
         if not any(message.role is not Role.SYSTEM for message in request.messages):

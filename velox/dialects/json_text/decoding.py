@@ -11,6 +11,7 @@ import msgspec
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
 from velox.dialects.json_text.large import decode_large
+from velox.dialects.json_text.parts import PART_BYTES
 from velox.protocol.reply_body import BOM
 from velox.protocol.slices import SLICE_BYTES, concatenated, copied, is_ascii, utf8_fault, utf8_slices
 from velox.protocol.usage.tokens import Bill, bill_of
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_MANY: Final = 8_000  # values, at most, take up to 2 ms
 _NULL: Final = msgspec.Raw(b"null")
 _PLACE: Final = " - at `$"
 
@@ -50,7 +52,9 @@ def checked_text(body: bytes | bytearray) -> bytes:
 
 def decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
     """Do as decoder.decode() does; of a large text no call has all of it. Raises as that."""
-    return decoder.decode(data) if len(data) <= SLICE_BYTES else decode_large(decoder, data)
+    if len(data) <= PART_BYTES or (len(data) <= SLICE_BYTES and bytes(data).count(b",") <= _MANY):
+        return decoder.decode(data)
+    return decode_large(decoder, data)
 
 
 def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, path: str = "") -> _T:

@@ -1,5 +1,7 @@
 """A large JSON text is decoded without the contents of its long strings, which are put back into what was decoded.
 
+Nor has it long runs of blanks then (protocol/json/blanks.py), and long lists are decoded part by part (parts.py).
+
 To decode is one call of C, which holds the interpreter's lock: 10 to 25 ms for a text of 24 MiB, and as long for each
 field of it that is decoded once more. Here it sees the kilobytes around the strings. Their contents are checked in
 slices, by the same decoder; a raw value that had some becomes a view of the text again, without a copy, and a string is
@@ -15,8 +17,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from velox.dialects.json_text.parts import PART_BYTES, decode_parts
+from velox.protocol.json.blanks import without_long_blanks
 from velox.protocol.json.skim import LONG_BYTES, skim
-from velox.protocol.slices import SLICE_BYTES, copied, json_cut
+from velox.protocol.slices import SLICE_BYTES, concatenated, contains, copied, json_cut
 from velox.protocol.steps import finished
 
 __all__ = ["decode_large"]
@@ -30,18 +34,23 @@ _DIGITS: Final = 8
 _OFFSET: Final = re.compile(r" \(byte \d+\)")
 
 
-def decode_large(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, long_bytes: int = LONG_BYTES) -> _T:
+def decode_large(
+    decoder: msgspec.json.Decoder[_T],
+    data: bytes | msgspec.Raw,
+    long_bytes: int = LONG_BYTES,
+    part_bytes: int = PART_BYTES,
+) -> _T:
     """Do as decoder.decode() does, and raise as that, but for the error's byte.
 
     decoder: not of a type that has bytes, which it would decode from base64. long_bytes: strings that are longer are
-    left out.
+    left out. part_bytes: see decode_parts().
     """
-    text = copied(data) if isinstance(data, msgspec.Raw) else data
+    text = without_long_blanks(copied(data) if isinstance(data, msgspec.Raw) else data)
     hollow = _HollowText(text, long_bytes)
     if not hollow.spans:
-        return decoder.decode(text)
+        return decode_parts(decoder, text, part_bytes)
     try:
-        found = decoder.decode(hollow.data)
+        found = decode_parts(decoder, hollow.data, part_bytes)
     except msgspec.ValidationError as exc:
         raise msgspec.ValidationError(hollow.shown(exc)) from None
     except msgspec.DecodeError as exc:
@@ -71,15 +80,16 @@ class _HollowText:
         self._nonce: Final = b"%016x" % (hash(text[:_HASHED_BYTES]) & _64_BITS)
         self._mark_bytes: Final = len(self._nonce) + _DIGITS
         skimmed = finished(skim(text, _check, long_bytes))
-        is_taken = self._nonce in skimmed.data  # by chance: the text is decoded as it is
-        pieces: list[bytes | bytearray] = []
+        # By chance: the text is decoded as it is.
+        is_taken = bool(skimmed.cuts) and contains(skimmed.data, self._nonce)
+        pieces: list[bytes | bytearray | memoryview] = []
         self.spans: Final[list[tuple[int, int]]] = []
         at = before = 0
         for n, (cut, left_out) in enumerate(() if is_taken else skimmed.cuts):
             pieces += (skimmed.data[at:cut], b"%b%08d" % (self._nonce, n))
             self.spans.append((cut + before, cut + left_out))
             at, before = cut, left_out
-        self.data: Final = text if is_taken else b"".join((*pieces, skimmed.data[at:]))
+        self.data: Final = concatenated([*pieces, memoryview(skimmed.data)[at:]]) if self.spans else text
 
     def shown(self, exc: msgspec.DecodeError) -> str:
         """Return what an error says, without marks, and without places in what was decoded."""

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from velox.dialects.canonical.errors import BadRequestError, BrokenReplyError
-from velox.dialects.json_text.decoding import BOM, decoded_reply, reply_text
+from velox.dialects.json_text.decoding import BOM, decode, decoded_reply, reply_text
 from velox.protocol.slices import SLICE_BYTES, concatenated, json_slices, text_slices
 
 __all__ = [
@@ -158,7 +158,7 @@ def reply_keeping_surrogates(decoder: msgspec.json.Decoder[_T], data: bytes) -> 
     """Decode an upstream's reply, or an event of it, of which not all may be UTF-8. Raises BrokenReplyError."""
     data = reply_text(data)
     try:
-        return decoder.decode(data)
+        return decode(decoder, data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return keeping_surrogates(lambda text: decoded_reply(decoder, text), data)
 

@@ -51,6 +51,7 @@ from velox.dialects.messages.write_request import MessagesRequestWriter
 from velox.dialects.tools.arguments import read_arguments
 from velox.dialects.tools.hosted import without_pictures
 from velox.dialects.tools.tool_fit import fit_tools
+from velox.protocol.slices import let_go
 
 __all__ = ["MessagesModel"]
 
@@ -107,6 +108,7 @@ class MessagesModel:
         if found.usage is not None:
             usage, tier = usage_of(found.usage), tier_of(found.usage.service_tier)
         dropped = tuple(dict.fromkeys(name for each in found.content if (name := lost(each)) is not None))
+        let_go(found.content)
         return Answer(found.id, found.model, blocks, stop, usage, tier, dropped)
 
     def _block(self, block: BlockOut) -> AnswerBlock | None:

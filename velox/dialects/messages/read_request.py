@@ -60,6 +60,7 @@ from velox.dialects.messages.wire import (
 )
 from velox.dialects.messages.words import given_id
 from velox.dialects.tools.hosted import HostedTools
+from velox.protocol.slices import let_go
 
 __all__ = ["needed", "read_request"]
 
@@ -131,6 +132,7 @@ def _request(body: bytes, dropped: DroppedFields) -> Request:
     )
     if hosted is not None:
         hosted.settle(request, "tool_choice")
+    let_go(found.messages)
     return request
 
 

@@ -58,6 +58,7 @@ from velox.dialects.responses.tools import (
     ToolKind,
 )
 from velox.dialects.tools.arguments import custom_arguments, read_arguments
+from velox.protocol.slices import let_go
 
 __all__ = ["ResponsesRequestReader"]
 
@@ -138,6 +139,8 @@ class ResponsesRequestReader:
         self._messages: list[Message] = []
         self._has_made_pictures = False  # a message of the assistant has some
         self._signatures: dict[str, Thinking] = {}  # by id: some are of calls, which have items of their own for them
+        # Blocks of a message, how many of them were looked at, and the last text of those.
+        self._seen_texts: tuple[list[Block] | None, int, Text | None] = None, 0, None
         # As the input has changed them last; None: it has not.
         self._effort: str | None = None
         self._text: wire.TextConfig | None = None
@@ -147,7 +150,10 @@ class ResponsesRequestReader:
         self.body = checked_text(body)
         request, self.given = keeping_surrogates(self._request, self.body)
         # The reader lives as long as the exchange: what is let go at its end may not grow with the request.
+        if isinstance(self.given.input, list):
+            let_go(self.given.input)
         self.given.input, self._messages = None, []
+        self._seen_texts = None, 0, None
         return request
 
     def _request(self, text: bytes) -> tuple[Request, wire.RequestBody]:
@@ -247,14 +253,20 @@ class ResponsesRequestReader:
                 raise BadRequestError(message, "input")
             raise BadRequestError("a request has an input: a string or a list of items", "input")
         self._signatures = {}
+        self._seen_texts = None, 0, None
         self._has_made_pictures = False
         self._effort = self._text = None
+        said: set[str | None] | None = None  # ids of the items that are there themselves; known once one is referred to
         for n, item in enumerate(items):
             kind = item.type
             if kind == "message" or (kind is None and (item.role is not None or item.id is None)):
                 self._message(item, n)
             elif kind == _REFERENCE or kind is None:
-                self._refer(item, items, n)
+                # It is left out, if it is there: what else is kept stands in the input by now.
+                if said is None:
+                    said = {each.id for each in items if each.type not in (None, _REFERENCE)}
+                if item.id not in said:
+                    raise BadRequestError(_NOT_KEPT, f"input[{n}].id")
             elif kind == TRIGGER:
                 if n != len(items) - 1:
                     raise BadRequestError("compaction_trigger is the last item of the input", f"input[{n}]")
@@ -263,11 +275,6 @@ class ResponsesRequestReader:
                 self._item(item, kind, n)
         if self._signatures:
             self._sign_calls()
-
-    def _refer(self, reference: wire.InputItem, items: list[wire.InputItem], n: int) -> None:
-        """Leave out a reference to an item that stands in the request itself; what else is kept stands in it by now."""
-        if not any(item.id == reference.id and item.type not in (None, _REFERENCE) for item in items):
-            raise BadRequestError(_NOT_KEPT, f"input[{n}].id")
 
     def _message(self, item: wire.InputItem, n: int) -> None:
         role = _ROLES.get(item.role or "")
@@ -386,11 +393,18 @@ class ResponsesRequestReader:
         if not self._messages or self._messages[-1].role is not _ASSISTANT:
             self._messages.append(Message(_ASSISTANT, []))
         blocks = self._messages[-1].blocks
-        texts = [block for block in blocks if isinstance(block, Text)]
-        if texts:
-            texts[-1].signature = signature
-        else:
-            blocks.append(Text(EMPTY, signature=signature))
+        seen, n_seen, text = self._seen_texts
+        if seen is not blocks:
+            n_seen, text = 0, None
+        for n in range(n_seen, len(blocks)):
+            block = blocks[n]
+            if isinstance(block, Text):
+                text = block
+        if text is None:
+            text = Text(EMPTY)
+            blocks.append(text)
+        text.signature = signature
+        self._seen_texts = blocks, len(blocks), text
 
     def _sign_calls(self) -> None:
         """Give the calls their signatures; see outputs.py."""

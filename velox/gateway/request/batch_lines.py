@@ -20,6 +20,7 @@ from velox.gateway.cluster.routing import Routing
 from velox.heads import RequestHead
 from velox.policy.routes.entries import asked_model
 from velox.protocol.forms import form_texts
+from velox.protocol.json.blanks import blanks_end
 from velox.protocol.json.body import LARGE_BYTES
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.skim import skim
@@ -30,7 +31,7 @@ __all__ = ["check_lines"]
 _STEP_BYTES: Final = 64 * 1024  # of lines between two turns of the loop
 _LONG_LINE: Final = 256 * 1024
 _OUTLINED_BYTES: Final = 16 * 1024  # of a slice: it may have hundreds of requests
-_REQUESTS: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"requests"[ \t\r\n]*:')
+_REQUESTS: Final = re.compile(rb'\{[ \t\r\n]*"requests"[ \t\r\n]*:')
 _Line: TypeAlias = tuple[int, int, str, str]
 _EACH_LINE: Final = 512  # what a line costs as well, in bytes
 _PURPOSE: Final = "purpose"
@@ -142,9 +143,10 @@ def _of_requests(body: bytes | bytearray) -> Iterator[_Line | None]:
             yield n, 0, _MESSAGES, model
 
 
-def _of_many_requests(body: bytes | bytearray) -> Iterator[_Line | None]:
+def _of_many_requests(body: bytes | bytearray) -> Generator[_Line | None, None, None]:
     """Do the same with a body of megabytes, in slices. One that begins otherwise is the upstream's to judge."""
-    begin = _REQUESTS.match(body)
+    start = yield from blanks_end(body, 0)
+    begin = _REQUESTS.match(body, start, start + _OUTLINED_BYTES)
     if begin is None:
         return
     outline, n = Outline("params.model", in_array=True), 0

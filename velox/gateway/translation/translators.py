@@ -60,7 +60,7 @@ from velox.dialects.tools.argument_keys import ArgumentKeys, with_keys
 from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.json.value_count import MOST_VALUES
-from velox.protocol.slices import concatenated
+from velox.protocol.slices import concatenated, let_go
 from velox.protocol.usage.tokens import TokenUsage
 
 __all__ = ["GenerationTranslator", "InvokeTranslator", "NonStreamingTranslator"]
@@ -123,11 +123,15 @@ class GenerationTranslator:
             self._written = self._model.write(request, model)
         except BadRequestError as exc:
             raise BadRequestError(exc.message, self._client.own_path(exc.param), exc.details) from exc
+        let_go(request.messages)
         return self._written.body
 
     def answer(self, body: bytes) -> bytes:
         """Put a plain answer into the client's dialect. Raises BrokenReplyError, ReplyError."""
-        return self._client.answer(self._read(body))
+        answer = self._read(body)
+        written = self._client.answer(answer)
+        let_go(answer.blocks)
+        return written
 
     def answer_of_stream(self, body: bytes) -> bytes:
         """Put a whole stream into a plain answer. Raises BrokenReplyError, ReplyError."""

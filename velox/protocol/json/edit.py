@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote_plus
 import orjson
 
 from velox.errors import Reason, VeloxError
+from velox.protocol.json.blanks import blanks_end
 from velox.protocol.json.outline import Outline
 from velox.protocol.json.value_count import brackets_open
 from velox.protocol.json.value_end import ValueEnd
@@ -102,15 +103,17 @@ class Field:
         if at < 0:
             message = f"{self._name} is not found at the begin or the end of this body of over 2 MiB; write it first"
             raise VeloxError(Reason.BAD_REQUEST, message, param=self._name)
-        return self._value(body, at)
+        return at
 
     # -- the usual spelling -------------------------------------------------------------------------
 
     def _near_begin(self, body: bytes | bytearray) -> int:
         """Return where the value begins, if the key is among the first."""
         first = body.find(self._key, 0, _NEAR_BYTES)
-        if first >= 0 and self._is_key(body, first) and finished(_depth(body, 0, first)) == 1:
-            return self._value(body, first)
+        if first >= 0 and self._is_string(body, first) and finished(_depth(body, 0, first)) == 1:
+            colon = _COLON.match(body, first + len(self._key), first + len(self._key) + _NEAR_BYTES)
+            if colon is not None and colon.end() < first + len(self._key) + _NEAR_BYTES:
+                return colon.end()
         return -1
 
     def _far(self, body: bytes | bytearray) -> Generator[None, None, int]:
@@ -120,22 +123,23 @@ class Field:
             search = self._search_back(body, last) if 2 * last > len(body) else self._search(body, len(body))
             at, is_sure = yield from search
         if at >= 0:
-            return self._value(body, at)
+            return at
         if is_sure and not (yield from self._may_be_hidden(body)):
             return -1
         return self._walk(body)
 
     def _search(self, body: bytes | bytearray, end: int) -> Generator[None, None, tuple[int, bool]]:
-        """Return where the key is, -1 if it was not found; and whether all that looks like it was looked at."""
+        """Return where the value begins, -1 if it was not found; and whether all that looks like it was looked at."""
         depth, begin = 0, 0
         at = yield from _find(body, self._key, 0, end)
         for _ in range(_MOST_KEYS):
             if at < 0:
                 return -1, True
-            if self._is_key(body, at):
+            value = yield from self._value(body, at)
+            if value >= 0:
                 depth += yield from _depth(body, begin, at)
                 if depth == 1:
-                    return at, True
+                    return value, True
                 begin = at
             at = yield from _find(body, self._key, at + 1, end)
         return -1, False
@@ -146,10 +150,11 @@ class Field:
         for _ in range(_MOST_KEYS):
             if at < 0:
                 return -1, True
-            if self._is_key(body, at):
+            value = yield from self._value(body, at)
+            if value >= 0:
                 depth -= yield from _depth(body, at, end)
                 if depth == 1:
-                    return at, True
+                    return value, True
                 end = at
             at = yield from _rfind(body, self._key, begin, at)
         return -1, False
@@ -161,14 +166,18 @@ class Field:
             yield
         return False
 
-    def _is_key(self, body: bytes | bytearray, at: int) -> bool:
-        """True for a key: neither the end of a string with quotes in it, nor a value."""
-        return body[at - 1] != _BACKSLASH and _COLON.match(body, at + len(self._key)) is not None
+    def _is_string(self, body: bytes | bytearray, at: int) -> bool:
+        """False for the end of a string with quotes in it."""
+        return body[at - 1] != _BACKSLASH
 
-    def _value(self, body: bytes | bytearray, at: int) -> int:
-        colon = _COLON.match(body, at + len(self._key))
-        assert colon is not None, "a key was found"
-        return colon.end()
+    def _value(self, body: bytes | bytearray, at: int) -> Generator[None, None, int]:
+        """Return where the value begins whose key this is; -1: it is none, but the end of a string, or a value."""
+        if not self._is_string(body, at):
+            return -1
+        colon = yield from blanks_end(body, at + len(self._key))
+        if body[colon : colon + 1] != b":":
+            return -1
+        return (yield from blanks_end(body, colon + 1))
 
     # -- any spelling -------------------------------------------------------------------------------
 

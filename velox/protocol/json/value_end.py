@@ -53,6 +53,15 @@ class ValueEnd:
         self._depth = 0 if self._in_string else 1
         self._is_cut = self.is_broken = False
 
+    @property
+    def is_between(self) -> bool:
+        """True while no string is open inside the value, and no bracket but its own."""
+        return self._depth == 1 and not self._in_string
+
+    def rise(self) -> None:
+        """Look for the end of what is open inside the value, and not for its own."""
+        self._depth -= 1
+
     def find(self, at: int) -> int:
         """Return where the value ends that is open at `at`, behind its last byte; -1: not in this piece, or broken."""
         data = self._data
