@@ -20,7 +20,7 @@ __all__ = ["EMPTY", "NEWLINES", "decoded", "is_blank", "joined", "quoted", "raw_
 EMPTY: Final[JsonText] = b'""'
 # Between two texts that become one.
 NEWLINES: Final = b"\\n\\n"
-_QUOTE: Final = b'"'
+_QUOTE: Final = ord('"')
 # It writes the same bytes as orjson, in half the time for texts of a few letters.
 _ENCODED: Final = msgspec.json.Encoder().encode
 # What JSON writes white space with: a space, or one of the escapes.
@@ -43,7 +43,7 @@ def quoted(text: str) -> JsonText:
 
 def decoded(text: JsonText) -> str:
     """Read a JSON string. Lone surrogates stay what they are. Raises ValueError if it is none."""
-    if len(text) > _LONG and text[:1] == text[-1:] == _QUOTE:
+    if len(text) > _LONG and text[0] == text[-1] == _QUOTE:
         return "".join([decoded(b'"%b"' % piece) for piece in json_slices(text[1:-1])])
     try:
         found: object = orjson.loads(text)
@@ -73,4 +73,4 @@ def raw_text(raw: msgspec.Raw) -> JsonText | None:
     if not raw:
         return None
     text = b"" + raw if len(raw) <= SLICE_BYTES else copied(raw)  # half the time of bytes(raw)
-    return text if text.startswith(_QUOTE) else None
+    return text if text[0] == _QUOTE else None  # an index takes half the time of startswith()
