@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Final, cast
@@ -117,6 +118,20 @@ class TcpSocket:
         return bytes(self._info[:n_bytes])
 
 
+class Secured:
+    """What TLS has decrypted of a connection, and nobody has read."""
+
+    def __init__(self) -> None:
+        self.unread: Final = bytearray()
+
+    def read(self, n_bytes: int) -> bytes:
+        if not self.unread:
+            raise ssl.SSLWantReadError
+        data = bytes(self.unread[:n_bytes])
+        del self.unread[:n_bytes]
+        return data
+
+
 class Transport:
     """A transport whose kernel takes `room` bytes more; what it has taken is in `sent`."""
 
@@ -124,6 +139,7 @@ class Transport:
 
     def __init__(self) -> None:
         self.room = 1 << 40
+        self.secured: Secured | None = None  # None: it is not TLS
         self.sent: Final = bytearray()
         self.waiting: Final = bytearray()
         self.is_closed = False
@@ -160,10 +176,10 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return len(self.waiting)
 
-    def get_extra_info(self, name: str) -> TcpSocket | None:
-        """Return what TCP tells of the connection, which is not TLS."""
+    def get_extra_info(self, name: str) -> TcpSocket | Secured | None:
+        """Return what TCP, and TLS, tell of the connection."""
         if name == "ssl_object":
-            return None
+            return self.secured
         assert name == "socket", name
         n_sent = len(self.sent)
         return TcpSocket(n_sent, n_sent if self.n_received is None else self.n_received)
@@ -205,6 +221,12 @@ class Transport:
         self.sent += self.waiting[:n_bytes]
         del self.waiting[:n_bytes]
         self.room -= n_bytes
+
+
+class TlsTransport(Transport):
+    """As uvloop's: it has this beside what others have."""
+
+    def set_read_buffer_limits(self, high: int, low: int) -> None: ...
 
 
 class Wire:

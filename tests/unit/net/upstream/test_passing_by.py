@@ -9,17 +9,11 @@ import pytest
 
 from tests.unit.net.upstream.test_lone_chunks import HEAD, alone
 from tests.unit.net.upstream.test_upstream_http1 import Line
-from tests.unit.net.upstream_wire import KIB, Sink, Transport
+from tests.unit.net.upstream_wire import KIB, Sink, TlsTransport
 from velox.outcomes import ConnectionEnd
 from velox.protocol.http1 import write as http1_write
 
 LAST: Final = http1_write.LAST_CHUNK
-
-
-class TlsTransport(Transport):
-    """As uvloop's: it has this beside what others have."""
-
-    def set_read_buffer_limits(self, high: int, low: int) -> None: ...
 
 
 def passing(line: Line) -> Sink:

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 import pytest
 
-from tests.unit.net.upstream_wire import KIB, MIB, Loop, Owner, Sink, Transport, asked
+from tests.unit.net.upstream_wire import KIB, MIB, Loop, Owner, Secured, Sink, TlsTransport, Transport, asked
 from velox.errors import Reason
 from velox.heads import ReplyHead
 from velox.net.upstream.http1 import Http1Connection
@@ -54,6 +54,21 @@ class Line:
 def failed(sink: Sink) -> tuple[Reason, Retry | None]:
     assert sink.failure is not None and not sink.ended
     return sink.failure.reason, sink.failure.unprocessed
+
+
+@pytest.mark.parametrize("n_before", [0, 10, 60])
+def test_what_tls_has_read_before_the_end_is_taken(n_before: int) -> None:
+    """A paused sink's connection is not read from; uvloop forgets what waits when the upstream closes."""
+    reply = b"HTTP/1.1 200 OK\r\ncontent-length: 20000\r\n\r\n" + b"x" * 20_000
+    line = Line(TlsTransport())
+    sink = line.open()
+    if n_before:
+        line.give(reply[:n_before])
+    secured = line.transport.secured = Secured()
+    secured.unread += reply[n_before:]
+    line.lose()
+    assert (sink.ended, sink.body, sink.failure) == (True, b"x" * 20_000, None)
+    assert line.owner.ends == [ConnectionEnd.CLOSED] and not line.connection.has_room
 
 
 def test_connection_serves_one_exchange_after_the_other() -> None:

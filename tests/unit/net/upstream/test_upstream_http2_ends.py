@@ -22,7 +22,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from tests.unit.net.upstream_wire import KIB, MIB, OK, Sink, Wire
+from tests.unit.net.upstream_wire import KIB, MIB, OK, Secured, Sink, Wire
 from tests.unit.protocol.http2.http2_peers import Name
 from velox.errors import Reason
 from velox.net.upstream.interface import UpstreamFailure
@@ -69,6 +69,20 @@ def test_streams_above_a_goaway_are_unprocessed(engine: Name, last: int) -> None
     assert wire.owner.ends == [ConnectionEnd.GOAWAY]
     wire.loop.turn()
     assert wire.is_closed == (last == 0)
+
+
+def test_what_tls_has_read_before_the_end_is_taken(engine: Name) -> None:
+    """A connection in line for its turn is not read from; uvloop forgets what waits when the upstream closes."""
+    wire = Wire(engine)
+    (whole, first), (cut, second) = wire.open(), wire.open()
+    wire.pump()
+    wire.answer(first, b"x" * 20 * KIB)
+    wire.answer(second, b"part", end=False)
+    secured = wire.transport.secured = Secured()
+    secured.unread += wire.server.take_output()
+    wire.lose()
+    assert whole.ended and whole.body == b"x" * 20 * KIB
+    assert failed(cut)[0] is Reason.UPSTREAM_TRUNCATED and wire.owner.ends == [ConnectionEnd.LOST]
 
 
 def test_refusal_after_a_goaway_that_covers_it_is_a_refusal(engine: Name) -> None:
