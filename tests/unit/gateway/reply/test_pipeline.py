@@ -14,6 +14,7 @@ from velox.gateway.cache.response_cache import Keeping
 from velox.gateway.limits.cost_filter import CostFilter
 from velox.gateway.limits.metering import Meter, UsageFilter
 from velox.gateway.reply.addresses import AddressFilter
+from velox.gateway.reply.capture import ReplyCapture
 from velox.gateway.reply.early_error import EarlyErrorGate
 from velox.gateway.reply.error_body import ErrorRedaction
 from velox.gateway.reply.filters import ReplyFilter, placed
@@ -36,6 +37,7 @@ KINDS: list[type[ReplyFilter]] = [
     CostFilter,
     HeaderRuleFilter,
     TimingFilter,
+    ReplyCapture,
 ]
 
 
