@@ -327,7 +327,18 @@ def test_line_of_a_batch_whose_model_is_mapped_is_refused() -> None:
         many = json.dumps({"requests": [each] * 20_000 + [other]}).encode()
         reply = velox.request("POST", "/v1/messages/batches", many)
         assert reply.status == 400 and b"line 20001 names gpt-4o" in reply.body
+        crowd = {f"k{n}": n for n in range(600)}
+        for hidden in (
+            b'{"x":{"requests":[]},' + many[1:],
+            b'{"requests":[],' + many[1:],
+            many.replace(b'"requests"', b'"\\u0072equests"', 1),
+            json.dumps({**crowd, "requests": [each] * 20_000 + [other]}).encode(),
+            json.dumps({"requests": [{**each, **crowd}, *[each] * 20_000, other]}).encode(),
+        ):
+            assert velox.request("POST", "/v1/messages/batches", hidden).status == 400
         batch = {"requests": [{"custom_id": "1", "params": {"model": "gpt-4o"}}]}
         reply = velox.request("POST", "/v1/messages/batches", json.dumps(batch).encode())
         assert (reply.status, "name gpt-4o-mini in it" in json.loads(reply.body)["error"]["message"]) == (400, True)
         assert len(upstreams["chat"].calls) == n_sent
+        good = json.dumps({"x": ["]"], "requests": [each] * 20_000, "y": [other]}).encode()
+        assert velox.request("POST", "/v1/messages/batches", good).status == 200

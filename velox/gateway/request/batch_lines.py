@@ -9,7 +9,6 @@ Knows: where a batch names models. Does not know: which models a key may use (ac
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator
 from typing import Final, TypeAlias
 
@@ -20,10 +19,10 @@ from velox.gateway.cluster.routing import Routing
 from velox.heads import RequestHead
 from velox.policy.routes.entries import asked_model
 from velox.protocol.forms import form_texts
-from velox.protocol.json.blanks import blanks_end
 from velox.protocol.json.body import LARGE_BYTES
-from velox.protocol.json.outline import Outline
+from velox.protocol.json.outline import MOST_MEMBERS, Outline
 from velox.protocol.json.skim import skim
+from velox.protocol.json.value_end import ValueEnd
 from velox.types import Caller
 
 __all__ = ["check_lines"]
@@ -31,7 +30,7 @@ __all__ = ["check_lines"]
 _STEP_BYTES: Final = 64 * 1024  # of lines between two turns of the loop
 _LONG_LINE: Final = 256 * 1024
 _OUTLINED_BYTES: Final = 16 * 1024  # of a slice: it may have hundreds of requests
-_REQUESTS: Final = re.compile(rb'\{[ \t\r\n]*"requests"[ \t\r\n]*:')
+_BRACKET: Final = ord("[")
 _Line: TypeAlias = tuple[int, int, str, str]
 _EACH_LINE: Final = 512  # what a line costs as well, in bytes
 _PURPOSE: Final = "purpose"
@@ -144,21 +143,42 @@ def _of_requests(body: bytes | bytearray) -> Iterator[_Line | None]:
 
 
 def _of_many_requests(body: bytes | bytearray) -> Generator[_Line | None, None, None]:
-    """Do the same with a body of megabytes, in slices. One that begins otherwise is the upstream's to judge."""
-    start = yield from blanks_end(body, 0)
-    begin = _REQUESTS.match(body, start, start + _OUTLINED_BYTES)
-    if begin is None:
-        return
-    outline, n = Outline("params.model", in_array=True), 0
-    for at in range(begin.end(), len(body), _OUTLINED_BYTES):
-        outline.feed(bytes(body[at : at + _OUTLINED_BYTES]))
+    """Do the same with a body of megabytes, in slices. Raises VeloxError(BAD_REQUEST) for one that can't be read so."""
+    start = yield from _requests_at(body)
+    if start < 0 or body[start] != _BRACKET:
+        return  # it has none
+    outline, end, n = Outline("params.model", in_array=True), ValueEnd(), 0
+    end.begin(_BRACKET)
+    for at in range(start + 1, len(body), _OUTLINED_BYTES):
+        data = bytes(body[at : at + _OUTLINED_BYTES])
+        end.take(data)
+        stop = end.find(0)
+        outline.feed(data if stop < 0 else data[:stop])
         for told in outline.take():
             n += 1
             if model := _asked_by(orjson.loads(told)):
                 yield n, 0, _MESSAGES, model
-        if outline.is_broken:  # or it has ended
+        if outline.is_broken or end.is_broken:
+            raise _unread(f"request {n + 1} of it is no JSON object, or has over {MOST_MEMBERS} fields")
+        if stop >= 0:
             return
         yield None
+
+
+def _requests_at(body: bytes | bytearray) -> Generator[None, None, int]:
+    """Return where the requests begin in a body of megabytes, in slices; -1: it has none. Of two of them the last."""
+    outline, found_at = Outline("requests"), -1
+    for at in range(0, len(body), _OUTLINED_BYTES):
+        if outline.feed(bytes(body[at : at + _OUTLINED_BYTES])):
+            found_at = outline.value_at
+        if outline.is_broken:
+            raise _unread(f"it is no JSON object, or has over {MOST_MEMBERS} fields")
+        yield
+    return found_at
+
+
+def _unread(why: str) -> VeloxError:
+    return VeloxError(Reason.BAD_REQUEST, f"the batch can't be read: {why}", param="requests")
 
 
 def _asked_by(request: object) -> str:
