@@ -45,6 +45,7 @@ _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _NO_USAGE: Final = Usage()
 _NO_INPUTS: Final = wire.PromptDetails()
 _NO_OUTPUTS: Final = wire.CompletionDetails()
+_NOT_GIVEN: Final = (None, None, None)
 _NO_SECONDS: Final = (wire.ABSENT, Raw(b"null"), Raw(b"0"))
 # Parts of a content that are none of a text, by what they are (Lost).
 _LOST_PARTS: Final = {
@@ -99,23 +100,25 @@ def read_usage(raw: Raw, tier: str | None = None) -> Usage:
     prompt, completion, total = given.prompt_tokens, given.completion_tokens, given.total_tokens
     inputs, outputs = given.prompt_tokens_details or _NO_INPUTS, given.completion_tokens_details or _NO_OUTPUTS
     reasoning, cached = outputs.reasoning_tokens, inputs.cached_tokens
-    for other in (given.prompt_cache_hit_tokens, given.num_cached_tokens, given.cached_tokens):
-        if cached is None:
-            cached = other
-    modalities = _modalities(inputs, outputs)
+    if cached is None:
+        others = (given.prompt_cache_hit_tokens, given.num_cached_tokens, given.cached_tokens)
+        if others != _NOT_GIVEN:
+            cached = next(other for other in others if other is not None)
+    modalities = None if inputs is _NO_INPUTS and outputs is _NO_OUTPUTS else _modalities(inputs, outputs)
     if prompt is not None and completion is not None and total is not None:
         has_seconds = given.prompt_audio_seconds not in _NO_SECONDS
-        beside = beside_prompt(
-            prompt,
-            cached=inputs.cached_tokens or 0,
-            sound=inputs.audio_tokens or 0,
-            more=max(0, total - prompt - completion),
-            reasoning=reasoning or 0,
-            has_seconds=has_seconds,
-        )
-        prompt += beside
-        if has_seconds and beside and modalities is None:
-            modalities = Modalities(beside)
+        if has_seconds or inputs.cached_tokens or inputs.audio_tokens:  # else nothing can be beside it
+            beside = beside_prompt(
+                prompt,
+                cached=inputs.cached_tokens or 0,
+                sound=inputs.audio_tokens or 0,
+                more=max(0, total - prompt - completion),
+                reasoning=reasoning or 0,
+                has_seconds=has_seconds,
+            )
+            prompt += beside
+            if has_seconds and beside and modalities is None:
+                modalities = Modalities(beside)
         if total > prompt + completion:
             reasoning = reasoning or total - prompt - completion
             completion = total - prompt

@@ -108,7 +108,7 @@ class ChatClient:
                 has_more = True
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             refusals.append(stop.explanation)
-        content = b"null" if calls and not any(text != EMPTY for text in texts) else joined(texts, b"")
+        content = b"null" if calls and texts.count(EMPTY) == len(texts) else joined(texts, b"")
         if refusals and not texts:
             content = b"null"
         fields = [

@@ -179,13 +179,20 @@ def picture(part: ReplyPart) -> Image | None:
 
 def lost(part: ReplyPart) -> str | None:
     """Return what of a part without a text or a picture the canonical model has no place for (Lost); None: nothing."""
-    own = (part.executable_code, part.code_execution_result, part.tool_call, part.tool_response)
-    if not (part.inline_data or part.file_data or any(own)):
+    if not (
+        part.inline_data
+        or part.file_data
+        or part.executable_code
+        or part.code_execution_result
+        or part.tool_call
+        or part.tool_response
+    ):
         return None  # most parts
     for media in (part.inline_data, part.file_data):
         if not is_absent(media):
             found = _MIME_TYPE.search(media)
             return lost_media("" if found is None else found[1].decode())
+    own = (part.executable_code, part.code_execution_result, part.tool_call, part.tool_response)
     return None if all(map(is_absent, own)) else "answer.tools.hosted"
 
 
@@ -237,6 +244,8 @@ def whole_usage(metadata: UsageMetadata) -> Usage:
 
 
 def _modalities(metadata: UsageMetadata) -> Modalities | None:
+    if not (metadata.prompt_tokens_details or metadata.candidates_tokens_details):
+        return None
     prompt, cache, answer = (
         _counts(metadata.prompt_tokens_details),
         _counts(metadata.cache_tokens_details),

@@ -91,6 +91,7 @@ class MessagesModel:
         blocks: list[AnswerBlock] = []
         has_calls = False  # those of the tool whose input is the text of the answer are none
         queries: dict[str, str] = {}  # of searches, by their ids
+        names: list[str] = []  # of what is lost
         for each in found.content:
             block = self._block(each)
             if block is None:
@@ -100,16 +101,20 @@ class MessagesModel:
                     queries[each.id or ""] = query_of(bytes(each.input))
             else:
                 blocks.append(block)
-                has_calls = has_calls or type(block) is ToolUse
+                if type(block) is ToolUse:
+                    has_calls = True
+                    continue
+            if each.citations or block is None:
+                name = lost(each)
+                if name is not None:
+                    names.append(name)
         if queries:  # whose results are not there yet
             blocks += [Search((query,)) for query in queries.values() if query]
         stop = settled(stop_of(found.stop_reason, found.stop_sequence, found.stop_details), has_calls=has_calls)
-        usage, tier = Usage(), None
-        if found.usage is not None:
-            usage, tier = usage_of(found.usage), tier_of(found.usage.service_tier)
-        dropped = tuple(dict.fromkeys(name for each in found.content if (name := lost(each)) is not None))
+        used = found.usage
+        usage, tier = (Usage(), None) if used is None else (usage_of(used), tier_of(used.service_tier))
         let_go(found.content)
-        return Answer(found.id, found.model, blocks, stop, usage, tier, dropped)
+        return Answer(found.id, found.model, blocks, stop, usage, tier, tuple(dict.fromkeys(names)) if names else ())
 
     def _block(self, block: BlockOut) -> AnswerBlock | None:
         """Read one block; None: it has no counterpart, as those of tools that Anthropic runs."""
