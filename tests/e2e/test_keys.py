@@ -182,6 +182,30 @@ def test_key_file_is_read_again_and_a_running_stream_stays(upstream: RecordingUp
     print(f"a changed file of keys held in all workers after {took_s:.2f} s")  # 2 s are promised; no time is a gate
 
 
+def test_key_that_goes_between_a_head_and_its_body_lets_no_other_request_in(
+    upstream: RecordingUpstream, tmp_path: Path
+) -> None:
+    """The request whose head was let in is answered; what was kept of it let in all that came after with that head."""
+    file = tmp_path / "keys"
+    file.write_text("vk-old\nvk-stays\n")
+    whole = request_bytes("POST", "/v1/chat/completions", CHAT, bearer("vk-old"))
+    head = whole[: -len(CHAT)]
+    with rotating(upstream, file, workers=1) as (velox, clients), Client(velox) as slow:
+        for _ in range(10):
+            slow.sock.sendall(whole)
+            assert slow.read().status == 200
+        slow.sock.sendall(head + CHAT[:1])
+        assert statuses(clients, "vk-old") == {200}, "the worker has read what came before"
+        file.write_text("vk-stays\n")
+        wait_statuses(clients, "vk-old", 401)
+        slow.sock.sendall(CHAT[1:])
+        assert slow.read().status == 200, "it was let in by its head"
+        for _ in range(3):
+            with Client(velox) as later:
+                later.sock.sendall(whole)
+                assert later.read().status == 401
+
+
 def test_key_file_behind_a_link_that_is_swapped_is_followed(upstream: RecordingUpstream, tmp_path: Path) -> None:
     """As Kubernetes changes a mounted secret; a worker that is killed afterwards comes back with the keys of now."""
     for name in ("old", "new"):

@@ -162,9 +162,11 @@ def test_message_of_a_websocket_waits_for_what_another_gateway_knows(store: Shar
         until(lambda: store.n_objects() > before, "the store knows it")
 
         with session(other, "vk-b") as ws:
-            for each in (fresh, of_nobody, follow, fresh):
+            for each in (fresh, of_nobody):
                 ws.send(each)
             assert [ws.recv(), ws.recv()] == [fresh, of_nobody]
+            for each in (follow, fresh):
+                ws.send(each)
             with pytest.raises(ConnectionClosed) as closed:
                 ws.recv()
         assert closed.value.rcvd is not None

@@ -77,7 +77,7 @@ def look(seconds: float, least_kills: int, least_hits: int) -> tuple[int, int, i
 
 @pytest.mark.slow
 def test_no_answer_is_torn_though_writers_are_killed_at_random() -> None:
-    n_hits, _, n_kills = look(60.0, least_kills=100, least_hits=2000)
+    n_hits, _, n_kills = look(600.0, least_kills=100, least_hits=2000)
     assert n_hits >= 2000 and n_kills >= 100
 
 

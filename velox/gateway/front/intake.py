@@ -171,6 +171,8 @@ class Gateway(ExchangeOwner):
         plan = (self._plans.known.get(key) or self._plans.find(key)) if shape.is_shared else None
         if plan is None or (not plan.has_body and head.has_body):
             parts = self.parts
+            # A key may have been revoked since its caller was told: what is kept would let all later requests in.
+            is_current = caller is None
             if caller is None:
                 caller = self._check(head)
             plan = plan_of(
@@ -185,6 +187,8 @@ class Gateway(ExchangeOwner):
                 timing=parts.timing,
                 is_traced=self._traced is not None,
             )
+            if not is_current:
+                return plan
             if shape.is_shared:
                 self._keep(key, plan)
         self._latest = head, plan

@@ -343,9 +343,9 @@ def test_refusal_takes_nothing_and_says_when_to_come_back() -> None:
     """Two limits: the first has room and keeps it; a client that sleeps so long passes at once."""
 
     async def main() -> None:
-        quick = LimitRule("VELOX_RATE_LIMIT", Scope.GATEWAY, Rates(rpm=600, burst=1))
+        quick = LimitRule("VELOX_RATE_LIMIT", Scope.GATEWAY, Rates(rpm=60, burst=1))
         with limited(ScriptedUpstream(whole(200, USAGE, JSON)).dial, rules=(ALL, quick)) as made:
-            for _ in range(3):
+            for _ in range(2):
                 assert status_of(await ask(made)) == 200
                 before = [bound.quota.remaining(time.monotonic_ns()) for bound in limits_of(made).quotas[:2]]
                 refused = await ask(made)
@@ -354,7 +354,7 @@ def test_refusal_takes_nothing_and_says_when_to_come_back() -> None:
                 after = [bound.quota.remaining(time.monotonic_ns()) for bound in limits_of(made).quotas[:2]]
                 assert before == after
                 told = headers_of(refused)
-                assert 0 < int(told["retry-after-ms"]) <= 100 and told["retry-after"] == "1"
+                assert 0 < int(told["retry-after-ms"]) <= 1000 and told["retry-after"] == "1"
                 assert told["x-ratelimit-remaining-requests"] == "0"
                 await asyncio.sleep(int(told["retry-after-ms"]) / 1000)
 
