@@ -97,11 +97,11 @@ ALL_ON: Final = tuple(Kind(f"all on: {step}", "http1", "http1", stream=False, un
 
 
 def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
-    """Return the kinds of that name, or of KINDS and TRANSLATED with a word in theirs; all of KINDS without words.
+    """Return the kinds of that name, or of KINDS with a word in theirs; all of KINDS without words.
 
     They come in one order, however they were asked for: the calibration is the last.
     """
-    by_word = (*(kind for kind in KINDS if kind is not CALIBRATION), *(TRANSLATED if words else ()))
+    by_word = tuple(kind for kind in KINDS if kind is not CALIBRATION)
     every = (*by_word, *RECORDED, *ALL_ON, CALIBRATION)
     names = {kind.name for kind in every}
     parts = [word for word in words if word not in names]
