@@ -44,7 +44,7 @@ from velox.dialects.chat.reasoning import THOUGHT, id_without_thought, read_bloc
 from velox.dialects.facts.openai_values import TIERS
 from velox.dialects.json_text.decoding import checked_text, decode, decoded_request, is_given
 from velox.dialects.json_text.surrogates import keeping_surrogates
-from velox.dialects.json_text.text import BLANK_LETTERS, EMPTY, decoded, is_blank, raw_text
+from velox.dialects.json_text.text import EMPTY, decoded, is_blank, raw_text
 from velox.dialects.media.data_urls import read_url
 from velox.dialects.media.file_types import pictured, typed
 from velox.dialects.tools.arguments import CUSTOM_SCHEMA, custom_arguments, read_arguments
@@ -231,8 +231,7 @@ class ChatRequestReader:
                 role = _USER if word == "user" else self._role(word, n)
                 blocks = [Text(content)] if is_text else [*self._content(each, n)]
             if is_text and each.cache_control is None and each.name is None:
-                is_empty = content[1] in BLANK_LETTERS and is_blank(content)
-                messages.append(Message(role, blocks, None, None if is_empty else content))
+                messages.append(Message(role, blocks, None, None if is_blank(content) else content))
                 continue
             if each.cache_control is not None and blocks:
                 _set_mark(blocks[-1], _mark(each.cache_control))

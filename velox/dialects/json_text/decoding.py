@@ -60,7 +60,7 @@ def decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
 def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, path: str = "") -> _T:
     """Decode a request, or a raw field of it. path: of the field, "" for the whole body. Raises BadRequestError."""
     try:
-        return decoder.decode(body) if len(body) <= SLICE_BYTES else decode_large(decoder, body)
+        return decode(decoder, body)
     except msgspec.ValidationError as exc:
         message, _, place = str(exc).partition(_PLACE)
         param = path + place.removesuffix("`").replace("[...]", "")
@@ -74,7 +74,7 @@ def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw
 def decoded_reply(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
     """Decode an upstream's reply, or an event or a raw field of it. Raises BrokenReplyError."""
     try:
-        return decoder.decode(data) if len(data) <= SLICE_BYTES else decode_large(decoder, data)
+        return decode(decoder, data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BrokenReplyError(f"the upstream's reply can't be read: {exc}") from None
 

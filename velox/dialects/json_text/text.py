@@ -15,7 +15,7 @@ import orjson
 from velox.dialects.canonical.model import JsonText
 from velox.protocol.slices import SLICE_BYTES, concatenated, copied, json_slices, text_slices
 
-__all__ = ["BLANK_LETTERS", "EMPTY", "NEWLINES", "decoded", "is_blank", "joined", "quoted", "raw_text"]
+__all__ = ["EMPTY", "NEWLINES", "decoded", "is_blank", "joined", "quoted", "raw_text"]
 
 EMPTY: Final[JsonText] = b'""'
 # Between two texts that become one.
@@ -23,8 +23,8 @@ NEWLINES: Final = b"\\n\\n"
 _QUOTE: Final = ord('"')
 # It writes the same bytes as orjson, in half the time for texts of a few letters.
 _ENCODED: Final = msgspec.json.Encoder().encode
-# What JSON writes white space with: a space, or one of the escapes. A text that begins otherwise is not blank.
-BLANK_LETTERS: Final = b' "\\nrtfu029aAdD'
+# What JSON writes white space with: a space, or one of the escapes.
+_BLANK_LETTERS: Final = b' "\\nrtfu029aAdD'
 _BLANKS: Final = " \n\r\t\f\u00a0"
 _LOOKED_AT: Final = 64
 _LONGEST_BLANK: Final = 64 * 1024
@@ -57,7 +57,7 @@ def decoded(text: JsonText) -> str:
 def is_blank(text: JsonText) -> bool:
     """Say whether a text is empty, or has only white space. One of over 64 KiB is not looked through: it has more."""
     # Most texts begin with a letter. No pattern: its engine would keep 128 bytes for each space.
-    if text[1] not in BLANK_LETTERS or len(text) > _LONGEST_BLANK or text[:_LOOKED_AT].strip(BLANK_LETTERS):
+    if text[1] not in _BLANK_LETTERS or len(text) > _LONGEST_BLANK or text[:_LOOKED_AT].strip(_BLANK_LETTERS):
         return False
     return not decoded(text).strip(_BLANKS)
 

@@ -39,7 +39,7 @@ from velox.dialects.canonical.model import (
 from velox.dialects.canonical.signatures import is_redacted, untagged
 from velox.dialects.json_text.decoding import checked_text, decode, decoded_request
 from velox.dialects.json_text.surrogates import keeping_surrogates
-from velox.dialects.json_text.text import BLANK_LETTERS, EMPTY, decoded, is_blank, joined, quoted
+from velox.dialects.json_text.text import EMPTY, decoded, is_blank, joined, quoted
 from velox.dialects.media.file_types import pictured, typed
 from velox.dialects.messages.client_tools import client_tool
 from velox.dialects.messages.sources import OWN_SEARCH, SEALED
@@ -197,8 +197,7 @@ def _messages(found: RequestIn, dropped: DroppedFields) -> list[Message]:
                 raise BadRequestError("the role must be user, assistant or system", "role")
             text = b"" + message.content  # half the time of bytes()
             if text[:1] == b'"':
-                is_empty = text[1] in BLANK_LETTERS and is_blank(text)
-                messages.append(Message(role, [Text(text)], None, None if is_empty else text))
+                messages.append(Message(role, [Text(text)], None, None if is_blank(text) else text))
             else:
                 messages.append(Message(role, _blocks_of(message.content, "content", dropped)))
         except BadRequestError as exc:
