@@ -144,7 +144,7 @@ async def failing(call: Call) -> None:
 
 
 def test_websocket_has_the_span_of_its_exchange(collector: Collector) -> None:
-    """None of an attempt; what the client says of its trace goes up as it came."""
+    """It has no span of an attempt, and the upstream gets the client's traceparent unchanged."""
     with WebSocketUpstream() as upstream, VeloxProcess({**upstream.env(), **tracing(collector)}) as velox:
         with connect(velox, headers=PARENT) as ws:
             ws.send("SECRET")

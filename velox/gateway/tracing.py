@@ -123,8 +123,8 @@ class TracingRecorder(Recorder):
             TraceRecord(
                 ids.trace_id,
                 ids.span_id,
-                b"" if ids.parent is None else ids.parent.span_id,
-                "" if ids.parent is None else ids.parent.state,
+                ids.parent_id,
+                ids.state,
                 ids.is_sampled,
                 now_ns,
                 now_ns,
@@ -172,8 +172,8 @@ def _record(
     return TraceRecord(
         ids.trace_id,
         ids.span_id,
-        b"" if ids.parent is None else ids.parent.span_id,
-        "" if ids.parent is None else ids.parent.state,
+        ids.parent_id,
+        ids.state,
         ids.is_sampled,
         ids.at(exchange.started_ns),
         end_ns,

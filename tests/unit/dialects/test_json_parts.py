@@ -66,7 +66,7 @@ DECODERS: list[msgspec.json.Decoder[Any]] = [
 
 
 def outcome(decoder: msgspec.json.Decoder[Any], text: bytes, *, in_parts: bool) -> object:
-    """Return what comes of it; raw values as what they say."""
+    """Return the decoded value, with raw values as their text."""
     try:
         found = decode_parts(decoder, text, PART) if in_parts else decoder.decode(text)
     except msgspec.ValidationError:

@@ -99,7 +99,6 @@ class TracedExchange(TimedExchange):
         self._cause = ""
         self._span_ids.attempts.append(record)
         self._of_attempts.append((attempt, record))
-        self._head_for(attempt)
         return super().attempt_began(attempt)
 
     def prepare(self, attempt: Attempt) -> UpstreamRequest | Prepared | AnsweredHere:
@@ -118,7 +117,7 @@ class TracedExchange(TimedExchange):
         if record is not None:
             ids = self._span_ids
             field = traceparent(ids.trace_id, record.span_id, is_sampled=ids.is_sampled)
-            self.head = with_parent(self._came_as, field, keeps_state=ids.parent is not None and bool(ids.parent.state))
+            self.head = with_parent(self._came_as, field, keeps_state=bool(ids.state))
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """As an exchange does."""

@@ -108,6 +108,16 @@ class SpanIds:
         self.is_sampled: Final = is_sampled
         self.attempts: Final[list[AttemptRecord]] = []
 
+    @property
+    def parent_id(self) -> bytes:
+        """Return the span that it is below; b"": it begins its trace."""
+        return b"" if self.parent is None else self.parent.span_id
+
+    @property
+    def state(self) -> str:
+        """Return what its tracestate says; "" for nothing."""
+        return "" if self.parent is None else self.parent.state
+
     def at(self, now_ns: int) -> int:
         """Return the Unix time of a monotonic one."""
         return self.start_ns + now_ns - self._began_ns
