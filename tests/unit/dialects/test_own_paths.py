@@ -20,6 +20,9 @@ from velox.types import ApiKind
 TABLE = dialect_table()
 NOVA = ("bedrock", "amazon.nova-2-lite-v1:0", ApiKind.CONVERSE)
 GPT = ("openai", "gpt-5.2", ApiKind.RESPONSES)
+CLAUDE = ("anthropic", "claude-sonnet-4-5", ApiKind.MESSAGES)
+MANTLE = ("bedrock-mantle", "anthropic.claude-sonnet-4-5", ApiKind.MESSAGES)
+GEMINI = ("gemini", "gemini-2.5-pro", ApiKind.GENERATE)
 URL = "https://example.test/a.png"
 IMAGES: dict[ApiKind, Any] = {
     ApiKind.CHAT: {"type": "image_url", "image_url": {"url": URL}},
@@ -49,10 +52,12 @@ def request(api: ApiKind, *, image: bool = False, stop: bool = False, system: bo
     return {"model": "m", "max_tokens": 9, "messages": said, **more, **({"stop_sequences": ["x"]} if stop else {})}
 
 
-def refused(client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str, Any]) -> str:
+def refused(
+    client_api: ApiKind, asked: tuple[str, str, ApiKind], body: dict[str, Any], *, is_strict: bool = False
+) -> str:
     """Return the path of the field that is refused."""
     provider, model, api = asked
-    dropped = DroppedFields()
+    dropped = DroppedFields(strict=is_strict)
     client = TABLE.clients[client_api](ClientCall("a", 1, "m"), dropped)
     written = TABLE.models[api](facts_of(PROVIDERS[provider], model), dropped, provider)
     with pytest.raises(BadRequestError) as raised:
@@ -87,6 +92,54 @@ def test_message_is_the_one_of_the_client(api: ApiKind, path: str, system: bool)
 def test_field_is_called_as_the_client_calls_it(api: ApiKind, path: str) -> None:
     """By a model that takes no stop strings."""
     assert refused(api, GPT, request(api, stop=True)) == path
+
+
+DOCX = {"type": "file", "file": {"filename": "plan.docx", "file_data": "UEsDBAo="}}
+OTHERS_FILE = {"type": "file", "file": {"file_id": "file-abc"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+TIFF = {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,SUkqAA=="}}
+DETAILED = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "high"}}
+
+
+@pytest.mark.parametrize("is_system_first", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "part", "is_strict"),
+    [
+        (CLAUDE, DOCX, False),
+        (CLAUDE, OTHERS_FILE, False),
+        (CLAUDE, SOUND, False),
+        (CLAUDE, TIFF, False),
+        (CLAUDE, DETAILED, True),
+        (MANTLE, {"type": "image_url", "image_url": {"url": URL}}, False),
+        (GEMINI, OTHERS_FILE, False),
+        (GEMINI, DETAILED, True),
+    ],
+)
+def test_part_is_named_where_a_writer_makes_one_turn_of_several_messages(
+    asked: tuple[str, str, ApiKind], part: dict[str, Any], is_strict: bool, is_system_first: bool
+) -> None:
+    """C12: Claude and Gemini get the third and the fourth message as one."""
+    before = [{"role": "system", "content": "s"}] if is_system_first else []
+    said = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+    parts = [{"type": "text", "text": "b"}, {"type": "text", "text": ""}, part]
+    body = {"model": "m", "messages": [*before, *said, {"role": "user", "content": parts}]}
+
+    wanted = f"messages[{len(before) + 3}].content[2]"
+    assert refused(ApiKind.CHAT, asked, body, is_strict=is_strict) == wanted
+
+
+@pytest.mark.parametrize("asked", [CLAUDE, GEMINI])
+def test_part_of_a_tools_result_is_named(asked: tuple[str, str, ApiKind]) -> None:
+    """C12: where it stands in the message of the tool."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    parts = [{"type": "text", "text": "b"}, OTHERS_FILE]
+    said = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": parts},
+    ]
+
+    assert refused(ApiKind.CHAT, asked, {"model": "m", "messages": said}) == "messages[2].content[1]"
 
 
 def test_what_has_the_same_name_keeps_it() -> None:

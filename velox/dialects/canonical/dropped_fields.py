@@ -29,10 +29,10 @@ class DroppedFields:
     strict: a drop is a refusal. on_lost: called for each thing that the answer loses.
     """
 
-    __slots__ = ("_names", "_on_lost", "_strict")
+    __slots__ = ("_names", "_on_lost", "is_strict")
 
     def __init__(self, *, strict: bool = False, on_lost: Callable[[], None] | None = None) -> None:
-        self._strict: Final = strict
+        self.is_strict: Final = strict
         self._on_lost: Final = on_lost
         self._names: Final[dict[str, None]] = {}
 
@@ -45,7 +45,7 @@ class DroppedFields:
         problem: for the client of a strict route: what its value may be; by default: there is nothing like the field.
         Raises BadRequestError where the route is strict.
         """
-        if self._strict:
+        if self.is_strict:
             message = f"{problem}, and the route is strict"
             if not problem:
                 message = (

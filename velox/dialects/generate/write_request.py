@@ -21,6 +21,7 @@ from typing import Final
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
+from velox.dialects.canonical.media_paths import media_path
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -97,7 +98,7 @@ _SAME_TYPES: Final = {"image/jpg": "image/jpeg"}
 class GenerateRequestWriter:
     """Writes one request. schemas: what remembers rewritten schemas."""
 
-    __slots__ = ("_dropped", "_facts", "_inlining", "_names", "_schemas", "_step", "_tools")
+    __slots__ = ("_dropped", "_facts", "_inlining", "_messages", "_names", "_schemas", "_step", "_tools")
 
     def __init__(self, facts: ModelFacts, dropped: DroppedFields, schemas: SubsetSchemas) -> None:
         self._facts: Final = facts
@@ -106,10 +107,12 @@ class GenerateRequestWriter:
         self._inlining: Final = Inlining()
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
         self._tools: Final[dict[str, str]] = {}  # the calls so far: id -> name
+        self._messages: list[Message] = []  # of the request, for the places of parts
         self._step: list[str] = []  # the calls of the last turn of the model, which have no result yet
 
     def write(self, request: Request) -> Written:
         """Write it. Raises BadRequestError."""
+        self._messages = request.messages
         n_system = 0
         for message in request.messages:
             if message.role is not _SYSTEM:
@@ -279,7 +282,7 @@ class GenerateRequestWriter:
             elif isinstance(block, Image):
                 self._lost_mark(block.cache is not None)
                 if block.detail not in (None, "auto"):
-                    self._dropped.drop("detail", "messages")
+                    self._dropped.drop("detail", self._path(block.source) if self._dropped.is_strict else "")
                 parts.append(self._media(block.source, "image/jpeg"))
             elif isinstance(block, Audio):
                 parts.append(self._media(block.source, f"audio/{block.format or 'wav'}"))
@@ -290,7 +293,7 @@ class GenerateRequestWriter:
 
     def _document(self, block: Document) -> list[bytes]:
         if block.citations:
-            self._dropped.drop("citations", "messages")
+            self._dropped.drop("citations", self._path(block.source) if self._dropped.is_strict else "")
         if block.source.kind is MediaKind.TEXT:
             return [b'{"text":' + document_text(block) + b"}"]
         parts = []
@@ -309,16 +312,20 @@ class GenerateRequestWriter:
             kind = EXTENSIONS.get(suffix[1].lower()) if suffix is not None else None
         kind = kind or default
         if kind is None:
-            raise BadRequestError(
-                "Gemini needs the media type of a file, which neither it nor its name says", "messages"
-            )
+            message = "Gemini needs the media type of a file, which neither it nor its name says"
+            raise BadRequestError(message, self._path(source))
         written = quoted(_SAME_TYPES.get(kind, kind))
         if source.kind is MediaKind.DATA:
             return b'{"inlineData":{"mimeType":%b,"data":%b}}' % (written, quoted(value))
         if value.startswith("https:") or (source.kind is MediaKind.URL and not value.startswith("s3:")):
             return b'{"fileData":{"mimeType":%b,"fileUri":%b}}' % (written, quoted(value))
         what = "an s3: address" if source.kind is MediaKind.URL else "the id of a file at another provider"
-        raise BadRequestError(f"Gemini can't read {what}; send the data, or a gs: or https: address", "messages")
+        message = f"Gemini can't read {what}; send the data, or a gs: or https: address"
+        raise BadRequestError(message, self._path(source))
+
+    def _path(self, source: Media) -> str:
+        """Return the place of a part, for an error."""
+        return media_path(self._messages, source)
 
     def _lost_mark(self, is_marked: bool) -> None:
         if is_marked:

@@ -15,6 +15,7 @@ import msgspec
 
 from velox.dialects.canonical.dropped_fields import DroppedFields
 from velox.dialects.canonical.errors import BadRequestError
+from velox.dialects.canonical.media_paths import media_path
 from velox.dialects.canonical.model import (
     Audio,
     Block,
@@ -472,7 +473,7 @@ class MessagesRequestWriter:
         elif type(block) is Document:
             self._write_document(block)
         elif type(block) is Audio:
-            raise BadRequestError("the model takes no sound; send its text", "messages")
+            raise BadRequestError("the model takes no sound; send its text", self._path(block.source))
 
     def _write_text(self, block: Text) -> None:
         out = self._out
@@ -537,10 +538,10 @@ class MessagesRequestWriter:
 
     def _write_image(self, block: Image) -> None:
         if block.detail not in (None, "auto"):
-            self._dropped.drop("detail", "messages")
+            self._dropped.drop("detail", self._path(block.source) if self._dropped.is_strict else "")
         self._check_url(block.source)
         self._out.append(b'{"type":"image","source":')
-        self._out.append(_image_source(block.source))
+        self._out.append(self._image_source(block.source))
         if block.cache is not None:
             self._mark(block.cache)
         self._out.append(b"}")
@@ -548,7 +549,8 @@ class MessagesRequestWriter:
     def _check_url(self, source: Media) -> None:
         """Raise BadRequestError for a URL where the service reads none: another one of the route may."""
         if source.kind is MediaKind.URL and not self._facts.fetches_urls:
-            raise BadRequestError("this model's provider reads no URLs; send the data in base64", "messages")
+            message = "this model's provider reads no URLs; send the data in base64"
+            raise BadRequestError(message, self._path(source))
 
     def _write_document(self, block: Document) -> None:
         out, source = self._out, block.source
@@ -557,7 +559,7 @@ class MessagesRequestWriter:
             return
         self._check_url(source)
         out.append(b'{"type":"document","source":')
-        out.append(_document_source(source))
+        out.append(self._document_source(source))
         if block.name is not None:
             out.append(b',"title":' + quoted(block.name))
         if block.context is not None:
@@ -567,6 +569,44 @@ class MessagesRequestWriter:
         if block.cache is not None:
             self._mark(block.cache)
         out.append(b"}")
+
+    def _image_source(self, source: Media) -> bytes:
+        if source.kind is MediaKind.DATA:
+            kind = "image/jpeg" if source.type == "image/jpg" else source.type or ""
+            if kind not in _IMAGES:
+                raise BadRequestError(
+                    f"a picture of type {kind!r} is not taken; send PNG, JPEG, GIF or WebP", self._path(source)
+                )
+            return b'{"type":"base64","media_type":%b,"data":%b}' % (quoted(kind), quoted(source.value))
+        return self._other_source(source)
+
+    def _document_source(self, source: Media) -> bytes:
+        kind = (source.type or PDF).partition(";")[0].strip()
+        if source.kind is MediaKind.TEXT:
+            return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(source.value)
+        if source.kind is not MediaKind.DATA:
+            return self._other_source(source)
+        if kind == PDF:
+            return b'{"type":"base64","media_type":"application/pdf","data":%b}' % quoted(source.value)
+        if is_text(kind):
+            text = file_text(source)
+            if text is None:
+                raise BadRequestError("a document is not base64 of a text in UTF-8", self._path(source))
+            return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(text)
+        raise BadRequestError(f"a document of type {kind!r} is not taken; send PDF or text", self._path(source))
+
+    def _other_source(self, source: Media) -> bytes:
+        """Write a URL or a file of Anthropic's own."""
+        if source.kind is MediaKind.URL and source.value.startswith(("https://", "http://")):
+            return b'{"type":"url","url":%b}' % quoted(source.value)
+        if source.kind is MediaKind.ID and source.value.startswith("file_"):
+            return b'{"type":"file","file_id":%b}' % quoted(source.value)
+        what = "a file of another provider" if source.kind is MediaKind.ID else "a URL that is not http or https"
+        raise BadRequestError(f"{what} can't be read there; send the data, or an http URL", self._path(source))
+
+    def _path(self, source: Media) -> str:
+        """Return the place of a part, for an error."""
+        return media_path(self._request.messages, source)
 
 
 def _is_in_loop_without_thinking(turns: list[MessagesTurn]) -> bool:
@@ -582,41 +622,6 @@ def _is_in_loop_without_thinking(turns: list[MessagesTurn]) -> bool:
         else:
             return not isinstance(turn.blocks[0], Thinking)
     return False
-
-
-def _image_source(source: Media) -> bytes:
-    if source.kind is MediaKind.DATA:
-        kind = "image/jpeg" if source.type == "image/jpg" else source.type or ""
-        if kind not in _IMAGES:
-            raise BadRequestError(f"a picture of type {kind!r} is not taken; send PNG, JPEG, GIF or WebP", "messages")
-        return b'{"type":"base64","media_type":%b,"data":%b}' % (quoted(kind), quoted(source.value))
-    return _other_source(source)
-
-
-def _document_source(source: Media) -> bytes:
-    kind = (source.type or PDF).partition(";")[0].strip()
-    if source.kind is MediaKind.TEXT:
-        return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(source.value)
-    if source.kind is not MediaKind.DATA:
-        return _other_source(source)
-    if kind == PDF:
-        return b'{"type":"base64","media_type":"application/pdf","data":%b}' % quoted(source.value)
-    if is_text(kind):
-        text = file_text(source)
-        if text is None:
-            raise BadRequestError("a document is not base64 of a text in UTF-8", "messages")
-        return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(text)
-    raise BadRequestError(f"a document of type {kind!r} is not taken; send PDF or text", "messages")
-
-
-def _other_source(source: Media) -> bytes:
-    """Write a URL or a file of Anthropic's own."""
-    if source.kind is MediaKind.URL and source.value.startswith(("https://", "http://")):
-        return b'{"type":"url","url":%b}' % quoted(source.value)
-    if source.kind is MediaKind.ID and source.value.startswith("file_"):
-        return b'{"type":"file","file_id":%b}' % quoted(source.value)
-    what = "a file of another provider" if source.kind is MediaKind.ID else "a URL that is not http or https"
-    raise BadRequestError(f"{what} can't be read there; send the data, or an http URL", "messages")
 
 
 def _without_space_at_end(text: bytes) -> bytes:
